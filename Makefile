@@ -1,0 +1,60 @@
+# make tune   installs what is needed and tunes the first study, end to end
+# make test   lints, type-checks and tests
+# make bench  measures what tuning costs and gains, as ratios
+
+PYTHON ?= python3.11
+VENV ?= .venv
+# Kept between clones: torch 2.6 brings several GB.
+TORCH26_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch26-$(firstword $(shell sha256sum constraints.txt pyproject.toml | sha256sum | cut -c1-12))
+MEMORY_LIMIT ?= 590MiB
+
+.PHONY: install tune test lint test-unit test-integration test-torch26 test-gpu bench clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,studies]" --group test
+	$(VENV)/bin/autorecompute doctor --fix
+	touch $@
+
+tune: install
+	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --target-batch 32 --memory-limit $(MEMORY_LIMIT)
+
+test: lint test-unit test-integration
+
+lint: install
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test-unit: install
+	$(VENV)/bin/python -m pytest tests/unit
+
+test-integration: install
+	$(VENV)/bin/python -m pytest tests/integration
+
+# Skips everything where there is no card; the environment needs the CUDA build of torch.
+test-gpu: install
+	$(VENV)/bin/python -m pytest tests/gpu
+
+# The integration tests of adapter and worker on a PyTorch that ORTModule 1.19.2 runs on as it is. The package is not installed there:
+# a training script that imports nothing of it must do without.
+test-torch26: $(TORCH26_VENV)/.installed
+	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m pytest tests/integration/test_compat.py tests/integration/test_worker.py
+
+$(TORCH26_VENV)/.installed:
+	$(PYTHON) -m venv $(TORCH26_VENV)
+	$(TORCH26_VENV)/bin/python -m pip install --quiet --upgrade pip
+	sed 's/^torch==.*/torch==2.6.0/' constraints.txt > $(TORCH26_VENV)/constraints.txt
+	$(TORCH26_VENV)/bin/python -m pip install --quiet --constraint $(TORCH26_VENV)/constraints.txt ".[cpu,studies]" --group test
+	$(TORCH26_VENV)/bin/python -m pip uninstall --quiet --yes autorecompute
+	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m autorecompute doctor --fix
+	touch $@
+
+bench: install
+	$(VENV)/bin/python studies/bert_mlm/benchmark.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,68 @@
+"""What the worker asks of a training system that can recompute activations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from autorecompute.measurement import Detection, GradientCheck, Outcome
+    from autorecompute.plans import Config
+
+
+class Listener(Protocol):
+    """Who is told what happens in the training process."""
+
+    def on_session(self, detect: Callable[[], Detection]) -> Config:
+        """A training session exists and no step has run in it; the answer is the config to train with."""
+        ...
+
+    def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
+        """The model is about to be called for training with this many samples.
+
+        Args:
+            batch: Samples of the call.
+            check: Compares a config's gradients on this very batch with those without recompute.
+        """
+        ...
+
+
+class Emission(Protocol):
+    """How a config is switched on from outside the process; a module that imports no part of the training system."""
+
+    MEMORY_VARIABLES: tuple[str, ...]
+    """All environment variables that decide about recompute."""
+
+    def environment_for(self, config: Config, *, ort_version: str, plans_file: Path) -> dict[str, str]:
+        """The variables that switch the config on."""
+        ...
+
+    def plans_file_text(self, config: Config) -> str:
+        """What ``plans_file`` has to hold."""
+        ...
+
+
+class Backend(Protocol):
+    """One training system, inside the user's process."""
+
+    def install(self, listener: Listener) -> None:
+        """Hooks into the training system before the user's script runs.
+
+        Raises:
+            SetupError: the system is not installed, or a part of it is missing.
+        """
+        ...
+
+    def switch(self, config: Config) -> None:
+        """Trains with another config from the next step on; must come between two steps."""
+        ...
+
+    def end_step(self) -> tuple[str, ...]:
+        """Told that a step has ended; what the script has done so far that recompute does not bear."""
+        ...
+
+    def classify(self, error: BaseException) -> tuple[Outcome, str]:
+        """What the exception that ended the script means, and a sentence about it."""
+        ...

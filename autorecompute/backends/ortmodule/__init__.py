@@ -1,0 +1,3 @@
+"""ONNX Runtime's ORTModule: all that knows its names, versions and habits."""
+
+from __future__ import annotations

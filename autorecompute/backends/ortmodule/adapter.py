@@ -1,0 +1,128 @@
+"""Lets ORTModule 1.19.2 run on a PyTorch newer than the one it was written for.
+
+ORTModule's last release came before torch 2.7. What has moved since is put back here, before ORTModule is imported
+for the first time:
+
+* since 2.9 the TorchScript exporter lives in ``torch.onnx._internal.torchscript_exporter``;
+* since 2.9 ``torch.onnx.export`` prefers the dynamo exporter, which cannot serve ORTModule;
+* since 2.7 the ``torch_interop_utils`` extension misses a symbol that torch no longer exports;
+* the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step.
+
+Each repair looks whether it is needed; on torch 2.4 to 2.6 none is, and nothing is touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ORTMODULE = "onnxruntime.training.ortmodule"
+INTEROP = f"{ORTMODULE}.torch_cpp_extensions.torch_interop_utils"
+EXPORTER = "torch.onnx._internal.torchscript_exporter"
+
+MOVED_EXPORTER_MODULES = {
+    "torch.onnx._internal.jit_utils": f"{EXPORTER}.jit_utils",
+    "torch.onnx._internal.registration": f"{EXPORTER}.registration",
+    "torch.onnx._globals": f"{EXPORTER}._globals",
+    "torch.onnx._type_utils": f"{EXPORTER}._type_utils",
+}
+
+
+def adapt() -> tuple[str, ...]:
+    """Repairs what ORTModule needs of the installed torch, and returns the names of the repairs made.
+
+    Calling it again is harmless. It must come before the first import of ``onnxruntime.training.ortmodule``.
+
+    Raises:
+        ImportError: torch is not installed.
+    """
+    import torch
+
+    repairs: dict[str, Callable[[Any], bool]] = {
+        "exporter modules": _restore_exporter_modules,
+        "TorchScript export": _prefer_torchscript_export,
+        "custom autograd stand-in": _stand_in_for_interop,
+        "nvtx": _silence_nvtx,
+    }
+    return tuple(name for name, repair in repairs.items() if repair(torch))
+
+
+def supports_custom_autograd(torch_version: str) -> bool:
+    """Whether ``torch_interop_utils``, which carries custom autograd functions, can be built for this torch."""
+    major, minor = (int(part) for part in torch_version.split(".")[:2])
+    return (major, minor) < (2, 7)
+
+
+def _restore_exporter_modules(_: Any) -> bool:
+    missing = [old for old, new in MOVED_EXPORTER_MODULES.items() if _is_missing(old) and not _is_missing(new)]
+    for old in missing:
+        module = importlib.import_module(MOVED_EXPORTER_MODULES[old])
+        parent, _, name = old.rpartition(".")
+        sys.modules[old] = module
+        setattr(importlib.import_module(parent), name, module)
+    return bool(missing)
+
+
+def _is_missing(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError:
+        return True
+    return False
+
+
+def _prefer_torchscript_export(torch: Any) -> bool:
+    export = torch.onnx.export
+    dynamo = inspect.signature(export).parameters.get("dynamo")
+    if dynamo is None or dynamo.default is False:
+        return False
+
+    # ORTModule reads the signature of torch.onnx.export to decide what it may pass: functools.wraps keeps it visible.
+    @functools.wraps(export)
+    def export_with_torchscript(*args: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("dynamo", False)
+        if not supports_custom_autograd(torch.__version__):
+            # Inlining would replace a custom backward by the derivative of its forward, silently: better to fail.
+            kwargs["autograd_inlining"] = False
+        return export(*args, **kwargs)
+
+    signature = inspect.signature(export)
+    replaced = signature.parameters["dynamo"].replace(default=False)
+    parameters = [replaced if name == "dynamo" else old for name, old in signature.parameters.items()]
+    export_with_torchscript.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    torch.onnx.export = export_with_torchscript
+    return True
+
+
+def _stand_in_for_interop(torch: Any) -> bool:
+    if supports_custom_autograd(torch.__version__) or INTEROP in sys.modules:
+        return False
+    os.environ["ORTMODULE_ENABLE_CUSTOM_AUTOGRAD"] = "0"
+    stand_in = types.ModuleType(INTEROP)
+    stand_in.clear_all_grad_fns = lambda: None  # type: ignore[attr-defined]
+    sys.modules[INTEROP] = stand_in
+    return True
+
+
+def _silence_nvtx(torch: Any) -> bool:
+    if torch.version.cuda is not None or torch.cuda.nvtx.range_push is _no_range:
+        return False
+    try:
+        torch.cuda.nvtx.range_push("")
+        torch.cuda.nvtx.range_pop()
+    except RuntimeError:
+        torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = _no_range
+        return True
+    return False
+
+
+def _no_range(*_: object) -> None:
+    """Stands for an nvtx range where torch was built without CUDA."""

@@ -1,0 +1,58 @@
+"""Installed distributions: their versions, whether they still own their files, and the command that installs others."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def version_of(distribution: str) -> str | None:
+    """The version that pip recorded; ``None`` where the distribution is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def parse_release(version: str) -> tuple[int, ...]:
+    """The major and minor number of a version such as ``2.13.0+cpu``."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def owns_file(distribution: str, name: str, packages: Path) -> bool:
+    """Whether the file is the one that the distribution installed, and not another distribution's of the same path.
+
+    Args:
+        distribution: An installed one.
+        name: How the file's name begins.
+        packages: The folder that the package is imported from.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: the distribution is not installed.
+    """
+    record = next((file for file in metadata.files(distribution) or () if file.name.startswith(name)), None)
+    if record is None:
+        return False
+    file = packages / record
+    return file.is_file() and file.stat().st_size == record.size
+
+
+def pip(arguments: str) -> str:
+    """The command line that has pip do this for the running interpreter.
+
+    Args:
+        arguments: ``install …`` or ``uninstall …``, quoted for a shell.
+    """
+    python = shlex.quote(sys.executable)
+    # Not find_spec: at the name of pip, setuptools switches this process back to the standard library's distutils.
+    if version_of("pip"):
+        yes = arguments.replace("uninstall", "uninstall -y", 1)
+        return f"{python} -m pip {yes}"
+    verb, _, rest = arguments.partition(" ")
+    return f"uv pip {verb} --python {python} {rest}"  # uv's environments hold no pip of their own

@@ -1,0 +1,260 @@
+"""The compiled extensions of ORTModule: which ones this installation needs, whether they load, and building them.
+
+onnxruntime-training ships them as C++ sources, to be compiled against the installed torch; one that was built for
+another torch is useless. ``python -m autorecompute.backends.ortmodule.extensions`` builds what is missing.
+
+ORT's own installer imports ORTModule first, which fails on a torch that needs ``adapter.adapt()``, and it compiles all
+extensions or none. Here each one is compiled in a folder of its own, tried, and only then put where ORT looks for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import runpy
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+from autorecompute.backends.ortmodule import cuda_headers
+from autorecompute.backends.ortmodule.adapter import supports_custom_autograd
+from autorecompute.backends.ortmodule.distributions import pip
+from autorecompute.errors import InterruptedByUser, SetupError
+
+SOURCES = {
+    "aten_op_executor": "cpu/aten_op_executor",
+    "torch_interop_utils": "cpu/torch_interop_utils",
+    "torch_gpu_allocator": "cuda/torch_gpu_allocator",
+}
+"""Each extension's folder of sources. ORT's ``fused_ops`` is left out: it serves optimizers, not ORTModule."""
+
+REPAIR = "autorecompute doctor --fix"
+ERROR_LINES = 5
+TAIL_LINES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """One extension as it was found.
+
+    Attributes:
+        name: Its module name.
+        file: The file that Python would import; ``None`` where there is none.
+        problem: Why it cannot be used, in words; empty where it loads.
+    """
+
+    name: str
+    file: Path | None
+    problem: str = ""
+
+
+def package_folder() -> Path | None:
+    """The folder of the installed ``onnxruntime``, which is not imported; ``None`` where there is none."""
+    spec = importlib.util.find_spec("onnxruntime")
+    # An uninstalled ORT leaves the extensions built into it behind: a folder without the package in it.
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def build_information() -> dict[str, Any]:
+    """What the installed ORT says of its own build: ``package_name``, ``cuda_version``, ``rocm_version``."""
+    folder = package_folder()
+    file = folder / "capi" / "build_and_package_info.py" if folder else None
+    return runpy.run_path(str(file)) if file and file.is_file() else {}
+
+
+def needed() -> tuple[str, ...]:
+    """The names of the extensions that ORTModule needs with the installed torch.
+
+    Raises:
+        ImportError: torch is not installed.
+    """
+    import torch
+
+    names = ["aten_op_executor"]
+    if supports_custom_autograd(torch.__version__):
+        names.append("torch_interop_utils")
+    if torch.version.cuda and build_information().get("cuda_version"):
+        names.append("torch_gpu_allocator")
+    return tuple(names)
+
+
+def examine(name: str) -> Extension:
+    """Whether the extension is there and loads into this process.
+
+    Raises:
+        SetupError: onnxruntime-training is not installed.
+        ImportError: torch is not installed.
+    """
+    candidates = (_folder() / f"{name}{suffix}" for suffix in EXTENSION_SUFFIXES)
+    file = next(filter(Path.is_file, candidates), None)
+    return Extension(name=name, file=file, problem=_try_to_load(file) if file else "not built")
+
+
+def _folder() -> Path:
+    folder = package_folder()
+    extensions = folder / "training" / "ortmodule" / "torch_cpp_extensions" if folder else None
+    if extensions is None or not extensions.is_dir():
+        raise SetupError("onnxruntime-training has no sources of its extensions. Reinstall it: autorecompute doctor")
+    return extensions
+
+
+def _try_to_load(file: Path) -> str:
+    import torch  # brings the libraries that an extension is linked against
+
+    if not _is_whole(file):
+        return "the file is cut short"
+    try:
+        # Resolves every symbol, as an import does, but runs no code of the module: a second import could not undo that.
+        ctypes.CDLL(str(file))
+    except OSError as error:
+        return f"does not load with torch {torch.__version__}: {str(error).removeprefix(f'{file}: ')}"
+    return ""
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether the ELF file reaches to the end of its last table: loading less can end the process with SIGBUS."""
+    with file.open("rb") as opened:
+        header = opened.read(64)
+    if len(header) < 64:  # noqa: PLR2004  (the size of a 64-bit ELF header)
+        return False
+    (table,) = struct.unpack_from("<Q", header, 40)
+    entry_size, entries = struct.unpack_from("<HH", header, 58)
+    return file.stat().st_size >= int(table + entry_size * entries)
+
+
+def obstacle(name: str) -> str:
+    """A sentence about what must be installed before the extension can be compiled; empty where nothing is."""
+    compiler = os.environ.get("CXX", "c++").split()[0]
+    if shutil.which(compiler) is None:
+        return f"There is no C++ compiler '{compiler}'. Install one, for example with: apt-get install g++"
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return f"Python's headers are missing. Install them, for example with: apt-get install python{version}-dev"
+    if importlib.util.find_spec("setuptools") is None:
+        return f"setuptools is missing. Run: {pip('install setuptools')}"
+    return cuda_headers.obstacle(cuda) if (cuda := _cuda_of(name)) else ""
+
+
+def _cuda_of(name: str) -> str:
+    """The CUDA that the extension is compiled with, which is torch's and not ORT's; empty where it needs none."""
+    import torch
+
+    return str(torch.version.cuda) if SOURCES[name].startswith("cuda/") else ""
+
+
+def build(name: str) -> None:
+    """Compiles the extension against the installed torch and puts it where ORT looks for it: seconds to minutes.
+
+    Raises:
+        SetupError: a tool is missing, the compiler failed, what it made does not load, or ORT's folder is read-only.
+        ImportError: torch is not installed.
+    """
+    folder = _folder()
+    if sentence := obstacle(name):
+        raise SetupError(f"{name} cannot be built. {sentence}")
+    if not os.access(folder, os.W_OK):
+        raise SetupError(f"{name} cannot be built: {folder} is read-only. Run as its owner: {REPAIR}")
+    with tempfile.TemporaryDirectory(prefix="autorecompute-") as scratch:
+        # The sources are copied: torch_gpu_allocator's setup.py edits its own.
+        sources = Path(shutil.copytree(folder / SOURCES[name], Path(scratch, name)))
+        built = _compile(name, sources)
+        if problem := _try_to_load(built):
+            raise SetupError(f"{name} was built and {problem}. Reinstall torch, then run: {REPAIR}")
+        _put_in_place(built, folder)
+
+
+def _compile(name: str, sources: Path) -> Path:
+    """Runs the extension's ``setup.py`` in its folder and returns the library it made."""
+    output, scratch = sources.parent / "output", sources.parent / "objects"
+    handle, log = tempfile.mkstemp(prefix=f"autorecompute-{name}-", suffix=".log")
+    command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(output), "--build-temp", str(scratch)]
+    with os.fdopen(handle, "wb") as file:
+        done = subprocess.run(
+            command, cwd=sources, env=_variables(name, sources.parent), stdout=file, stderr=file, check=False
+        )
+    built = next(output.glob(f"{name}*.so"), None)
+    if done.returncode != 0 or built is None:
+        raise SetupError(
+            f"{name} does not compile:\n{_pick_errors(Path(log))}\n"
+            f"The whole log is {log}. Repair what it names, then run: {REPAIR}"
+        )
+    Path(log).unlink()
+    return built
+
+
+def _pick_errors(log: Path) -> str:
+    """The compiler's errors, which setuptools follows with a long traceback; without any, the log's end."""
+    lines = log.read_text(errors="replace").splitlines()
+    errors = [line for line in lines if " error: " in line]
+    return "\n".join(errors[:ERROR_LINES] or lines[-TAIL_LINES:])
+
+
+def _variables(name: str, scratch: Path) -> dict[str, str]:
+    """The environment that ORT's own installer gives to the ``setup.py`` of an extension."""
+    information, cuda = build_information(), _cuda_of(name)
+    return {
+        **os.environ,
+        "LC_ALL": "C.UTF-8",  # a compiler speaks the user's language otherwise, and errors could not be picked out
+        "ONNXRUNTIME_CUDA_VERSION": information.get("cuda_version") or "",
+        "ONNXRUNTIME_ROCM_VERSION": information.get("rocm_version") or "",
+        **(cuda_headers.variables(cuda, scratch) if cuda else {}),
+    }
+
+
+def _put_in_place(built: Path, folder: Path) -> None:
+    draft = folder / f".{built.name}.{os.getpid()}"
+    try:
+        shutil.copyfile(built, draft)
+        draft.chmod(0o755)
+        draft.replace(folder / built.name)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise SetupError(f"{folder} takes no file: {error.strerror}. Make room there, then run: {REPAIR}") from error
+
+
+def build_missing() -> tuple[str, ...]:
+    """Builds each needed extension that does not load, with a line on stderr about each, and returns their names.
+
+    Raises:
+        SetupError: one of them cannot be built.
+        ImportError: torch is not installed.
+    """
+    names = tuple(name for name in needed() if examine(name).problem)
+    for position, name in enumerate(names, start=1):
+        sys.stderr.write(f"[{position}/{len(names)}] {name}: compiling since {time.strftime('%H:%M:%S')} ... ")
+        sys.stderr.flush()
+        start = time.monotonic()
+        try:
+            build(name)
+        except SetupError:
+            sys.stderr.write(f"failed after {time.monotonic() - start:.0f} s\n")
+            raise
+        sys.stderr.write(f"built in {time.monotonic() - start:.0f} s\n")
+    return names
+
+
+def main() -> int:
+    """Builds what is missing in this interpreter; the exit code is that of the command line's contract."""
+    try:
+        build_missing()
+    except (SetupError, ImportError) as error:
+        message = str(error) if isinstance(error, SetupError) else f"{error}. See: autorecompute doctor"
+        sys.stderr.write(f"autorecompute: {message}\n")
+        return SetupError.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return InterruptedByUser.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

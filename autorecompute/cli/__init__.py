@@ -1,0 +1,54 @@
+"""The command line: one file a verb, no logic. Torch, optuna and rich are imported by the verbs that need them."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+from autorecompute import __version__
+from autorecompute.cli import doctor, emit, run, show, tune
+from autorecompute.errors import AutorecomputeError, InterruptedByUser
+
+BATCH_FLAG = "--batch-flag"
+VERBS = (tune, show, emit, run, doctor)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and gives its exit code: see ``autorecompute.errors`` for what each means."""
+    arguments = sys.argv[1:] if argv is None else argv
+    # What follows -- is the user's own command or script arguments: argparse must not look at it.
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    args = make_parser().parse_args(_join_flag_value(arguments[:split]))
+    args.rest = arguments[split + 1 :]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return int(args.run(args))
+    except AutorecomputeError as error:
+        print(f"autorecompute: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("autorecompute: interrupted", file=sys.stderr)
+        return InterruptedByUser.exit_code
+
+
+def _join_flag_value(arguments: list[str]) -> list[str]:
+    """Writes ``--batch-flag --bs`` as ``--batch-flag=--bs``: argparse takes no value that looks like a flag."""
+    joined = list(arguments)
+    for index in [place for place, argument in enumerate(joined[:-1]) if argument == BATCH_FLAG][::-1]:
+        joined[index : index + 2] = [f"{BATCH_FLAG}={joined[index + 1]}"]
+    return joined
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs."""
+    parser = argparse.ArgumentParser(
+        prog="autorecompute",
+        description="Finds by measurement which activations a training job should recompute so that its batch fits.",
+        epilog="first: autorecompute tune train.py --target-batch 32 --memory-limit 40GiB",
+    )
+    parser.add_argument("--version", action="version", version=f"autorecompute {__version__}")
+    subparsers = parser.add_subparsers(metavar="VERB", required=True)
+    for verb in VERBS:
+        verb.register(subparsers)
+    return parser

@@ -1,0 +1,107 @@
+"""``autorecompute run``: starts a training with a study's config, and makes way for it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from autorecompute.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from autorecompute.result import Best
+
+EXAMPLES = """examples:
+  autorecompute run bert -- python train.py --batch-size 32
+  autorecompute run bert -- torchrun --nproc-per-node 2 train.py --batch-size 32
+
+The command gets the study's variables, AUTORECOMPUTE_BATCH_SIZE, and ORTModule adapted to the installed PyTorch. The
+batch is yours to give, as when the study was tuned. Python with -I, -S or -E is not adapted: import
+autorecompute.compat in the script there.
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Adds the verb to the command line."""
+    parser = subparsers.add_parser(
+        "run",
+        help="train with the config of a study",
+        description="Replaces itself by the command, with the study's config in the environment.",
+        usage="%(prog)s [-h] STUDY -- COMMAND [ARGUMENT ...]",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("study", metavar="STUDY", help="name of the study")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replaces this process by the command after ``--``, so it returns no exit code of its own.
+
+    Raises:
+        UsageError: there is no such study, its plans file is gone, or the command cannot be started.
+        NothingFitsError: the study has no config to train with.
+    """
+    from autorecompute.emit.plans_file import require_plans_file
+    from autorecompute.emit.provenance import require_best, stray_variables
+    from autorecompute.studies import load_result
+
+    if not any(args.rest[:1]):
+        raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
+    result = load_result(args.study)
+    best = require_best(result)
+    require_plans_file(best, result)
+    variables, strays = variables_of(best), stray_variables(best, result)
+    for change in describe_changes(os.environ, variables, strays):
+        print(f"autorecompute: {change}", file=sys.stderr)
+    replace_process(args.rest, training_environment(os.environ, variables, strays))
+
+
+def variables_of(best: Best) -> dict[str, str]:
+    """The config's variables, and the one that scripts may read the batch from."""
+    from autorecompute.worker.protocol import BATCH_VARIABLE
+
+    return {**best.environment, BATCH_VARIABLE: str(best.batch)}
+
+
+def training_environment(
+    inherited: Mapping[str, str], variables: Mapping[str, str], strays: Sequence[str]
+) -> dict[str, str]:
+    """The inherited environment with these variables, without the strays, and with ORTModule adapted."""
+    from autorecompute.startup import prepend_to_python_path
+
+    kept = {name: value for name, value in inherited.items() if name not in strays}
+    return {**kept, **variables, "PYTHONPATH": prepend_to_python_path(inherited.get("PYTHONPATH", ""))}
+
+
+def describe_changes(
+    inherited: Mapping[str, str], variables: Mapping[str, str], strays: Sequence[str]
+) -> Iterator[str]:
+    """A sentence about each variable whose inherited value the command will not see."""
+    for name, value in variables.items():
+        if inherited.get(name, value) != value:
+            yield f"{name}={inherited[name]} of your environment is replaced by {value}."
+    for name in strays:
+        if name in inherited:
+            yield f"{name}={inherited[name]} of your environment is removed: the study's config does without it."
+
+
+def replace_process(command: list[str], environment: dict[str, str]) -> NoReturn:
+    """Becomes the command: same process id, its exit code and its signals are the caller's.
+
+    Raises:
+        UsageError: the command cannot be started.
+    """
+    # Python ignores these two signals and exec would hand that on: a command expects their default.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606  (no shell comes between us and the command)
+    except OSError as error:
+        raise UsageError(f"'{command[0]}' cannot be started: {error.strerror}. Check the command after --.") from error

@@ -1,0 +1,61 @@
+"""Our dataclasses as JSON and back, for the channel to the worker, the study's files and its database."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from autorecompute.plans import Config, Level, Row
+
+if TYPE_CHECKING:
+    from cattrs import Converter
+
+T = TypeVar("T")
+
+
+class UnreadableError(ValueError):
+    """A plain value does not describe what it should."""
+
+
+def to_plain(value: object) -> Any:
+    """The value as dicts, lists, strings and numbers."""
+    return _converter().unstructure(value)
+
+
+def from_plain(plain: Any, kind: type[T]) -> T:
+    """The value of that kind which ``to_plain`` made ``plain`` of.
+
+    Raises:
+        UnreadableError: the plain value does not describe one.
+    """
+    from cattrs import BaseValidationError
+
+    try:
+        return _converter().structure(plain, kind)
+    except (BaseValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnreadableError(f"no {getattr(kind, '__name__', kind)} is described there") from error
+
+
+def encode(value: object) -> bytes:
+    """The value as JSON."""
+    return json.dumps(to_plain(value)).encode()
+
+
+def decode(text: bytes | str, kind: type[T]) -> T:
+    """The value of that kind which ``encode`` wrote."""
+    return from_plain(json.loads(text), kind)
+
+
+@functools.cache
+def _converter() -> Converter:
+    from cattrs.preconf.json import make_converter
+
+    converter = make_converter()
+    converter.register_unstructure_hook(Row, str)
+    converter.register_structure_hook(Row, lambda text, _: Row.parse(text))
+    converter.register_unstructure_hook(Config, lambda config: {"level": int(config.level), "rows": config.row_texts})
+    converter.register_structure_hook(
+        Config, lambda plain, _: Config(frozenset(map(Row.parse, plain["rows"])), Level(plain["level"]))
+    )
+    return converter

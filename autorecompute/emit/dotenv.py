@@ -1,0 +1,38 @@
+"""For ``docker run --env-file``, Compose, systemd and python-dotenv.
+
+Their grammars differ in quotes, in ``$`` and in ``export``: what is written here means the same to all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from autorecompute.emit.provenance import comment_lines, require_best
+from autorecompute.errors import UsageError
+
+if TYPE_CHECKING:
+    from autorecompute.result import Result
+
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_@%+:,./-]+")
+
+
+def render(result: Result) -> str:
+    """Comments and a ``NAME=value`` line for each variable.
+
+    Raises:
+        NothingFitsError: the study has no config to train with.
+        UsageError: a value has characters that the grammars disagree about.
+    """
+    best = require_best(result)
+    lines = [_assign(name, value) for name, value in best.environment.items()]
+    return "\n".join([*comment_lines(result), *lines]) + "\n"
+
+
+def _assign(name: str, value: str) -> str:
+    if not _PLAIN_VALUE.fullmatch(value):
+        raise UsageError(
+            f"{name} has the value {value!r}, which dotenv readers do not agree how to read. "
+            "Use --format shell, or keep the study in a folder whose path has only letters, digits and /._-."
+        )
+    return f"{name}={value}"

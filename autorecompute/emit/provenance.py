@@ -1,0 +1,114 @@
+"""Where the variables come from and what was measured with them, as comments that shell and dotenv files share."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from autorecompute import __version__
+from autorecompute.backends import emission_of
+from autorecompute.emit.plans_file import plans_file_of
+from autorecompute.errors import NothingFitsError
+from autorecompute.units import format_bytes
+
+if TYPE_CHECKING:
+    from autorecompute.result import Best, Figures, Result
+
+NOT_MEASURED = "not measured"
+
+
+def require_best(result: Result) -> Best:
+    """The config to train with.
+
+    Raises:
+        NothingFitsError: the study found none.
+    """
+    if result.best is None:
+        raise NothingFitsError(
+            f"No config of study '{result.study}' holds the memory limit. "
+            "Tune again with a higher --memory-limit or a lower --target-batch."
+        )
+    return result.best
+
+
+def stray_variables(best: Best, result: Result) -> list[str]:
+    """The variables that must not be set beside the config's own: they would change what is recomputed."""
+    emission = emission_of(result.versions["backend"])
+    return [name for name in emission.MEMORY_VARIABLES if name not in best.environment]
+
+
+def comment_lines(result: Result) -> list[str]:
+    """The provenance as comments, each on one line whatever its values hold.
+
+    Raises:
+        NothingFitsError: the study has no config to train with.
+    """
+    best = require_best(result)
+    facts = {
+        "written by": f"autorecompute {__version__}",
+        **_describe_use(best, result),
+        **_describe_measurement(best, result),
+        **_describe_origin(result),
+    }
+    return [f"# {_on_one_line(f'{label}: {text}')}" for label, text in facts.items()]
+
+
+def _describe_use(best: Best, result: Result) -> dict[str, str]:
+    facts = {"recompute": f"{best.description} (config {best.config.hash})"}
+    if not best.environment:
+        facts["nothing has to be set"] = "the batch trains without recompute"
+    facts[f"batch {best.batch}"] = "give it to the script yourself, the variables choose only what is recomputed"
+    facts["must not be set"] = ", ".join(stray_variables(best, result))
+    if plans_file_of(best):
+        facts["plans file"] = "must be readable under the same path wherever the script trains"
+    facts["torch newer than 2.6"] = (
+        "start the script with 'autorecompute run', or import autorecompute.compat in it before ORTModule"
+    )
+    return facts
+
+
+def _describe_measurement(best: Best, result: Result) -> dict[str, str]:
+    share = best.relative_throughput
+    facts = {
+        "samples/s": _format_number(best.samples_per_second),
+        "throughput relative to no recompute": NOT_MEASURED if share is None else f"{share:.1%}",
+        "peak": f"{_format_bytes(best.peak_bytes)}, limit {_format_bytes(best.limit_bytes)}",
+        "confirmed in a fresh process": "yes" if best.confirmed else "no",
+        "without recompute": _describe_figures(result.baseline),
+    }
+    if result.rival is not None:
+        facts["largest batch without recompute"] = _describe_figures(result.rival)
+    return facts
+
+
+def _describe_origin(result: Result) -> dict[str, str]:
+    device = result.device
+    return {
+        "study": result.study,
+        "problem": result.problem,
+        "verdict": result.verdict.value,
+        "tuned command": shlex.join(result.command),
+        "device": ", ".join(filter(None, [device.kind, device.name, device.uuid, format_bytes(device.total_bytes)])),
+        "versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()),
+    }
+
+
+def _describe_figures(figures: Figures) -> str:
+    if figures.outcome is None:
+        return NOT_MEASURED
+    batch = "" if figures.batch is None else f" at batch {figures.batch}"
+    speed, peak = _format_number(figures.samples_per_second), _format_bytes(figures.peak_bytes)
+    return f"{figures.outcome.value}{batch}, samples/s {speed}, peak {peak}"
+
+
+def _format_number(number: float | None) -> str:
+    return NOT_MEASURED if number is None else f"{number:.4g}"
+
+
+def _format_bytes(number_of_bytes: int | None) -> str:
+    return NOT_MEASURED if number_of_bytes is None else format_bytes(number_of_bytes)
+
+
+def _on_one_line(text: str) -> str:
+    # A line break in a value, a script's argument for instance, would end the comment and run what follows.
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)

@@ -1,0 +1,44 @@
+"""The exceptions that end a command, each with the exit code of the command-line contract.
+
+A message says what happened and, in its last sentence, what to do next; the command line prints it as it is.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AutorecomputeError(Exception):
+    """Base of all errors that a user can meet."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(AutorecomputeError):
+    """The command, its arguments or its study do not make sense together."""
+
+    exit_code = 2
+
+
+class SetupError(AutorecomputeError):
+    """The machine or the installation lacks something."""
+
+    exit_code = 3
+
+
+class NothingFitsError(AutorecomputeError):
+    """No config holds the memory limit."""
+
+    exit_code = 4
+
+
+class ScriptError(AutorecomputeError):
+    """The user's script fails by itself, whatever is recomputed."""
+
+    exit_code = 5
+
+
+class InterruptedByUser(AutorecomputeError):  # noqa: N818  (an interruption is no error)
+    """The user stopped the command; the study is kept."""
+
+    exit_code = 130

@@ -1,0 +1,24 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file whole; on any failure what was there before stays.
+
+    Raises:
+        OSError: the disk is full, or the place cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        # Paths need not be UTF-8: what Python took in as a surrogate goes out as the byte it was.
+        draft.write_text(text, encoding="utf-8", errors="surrogateescape")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,199 @@
+"""What one trial measured: the vocabulary that crosses every wall of the house."""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from dataclasses import dataclass
+
+from autorecompute.plans import Config, Plan, Space
+
+
+class Outcome(enum.StrEnum):
+    """How a trial ended."""
+
+    OK = "ok"
+    """Measured, and within the memory limit."""
+    OVER_LIMIT = "over_limit"
+    """Measured, with a peak above the memory limit."""
+    OOM = "oom"
+    """An allocation failed, or the kernel ended the process for want of memory."""
+    TIMEOUT = "timeout"
+    """The steps took longer than a trial is given."""
+    HANG = "hang"
+    """No step ended for long; the stacks of all threads are in the worker's log."""
+    CRASH = "crash"
+    """The process died of a signal."""
+    SCRIPT_ERROR = "script_error"
+    """The script raised, or ended before enough steps."""
+    EXPORT_ERROR = "export_error"
+    """ORT could not take the model, so the script would run in plain PyTorch."""
+    WRONG_BATCH = "wrong_batch"
+    """The model received another batch than the target."""
+    DIVERGED = "diverged"
+    """The loss is no finite number."""
+    WRONG_GRADIENT = "wrong_gradient"
+    """The gradients differ from those without recompute."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the trial has a peak and step times."""
+        return self in {Outcome.OK, Outcome.OVER_LIMIT}
+
+    @property
+    def is_about_memory(self) -> bool:
+        """Whether the config, rather than the script or the machine, needs too much memory."""
+        return self in {Outcome.OVER_LIMIT, Outcome.OOM}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One config's steps on one worker.
+
+    Attributes:
+        outcome: How it ended.
+        message: Why, in words, where it did not end well.
+        trace: Last lines of the script's own traceback, where it raised.
+        peak_bytes: Largest memory held during the measured steps: the process's resident high-water mark on a CPU, the
+            allocator's reserved peak on CUDA.
+        allocated_bytes: CUDA only: the allocator's peak of live tensors.
+        device_bytes: CUDA only: memory in use on the whole card after the timed steps, as the driver counts it.
+        step_seconds: Wall time of each timed step, from one optimizer step's end to the next one's.
+        warmup_seconds: Wall time of the steps before them.
+        samples: Samples in each timed step, over all its forwards.
+        batch: Samples that one forward received.
+        losses: Value that ``backward`` was called on, one for each timed step; empty where it was no scalar.
+        warnings: What the script does that recompute does not bear, a sentence for each of its lines.
+        retries: CUDA only: how often the allocator had to give all its free blocks back before a request could be met.
+        marks: What else happened meanwhile that a reader of the figures should know, in words.
+    """
+
+    outcome: Outcome
+    message: str = ""
+    trace: tuple[str, ...] = ()
+    peak_bytes: int | None = None
+    allocated_bytes: int | None = None
+    device_bytes: int | None = None
+    step_seconds: tuple[float, ...] = ()
+    warmup_seconds: float = 0.0
+    samples: int | None = None
+    batch: int | None = None
+    losses: tuple[float, ...] = ()
+    warnings: tuple[str, ...] = ()
+    retries: int | None = None
+    marks: tuple[str, ...] = ()
+
+    @property
+    def median_step_seconds(self) -> float | None:
+        """Median wall time of a timed step; ``None`` where no step was timed."""
+        return statistics.median(self.step_seconds) if self.step_seconds else None
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Throughput of the median step; ``None`` where no step was timed."""
+        median = self.median_step_seconds
+        return self.samples / median if median and self.samples else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientCheck:
+    """A config's gradients beside those without recompute, on the same weights, batch and Dropout masks.
+
+    Attributes:
+        agrees: Whether they are equal, bit for bit or within the tolerance of their type.
+        worst: Largest difference, relative to the largest gradient of its parameter; 0 where all bits agree.
+        parameter: The parameter of the largest difference where they do not agree.
+        steps: How many steps were compared.
+        message: What else speaks against the config, in words.
+    """
+
+    agrees: bool
+    worst: float
+    parameter: str = ""
+    steps: int
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One config as measured in a study.
+
+    Attributes:
+        number: Position in the study, from 0.
+        config: What was recomputed.
+        description: The same in a few words.
+        reason: Why the search wanted it, in words.
+        measurement: What came of it.
+        reference_seconds: Median step of the reference config, measured in the same minutes; ``None`` where the
+            reference could not run.
+        overhead_seconds: Wall time of the trial beyond its warm-up and timed steps.
+    """
+
+    number: int
+    config: Config
+    description: str
+    reason: str
+    measurement: Measurement
+    reference_seconds: float | None = None
+    overhead_seconds: float | None = None
+
+    @property
+    def relative_throughput(self) -> float | None:
+        """Throughput as a share of the reference's in the same minutes; above 1 is faster."""
+        median = self.measurement.median_step_seconds
+        return self.reference_seconds / median if self.reference_seconds and median else None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it ran within the limit."""
+        return self.measurement.outcome is Outcome.OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Where the model trains.
+
+    Attributes:
+        kind: ``cpu`` or ``cuda``.
+        name: The processor's or card's name.
+        uuid: The card's UUID; empty for a CPU.
+        total_bytes: Its memory.
+    """
+
+    kind: str
+    name: str
+    uuid: str = ""
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detection:
+    """What the worker found at session creation, before any step ran at the target batch.
+
+    Attributes:
+        plans: Plans across the whole graph.
+        layer_plans: Plans within layer boundaries.
+        dims: Symbolic dimensions of the model's inputs at the first batch.
+        graph: Digest of the training graph's structure: operators, shapes and types, no names.
+        device: Where it trains.
+        versions: ``python``, ``torch``, ``onnxruntime``, ``backend``.
+        batch: Samples a forward is to receive: the target batch, or what the script gave first where there is none.
+        resting_bytes: Memory held before the first activation existed.
+        outside_bytes: CUDA only: memory of the card in use outside of this process's allocator at that moment; ``None``
+            where nobody can tell.
+    """
+
+    plans: tuple[Plan, ...]
+    layer_plans: tuple[Plan, ...]
+    dims: dict[str, int]
+    graph: str
+    device: Device
+    versions: dict[str, str]
+    batch: int = 0
+    resting_bytes: int = 0
+    outside_bytes: int | None = None
+
+    @property
+    def space(self) -> Space:
+        """The configs that exist for this graph."""
+        return Space(plans=self.plans, layer_plans=self.layer_plans)

@@ -1,0 +1,18 @@
+"""Memory as the process, the CUDA allocator and the driver see it. Knows nothing of plans."""
+
+from __future__ import annotations
+
+from autorecompute.meters.interface import Meter, Reading
+
+__all__ = ["Meter", "Reading", "meter_for"]
+
+
+def meter_for(device_kind: str) -> Meter:
+    """The meter of a device of this kind, ``cpu`` or ``cuda``."""
+    if device_kind == "cuda":
+        from autorecompute.meters.cuda import CudaMeter
+
+        return CudaMeter()
+    from autorecompute.meters.host import HostMeter
+
+    return HostMeter()

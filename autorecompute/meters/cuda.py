@@ -1,0 +1,116 @@
+"""Memory of torch's CUDA allocator, which ORTModule shares, with the driver's own count beside it."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import TYPE_CHECKING, TypeVar
+
+from autorecompute.meters.interface import Reading
+from autorecompute.meters.lookup import find_card
+from autorecompute.meters.nvml import Nvml, NvmlError
+from autorecompute.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autorecompute.meters.card import Card
+
+T = TypeVar("T")
+
+NEGLIGIBLE_BYTES = 64 * MIB
+"""What a display server or a monitoring daemon holds on a card is no news."""
+
+
+class CudaMeter:
+    """The current CUDA device of this process. Where NVML does not answer, its figures are ``None``: nothing fails."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._cuda = torch.cuda
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self._total_bytes = int(properties.total_memory)
+        self._card = _find(str(properties.uuid))
+        # Insertion order is that of a user's reading: a dict keeps it where a set would not.
+        self._clock_events: dict[str, None] = {}
+        self._earlier_retries = 0
+
+    def limit(self, limit_bytes: int) -> None:
+        """Lets the allocator reserve no more than this, so that a smaller card is played on this one.
+
+        The CUDA context lies outside. A limit beyond the card's memory is none.
+        """
+        self._cuda.set_per_process_memory_fraction(min(limit_bytes / self._total_bytes, 1.0))
+
+    def release(self) -> None:
+        """Collects garbage and hands cached blocks back to the driver."""
+        gc.collect()
+        self._cuda.empty_cache()
+
+    def reset(self) -> None:
+        """Sets the allocator's peaks to what is held now, and forgets what was observed."""
+        self._cuda.reset_peak_memory_stats()
+        self._earlier_retries = self._count_retries() or 0
+        self._clock_events.clear()
+
+    def observe(self) -> None:
+        """Notes what holds the clocks down; once the device is idle, NVML would tell of that alone."""
+        self._clock_events |= dict.fromkeys(self._ask_card(lambda card: card.clock_events()) or ())
+
+    def read(self) -> Reading:
+        """The allocator's peaks; the driver's figure is what is in use now, which a cached peak keeps."""
+        memory, total = self._ask_card(lambda card: card.memory()), self._count_retries()
+        retries = None if total is None else total - self._earlier_retries
+        return Reading(
+            peak_bytes=self._cuda.max_memory_reserved(),
+            allocated_bytes=self._cuda.max_memory_allocated(),
+            device_bytes=memory.used_bytes if memory else None,
+            retries=retries,
+            marks=(*self._clock_events, *_mark_retries(retries), *self._mark_neighbours()),
+        )
+
+    def held_bytes(self) -> int:
+        """Memory the allocator has reserved now."""
+        return int(self._cuda.memory_reserved())
+
+    def outside_bytes(self) -> int:
+        """Memory of the card in use beside this allocator: the CUDA context, the driver's own, other processes."""
+        memory = self._ask_card(lambda card: card.memory())
+        free_bytes = memory.free_bytes if memory else int(self._cuda.mem_get_info()[0])
+        return max(self._total_bytes - free_bytes - self.held_bytes(), 0)
+
+    def synchronize(self) -> None:
+        """Waits for all kernels of the device."""
+        self._cuda.synchronize()
+
+    def _ask_card(self, ask: Callable[[Card], T]) -> T | None:
+        if self._card is None:
+            return None
+        try:
+            return ask(self._card)
+        except NvmlError:
+            return None
+
+    def _count_retries(self) -> int | None:
+        # Allocators other than torch's own do not count them.
+        retries = self._cuda.memory_stats().get("num_alloc_retries")
+        return None if retries is None else int(retries)
+
+    def _mark_neighbours(self) -> Iterator[str]:
+        neighbours = self._ask_card(lambda card: card.neighbours(os.getpid(), self.held_bytes()))
+        if neighbours is not None and neighbours.used_bytes > NEGLIGIBLE_BYTES:
+            about = "" if neighbours.is_counted else "about "
+            yield f"{about}{format_bytes(neighbours.used_bytes)} of other processes on the card"
+
+
+def _mark_retries(retries: int | None) -> Iterator[str]:
+    if retries:
+        yield f"{retries} allocator {'retry' if retries == 1 else 'retries'}: fits but thrashes"
+
+
+def _find(uuid: str) -> Card | None:
+    try:
+        return find_card(Nvml(), uuid)
+    except NvmlError:
+        return None

@@ -1,0 +1,61 @@
+"""Resident memory of the process, and its high-water mark, as Linux counts them."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from pathlib import Path
+
+from autorecompute.meters.interface import Reading
+from autorecompute.units import KIB
+
+STATUS = Path("/proc/self/status")
+CLEAR_REFS = Path("/proc/self/clear_refs")
+RESET_HIGH_WATER_MARK = "5"
+
+
+class HostMeter:
+    """The process's resident memory (VmRSS) and its high-water mark (VmHWM)."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None)
+
+    def limit(self, limit_bytes: int) -> None:
+        """Nothing: a CPU process is not limited, its peak is held against the limit afterwards.
+
+        Linux can limit a process's address space only, of which resident memory is a small and uncertain part.
+        """
+
+    def release(self) -> None:
+        """Collects garbage and hands free heap pages back; ORT's arena goes only with its session."""
+        gc.collect()
+        self._libc.malloc_trim(0)
+
+    def reset(self) -> None:
+        """Sets the high-water mark to what is resident now (see proc(5), clear_refs)."""
+        CLEAR_REFS.write_text(RESET_HIGH_WATER_MARK, encoding="ascii")
+
+    def observe(self) -> None:
+        """Nothing to look at."""
+
+    def read(self) -> Reading:
+        """The high-water mark."""
+        return Reading(peak_bytes=_read_status("VmHWM"))
+
+    def held_bytes(self) -> int:
+        """Resident memory now."""
+        return _read_status("VmRSS")
+
+    def outside_bytes(self) -> None:
+        """Not known: memory that others use now may be paged out for this process, or grow."""
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: CPU work is done when its call returns."""
+
+
+def _read_status(field: str) -> int:
+    for line in STATUS.read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * KIB
+    raise AssertionError(f"{STATUS} has no {field}")

@@ -1,0 +1,47 @@
+"""The list of studies."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from autorecompute.errors import AutorecomputeError
+from autorecompute.reports.screen import make_console
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.studies import StudyFolder
+
+
+def study_as_plain(folder: StudyFolder) -> dict[str, Any]:
+    """A study in a line; one that cannot be read says why instead of hiding the others."""
+    try:
+        problem, command, result = folder.problem(), folder.command(), folder.result()
+    except AutorecomputeError as error:
+        return {"study": folder.name, "problem": None, "verdict": None, "command": None, "note": str(error)}
+    best = result.best if result else None
+    return {
+        "study": folder.name,
+        "problem": problem.digest,
+        "verdict": str(result.verdict) if result else None,
+        "command": command,
+        "note": f"{best.description} at batch {best.batch}" if best else "no answer yet" if result is None else "",
+    }
+
+
+def print_studies(studies: Sequence[dict[str, Any]]) -> None:
+    """Prints the studies as a table, or where they would be."""
+    if not studies:
+        print("No study in ./studies. Begin one: autorecompute tune train.py --target-batch N")
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("study", "verdict", "best", "command"):
+        table.add_column(column, no_wrap=column in {"study", "verdict"})
+    for study in studies:
+        cells = (study["study"], study["verdict"] or "-", study["note"], shlex.join(study["command"] or ["-"]))
+        table.add_row(*map(Text, cells))
+    make_console().print(table)

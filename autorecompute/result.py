@@ -1,0 +1,131 @@
+"""What a finished tuning tells: the object that ``tune --json`` prints, ``show`` lists and ``emit`` reads."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from autorecompute.measurement import Device, GradientCheck, Outcome, Trial
+from autorecompute.plans import Config
+
+
+class Verdict(enum.StrEnum):
+    """What tuning found out about recompute on this problem."""
+
+    RECOMPUTE_PAYS = "recompute_pays"
+    """The batch fits with recompute only, and no smaller batch without it is faster."""
+    NOT_NEEDED = "not_needed"
+    """The batch fits without recompute."""
+    DOES_NOT_PAY = "does_not_pay"
+    """A smaller batch without recompute gives more samples a second."""
+    NO_FIT = "no_fit"
+    """No config holds the limit."""
+
+
+class SearchEnd(enum.StrEnum):
+    """Why no further config was measured."""
+
+    NOTHING_LEFT = "nothing_left"
+    """Every config worth a trial was measured."""
+    TRIALS = "trials"
+    """The trials that the user allowed were used up."""
+    TIME = "time"
+    """The time that the user allowed was used up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """A config's outcome, peak and throughput; ``None`` where it was not measured."""
+
+    outcome: Outcome | None = None
+    samples_per_second: float | None = None
+    relative_throughput: float | None = None
+    peak_bytes: int | None = None
+    batch: int | None = None
+
+    @classmethod
+    def of(cls, trial: Trial | None) -> Figures:
+        """The figures of a trial, all ``None`` without one."""
+        if trial is None:
+            return cls()
+        return cls(
+            outcome=trial.measurement.outcome,
+            samples_per_second=trial.measurement.samples_per_second,
+            relative_throughput=trial.relative_throughput,
+            peak_bytes=trial.measurement.peak_bytes,
+            batch=trial.measurement.batch,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The config to train with.
+
+    Attributes:
+        config: What it recomputes.
+        description: The same in a few words.
+        environment: The variables that switch it on in an unmodified run.
+        batch: Samples a forward.
+        samples_per_second: Throughput of the confirming run.
+        relative_throughput: Share of the throughput without recompute, from interleaved rounds; ``None`` where the
+            batch cannot run without.
+        peak_bytes: Peak of the confirming run, over the whole life of its process.
+        limit_bytes: What the peak may reach.
+        losses: Losses of the confirming run's timed steps.
+        gradients: Its gradients beside those without recompute; ``None`` where nothing is recomputed.
+        confirmed: Whether a fresh process under nothing but the environment gave these figures.
+    """
+
+    config: Config
+    description: str
+    environment: dict[str, str]
+    batch: int
+    samples_per_second: float
+    relative_throughput: float | None
+    peak_bytes: int
+    limit_bytes: int
+    losses: tuple[float, ...] = ()
+    gradients: GradientCheck | None = None
+    confirmed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The answer of a study.
+
+    Attributes:
+        study: Name of the study.
+        problem: Digest of the problem it solves.
+        verdict: What was found out about recompute.
+        best: The config to train with; ``None`` where none fits.
+        baseline: The figures without recompute.
+        presets: The figures of ``level_1``, ``level_2`` and ``all_on``.
+        rival: The largest batch measured to fit without recompute, where it was looked for.
+        warnings: What the script does that recompute does not bear.
+        unconfirmed: What else than memory kept configs that fit from being the best, in words.
+        trials: How many configs were measured.
+        search_end: Why it were not more.
+        wall_seconds: Time spent measuring them, over all sessions.
+        device: Where it was measured.
+        versions: Software it was measured with.
+        command: The command line that was tuned.
+        command_gives_batch: Whether that command gives the batch; where not, the tuner told the script's DataLoader,
+            and whoever trains has to give it.
+    """
+
+    study: str
+    problem: str
+    verdict: Verdict
+    best: Best | None
+    baseline: Figures
+    presets: dict[str, Figures] = field(default_factory=dict)
+    rival: Figures | None = None
+    warnings: tuple[str, ...] = ()
+    unconfirmed: tuple[str, ...] = ()
+    trials: int
+    search_end: SearchEnd = SearchEnd.NOTHING_LEFT
+    wall_seconds: float = 0.0
+    device: Device
+    versions: dict[str, str]
+    command: list[str]
+    command_gives_batch: bool

@@ -1,0 +1,78 @@
+"""What recompute saves at the peak, learnt from the trials."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorecompute.plans import Level
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Trial
+    from autorecompute.plans import Config, Plan, Space
+
+
+class PeakModel:
+    """The peak of a config: that of the nearest trial, corrected by what each plan was seen to save near it.
+
+    Memory is neither additive nor monotone, so nothing is concluded from trials far away where there are nearer ones.
+
+    Args:
+        space: The plans.
+        trials: What was measured.
+        limit_bytes: The memory limit.
+    """
+
+    def __init__(self, space: Space, trials: Sequence[Trial], limit_bytes: int) -> None:
+        self._space, self._limit_bytes = space, limit_bytes
+        chosen = [trial for trial in trials if trial.config.level is Level.CHOSEN]
+        self._peaks = {t.config: t.measurement.peak_bytes for t in chosen if t.measurement.peak_bytes is not None}
+        too_large = [trial.config for trial in chosen if trial.measurement.outcome.is_about_memory]
+        self._savings = {plan: self._seen_savings(plan, too_large) for plan in space.plans}
+        if self._peaks:
+            # Out of memory is above the limit; how far above, the nearest measured peak tells.
+            guesses = {c: max(self._forecast_bytes(c), limit_bytes + 1) for c in too_large if c not in self._peaks}
+            self._peaks |= guesses
+
+    def spare_bytes(self, config: Config) -> int | None:
+        """What the limit leaves beyond a config that was tried, below 0 where it is too much; ``None`` for others."""
+        return self._limit_bytes - self._peaks[config] if config in self._peaks else None
+
+    def excess_bytes(self, config: Config) -> int:
+        """How far above the limit the peak of a config should be; 0 where it should fit."""
+        return max(0, self._forecast_bytes(config) - self._limit_bytes)
+
+    def saving_bytes(self, plan: Plan, near: Config) -> int:
+        """What the plan saves when it is on in a config like this one; the stated saving where no trial tells."""
+        seen = self._savings[plan]
+        if not seen:
+            return plan.saving_bytes or 0
+        others = near.without_plan(plan).rows
+        return min((len(config.without_plan(plan).rows ^ others), saving) for config, saving in seen)[1]
+
+    def _forecast_bytes(self, config: Config) -> int:
+        """The peak to expect, the highest where several trials are equally near."""
+        distances = {base: len(base.rows ^ config.rows) for base in self._peaks}
+        nearest = min(distances.values())
+        return max(self._forecast_from(base, config) for base, distance in distances.items() if distance == nearest)
+
+    def _forecast_from(self, base: Config, config: Config) -> int:
+        before, after = set(self._space.plans_of(base)), set(self._space.plans_of(config))
+        lost = sum(self.saving_bytes(plan, config) for plan in before - after)
+        return self._peaks[base] + lost - sum(self.saving_bytes(plan, config) for plan in after - before)
+
+    def _seen_savings(self, plan: Plan, too_large: Sequence[Config]) -> list[tuple[Config, int]]:
+        """The configs with the plan that were also tried without it, and the difference."""
+        seen = []
+        for config, peak in self._peaks.items():
+            without = config.without_plan(plan)
+            if not config.has(plan):
+                continue
+            if without in self._peaks:
+                seen.append((config, self._peaks[without] - peak))
+            elif without in too_large:
+                seen.append((config, max(self._limit_bytes + 1 - peak, plan.saving_bytes or 0)))
+        # Leaving a plan out can save far more than it keeps, where that breaks a chain of recompute from layer to
+        # layer. That tells what the chain costs, not what the plan saves.
+        return [pair for pair in seen if pair[1] >= 0] or [(config, 0) for config, _ in seen]

@@ -1,0 +1,8 @@
+"""Studies on disk: the problem they solve, their Optuna storage, their folder. Knows nothing of ORT."""
+
+from __future__ import annotations
+
+from autorecompute.studies.folder import StudyFolder, list_studies, load_result
+from autorecompute.studies.problem import Problem
+
+__all__ = ["Problem", "StudyFolder", "list_studies", "load_result"]

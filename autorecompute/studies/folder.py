@@ -1,0 +1,225 @@
+"""The folder of a study: the single owner of every file name in it.
+
+``study.json`` (what it is about), ``study.db`` (its trials), ``trials/0007/`` (one trial each), ``workers/`` (output of
+the processes), ``best/`` (what was emitted) and ``result.json`` (the answer).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import shlex
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autorecompute import __version__, codec
+from autorecompute.errors import SetupError, UsageError
+from autorecompute.files import write_whole
+from autorecompute.result import Result
+from autorecompute.studies.problem import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from autorecompute.measurement import Trial
+
+FORMAT = 1
+"""Counts up when an older autorecompute could no longer read a study, or a newer one would misread it."""
+
+STUDIES = Path("studies")
+LONGEST_NAME = 200
+"""Bytes; a file name may have 255, and drafts of files need a few."""
+
+
+class StudyFolder:
+    """Paths and files of one study.
+
+    Args:
+        name: Its name.
+        root: The folder of studies; ``./studies`` where none is given.
+    """
+
+    def __init__(self, name: str, root: Path | None = None) -> None:
+        if not 0 < len(name.encode(errors="surrogateescape")) <= LONGEST_NAME or "/" in name or name.startswith("."):
+            raise UsageError(
+                f"'{name}' cannot name a study. Use up to {LONGEST_NAME} letters, digits, dots and dashes."
+            )
+        self.name = name
+        self.path = (root or STUDIES).absolute() / name
+
+    @property
+    def database(self) -> Path:
+        """The Optuna storage."""
+        return self.path / "study.db"
+
+    @property
+    def best(self) -> Path:
+        """The folder of emitted files."""
+        return self.path / "best"
+
+    @property
+    def plans_file(self) -> Path:
+        """The JSON array that ``ORTMODULE_MEMORY_OPT_CONFIG`` names."""
+        return self.best / "plans.json"
+
+    @property
+    def workers(self) -> Path:
+        """The folder of the workers' output."""
+        return self.path / "workers"
+
+    def trial(self, number: int) -> Path:
+        """The folder of a trial."""
+        return self.path / "trials" / f"{number:04d}"
+
+    def exists(self) -> bool:
+        """Whether a study was begun here."""
+        return (self.path / "study.json").is_file()
+
+    def prepare(self) -> None:
+        """Makes the folders of the study.
+
+        Raises:
+            SetupError: they cannot be made.
+        """
+        with saying_what_fails(self.path):
+            for folder in (self.workers, self.best, self.path / "trials"):
+                folder.mkdir(parents=True, exist_ok=True)
+            # Logs and databases do not belong into the user's repository unless the user says so.
+            (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
+
+    def begin(self, problem: Problem, command: Sequence[str]) -> None:
+        """Writes down what the study is about, in ``study.json``."""
+        self.write(
+            "study.json",
+            {
+                "format": FORMAT,
+                "autorecompute": __version__,
+                "study": self.name,
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                "command": list(command),
+                "digest": problem.digest,
+                "problem": codec.to_plain(problem),
+            },
+        )
+
+    def provenance(self) -> dict[str, Any]:
+        """What ``study.json`` says.
+
+        Raises:
+            UsageError: there is no such study, or another version of autorecompute made it.
+        """
+        if not self.exists():
+            raise UsageError(f"There is no study '{self.name}' in {self.path.parent}. List them: autorecompute show")
+        provenance = self._read("study.json")
+        if provenance.get("format") != FORMAT:
+            raise UsageError(
+                f"Study '{self.name}' was made by autorecompute {provenance.get('autorecompute', '(unknown)')} "
+                f"in a format this one cannot read. Use that version, or begin a new study with --study NAME."
+            )
+        return provenance
+
+    def problem(self) -> Problem:
+        """The problem the study is about."""
+        with self._saying_what_is_wrong("study.json"):
+            return codec.from_plain(self.provenance()["problem"], Problem)
+
+    def command(self) -> list[str]:
+        """The command that was tuned."""
+        with self._saying_what_is_wrong("study.json"):
+            return codec.from_plain(self.provenance()["command"], list[str])
+
+    def keep_trial(self, trial: Trial, command: Sequence[str], environment: Mapping[str, str], output: str) -> None:
+        """Fills the folder of a trial: what was run, under what, what it printed and what came of it."""
+        folder = self.trial(trial.number)
+        with saying_what_fails(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "command.txt", shlex.join(command) + "\n")
+        write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=2) + "\n")
+        write_atomically(folder / "output.log", output)
+        write_atomically(folder / "result.json", json.dumps(codec.to_plain(trial), indent=2) + "\n")
+
+    def write(self, name: str, plain: object) -> None:
+        """Writes a JSON file whole or not at all; a file that is there is replaced."""
+        write_atomically(self.path / name, json.dumps(plain, indent=2) + "\n")
+
+    def finish(self, result: Result) -> None:
+        """Writes down the answer."""
+        self.write("result.json", codec.to_plain(result))
+
+    def result(self) -> Result | None:
+        """The answer, once there is one."""
+        if not (self.path / "result.json").is_file():
+            return None
+        with self._saying_what_is_wrong("result.json"):
+            return codec.from_plain(self._read("result.json"), Result)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        with self._saying_what_is_wrong(name):
+            content = json.loads((self.path / name).read_text(encoding="utf-8", errors="surrogateescape"))
+            if not isinstance(content, dict):
+                raise TypeError("an object is written there")
+        return content
+
+    @contextmanager
+    def _saying_what_is_wrong(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise SetupError(
+                f"{self.path / name} cannot be read ({type(error).__name__}). It was left as it is: restore it, or "
+                "begin a new study with --study NAME."
+            ) from error
+
+
+def list_studies(root: Path | None = None) -> list[StudyFolder]:
+    """The studies there are, by name."""
+    base = root or STUDIES
+    folders = sorted(base.iterdir()) if base.is_dir() else []
+    begun = (path for path in folders if not path.name.startswith(".") and (path / "study.json").is_file())
+    return [StudyFolder(path.name, root) for path in begun]
+
+
+def load_result(name: str, root: Path | None = None) -> Result:
+    """The answer of a study.
+
+    Raises:
+        UsageError: there is no such study, it has no answer yet, or another version made it.
+    """
+    folder = StudyFolder(name, root)
+    folder.provenance()
+    result = folder.result()
+    if result is None:
+        raise UsageError(f"Study '{name}' has no answer yet. Finish it: run its tune command again.")
+    return result
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a text file of a study whole or not at all.
+
+    Raises:
+        SetupError: the disk is full, or the place cannot be written.
+    """
+    with saying_what_fails(path):
+        write_whole(path, text)
+
+
+@contextmanager
+def saying_what_fails(path: Path) -> Iterator[None]:
+    """Turns a failure to write into a sentence with a next step.
+
+    Raises:
+        SetupError: the disk is full, or the place cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(describe_write_failure(path, error)) from error
+
+
+def describe_write_failure(path: Path, error: OSError) -> str:
+    """What went wrong and what to do."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
+    return f"{path} cannot be written: {error.strerror}. Make it writable, or work in another folder."

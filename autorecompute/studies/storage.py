@@ -1,0 +1,183 @@
+"""The trials of a study, as an Optuna study in SQLite: each one is on disk the moment it ends."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import urllib.parse
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import optuna
+import sqlalchemy
+import sqlalchemy.exc
+from optuna.distributions import IntDistribution
+from optuna.trial import TrialState, create_trial
+
+from autorecompute import codec
+from autorecompute.errors import SetupError
+from autorecompute.measurement import Outcome, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from autorecompute.plans import Space
+
+TRIAL_ATTRIBUTE = "trial"
+SECONDS_ATTRIBUTE = "wall_seconds"
+BUSY_TIMEOUT_SECONDS = 30
+
+
+class TrialStore:
+    """The trials of one study.
+
+    Args:
+        database: The SQLite file; it is made where there is none.
+        name: The Optuna study's name.
+        space: The plans, which are the parameters of the Optuna trials.
+        limit_bytes: The memory limit, which is their constraint.
+
+    Raises:
+        SetupError: the file cannot be read as a study, or cannot be written.
+    """
+
+    def __init__(self, database: Path, name: str, space: Space, limit_bytes: int) -> None:
+        self._database, self._space, self._limit_bytes = database, space, limit_bytes
+        with saying_what_fails(database):
+            self._study = optuna.create_study(
+                study_name=name, storage=_open(database), direction="maximize", load_if_exists=True
+            )
+            self._earlier_seconds = float(self._study.user_attrs.get(SECONDS_ATTRIBUTE, 0.0))
+            self._trials = _decode(self._study)
+        self._opened = time.monotonic()
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, in the order they ended."""
+        return list(self._trials)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time spent on the study, over all sessions."""
+        return self._earlier_seconds + time.monotonic() - self._opened
+
+    def add(self, trial: Trial) -> None:
+        """Keeps a trial that just ended, and the wall time the study has taken so far.
+
+        Raises:
+            SetupError: the disk is full, or the file cannot be written.
+        """
+        with saying_what_fails(self._database):
+            self._study.add_trial(self._frozen(trial))
+            self._study.set_user_attr(SECONDS_ATTRIBUTE, self.seconds)
+        self._trials.append(trial)
+
+    def set_attribute(self, name: str, value: object) -> None:
+        """Keeps something about the study beside its trials."""
+        with saying_what_fails(self._database):
+            self._study.set_user_attr(name, codec.to_plain(value))
+
+    def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
+        parameters = {plan.key: int(trial.config.has(plan)) for plan in self._space.plans}
+        distributions: dict[str, Any] = {key: IntDistribution(0, 1) for key in parameters}
+        measurement = trial.measurement
+        state = _STATES.get(measurement.outcome, TrialState.FAIL)
+        return create_trial(
+            state=state,
+            value=measurement.samples_per_second if state is TrialState.COMPLETE else None,
+            params={**parameters, "level": int(trial.config.level)},
+            distributions={**distributions, "level": IntDistribution(0, 2)},
+            constraints={"bytes over the limit": self._violation(trial)},
+            user_attrs={
+                TRIAL_ATTRIBUTE: codec.to_plain(trial),
+                "config": trial.description,
+                "hash": trial.config.hash,
+                "outcome": str(measurement.outcome),
+            },
+        )
+
+    def _violation(self, trial: Trial) -> float:
+        if trial.measurement.peak_bytes is not None:
+            return float(trial.measurement.peak_bytes - self._limit_bytes)
+        # Without a peak all that is known is that a config which ran out of memory is above the limit.
+        return float(self._limit_bytes) if trial.measurement.outcome.is_about_memory else 0.0
+
+
+def read_trials(database: Path, name: str) -> list[Trial]:
+    """The trials of a study that is not being tuned here, in the order they ended.
+
+    Raises:
+        SetupError: the file cannot be read as a study.
+    """
+    if not database.is_file():
+        return []
+    with saying_what_fails(database):
+        return _decode(optuna.load_study(study_name=name, storage=_open(database)))
+
+
+@contextmanager
+def saying_what_fails(database: Path) -> Iterator[None]:
+    """Turns a failure of the storage into a sentence with a next step.
+
+    Raises:
+        SetupError: the disk is full, the file cannot be written, or it is no study.
+    """
+    try:
+        yield
+    except (
+        sqlalchemy.exc.SQLAlchemyError,
+        optuna.exceptions.OptunaError,
+        sqlite3.Error,
+        RuntimeError,  # what Optuna raises for the database of another version
+        ValueError,
+        KeyError,
+    ) as error:
+        raise SetupError(_describe(database, error)) from error
+
+
+def _open(database: Path) -> optuna.storages.RDBStorage:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # A path is no URL: what would mean something in one is written as SQLite's own URI, which knows percent signs.
+    path = f"file:{urllib.parse.quote(str(database))}"
+    url = sqlalchemy.URL.create("sqlite", database=path, query={"uri": "true"})
+    return optuna.storages.RDBStorage(
+        url.render_as_string(), engine_kwargs={"connect_args": {"timeout": BUSY_TIMEOUT_SECONDS}}
+    )
+
+
+def _decode(study: optuna.Study) -> list[Trial]:
+    return [codec.from_plain(trial.user_attrs[TRIAL_ATTRIBUTE], Trial) for trial in study.get_trials(deepcopy=False)]
+
+
+def _describe(database: Path, error: BaseException) -> str:
+    name = _sqlite_error_name(error)
+    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
+        return (
+            f"The disk is full at {database}. Trials so far are kept: free some space and run the same command again."
+        )
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return f"{database} is in use by another process. Wait for it, and run the same command again."
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
+        return f"{database} cannot be written. Make it writable, or work in another folder."
+    return (
+        f"{database} cannot be used as a study ({name or type(error).__name__}). It was left as it is: restore it, or "
+        "begin a new study with --study NAME."
+    )
+
+
+def _sqlite_error_name(error: BaseException | None) -> str:
+    """SQLite's own name of the failure at the end of the chain, ``SQLITE_FULL`` for instance."""
+    while error is not None:
+        if isinstance(error, sqlite3.Error):
+            return getattr(error, "sqlite_errorname", "")
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+_STATES = {
+    Outcome.OK: TrialState.COMPLETE,
+    Outcome.OVER_LIMIT: TrialState.COMPLETE,
+    # Optuna's samplers learn from pruned trials and their constraints, and nothing from failed ones.
+    Outcome.OOM: TrialState.PRUNED,
+}

@@ -1,0 +1,237 @@
+"""Measures configs of one job, on a live worker that is replaced when it breaks."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from autorecompute.errors import ScriptError, SetupError, UsageError
+from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.plans import Config
+from autorecompute.trials.process import WorkerProcess
+from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Refused, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from autorecompute.trials.job import Job
+
+TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", "PYTHONUNBUFFERED": "1"}
+"""Set for trials: a model that ORT cannot take must fail rather than train in plain PyTorch."""
+
+START_TIMEOUT_SECONDS = 900.0
+LEAST_STALL_SECONDS = 300.0
+SLOWDOWN = 20.0
+"""A step may take so many times what it took at first before the script is said to hang, and five minutes at least: an
+evaluation or a checkpoint can lie between two steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How long a config is measured.
+
+    Attributes:
+        warmup: Steps before the timed ones.
+        steps: Timed steps.
+    """
+
+    warmup: int = 2
+    steps: int = 5
+
+
+class Bench:
+    """Where configs are measured; a context manager that leaves no process behind.
+
+    Args:
+        job: What is trained.
+        batch: The target batch; ``None`` takes what the script gives.
+        logs: Folder for the workers' output.
+        cleared: Variables that must not reach a trial from the tuner's own environment.
+        limit_bytes: What a trial may take of a card at most; ``None`` for all there is.
+        debugs: Whether the first worker keeps the terminal and has all the time it wants.
+    """
+
+    def __init__(  # noqa: PLR0913  (the user decides about each of them)
+        self,
+        job: Job,
+        batch: int | None,
+        logs: Path,
+        cleared: tuple[str, ...],
+        *,
+        limit_bytes: int | None = None,
+        debugs: bool = False,
+    ) -> None:
+        self._limit_bytes, self._debugs = limit_bytes, debugs
+        self._job, self._batch, self._logs = job, batch, logs
+        self._base = {name: value for name, value in os.environ.items() if name not in cleared}
+        self._worker: WorkerProcess | None = None
+        self._detection: Detection | None = None
+        self._has_measured = False
+        self._pace: float | None = None
+        self.log = logs / "00.log"
+        self.starts = 0
+        self._taken: dict[Path, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the live worker, if there is one."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def detect(self) -> Detection:
+        """What can be recomputed; starts the script up to its first training session, where it waits.
+
+        Raises:
+            ScriptError: the script fails before it trains, or never trains an ORTModule.
+            SetupError: the installation lacks something.
+            UsageError: the batch cannot reach the model.
+        """
+        if self._worker is None:
+            message = self._start(lambda address: self._settings(address, self._batch), TRIAL_VARIABLES, self._batch)
+            if not isinstance(message, Detection):
+                self._raise_start_failure(message)
+            else:
+                self._detection = message
+        assert self._detection is not None, "a live worker has spoken"
+        return self._detection
+
+    def measure(self, config: Config, effort: Effort) -> Measurement:
+        """Measures a config in place; a worker that breaks is replaced before the next one.
+
+        Raises:
+            ScriptError: the script ends before a single config was measured.
+        """
+        for _ in range(2):
+            self.detect()
+            message = self._ask(Order(config=config, warmup=effort.warmup, steps=effort.steps))
+            if isinstance(message, Measurement):
+                self._note_pace(message)
+                return message
+            has_measured = self._has_measured
+            self.close()
+            if not (isinstance(message, Ended) and message.exit_code == 0):
+                return self._describe(message)
+            if not has_measured:
+                raise ScriptError(self._describe_end(message, effort))
+        raise ScriptError(self._describe_end(message, effort))
+
+    def check(self, config: Config) -> GradientCheck | Measurement:
+        """Compares the config's gradients with those without recompute; a measurement says why it could not.
+
+        Raises:
+            ScriptError: the script fails before it trains.
+        """
+        for _ in range(2):
+            if self._worker is None or not self._has_measured:
+                first = self.measure(config, Effort(warmup=1, steps=1))
+                if not first.outcome.is_measured:
+                    return first
+            assert self._worker is not None, "a worker has just measured"
+            self._worker.send(Check(config=config))
+            message = self._worker.receive(START_TIMEOUT_SECONDS)
+            if isinstance(message, GradientCheck):
+                return message
+            self.close()
+            if not isinstance(message, Ended):
+                break
+        return self._describe(message)
+
+    def watch(self, environment: Mapping[str, str], effort: Effort, batch: int | None) -> Measurement:
+        """Measures a fresh process under nothing but this environment, as a user would run it.
+
+        The peak is that of the whole process. ``batch`` may differ from the target.
+        """
+        self.close()
+        order = Order(config=Config(), warmup=effort.warmup, steps=effort.steps)
+        message = self._start(lambda address: self._settings(address, batch, watch=order), environment, batch)
+        self.close()
+        return message if isinstance(message, Measurement) else self._describe(message)
+
+    def take_output(self) -> str:
+        """What the live or last worker printed since this was asked last."""
+        if not self.log.is_file():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(self._taken.get(self.log, 0))
+            output = log.read()
+            self._taken[self.log] = log.tell()
+        return output.decode(errors="replace")
+
+    def _settings(self, address: str, batch: int | None, watch: Order | None = None) -> Settings:
+        return Settings(
+            address=address,
+            target_batch=batch,
+            override_loader=not self._job.takes_batch,
+            watch=watch,
+            limit_bytes=self._limit_bytes,
+        )
+
+    def _start(self, settings: Callable[[str], Settings], variables: Mapping[str, str], batch: int | None) -> Message:
+        self.starts += 1
+        self.log = self._logs / f"{self.starts:02d}.log"
+        self.log.unlink(missing_ok=True)
+        self._has_measured = False
+        environment = {**self._base, **variables, **self._job.batch_environment(batch)}
+        self._worker = WorkerProcess(
+            self._job.worker_command(batch), environment, self.log, settings, in_foreground=self._is_debugged
+        )
+        return self._worker.receive(math.inf if self._is_debugged else START_TIMEOUT_SECONDS)
+
+    @property
+    def _is_debugged(self) -> bool:
+        return self._debugs and self.starts == 1
+
+    def _ask(self, order: Order) -> Message:
+        assert self._worker is not None, "detect() comes first"
+        self._worker.send(order)
+        if self._is_debugged:
+            return self._worker.receive(math.inf)
+        if self._pace is None:
+            return self._worker.receive(START_TIMEOUT_SECONDS)
+        slow_step = max(self._pace * SLOWDOWN, LEAST_STALL_SECONDS)
+        return self._worker.receive(slow_step * (order.warmup + order.steps), stall=slow_step)
+
+    def _note_pace(self, measurement: Measurement) -> None:
+        self._has_measured = True
+        self._pace = self._pace or measurement.median_step_seconds
+
+    def _describe(self, message: Message) -> Measurement:
+        if isinstance(message, Failed):
+            return Measurement(outcome=message.outcome, message=message.message, trace=message.trace)
+        if isinstance(message, Ended):
+            text = f"the script ended by itself after {message.steps} steps, with exit code {message.exit_code}"
+            return Measurement(outcome=Outcome.SCRIPT_ERROR, message=text)
+        assert isinstance(message, Refused), "nothing else can stand in for a measurement"
+        raise SetupError(message.message)
+
+    def _raise_start_failure(self, message: Message) -> None:
+        self.close()
+        if isinstance(message, Refused):
+            raise SetupError(message.message)
+        if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
+            raise UsageError(message.message)
+        if isinstance(message, Failed):
+            trace = "\n".join(f"  {line}" for line in message.trace)
+            raise ScriptError(f"The script fails before it trains. {message.message}\n{trace}\nIts output: {self.log}")
+        assert isinstance(message, Ended), "a worker that does not detect says why"
+        raise ScriptError(
+            f"The script ended with exit code {message.exit_code} and no ORTModule was trained. Wrap the model before "
+            f"training: model = ORTModule(model). Its output: {self.log}"
+        )
+
+    def _describe_end(self, message: Message, effort: Effort) -> str:
+        assert isinstance(message, Ended), "only an end is described"
+        needed = effort.warmup + effort.steps + 1
+        return (
+            f"The script ended after {message.steps} steps; a trial needs {needed}. Let it train longer, or ask for "
+            f"fewer with --steps and --warmup. Its output: {self.log}"
+        )

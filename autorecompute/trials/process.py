@@ -1,0 +1,214 @@
+"""One worker: a process group with one or several ranks, a socket to each, and its end, however it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autorecompute import codec
+from autorecompute.errors import SetupError
+from autorecompute.measurement import Outcome
+from autorecompute.trials.oom import count_oom_kills
+from autorecompute.trials.ranks import merge
+from autorecompute.worker.protocol import (
+    SETTINGS_VARIABLE,
+    STACK_SIGNAL,
+    Beat,
+    Ended,
+    Failed,
+    Hello,
+    Message,
+    Refused,
+    Settings,
+    decode,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+GRACE_SECONDS = 3.0
+SOCKET = "worker.sock"
+LONGEST_SOCKET_PATH = 107
+POLL_SECONDS = 0.5
+STACK_SECONDS = 1.0
+LAST_WORDS = (Ended, Failed, Refused)
+
+
+class WorkerProcess:
+    """A started worker.
+
+    Args:
+        command: The worker's command line.
+        environment: Its whole environment.
+        log: File that takes its output.
+        settings: What it is told, given the address it has to call.
+        in_foreground: Whether it keeps the terminal, for a debugger in the script; it gets no log then.
+
+    Raises:
+        SetupError: the command cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        log: Path,
+        settings: Callable[[str], Settings],
+        *,
+        in_foreground: bool = False,
+    ) -> None:
+        self._folder = _make_socket_folder()
+        address = str(self._folder / SOCKET)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(address)
+        self._listener.listen()
+        self._ranks: dict[Connection, int] = {}
+        self._pids: list[int] = []
+        self._world_size = 1
+        self._oom_kills = count_oom_kills()
+        self._in_foreground = in_foreground
+        environment = {**environment, SETTINGS_VARIABLE: codec.encode(settings(address)).decode()}
+        try:
+            self._process = _start(command, environment, None if in_foreground else log)
+        except OSError as error:
+            self._forget_socket()
+            if error.filename == str(log):
+                raise SetupError(f"{log} cannot be written: {error.strerror}. Make its folder writable.") from error
+            raise SetupError(f"'{command[0]}' cannot be started: {error.strerror}. Check --launcher.") from error
+
+    def send(self, message: Message) -> None:
+        """Gives an order to every rank; a worker that is gone is noticed when its answer is awaited."""
+        for connection in self._ranks:
+            with contextlib.suppress(OSError):
+                connection.send_bytes(encode(message))
+
+    def receive(self, timeout: float, stall: float = math.inf) -> Message:
+        """The worker's next message, merged from all ranks; the first rank's last words stand for all.
+
+        A worker that dies, takes longer than ``timeout`` seconds, or ends no step for ``stall`` seconds, answers with
+        ``Failed`` all the same.
+        """
+        last_beat = time.monotonic()
+        deadline = last_beat + timeout
+        said: dict[int, Message] = {}
+        while time.monotonic() < min(deadline, last_beat + stall):
+            silent = [connection for connection, rank in self._ranks.items() if rank not in said]
+            for speaker in wait([self._listener, *silent], timeout=POLL_SECONDS):
+                if speaker is self._listener:
+                    self._welcome()
+                    continue
+                assert isinstance(speaker, Connection), "only the listener is no connection"
+                message = self._read(speaker)
+                if isinstance(message, Hello):
+                    self._ranks[speaker], self._world_size = message.rank, message.world_size
+                    self._pids.append(message.pid)
+                    continue
+                if isinstance(message, Beat):
+                    last_beat = time.monotonic()
+                    continue
+                if isinstance(message, LAST_WORDS):
+                    return message
+                said[self._ranks[speaker]] = message
+            if said and len(said) == self._world_size:
+                return merge(said)
+            if self._process.poll() is not None and not self._is_anything_unread(said):
+                return self._describe_death()
+        if time.monotonic() < deadline:
+            self._write_stacks()
+            return Failed(outcome=Outcome.HANG, message=f"no step for {stall:.0f} s; the stacks are in its log")
+        return Failed(outcome=Outcome.TIMEOUT, message=f"not done within {timeout:.0f} s")
+
+    def close(self) -> None:
+        """Ends the worker with everything it started."""
+        self._signal_group(signal.SIGTERM)
+        try:
+            self._process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._signal_group(signal.SIGKILL)
+            self._process.wait()
+        # The leader may have left children behind that ignored the first signal.
+        self._signal_group(signal.SIGKILL)
+        self._forget_socket()
+
+    def _welcome(self) -> None:
+        # A rank that has not said its name yet is known by a number that none has.
+        self._ranks[Connection(self._listener.accept()[0].detach())] = -1 - len(self._ranks)
+
+    def _is_anything_unread(self, said: Container[int]) -> bool:
+        silent = [connection for connection, rank in self._ranks.items() if rank not in said]
+        return bool(wait([self._listener, *silent], timeout=0))
+
+    def _read(self, connection: Connection) -> Message:
+        try:
+            return decode(connection.recv_bytes())
+        except (EOFError, OSError):
+            return self._describe_death(self._ranks[connection])
+        except ValueError as error:
+            return Failed(outcome=Outcome.CRASH, message=f"the worker speaks another version's language: {error}")
+
+    def _describe_death(self, rank: int = 0) -> Failed:
+        try:
+            code = self._process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = 0
+        if count_oom_kills() > self._oom_kills:
+            return Failed(outcome=Outcome.OOM, message="killed by the kernel, which ran out of memory")
+        if code == 0:
+            return Failed(outcome=Outcome.CRASH, message=f"rank {rank} is gone without a word")
+        if code < 0:
+            return Failed(outcome=Outcome.CRASH, message=f"ended by {signal.Signals(-code).name}")
+        return Failed(outcome=Outcome.SCRIPT_ERROR, message=f"the script left the process with exit code {code}")
+
+    def _write_stacks(self) -> None:
+        for pid in self._pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, STACK_SIGNAL)
+        time.sleep(STACK_SECONDS)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._in_foreground:
+                self._process.send_signal(number)
+            else:
+                os.killpg(self._process.pid, number)
+
+    def _forget_socket(self) -> None:
+        for connection in self._ranks:
+            connection.close()
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _make_socket_folder() -> Path:
+    # A socket's path holds 107 characters at most: a study's folder can be deeper than that, and so can TMPDIR.
+    folder = Path(tempfile.mkdtemp(prefix="autorecompute-"))
+    if len(os.fsencode(folder / SOCKET)) <= LONGEST_SOCKET_PATH:
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix="autorecompute-", dir="/tmp"))
+
+
+def _start(command: list[str], environment: dict[str, str], log: Path | None) -> subprocess.Popen[bytes]:
+    """The started command: in the foreground with the terminal, or in a session of its own with its output in a log."""
+    if log is None:
+        return subprocess.Popen(command, env=environment)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )

@@ -1,0 +1,9 @@
+"""Conducts a tuning: search proposes, trials measure, the study keeps, the winner is confirmed."""
+
+from __future__ import annotations
+
+from autorecompute.tuning.progress import Progress
+from autorecompute.tuning.settings import TuningSettings
+from autorecompute.tuning.tuner import Tuner
+
+__all__ = ["Progress", "Tuner", "TuningSettings"]

@@ -1,0 +1,237 @@
+"""From trials to an answer: races the finalists, confirms the winner in a fresh process, and weighs it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autorecompute.backends import emission_of
+from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
+from autorecompute.plans import Config
+from autorecompute.result import Best, Figures, Result, Verdict
+from autorecompute.studies.folder import write_atomically
+from autorecompute.tuning.race import FINALISTS, Standing, finalists, race
+from autorecompute.tuning.rival import MARGIN, measure_rival
+from autorecompute.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Detection
+    from autorecompute.studies import Problem, StudyFolder
+    from autorecompute.trials import Bench, Job
+    from autorecompute.tuning.progress import Progress
+    from autorecompute.tuning.settings import TuningSettings
+
+CONFIRMATIONS = 5
+"""So many finalists get the chance to confirm themselves before nothing is said to fit."""
+
+
+class Judgement:
+    """Finds the answer to a study whose search has ended.
+
+    Args:
+        job: What is trained.
+        bench: Where it is measured.
+        folder: Where the study is kept.
+        settings: What was asked for.
+        progress: Who watches.
+    """
+
+    def __init__(
+        self, job: Job, bench: Bench, folder: StudyFolder, settings: TuningSettings, progress: Progress
+    ) -> None:
+        self._job, self._bench, self._folder = job, bench, folder
+        self._settings, self._progress = settings, progress
+        self._unconfirmed: list[str] = []
+        self.excess_bytes = 0
+        """What a whole process needed beyond its timed steps, at least, where no finalist was confirmed."""
+
+    def decide(self, trials: Sequence[Trial], detection: Detection, problem: Problem) -> Result:
+        """The answer, with everything in it measured."""
+        by_hash = {trial.config.hash: trial for trial in trials}
+        baseline = by_hash.get(Config().hash)
+        best = self._confirm(self._rank(trials, baseline, detection), detection, problem)
+        rival = self._measure_rival(best, baseline, detection, problem)
+        return Result(
+            study=self._folder.name,
+            problem=problem.digest,
+            verdict=judge_recompute(best, rival),
+            best=best,
+            baseline=Figures.of(baseline),
+            presets={
+                name: Figures.of(by_hash.get(config.hash))
+                for name, config in detection.space.presets().items()
+                if not config.is_none
+            },
+            rival=_figures_of(rival),
+            warnings=tuple(dict.fromkeys(text for trial in trials for text in trial.measurement.warnings)),
+            unconfirmed=tuple(self._unconfirmed),
+            trials=len(trials),
+            device=detection.device,
+            versions=detection.versions,
+            command=self._job.plain_command(self._settings.batch),
+            command_gives_batch=self._settings.batch is None or self._job.takes_batch,
+        )
+
+    def _rank(self, trials: Sequence[Trial], baseline: Trial | None, detection: Detection) -> list[Standing]:
+        standings = finalists(trials)
+        front = standings[:FINALISTS]
+        if not front or front[0].trial.config.is_none:
+            return standings
+        names = ", ".join(detection.space.describe(entry.trial.config) for entry in front)
+        self._progress.note(f"racing the finalists in interleaved rounds: {names}")
+        has_reference = baseline is not None and baseline.measurement.outcome.is_measured
+        return race(self._bench, front, has_reference=has_reference) + standings[FINALISTS:]
+
+    def _confirm(self, standings: Sequence[Standing], detection: Detection, problem: Problem) -> Best | None:
+        emission = emission_of(detection.versions["backend"])
+        for standing in standings[:CONFIRMATIONS]:
+            config = standing.trial.config
+            description = detection.space.describe(config)
+            gradients = self._check_gradients(config, detection)
+            if gradients is not None and not gradients.agrees:
+                continue
+            self._progress.note(f"confirming in a fresh process: {description}")
+            environment = emission.environment_for(
+                config, ort_version=detection.versions["onnxruntime"], plans_file=self._folder.plans_file
+            )
+            write_atomically(self._folder.plans_file, emission.plans_file_text(config))
+            measurement = self._bench.watch(environment, self._settings.effort, self._settings.batch)
+            failure = _why_unconfirmed(measurement, problem.limit_bytes)
+            if failure is None:
+                best = _best(standing, description, environment, measurement, problem)
+                return replace(best, gradients=gradients)
+            self._note_excess(standing, measurement)
+            self._progress.note(f"not confirmed: {description}: {failure}")
+        return None
+
+    def _note_excess(self, standing: Standing, measurement: Measurement) -> None:
+        if measurement.outcome is Outcome.OK and measurement.peak_bytes is not None:
+            excess = measurement.peak_bytes - standing.peak_bytes
+            self.excess_bytes = min(self.excess_bytes or excess, excess)
+
+    def _check_gradients(self, config: Config, detection: Detection) -> GradientCheck | None:
+        if config.is_none:
+            return None
+        check = self._compare(config)
+        if not check.agrees:
+            wrong = [
+                plan.name for plan in detection.space.plans_of(config) if not self._compare(Config.of([plan])).agrees
+            ]
+            culprits = f", by {' and '.join(wrong)}" if wrong else ", by its plans together"
+            name = detection.space.describe(config)
+            self._unconfirmed.append(f"{name} has wrong gradients{culprits}: {check.message}")
+            self._progress.note(f"{Outcome.WRONG_GRADIENT}: {self._unconfirmed[-1]}")
+        return check
+
+    def _compare(self, config: Config) -> GradientCheck:
+        check = self._bench.check(config)
+        if isinstance(check, Measurement):
+            return GradientCheck(agrees=False, worst=math.nan, steps=0, message=f"{check.outcome}: {check.message}")
+        if not check.agrees and not check.message:
+            return replace(check, message=f"{check.parameter} is off by {check.worst:.1e} of its largest gradient")
+        return check
+
+    def _measure_rival(
+        self, best: Best | None, baseline: Trial | None, detection: Detection, problem: Problem
+    ) -> Measurement | None:
+        if best is None or best.config.is_none or self._settings.batch is None:
+            return None
+        self._progress.note("measuring the largest batch that fits without recompute")
+        return measure_rival(
+            self._bench,
+            self._settings.effort,
+            problem,
+            resting_bytes=detection.resting_bytes,
+            peak_bytes=baseline.measurement.peak_bytes if baseline else None,
+        )
+
+
+def judge_recompute(best: Best | None, rival: Measurement | None) -> Verdict:
+    """What the winner and its rival say about recompute."""
+    if best is None:
+        return Verdict.NO_FIT
+    if best.config.is_none:
+        return Verdict.NOT_NEEDED
+    rival_speed = rival.samples_per_second if rival else None
+    if rival_speed is not None and rival_speed > best.samples_per_second * (1 + MARGIN):
+        return Verdict.DOES_NOT_PAY
+    return Verdict.RECOMPUTE_PAYS
+
+
+def explain_no_fit(
+    trials: Sequence[Trial], detection: Detection, limit_bytes: int, unconfirmed: Sequence[str] = ()
+) -> str:
+    """A sentence on the least peak seen, and what it would take to fit.
+
+    Args:
+        trials: All that was measured.
+        detection: What the job is.
+        limit_bytes: What no config holds.
+        unconfirmed: What else than memory kept configs that fit from being confirmed, in words.
+    """
+    if not trials:
+        return "The time was over before the first trial. Give it more with --timeout."
+    peaks = {trial.measurement.peak_bytes: trial for trial in trials if trial.measurement.peak_bytes is not None}
+    if not peaks:
+        way_out = f"Train with a smaller batch: --target-batch {detection.batch // 2}"
+        return (
+            f"No config holds {format_bytes(limit_bytes)}, and none ran to its end. "
+            f"{way_out if detection.batch > 1 else 'Train a smaller model.'}"
+        )
+    least = min(peaks)
+    if least <= limit_bytes and unconfirmed:
+        return f"No config was confirmed. {unconfirmed[0]}. Train without recompute at a smaller batch."
+    if least <= limit_bytes:
+        return (
+            f"{peaks[least].description} held {format_bytes(limit_bytes)} while it trained, with "
+            f"{format_bytes(least)}, but its whole process did not. "
+            f"Try --memory-limit {-(-limit_bytes * 11 // 10 // MIB)}MiB."
+        )
+    share = (limit_bytes - detection.resting_bytes) / max(least - detection.resting_bytes, 1)
+    batch = int(detection.batch * share)
+    smaller = f", or --target-batch {batch}" if 0 < batch < detection.batch else ""
+    return (
+        f"No config holds {format_bytes(limit_bytes)} in {len(trials)} trials. The least peak was "
+        f"{format_bytes(least)} with {peaks[least].description}. Try --memory-limit {-(-least // MIB)}MiB{smaller}."
+    )
+
+
+def _why_unconfirmed(measurement: Measurement, limit_bytes: int) -> str | None:
+    if measurement.outcome is not Outcome.OK or measurement.peak_bytes is None:
+        return f"{measurement.outcome}: {measurement.message}"
+    if measurement.peak_bytes > limit_bytes:
+        return f"its whole process reaches {format_bytes(measurement.peak_bytes)}"
+    return None
+
+
+def _best(
+    standing: Standing, description: str, environment: dict[str, str], measurement: Measurement, problem: Problem
+) -> Best:
+    assert measurement.peak_bytes is not None, "a confirmed run has a peak"
+    assert measurement.samples_per_second is not None, "a confirmed run has steps"
+    return Best(
+        config=standing.trial.config,
+        description=description,
+        environment=environment,
+        batch=problem.batch,
+        samples_per_second=measurement.samples_per_second,
+        relative_throughput=standing.relative_throughput,
+        peak_bytes=measurement.peak_bytes,
+        limit_bytes=problem.limit_bytes,
+        losses=measurement.losses,
+        confirmed=True,
+    )
+
+
+def _figures_of(rival: Measurement | None) -> Figures | None:
+    if rival is None:
+        return None
+    return Figures(
+        outcome=rival.outcome,
+        samples_per_second=rival.samples_per_second,
+        peak_bytes=rival.peak_bytes,
+        batch=rival.batch,
+    )

@@ -1,0 +1,65 @@
+"""Bytes and seconds as people write and read them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from autorecompute.errors import UsageError
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+SECONDS_PER_MINUTE = 60
+
+_BYTES_PER_UNIT = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_SECONDS_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes written as ``900MiB``, ``40GiB``, ``16GB`` or a plain number of bytes.
+
+    Raises:
+        UsageError: the text is no amount of memory, or not a positive one.
+    """
+    number_of_bytes = _parse(text, _BYTES_PER_UNIT, default_unit="b", example="900MiB, 40GiB or 16GB")
+    if not 1 <= number_of_bytes < math.inf:
+        raise UsageError(f"'{text}' is no amount of memory that there can be. Write it like 900MiB or 40GiB.")
+    return int(number_of_bytes)
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds written as ``90s``, ``30m``, ``1.5h`` or a plain number of seconds.
+
+    Raises:
+        UsageError: the text is no span of time.
+    """
+    return _parse(text, _SECONDS_PER_UNIT, default_unit="s", example="90s, 30m or 2h")
+
+
+def _parse(text: str, units: dict[str, int] | dict[str, float], *, default_unit: str, example: str) -> float:
+    match = _QUANTITY.fullmatch(text.strip())
+    unit = (match["unit"].lower() or default_unit) if match else ""
+    if match is None or unit not in units:
+        raise UsageError(f"'{text}' cannot be read as a quantity. Write it like {example}.")
+    return float(match["number"]) * units[unit]
+
+
+def format_bytes(number_of_bytes: float | None) -> str:
+    """``1.25 GiB``, or ``735 MiB`` below one GiB; a dash where nothing was measured."""
+    if number_of_bytes is None:
+        return "-"
+    if abs(number_of_bytes) >= GIB:
+        return f"{number_of_bytes / GIB:.2f} GiB"
+    return f"{number_of_bytes / MIB:.0f} MiB"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """``350 ms``, ``12.4 s`` or ``4 min 05 s``; a dash where nothing was measured."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < SECONDS_PER_MINUTE:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), SECONDS_PER_MINUTE)
+    return f"{minutes} min {rest:02d} s"

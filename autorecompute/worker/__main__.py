@@ -1,0 +1,85 @@
+"""``python -m autorecompute.worker SCRIPT ARGS``: the user's script, followed and measured. Started by the tuner."""
+
+from __future__ import annotations
+
+import bdb
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from autorecompute import codec
+from autorecompute.backends.ortmodule.sessions import OrtModuleBackend
+from autorecompute.errors import SetupError
+from autorecompute.measurement import Outcome
+from autorecompute.worker import hooks
+from autorecompute.worker.agent import Abandon, Agent
+from autorecompute.worker.channel import Channel
+from autorecompute.worker.protocol import SETTINGS_VARIABLE, STACK_SIGNAL, Ended, Failed, Hello, Refused, Settings
+from autorecompute.worker.script import last_lines, main_file, run_as_main
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Runs the script under the controller's eyes and tells how it ended."""
+    _die_with_parent()
+    faulthandler.register(STACK_SIGNAL)
+    # The script and what it starts must not take themselves for workers.
+    settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE), Settings)
+    # Every launcher of torch's kind tells its children who they are by these two.
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    channel, backend = Channel(settings.address), OrtModuleBackend(Path(settings.address).parent)
+    channel.send(Hello(rank=rank, world_size=world_size, pid=os.getpid()))
+    agent = Agent(channel, backend, settings, is_alone=world_size == 1)
+    try:
+        backend.install(agent)
+    except SetupError as error:
+        channel.send(Refused(message=str(error)))
+        return 1
+    hooks.follow_steps(agent.on_step)
+    hooks.follow_losses(agent.on_loss)
+    return _run(channel, backend, agent, script=sys.argv[1], arguments=sys.argv[2:])
+
+
+def _run(channel: Channel, backend: OrtModuleBackend, agent: Agent, *, script: str, arguments: list[str]) -> int:
+    try:
+        run_as_main(script, arguments)
+    except Abandon:
+        return 1
+    except SystemExit as request:
+        code = request.code if isinstance(request.code, int) else int(request.code is not None)
+        channel.send(Ended(steps=agent.steps, exit_code=code))
+        return code
+    except bdb.BdbQuit as error:
+        channel.send(Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(error, script)))
+        return 1
+    except BaseException as error:  # noqa: BLE001  (whatever ends the user's script is told to the controller)
+        traceback.print_exc()
+        outcome, message = backend.classify(error)
+        channel.send(Failed(outcome=outcome, message=message, trace=last_lines(error, script)))
+        return 1
+    channel.send(Ended(steps=agent.steps))
+    return 0
+
+
+def _describe_breakpoint(error: BaseException, script: str) -> str:
+    # Nothing can be typed into a trial: the debugger reads the end of its input and quits.
+    stops = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == main_file(script)]
+    where = f"{script}:{stops[-1].lineno}" if stops else script
+    return (
+        f"The script stops in the debugger at {where}. Take the breakpoint out, or debug it in the foreground with "
+        "tune --debug-script."
+    )
+
+
+def _die_with_parent() -> None:
+    """Asks Linux to end this process when the tuner dies, however it dies (see prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The controller's hand inside the user's process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from autorecompute.measurement import Outcome
+from autorecompute.meters import Meter, meter_for
+from autorecompute.plans import Config
+from autorecompute.worker.loader import LoaderOverride
+from autorecompute.worker.protocol import BATCH_VARIABLE, Beat, Check, Failed, Order, Settings
+from autorecompute.worker.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autorecompute.backends.interface import Backend
+    from autorecompute.measurement import Detection, GradientCheck
+    from autorecompute.worker.channel import Channel
+
+STEPS_WITHOUT_SESSION = 10
+"""So many optimizer steps without a training session mean that there is none to come."""
+
+PATIENCE_STEPS = 12
+"""So many steps in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch."""
+
+
+class Abandon(BaseException):
+    """Leaves the user's script; its own ``except Exception`` must not hold it back."""
+
+
+class Agent:
+    """Listens to the backend and to torch, and measures what the controller orders, one window after another.
+
+    Args:
+        channel: The line to the controller.
+        backend: The training system.
+        settings: What the controller said at the start.
+        is_alone: Whether this process trains by itself. Ranks that train together must all reach the end of a window at
+            the same step, or the one that waits for an order would keep the others waiting for its gradients.
+    """
+
+    def __init__(self, channel: Channel, backend: Backend, settings: Settings, *, is_alone: bool = True) -> None:
+        self._channel, self._backend, self._settings = channel, backend, settings
+        self._is_alone = is_alone
+        self._target = settings.target_batch
+        self._loader = LoaderOverride()
+        if settings.override_loader and settings.target_batch is not None:
+            self._loader.install()
+            self._may_override = True
+        else:
+            self._may_override = False
+        self._meter: Meter | None = None
+        self._window: Window | None = None
+        self._batches: list[int] = []
+        self._loss: Any = None
+        self._missed = 0
+        self._check: Check | None = None
+        self._warnings: tuple[str, ...] = ()
+        self._foreign_steps = 0
+        self.steps = 0
+
+    def on_session(self, detect: Callable[[], Detection]) -> Config:
+        """Tells what was detected and begins with the config that the controller answers."""
+        if self._settings.watch is not None:
+            if self._settings.limit_bytes is not None:
+                self._use_meter(_kind_in_use())
+            return Config()
+        detection = detect()
+        meter = self._use_meter(detection.device.kind)
+        meter.release()
+        assert self._target is not None, "a session is created in a forward"
+        self._channel.send(
+            replace(
+                detection,
+                batch=self._target,
+                resting_bytes=meter.held_bytes(),
+                outside_bytes=meter.outside_bytes(),
+            )
+        )
+        order = self._channel.receive_order()
+        assert isinstance(order, Order), "gradients are compared between measurements"
+        # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
+        self._window = self._open(Order(config=order.config, warmup=order.warmup + 1, steps=order.steps))
+        return order.config
+
+    def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
+        """Notes the batch of one training forward, and compares gradients on it if that was ordered."""
+        while self._check is not None:
+            wanted, self._check = self._check, None
+            self._channel.send(check(wanted.config))
+            self._obey(self._channel.receive_order())
+        self._batches.append(batch)
+        if self._target is None:
+            self._target = batch
+        # At every miss: a script may make a loader anew for each epoch.
+        if batch != self._target and self._may_override and not self._loader.apply(self._target):
+            self._give_up_batch(batch)
+
+    def on_loss(self, loss: Any) -> None:
+        """Keeps the tensor that backward starts from; it is read only if the step is timed."""
+        self._loss = loss
+
+    def on_step(self) -> None:
+        """Ends a training step; an optimizer that steps without a new forward belongs to the step before."""
+        if not self._batches:
+            self._count_foreign_step()
+            return
+        self.steps += 1
+        batches, self._batches = self._batches, []
+        window = self._window or self._begin_watching()
+        window.observe()
+        if all(batch == self._target for batch in batches):
+            self._missed = 0
+            window.end_step(sum(batches), self._read_loss(window))
+        else:
+            self._miss(batches, window)
+        self._warnings = self._backend.end_step()
+        self._channel.send(Beat(step=self.steps))
+        if window.is_complete:
+            self._report(window)
+
+    def _begin_watching(self) -> Window:
+        assert self._settings.watch is not None, "only a watched run has steps before a window"
+        if self._meter is None:
+            self._use_meter(_kind_in_use())
+        self._window = self._open(self._settings.watch)
+        self._window.discard_step()
+        return self._window
+
+    def _use_meter(self, kind: str) -> Meter:
+        self._meter = meter_for(kind)
+        if self._settings.limit_bytes is not None:
+            self._meter.limit(self._settings.limit_bytes)
+        return self._meter
+
+    def _open(self, order: Order) -> Window:
+        assert self._meter is not None, "a window needs a meter"
+        return Window(self._meter, order, whole_life=self._settings.watch is not None, extends_itself=self._is_alone)
+
+    def _report(self, window: Window) -> None:
+        assert self._target is not None, "a window has seen a batch"
+        self._channel.send(replace(window.measurement(self._target), warnings=self._warnings))
+        self._obey(self._channel.receive_order())
+
+    def _obey(self, order: Order | Check) -> None:
+        if isinstance(order, Check):
+            self._check = order
+            return
+        assert self._meter is not None, "an order to measure comes after a detection"
+        self._backend.switch(order.config)
+        self._meter.release()
+        self._window = self._open(order)
+
+    def _read_loss(self, window: Window) -> float | None:
+        loss, self._loss = self._loss, None
+        return float(loss) if loss is not None and window.is_timing else None
+
+    def _count_foreign_step(self) -> None:
+        self._foreign_steps += 1
+        if self._window is None and not self.steps and self._foreign_steps >= STEPS_WITHOUT_SESSION:
+            self._fail(
+                Outcome.SCRIPT_ERROR,
+                f"The script took {self._foreign_steps} optimizer steps and no ORTModule was trained. "
+                "Wrap the model before training: from onnxruntime.training.ortmodule import ORTModule; "
+                "model = ORTModule(model).",
+            )
+
+    def _miss(self, batches: list[int], window: Window) -> None:
+        window.discard_step()
+        self._missed += 1
+        if self._missed > PATIENCE_STEPS:
+            self._give_up_batch(next(batch for batch in batches if batch != self._target))
+
+    def _give_up_batch(self, batch: int) -> None:
+        self._fail(
+            Outcome.WRONG_BATCH,
+            f"The model received a batch of {batch}, not {self._target}. Write {{batch}} where the script's arguments "
+            f"take it, name its flag with --batch-flag, or read {BATCH_VARIABLE} in the script.",
+        )
+
+    def _fail(self, outcome: Outcome, message: str) -> None:
+        self._channel.send(Failed(outcome=outcome, message=message))
+        raise Abandon
+
+
+def _kind_in_use() -> str:
+    """Where a script trains that was not asked: one on the CPU leaves a card alone, though it may see one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_initialized() else "cpu"

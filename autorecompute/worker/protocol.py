@@ -1,0 +1,163 @@
+"""What the worker and the controller say to each other: one JSON object a message.
+
+Each rank of the worker begins with :class:`Hello`, and says :class:`Beat` after every step. At session creation it
+sends a :class:`~autorecompute.measurement.Detection`; each :class:`Order` is answered by a
+:class:`~autorecompute.measurement.Measurement`, each :class:`Check` by a
+:class:`~autorecompute.measurement.GradientCheck`. ``Ended``, ``Failed`` and ``Refused`` are last words.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from autorecompute import codec
+from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.plans import Config
+
+STACK_SIGNAL = signal.SIGRTMIN + 5
+"""Makes a rank write the stacks of all its threads to its log; scripts use the named signals for themselves."""
+
+SETTINGS_VARIABLE = "AUTORECOMPUTE_WORKER"
+BATCH_VARIABLE = "AUTORECOMPUTE_BATCH_SIZE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """A rank has started.
+
+    Attributes:
+        rank: Its number, from 0.
+        world_size: How many ranks train together.
+        pid: Its process.
+    """
+
+    rank: int
+    world_size: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A step has ended: the script is alive.
+
+    Attributes:
+        step: How many have ended so far.
+    """
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Train with a config and measure it.
+
+    Attributes:
+        config: What to recompute.
+        warmup: Steps before the timed ones, at least 1.
+        steps: Timed steps.
+    """
+
+    config: Config
+    warmup: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Compare a config's gradients, on the next batch, with those without recompute.
+
+    Attributes:
+        config: What to recompute.
+    """
+
+    config: Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a worker is told at its start, in the environment variable ``AUTORECOMPUTE_WORKER``.
+
+    Attributes:
+        address: The controller's socket.
+        target_batch: Samples that each forward must receive; ``None`` takes what the script gives.
+        override_loader: Whether the DataLoader that feeds the model may be made to give the target batch.
+        watch: Measure these steps of the run as it is, without swapping anything; ``None`` to obey orders.
+        limit_bytes: What the process may take of its device, where that can be enforced; ``None`` for all there is.
+    """
+
+    address: str
+    target_batch: int | None = None
+    override_loader: bool = False
+    watch: Order | None = None
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The script came to its end by itself.
+
+    Attributes:
+        steps: Optimizer steps it took.
+        exit_code: What it gave to ``sys.exit``.
+    """
+
+    steps: int
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The script cannot go on.
+
+    Attributes:
+        outcome: What the trial in progress ends with.
+        message: A sentence for the user.
+        trace: Last lines of the traceback; empty where there is none.
+    """
+
+    outcome: Outcome
+    message: str
+    trace: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The installation does not allow training at all.
+
+    Attributes:
+        message: What is missing and how to repair it.
+    """
+
+    message: str
+
+
+Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | Ended | Failed | Refused
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (Hello, Beat, Detection, Measurement, GradientCheck, Order, Check, Ended, Failed, Refused)
+}
+
+
+def encode(message: Message) -> bytes:
+    """The message as it travels."""
+    return json.dumps({"kind": type(message).__name__, "value": codec.to_plain(message)}).encode()
+
+
+def decode(frame: bytes) -> Message:
+    """The message that travelled.
+
+    Raises:
+        ValueError: the frame is no message of ours.
+    """
+    try:
+        envelope = json.loads(frame)
+        kind, value = envelope["kind"], envelope["value"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no message: {frame[:100]!r}") from error
+    if kind not in _KINDS:
+        raise ValueError(f"unknown message {kind!r}")
+    message: Message = codec.from_plain(value, _KINDS[kind])
+    return message

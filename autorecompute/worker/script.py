@@ -1,0 +1,38 @@
+"""Runs the user's script as ``python SCRIPT`` would."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import traceback
+import types
+from pathlib import Path
+
+TRACE_LINES = 12
+
+
+def run_as_main(script: str, arguments: list[str]) -> None:
+    """Runs the script as ``__main__``, with its folder first on the module path and its own arguments."""
+    # Not runpy: it takes the module away when the script ends, and puts its path in place of the user's in argv.
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    code = compile(Path(script).read_bytes(), main_file(script), "exec")
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=main_file(script), __builtins__=builtins)
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)  # noqa: S102  (the user's own script, as Python would)
+
+
+def main_file(script: str) -> str:
+    """The script's ``__file__``: Python puts the working directory in front, and changes nothing else."""
+    return os.path.join(os.getcwd(), script)  # noqa: PTH109, PTH118  (pathlib would tidy the path up)
+
+
+def last_lines(error: BaseException, script: str) -> tuple[str, ...]:
+    """The end of the traceback, from the script's first frame on."""
+    entry = error.__traceback__
+    while entry is not None and entry.tb_frame.f_code.co_filename != main_file(script):
+        entry = entry.tb_next
+    text = "".join(traceback.format_exception(type(error), error, entry or error.__traceback__))
+    return tuple(text.rstrip().splitlines()[-TRACE_LINES:])

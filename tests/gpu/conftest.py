@@ -1,0 +1,38 @@
+"""Checks for a real card: skipped, with the reason, where there is none."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+
+import pytest
+
+
+def why_not():
+    """Why nothing can be checked here; empty where a card is at hand."""
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    import torch
+
+    with warnings.catch_warnings():
+        # A driver that does not fit warns, and is no card for torch.
+        warnings.simplefilter("ignore")
+        return "" if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+def pytest_collection_modifyitems(items):
+    """Skips what needs a card."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    reason = why_not() if marked else ""
+    for item in marked if reason else ():
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def record():
+    """The script that records the figures of ``docs/gpu.md``: what it measures is what is checked here."""
+    spec = importlib.util.spec_from_file_location("record", Path(__file__).with_name("record.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,258 @@
+"""Runs the tool as its users do: as a command, in a working directory, on training scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autorecompute.startup import prepend_to_python_path
+from autorecompute.units import MIB, parse_bytes
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+QUICK = ("--steps", "2", "--warmup", "1")
+"""The least effort at which every part of a tuning still takes place."""
+
+HANG_SECONDS = 600
+"""Far beyond what any command takes: a test that hangs must end."""
+
+HAND_WRITTEN_PLAN = "FusedMatMul+Add+:1:-1"
+"""What a user of ORTModule could have switched on by hand; it saves a part of the transformer's peak."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def answer(self):
+        """The one JSON object on stdout."""
+        return json.loads(self.stdout)
+
+    @property
+    def complaint(self):
+        """What the tool said in the end, from its own name on."""
+        return self.stderr[self.stderr.index("autorecompute: ") :]
+
+    @property
+    def printed_peak_bytes(self):
+        """The peak that the script printed of its own process."""
+        return int(re.search(r"^peak (\d+)$", self.stdout, re.MULTILINE)[1])
+
+    @property
+    def trial_lines(self):
+        """The lines on stderr that tell of a trial."""
+        return [line for line in self.stderr.splitlines() if re.match(r"\[[^]]*\] +\d+  ", line)]
+
+
+class Study:
+    """A study's folder, read as anybody could."""
+
+    def __init__(self, path):
+        self.path = path
+
+    @property
+    def trials(self):
+        """What was kept of each trial, in order."""
+        return [json.loads(file.read_text()) for file in sorted(self.path.glob("trials/*/result.json"))]
+
+    @property
+    def configs(self):
+        """What each trial recomputed."""
+        return [(trial["config"]["level"], *sorted(trial["config"]["rows"])) for trial in self.trials]
+
+    @property
+    def logs(self):
+        """What each worker printed, in the order they were started."""
+        return [file.read_text() for file in sorted(self.path.glob("workers/*.log"))]
+
+    def count_rows(self):
+        """Trials in the database."""
+        with contextlib.closing(sqlite3.connect(self.path / "study.db")) as database:
+            return database.execute("select count(*) from trials").fetchone()[0]
+
+
+class Workplace:
+    """A working directory, and what a user does in it.
+
+    Args:
+        path: The directory.
+        temporary: Where temporary files go, and the lock that tunings on one device wait for.
+    """
+
+    def __init__(self, path, temporary):
+        self.path, self._temporary = path, temporary
+        self._started = []
+
+    def tune(self, script, *options, arguments=(), **variables):
+        """Tunes a script to the end, with the least effort."""
+        return self.finish(self.start_tuning(script, *options, arguments=arguments, **variables))
+
+    def start_tuning(self, script, *options, arguments=(), **variables):
+        """Starts to tune a script."""
+        rest = ["--", *arguments] if arguments else []
+        return self.start("-m", "autorecompute", "tune", str(SCRIPTS / script), *QUICK, *options, *rest, **variables)
+
+    def train(self, script, *arguments, **variables):
+        """Trains with a script in a process of its own, with ORTModule adapted to the PyTorch there is."""
+        path = prepend_to_python_path(os.environ.get("PYTHONPATH", ""))
+        variables = {"PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", **variables}
+        return self.finish(self.start(str(SCRIPTS / script), *arguments, **variables))
+
+    def start(self, *arguments, **variables):
+        """Starts this interpreter here."""
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.path,
+            env={**os.environ, "TMPDIR": self._temporary, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def finish(self, process):
+        """Waits for a process to end."""
+        with process:
+            stdout, stderr = process.communicate(timeout=HANG_SECONDS)
+        return Finished(process.returncode, stdout, stderr)
+
+    def close(self):
+        """Ends what a failed test has left running: a tuning would keep the device to itself."""
+        for process in self._started:
+            process.kill()
+            process.communicate()
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def study(self, name="*"):
+        """The study of this name, or the only one."""
+        (path,) = (self.path / "studies").glob(name)
+        return Study(path)
+
+    def has_printed(self, word):
+        """Whether a script printed this word while it was tuned."""
+        return any(word in log.read_text() for log in self.path.glob("studies/*/workers/*.log"))
+
+    def wait_for_trials(self, process, count):
+        """Waits until a tuning has kept so many trials."""
+        last = f"studies/*/trials/{count - 1:04d}/result.json"
+        self.wait_until(lambda: process.poll() is not None or any(self.path.glob(last)))
+        assert process.poll() is None, self.finish(process).stderr
+
+    def processes(self):
+        """All processes that run here."""
+        return [process for process in psutil.process_iter() if _folder_of(process) == str(self.path)]
+
+    @staticmethod
+    def wait_until(is_true):
+        """Waits for what must come in the end."""
+        deadline = time.monotonic() + HANG_SECONDS
+        while not is_true():
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.05)
+
+
+def _folder_of(process):
+    with contextlib.suppress(psutil.Error):
+        return process.cwd()
+    return None
+
+
+@pytest.fixture(scope="session")
+def temporary():
+    """A place for temporary files that nobody else uses; its path is short, as those of sockets must be."""
+    with tempfile.TemporaryDirectory(prefix="tests-") as folder:
+        yield folder
+
+
+@pytest.fixture
+def workplace(tmp_path, temporary):
+    """An empty working directory."""
+    with contextlib.closing(Workplace(tmp_path, temporary)) as workplace:
+        yield workplace
+
+
+@pytest.fixture(scope="session")
+def make_workplace(tmp_path_factory, temporary):
+    """Makes working directories that outlast a test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda name: stack.enter_context(contextlib.closing(Workplace(tmp_path_factory.mktemp(name), temporary)))
+
+
+@pytest.fixture(scope="session")
+def road(make_workplace):
+    """The working directory in which the transformer is tuned, under one limit after another."""
+    return make_workplace("road")
+
+
+@pytest.fixture(scope="session")
+def tune_transformer(road):
+    """Tunes the transformer at a batch of 192 under a limit, in the study of this name."""
+    command = ("transformer.py", "--target-batch", "192", "--max-trials", "4", "--json")
+
+    def tune(study, limit):
+        return road.tune(*command, "--memory-limit", limit, "--study", study, arguments=("--bs", "{batch}"))
+
+    return tune
+
+
+@pytest.fixture(scope="session")
+def unlimited(tune_transformer):
+    """The transformer, tuned under a limit that nothing can reach."""
+    return tune_transformer("unlimited", "1000GiB")
+
+
+@pytest.fixture(scope="session")
+def hand_tuned_peak_bytes(road):
+    """Peak of the transformer with one plan, written by hand as ORT's guide has it."""
+    file = road.path / "by_hand.json"
+    file.write_text(json.dumps([HAND_WRITTEN_PLAN]))
+    trained = road.train("transformer.py", "--bs", "192", "--steps", "4", ORTMODULE_MEMORY_OPT_CONFIG=str(file))
+    return trained.printed_peak_bytes
+
+
+@pytest.fixture(scope="session")
+def limit_bytes(unlimited, hand_tuned_peak_bytes):
+    """A limit that the transformer breaks without recompute and can hold with it."""
+    return (unlimited.answer["best"]["peak_bytes"] + hand_tuned_peak_bytes) // 2
+
+
+@pytest.fixture(scope="session")
+def tuned(tune_transformer, limit_bytes):
+    """The transformer, tuned under the limit."""
+    return tune_transformer("limited", str(limit_bytes))
+
+
+@pytest.fixture(scope="session")
+def below_rest(road):
+    """The transformer, tuned under a limit that it breaks before its first step."""
+    command = ("transformer.py", "--target-batch", "64", "--memory-limit", "64MiB", "--study", "below-rest")
+    return road.tune(*command, arguments=("--bs", "{batch}"))
+
+
+@pytest.fixture(scope="session")
+def hopeless(below_rest):
+    """What follows ``tune`` to search in vain: the limit is just above what the transformer holds at rest."""
+    resting_bytes = parse_bytes(re.search(r"holds (\S+ .iB)", below_rest.complaint)[1])
+    limit = str(resting_bytes + 8 * MIB)
+    return ("transformer.py", "--target-batch", "64", "--batch-flag=--bs", "--memory-limit", limit)

@@ -1,0 +1,63 @@
+"""``import autorecompute.compat`` in processes that the tuner has no part in."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def is_current_torch():
+    """Whether the installed PyTorch is newer than those that ORTModule was written for."""
+    version = importlib.metadata.version("torch")
+    return tuple(map(int, version.split(".")[:2])) >= (2, 7)
+
+
+@pytest.fixture(scope="module")
+def adapted(make_workplace):
+    """A plain script that imports compat before ORTModule, and once more; and what it printed, by name."""
+    place = make_workplace("adapted")
+    finished = place.train("adapted.py", PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    return finished, dict(line.split(": ", 1) for line in finished.stdout.splitlines())
+
+
+def test_a_plain_script_trains(adapted):
+    """One import before ORTModule's is all that a script needs to train on the installed PyTorch."""
+    finished, printed = adapted
+    assert finished.code == 0, finished.stderr
+    assert printed["weights moved"] == "True"
+
+
+def test_a_second_import_changes_nothing(adapted):
+    """Once ORTModule can run, there is nothing left to repair."""
+    assert adapted[1]["second"] == "[]"
+
+
+def test_where_nothing_is_needed_nothing_is_touched(adapted, is_current_torch):
+    """Repairs are made on a PyTorch that is too new for ORTModule, and on no other."""
+    _, printed = adapted
+    assert (printed["first"] != "[]") == is_current_torch
+    assert printed["export is torch's own"] == str(not is_current_torch)
+
+
+def test_a_custom_function_never_trains_with_a_wrong_gradient(workplace, is_current_torch):
+    """A hand-written backward is obeyed, or, where ORTModule cannot carry it, refused with its name."""
+    tuned = workplace.tune("custom_function.py", "--target-batch", "1")
+    gradients = set(re.findall(r"^gradient (\S+)$", workplace.study().logs[0], re.MULTILINE))
+    if is_current_torch:
+        assert (tuned.code, gradients) == (5, set())
+        sentence = tuned.complaint.splitlines()[0]
+        assert "ORTModule cannot take this model" in sentence
+        assert "TenfoldGradient" in sentence
+    else:
+        assert (tuned.code, gradients) == (0, {"10.0"}), tuned.stderr
+
+
+def test_a_plain_script_with_a_custom_function_keeps_its_gradient(workplace):
+    """With ORTModule's own fallback, the same model trains with the gradient that was written for it."""
+    trained = workplace.train("custom_function.py", ORTMODULE_FALLBACK_POLICY="FALLBACK_UNSUPPORTED_ONNX_MODEL")
+    assert trained.code == 0, trained.stderr
+    assert set(re.findall(r"^gradient (\S+)$", trained.stdout, re.MULTILINE)) == {"10.0"}

@@ -1,0 +1,90 @@
+"""Scripts that cannot be tuned, each for a reason of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def output_of(workplace):
+    """Path of the output that a complaint points to."""
+    (log,) = (workplace.study().path / "workers").iterdir()
+    return str(log)
+
+
+def test_a_script_that_is_not_there(workplace):
+    """A script that does not exist is refused with its name."""
+    refused = workplace.tune("absent.py")
+    assert refused.code == 2
+    assert "absent.py" in refused.complaint
+    assert not (workplace.path / "studies").exists()
+
+
+def test_a_script_that_fails_before_it_trains(workplace):
+    """A script that fails at an import is shown the end of its own traceback, from its own file on."""
+    failed = workplace.tune("misspelt.py")
+    assert failed.code == 5
+    assert "misspelt.py" in failed.complaint
+    assert "from models import Clasifier" in failed.complaint
+    assert "ImportError" in failed.complaint
+    assert "autorecompute/worker" not in failed.complaint
+    assert output_of(workplace) in failed.complaint
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_script_that_fails_in_a_step(workplace, step):
+    """A script that raises while it trains is shown its own traceback, and where its output lies."""
+    failed = workplace.tune("breaking.py", arguments=("--fault", "raise", "--at-step", str(step)))
+    assert failed.code == 5
+    assert "UnreadableSampleError: sample 17 cannot be read" in failed.complaint
+    assert output_of(workplace) in failed.complaint
+    assert "breaking.py" in failed.complaint
+    assert 'raise UnreadableSampleError("sample 17 cannot be read")' in failed.complaint
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("exit", "exit code 3"), ("segfault", "SIGSEGV"), ("diverge", "nan")], ids=str
+)
+def test_a_script_that_breaks_in_a_step(workplace, fault, words):
+    """A script that leaves its process, crashes or diverges without recompute ends the tuning, which says how."""
+    failed = workplace.tune("breaking.py", arguments=("--fault", fault))
+    assert failed.code == 5
+    assert words in failed.complaint
+    assert output_of(workplace) in failed.complaint
+
+
+@pytest.mark.parametrize("steps", ["2", "100000"])
+def test_a_script_that_never_wraps_its_model(workplace, steps):
+    """A script that trains in plain PyTorch, to its end or on and on, is told how to wrap its model."""
+    failed = workplace.tune("unwrapped.py", arguments=("--steps", steps))
+    assert failed.code == 5
+    assert "ORTModule(model)" in failed.complaint
+    assert output_of(workplace) in failed.complaint
+
+
+def test_a_script_that_ends_too_early(workplace):
+    """A script that ends before one trial is measured is told how many steps there were and how many it takes."""
+    failed = workplace.tune("classifier.py", arguments=("--steps", "3"))
+    assert failed.code == 5
+    assert "after 3 steps" in failed.complaint
+    assert "needs 4" in failed.complaint
+    assert "--steps" in failed.complaint
+
+
+def test_a_script_with_just_enough_steps_for_one_trial(workplace):
+    """A script that takes as many steps as a trial needs, and not one more, is tuned; at its own batch, if need be."""
+    tuned = workplace.tune("classifier.py", "--json", arguments=("--steps", "4", "--bs", "9"))
+    assert tuned.code == 0, tuned.stderr
+    assert tuned.answer["best"]["batch"] == 9
+
+
+@pytest.mark.parametrize(
+    ("operator", "name"), [("lgamma", "lgamma"), ("det", "Det")], ids=["no symbolic", "no gradient"]
+)
+def test_a_model_that_ort_cannot_train(workplace, operator, name):
+    """A model with an operator that ONNX does not know, or ORT cannot differentiate, is refused with its name."""
+    failed = workplace.tune("unexportable.py", arguments=("--operator", operator))
+    assert failed.code == 5
+    sentence = failed.complaint.splitlines()[0]
+    assert name in sentence
+    assert "ORTModule cannot take this model" in sentence
+    assert len(sentence) < 400, "a sentence, not a page of C++"

@@ -1,0 +1,36 @@
+"""What a script notices of being tuned, and what is counted of its steps."""
+
+from __future__ import annotations
+
+import json
+import statistics
+
+import pytest
+
+
+def test_a_script_runs_as_if_python_had_started_it(workplace):
+    """Name, file, arguments, module path and working directory are those of a plain run; no worker variable shows."""
+    plain = json.loads(workplace.train("identity.py", "--name", "a b").stdout)
+    workplace.tune("identity.py", arguments=("--name", "a b"))
+    (log,) = workplace.study().logs
+    assert json.loads(log.splitlines()[-1]) == plain
+
+
+def test_a_script_named_by_a_relative_path_sees_its_file_as_ever(workplace):
+    """A script in the working directory sees the same path of its own under the tool as under Python."""
+    (workplace.path / "where.py").write_text("import sys; print('at', __file__, *sys.argv)")
+    plain = workplace.finish(workplace.start("where.py"))
+    workplace.finish(workplace.start("-m", "autorecompute", "tune", "where.py"))
+    (log,) = workplace.study().logs
+    assert log.splitlines()[-1] == plain.stdout.strip()
+
+
+def test_all_forwards_of_a_step_count(workplace):
+    """With gradient accumulation a step has the samples of all its training forwards, and of no evaluation."""
+    tuned = workplace.tune("accumulating.py", "--target-batch", "6", "--json")
+    assert tuned.code == 0, tuned.stderr
+    (trial,) = workplace.study().trials
+    measurement = trial["measurement"]
+    assert (measurement["batch"], measurement["samples"]) == (6, 18)
+    per_second = 18 / statistics.median(measurement["step_seconds"])
+    assert tuned.answer["baseline"]["samples_per_second"] == pytest.approx(per_second)

@@ -1,0 +1,26 @@
+"""Trains without the tuner, on whatever PyTorch is installed."""
+
+import importlib
+
+import torch
+
+export = torch.onnx.export
+
+import autorecompute.compat  # noqa: E402
+
+first = autorecompute.compat.REPAIRS
+second = importlib.reload(autorecompute.compat).REPAIRS
+
+from onnxruntime.training.ortmodule import ORTModule  # noqa: E402
+
+from models import FEATURES, Classifier  # noqa: E402
+
+model = ORTModule(Classifier())
+before = model.get_parameter("layers.0.weight").detach().clone()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model(torch.ones(4, FEATURES)).square().mean().backward()
+optimizer.step()
+print(f"first: {list(first)}")
+print(f"second: {list(second)}")
+print(f"export is torch's own: {torch.onnx.export is export}")
+print(f"weights moved: {not torch.equal(before, model.get_parameter('layers.0.weight'))}")

@@ -1,0 +1,51 @@
+"""The models that the scripts beside this file train."""
+
+import torch
+from torch import nn
+
+FEATURES, CLASSES, LENGTH, WIDTH = 16, 4, 32, 64
+
+
+class Classifier(nn.Module):
+    """Two layers: the smallest model with something to recompute."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(FEATURES, 32), nn.GELU(), nn.Linear(32, CLASSES))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Block(nn.Module):
+    """A transformer layer that normalizes last, as BERT's do."""
+
+    def __init__(self, width, heads, dropout):
+        super().__init__()
+        self.heads, self.scale = heads, (width // heads) ** -0.5
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 8 * width), nn.GELU(), nn.Linear(8 * width, width))
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        x = self.attention_norm(x + self.dropout(self.attend(x)))
+        return self.mlp_norm(x + self.dropout(self.mlp(x)))
+
+    def attend(self, x):
+        batch, length, width = x.shape
+        q, k, v = (part.reshape(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+        weights = self.dropout(torch.softmax(q @ k.transpose(-1, -2) * self.scale, dim=-1))
+        return self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
+
+
+class Encoder(nn.Module):
+    """A transformer whose activations outweigh all else it holds at a batch of 192."""
+
+    def __init__(self, layers=3, heads=2, dropout=0.1):
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block(WIDTH, heads, dropout) for _ in range(layers)))
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.blocks(x).mean(dim=1))

@@ -1,0 +1,192 @@
+"""The last screen of a tuning and the table of its trials, as a terminal shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import subprocess
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.reports.screen import RUNNERS_UP, print_result, print_trials
+from autorecompute.result import Figures, Verdict
+from autorecompute.units import MIB
+
+FOLDER = Path("/studies/bert")
+
+
+@pytest.fixture
+def show(make_result):
+    """The lines of the last screen."""
+
+    def show(result=None, trials=(), width=80):
+        console = Console(file=io.StringIO(), width=width, highlight=False)
+        print_result(result or make_result(), trials, FOLDER, console)
+        return console.file.getvalue().splitlines()
+
+    return show
+
+
+@pytest.fixture
+def trials(make_space, make_trial):
+    """Six trials that fit, each faster than the one before, and one that does not."""
+    plans = make_space().plans
+    fitting = [
+        make_trial(Config.of(plans[: index + 1]), number=index, reference_seconds=1.0, step_seconds=(2 - index / 10,))
+        for index in range(5)
+    ]
+    alone = make_trial(Config.of(plans[1:2]), number=5, reference_seconds=1.0, step_seconds=(1.2,))
+    return [*fitting, alone, make_trial(Config.of(plans[2:3]), number=6, outcome=Outcome.OVER_LIMIT)]
+
+
+def row_of(lines, role):
+    """The one line of a role, by words."""
+    (line,) = [line for line in lines if line.startswith(role)]
+    return line
+
+
+def test_the_winner_is_told_with_its_figures(show, make_result):
+    """One row has the winner's name, peak, throughput and share, and that it was confirmed."""
+    row = row_of(show(width=120), "best")
+    for words in (make_result().best.description, "700 MiB", "51.2 samples/s", "0.88x", " confirmed"):
+        assert words in row
+
+
+def test_an_unconfirmed_winner_is_told_apart(show, make_result):
+    """A config that was not confirmed is never called so."""
+    best = dataclasses.replace(make_result().best, confirmed=False)
+    assert "not confirmed" in row_of(show(dataclasses.replace(make_result(), best=best)), "best")
+
+
+def test_what_was_not_measured_is_a_dash(show, make_result):
+    """Neither a preset that was never tried nor a baseline out of memory has a figure that looks like one."""
+    result = dataclasses.replace(make_result(), presets={"level_1": Figures()})
+    lines = show(result, width=120)
+    assert row_of(lines, "baseline").split() == ["baseline", "none", "-", "-", "-", "oom"]
+    assert row_of(lines, "preset").split() == ["preset", "level", "1", "-", "-", "-", "not", "measured"]
+
+
+def test_the_fastest_others_are_the_runners_up(show, make_result, trials):
+    """A few of the trials that fit follow the winner, the fastest first, and the winner is none of them."""
+    lines = show(dataclasses.replace(make_result(best=trials[4].config)), trials, width=120)
+    names = [line.removeprefix("runner-up").split("  ")[1].strip() for line in lines if line.startswith("runner-up")]
+    expected = [trials[5], trials[3], trials[2]]
+    assert names == [trial.description for trial in expected]
+    assert len(names) == RUNNERS_UP
+
+
+def test_the_rival_is_told_with_its_batch(show, make_result):
+    """The smaller batch without recompute has a row of its own."""
+    rival = Figures(outcome=Outcome.OK, batch=20, samples_per_second=40.0, peak_bytes=600 * MIB)
+    row = row_of(show(dataclasses.replace(make_result(), rival=rival), width=120), "rival")
+    for words in ("batch 20", "600 MiB", "40.0 samples/s"):
+        assert words in row
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_each_verdict_is_a_sentence(show, make_result, verdict):
+    """Every verdict is told in words, and where the study lies."""
+    lines = show(dataclasses.replace(make_result(), verdict=verdict))
+    assert any(line.startswith("verdict: ") and len(line.split()) > 3 for line in lines)
+    assert any(str(FOLDER) in line for line in lines)
+
+
+def test_nothing_is_to_be_pasted_where_nothing_fits(show, make_result):
+    """Without a winner the screen has a verdict and no variables."""
+    lines = show(dataclasses.replace(make_result(), best=None, verdict=Verdict.NO_FIT))
+    assert any("no fit" in line for line in lines)
+    assert not any("export" in line or "train with it" in line for line in lines)
+
+
+def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
+    """A winner without variables exports nothing."""
+    best = dataclasses.replace(make_result().best, environment={}, config=Config())
+    lines = show(dataclasses.replace(make_result(), best=best))
+    assert not any("export" in line for line in lines)
+    assert any("autorecompute run bert -- python train.py" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 80, 250])
+def test_lines_to_paste_are_never_broken(show, make_result, width, tmp_path):
+    """However narrow the terminal, a shell that reads the export line gets the whole value."""
+    path = f"/studies/{'a folder/' * 30}it's/plans.json"
+    best = dataclasses.replace(make_result().best, environment={"ORTMODULE_MEMORY_OPT_CONFIG": path})
+    result = dataclasses.replace(make_result(), best=best, command=["python", "train.py", *["--flag"] * 60])
+    lines = [line.strip() for line in show(result, width=width)]
+    (export,) = [line for line in lines if line.startswith("export")]
+    script = f'{export}\nprintf %s "$ORTMODULE_MEMORY_OPT_CONFIG"\n'
+    (tmp_path / "pasted.sh").write_text(script)
+    read = subprocess.run(["/bin/sh", str(tmp_path / "pasted.sh")], capture_output=True, text=True, check=False)
+    assert read.stdout == path
+    (start,) = [line for line in lines if line.startswith("autorecompute run")]
+    assert start.count("--flag") == 60
+
+
+def test_a_batch_that_the_tuner_gave_has_to_be_given(show, make_result):
+    """Where the DataLoader was told the batch, the screen says that training needs it from someone else."""
+    told = show(dataclasses.replace(make_result(), command_gives_batch=False), width=120)
+    assert any("batch of 32" in line for line in told)
+    assert not any("batch of 32" in line for line in show(width=120))
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_figures_are_whole_on_a_narrow_terminal(show, make_result, trials, width):
+    """Where the words must wrap, no figure is cut and no cell is shortened."""
+    best = dataclasses.replace(make_result().best, description="FusedMatMul+Add+FastGelu+ and LayerNormalization+")
+    text = "\n".join(show(dataclasses.replace(make_result(), best=best), trials, width=width))
+    for figure in ("700 MiB", "51.2 samples/s", "0.88x"):
+        assert figure in text
+    assert max(len(line) for line in text.splitlines() if line.startswith(("best", "runner-up", "baseline"))) <= width
+
+
+@pytest.mark.parametrize("name", ["[red]", "Gelu+[/]", "[/nothing]", "[link=x]y", "a[0]"])
+def test_names_are_printed_as_they_are(show, make_result, make_trial, name):
+    """What looks like rich's markup in the name of a config, a device or a study is text."""
+    honest = make_result()
+    result = dataclasses.replace(
+        honest,
+        best=dataclasses.replace(honest.best, description=f"best {name}"),
+        device=dataclasses.replace(honest.device, name=f"device {name}"),
+        study=f"study{name}",
+    )
+    trials = [make_trial(Config.from_rows(["Gelu+:1:-1"]), description=f"trial {name}")]
+    text = "\n".join(show(result, trials, width=200))
+    for words in (f"best {name}", f"device {name}", f"study{name}", f"trial {name}"):
+        assert words in text
+
+
+def print_table(trials, width=200):
+    """The lines of the table of trials."""
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    print_trials(trials, console)
+    return console.file.getvalue().splitlines()
+
+
+def test_every_trial_has_its_row(trials):
+    """The table has all trials in order, with what came of each."""
+    rows = print_table(trials)[1:]
+    assert [row.split()[0] for row in rows] == [str(trial.number) for trial in trials]
+    assert rows[-1].split()[-1] == "over_limit"
+
+
+def test_a_trial_without_figures_has_dashes(make_trial):
+    """A config that ran out of memory has no peak, throughput, share and step."""
+    row = print_table([make_trial(outcome=Outcome.OOM, reason="presets")])[1]
+    assert row.split() == ["0", "none", "presets", "-", "-", "-", "-", "oom"]
+
+
+@pytest.mark.parametrize("name", ["[red]", "[/nothing]"])
+def test_reasons_are_printed_as_they_are(make_trial, name):
+    """What looks like rich's markup in the table of trials is text."""
+    (_, row) = print_table([make_trial(description=f"config {name}", reason=f"because {name}")])
+    assert f"config {name}" in row
+    assert f"because {name}" in row
+
+
+def test_an_empty_study_has_an_empty_table():
+    """A study without trials prints its columns."""
+    assert len(print_table([])) == 1

@@ -1,0 +1,191 @@
+"""A synthetic bench: training graphs whose peak behaves as ORT's does, measured in no time."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+
+from autorecompute.measurement import Measurement, Outcome, Trial
+from autorecompute.plans import Config, Option, Plan, Row, Space
+from autorecompute.search import GreedySearcher, Proposal
+
+LAYERS = 6
+HEAD_BYTES = 40
+"""What the loss holds at the end of the forward pass, beyond the activations kept."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """An activation in each layer.
+
+    Attributes:
+        row: What recomputes it.
+        size: Bytes in one layer.
+        seconds: What recomputing it adds to a step, as a share of the step without recompute.
+        parents: The nodes it is computed from; -1 is the last node of the layer before.
+        is_used: Whether the backward pass reads it, rather than only the recompute of other nodes.
+    """
+
+    row: Row
+    size: int
+    seconds: float
+    parents: frozenset[int]
+    is_used: bool
+
+
+class Bench:
+    """A stack of equal layers, each a random graph of activations from the layer's input to its output.
+
+    Recompute reads recomputed inputs where there are any. Where a layer's output follows from its input by recompute
+    alone, all layers are replayed at once at the start of the backward pass and live together: all plans on save next
+    to nothing, and leaving out the right one saves most.
+
+    Args:
+        plans: How many subgraphs there are.
+        seed: Draws the graph, sizes, times and noise.
+        compromises: How many subgraphs have a second plan, which keeps half and recomputes for half the time.
+        has_boundaries: Whether the levels are configs of their own; they save nothing here.
+        runs_out: Whether a config above the limit fails instead of being measured.
+        crashing: A subgraph whose plans end the process.
+        noise: Standard deviation of a step time, as a share of it.
+    """
+
+    def __init__(
+        self, *, plans=13, seed=0, compromises=0, has_boundaries=False, runs_out=False, crashing=None, noise=0.004
+    ):
+        draw = random.Random(seed)
+        self.nodes = [_draw_node(draw, index) for index in range(plans)]
+        self.seed, self.runs_out, self.crashing, self.noise = seed, runs_out, crashing, noise
+        # One stated saving in four is far too small, as ORT's for LayerNormalization.
+        found = [_plan(node.row, LAYERS * node.size * draw.choice((0, 1, 1, 1))) for node in self.nodes]
+        found += [_plan(_half(node.row), LAYERS * node.size // 2) for node in self.nodes[:compromises]]
+        self.space = Space(plans=tuple(found), layer_plans=() if has_boundaries else tuple(found))
+        self.limit_bytes = self.peak_bytes(Config()) - 1
+
+    @functools.cached_property
+    def landscape(self):
+        """Every config's true peak and step time."""
+        by_subgraph = {}
+        for plan in self.space.plans:
+            by_subgraph.setdefault(plan.rows[0].subgraph, [None]).append(plan.rows[0])
+        configs = [Config(frozenset(filter(None, rows))) for rows in itertools.product(*by_subgraph.values())]
+        return {config: (self.peak_bytes(config), self.step_seconds(config)) for config in configs}
+
+    def limit_to(self, share):
+        """Sets the limit to this share of the way from the least peak to that without recompute."""
+        least = min(peak_bytes for peak_bytes, _ in self.landscape.values())
+        self.limit_bytes = round(least + share * (self.peak_bytes(Config()) - least))
+
+    def best_seconds(self):
+        """The least true step time of any config within the limit."""
+        return min(seconds for peak_bytes, seconds in self.landscape.values() if peak_bytes <= self.limit_bytes)
+
+    def found_share(self, trials):
+        """The true throughput of the trial that measured fastest within the limit, as a share of the best there is."""
+        best = min((trial for trial in trials if trial.fits), key=lambda trial: trial.measurement.median_step_seconds)
+        return self.best_seconds() / self.step_seconds(best.config)
+
+    def step_seconds(self, config):
+        """The true step time, 1 without recompute."""
+        whole = sum(node.seconds for node in self.nodes if node.row in config.rows)
+        return 1 + whole + sum(node.seconds / 2 for node in self.nodes if _half(node.row) in config.rows)
+
+    def peak_bytes(self, config):
+        """The true peak: the activations kept, and the loss or what is replayed when the backward pass starts."""
+        recomputed = {index for index, node in enumerate(self.nodes) if node.row in config.rows}
+        halved = {index for index, node in enumerate(self.nodes) if _half(node.row) in config.rows}
+        needed = self._closure({index for index, node in enumerate(self.nodes) if node.is_used}, recomputed)
+        kept = sum(self.nodes[index].size / (1 + (index in halved)) for index in needed - recomputed)
+        replayed = sum(self.nodes[index].size for layer in self._replay(needed, recomputed) for index in layer)
+        return round(LAYERS * kept + max(HEAD_BYTES, replayed))
+
+    def _closure(self, nodes, recomputed):
+        """The nodes, and those their recompute reads in turn, in this layer or the one before."""
+        found = set()
+        while nodes - found:
+            new, found = nodes - found, found | nodes
+            nodes = {parent % len(self.nodes) for index in new & recomputed for parent in self.nodes[index].parents}
+        return found
+
+    def _replay(self, needed, recomputed):
+        """What is recomputed for the last layer's backward pass, layer by layer from the last."""
+        layer = needed & recomputed
+        for _ in range(LAYERS):
+            yield layer
+            reads_below = any(-1 in self.nodes[index].parents for index in layer)
+            layer = self._ancestors(len(self.nodes) - 1, recomputed) if reads_below else set()
+
+    def _ancestors(self, index, recomputed):
+        if index not in recomputed:
+            return set()
+        parents = [parent for parent in self.nodes[index].parents if parent >= 0]
+        return {index}.union(*(self._ancestors(parent, recomputed) for parent in parents))
+
+    def measure(self, config):
+        """What a trial of the config measures; the same each time."""
+        if any(row.subgraph == self.crashing for row in config.rows):
+            return Measurement(outcome=Outcome.CRASH, message="the process died")
+        peak_bytes = self.peak_bytes(config)
+        if peak_bytes > self.limit_bytes and self.runs_out:
+            return Measurement(outcome=Outcome.OOM, message="out of memory")
+        outcome = Outcome.OVER_LIMIT if peak_bytes > self.limit_bytes else Outcome.OK
+        seconds = self.step_seconds(config) * random.Random(f"{self.seed} {config.hash}").gauss(1, self.noise)
+        return Measurement(outcome=outcome, peak_bytes=peak_bytes, step_seconds=(seconds,), samples=32)
+
+    def try_out(self, proposal, number, *, reference_seconds):
+        """The trial of a proposal; the machine is as fast as its reference says."""
+        measurement = self.measure(proposal.config)
+        slowed = tuple(seconds * (reference_seconds or 1) for seconds in measurement.step_seconds)
+        return Trial(
+            number=number,
+            config=proposal.config,
+            description=self.space.describe(proposal.config),
+            reason=proposal.reason,
+            measurement=replace(measurement, step_seconds=slowed),
+            reference_seconds=reference_seconds,
+        )
+
+    def tried(self, *configs):
+        """A trial of each config."""
+        proposals = [Proposal(config=config, reason="a test wants it") for config in configs]
+        return [self.try_out(proposal, number, reference_seconds=1.0) for number, proposal in enumerate(proposals)]
+
+    def run(self, *, budget=40, reference_seconds=lambda _number: 1.0):
+        """The trials of a whole search."""
+        searcher = GreedySearcher(self.space, budget=budget, limit_bytes=self.limit_bytes)
+        trials = []
+        while len(trials) < budget and (proposal := searcher.propose(trials)):
+            number = len(trials)
+            trials.append(self.try_out(proposal, number, reference_seconds=reference_seconds(number)))
+        return trials
+
+
+def _draw_node(draw, index):
+    parents = draw.sample(range(index), k=min(index, draw.choice((1, 1, 2)))) if index else [-1]
+    if index and draw.random() < 0.75:
+        parents[0] = index - 1
+    return Node(
+        row=Row(f"Node{index}+", Option.RECOMPUTE),
+        size=round(draw.lognormvariate(3, 0.8)),
+        seconds=draw.uniform(0.002, 0.05),
+        parents=frozenset(parents),
+        is_used=draw.random() < 0.75,
+    )
+
+
+def _half(row):
+    return replace(row, option=Option.RECOMPUTE_WITH_COMPROMISE)
+
+
+def _plan(row, saving_bytes):
+    return Plan(rows=(row,), frequency=LAYERS, saving_bytes=saving_bytes, saving_symbolic="")
+
+
+@pytest.fixture(scope="session")
+def make_bench():
+    """Builds a bench."""
+    return Bench

@@ -1,0 +1,53 @@
+"""What makes two tunings the same."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from autorecompute.measurement import Device
+from autorecompute.studies import Problem
+from autorecompute.units import GIB, MIB
+
+LIMIT = 900 * MIB
+
+
+def test_equal_detections_are_one_problem(make_detection, make_space):
+    """The order in which ORT lists its plans and what it says of their savings do not matter."""
+    space = make_space()
+    plans = [dataclasses.replace(plan, saving_bytes=None) for plan in reversed(space.plans)]
+    other = make_detection(dataclasses.replace(space, plans=tuple(plans)), resting_bytes=1)
+    first, second = Problem.of(make_detection(), LIMIT), Problem.of(other, LIMIT)
+    assert first == second
+    assert first.digest == second.digest
+    assert first.differences(second) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"graph": "ffff"}, "graph ffff, not a1b2c3d4"),
+        ({"batch": 16}, "batch 16, not 32"),
+        ({"plans": ()}, "plans 0 plans, not 5 plans"),
+        ({"device": Device(kind="cuda", name="Some Card", total_bytes=16 * GIB)}, "device cuda Some Card, not cpu"),
+        ({"device": Device(kind="cpu", name="Some Processor", total_bytes=8 * GIB)}, "device 8.00 GiB"),
+        ({"versions": {"torch": "2.4.0", "onnxruntime": "1.19.2"}}, "torch 2.4.0, not 2.13.0"),
+        ({"versions": {"torch": "2.13.0", "onnxruntime": "1.18.0"}}, "onnxruntime 1.18.0, not 1.19.2"),
+    ],
+)
+def test_each_part_of_a_problem_counts(make_detection, change, words):
+    """Whatever changes the figures changes the digest, and is the one difference that is told."""
+    here, kept = Problem.of(make_detection(**change), LIMIT), Problem.of(make_detection(), LIMIT)
+    (difference,) = here.differences(kept)
+    assert words in difference
+    assert here.digest != kept.digest
+
+
+def test_limits_that_look_the_same_are_told_apart(make_detection):
+    """Two limits that differ by a byte are two problems, and the difference shows."""
+    here, kept = Problem.of(make_detection(), LIMIT), Problem.of(make_detection(), LIMIT + 1)
+    (difference,) = here.differences(kept)
+    assert str(LIMIT) in difference
+    assert str(LIMIT + 1) in difference
+    assert here.digest != kept.digest

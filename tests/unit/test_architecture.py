@@ -1,0 +1,163 @@
+"""The way through the house, read from the source of every room: one direction, no way back."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import autorecompute
+
+PACKAGE = "autorecompute"
+ROOT = Path(autorecompute.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# What each room may import beyond itself: "plans.*" stands for a module with all that is below it, "backends" for the
+# door of that room and nothing behind it.
+BASE = {"errors", "units", "plans.*", "measurement", "result", "codec", "files", "__init__"}
+SWITCHES = {"backends.ortmodule.environment"}
+ADAPTER = {"backends.ortmodule.adapter"}
+FLOW = {
+    "errors": set(),
+    "files": set(),
+    "plans": {"errors"},
+    "units": BASE,
+    "measurement": BASE,
+    "result": BASE,
+    "codec": BASE,
+    "__init__": BASE,
+    "meters": BASE,
+    "backends": {"meters.*", *BASE},
+    "worker": {"backends.*", "meters.*", *BASE},
+    "trials": {"worker.protocol", *BASE},
+    "search": BASE,
+    "studies": BASE,
+    "tuning": {"search.*", "trials.*", "studies.*", "backends", *BASE},
+    "reports": {"studies.*", *BASE},
+    "testing": BASE,
+    "emit": {"studies.*", "backends", *SWITCHES, *BASE},
+    "startup": ADAPTER,
+    "compat": ADAPTER,
+    "cli": {"*"},
+    "__main__": {"cli.*"},
+}
+
+# Runs inside the user's process, or in one of its own; everything else runs in the controller.
+IN_THE_USERS_PROCESS = {
+    "worker.*",
+    "meters.*",
+    "compat",
+    "startup.*",
+    *ADAPTER,
+    "backends.ortmodule.detection",
+    "backends.ortmodule.gradients",
+    "backends.ortmodule.pairing",
+    "backends.ortmodule.sessions",
+    "backends.ortmodule.extensions",
+    "backends.ortmodule.diagnose",
+    "backends.ortmodule.failures",
+}
+TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}
+
+
+def module_of(file):
+    """The module's name below the package: ``plans.config``, ``plans``, ``__init__``."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(file): file for file in FILES}
+
+
+def imports_of(file):
+    """Absolute names of all modules that the file imports, wherever in it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno} imports relatively, which this test cannot follow"
+            yield from (_module_meant(node.module, alias.name) for alias in node.names)
+
+
+def _module_meant(parent, name):
+    is_module = f"{parent}.{name}".removeprefix(f"{PACKAGE}.") in MODULES
+    return f"{parent}.{name}" if is_module else parent
+
+
+def own_imports_of(file):
+    """Names below the package of the modules of ours that the file imports."""
+    names = [name for name in imports_of(file) if name.partition(".")[0] == PACKAGE]
+    return {name.removeprefix(PACKAGE).removeprefix(".") or "__init__" for name in names}
+
+
+def room_of(module):
+    """The part of the house in which a module lives."""
+    return module.partition(".")[0]
+
+
+def is_among(module, places):
+    """Whether one of the places is the module, or holds it."""
+    holders = [place.removesuffix("*") for place in places if place.endswith("*")]
+    return module in places or any(f"{module}.".startswith(holder) for holder in holders)
+
+
+def test_every_file_has_its_room_in_the_table():
+    """A new room must say what it may import."""
+    assert {room_of(module) for module in MODULES} == set(FLOW)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_one_way(module):
+    """A file imports its own room and what the table allows, under TYPE_CHECKING and in functions too."""
+    room = room_of(module)
+    elsewhere = {name for name in own_imports_of(MODULES[module]) if room_of(name) != room}
+    assert {name for name in elsewhere if not is_among(name, FLOW[room])} == set()
+
+
+def test_no_room_leads_back_to_itself():
+    """No room reaches itself over any other room, whatever the table allows."""
+    ways = {room: set() for room in FLOW}
+    for module, file in MODULES.items():
+        ways[room_of(module)] |= {room_of(name) for name in own_imports_of(file)} - {room_of(module)}
+    while ways:
+        ends = {room for room, targets in ways.items() if not targets}
+        assert ends, f"these rooms import each other in a circle: {sorted(ways)}"
+        ways = {room: targets - ends for room, targets in ways.items() if room not in ends}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not is_among(name, IN_THE_USERS_PROCESS)])
+def test_the_controller_has_no_word_of_the_training_system(module):
+    """No file of the controller's imports torch, ONNX Runtime, onnx or transformers, anywhere in it."""
+    assert {name.partition(".")[0] for name in imports_of(MODULES[module])} & TRAINING == set()
+
+
+def imported_by(*arguments):
+    """Top-level modules that a fresh interpreter imports."""
+    command = [sys.executable, "-X", "importtime", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+
+
+def test_tuning_leaves_the_training_system_out():
+    """Importing all that a tuning needs brings neither torch nor ONNX Runtime, not even over a library."""
+    modules = "autorecompute.cli, autorecompute.tuning, autorecompute.studies, autorecompute.reports.screen"
+    imported = imported_by("-c", f"import {modules}")
+    assert "optuna" in imported
+    assert imported & TRAINING == set()
+
+
+def test_help_brings_nothing_heavy():
+    """``--help`` imports neither the training system nor what searching, printing and algebra need."""
+    imported = imported_by("-m", PACKAGE, "--help")
+    assert "argparse" in imported
+    assert imported & {*TRAINING, "optuna", "sqlalchemy", "rich", "sympy", "numpy", "cattrs"} == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_file_can_be_read_at_one_sitting(module):
+    """Every file has between 1 and 300 lines."""
+    assert 1 <= len(MODULES[module].read_text().splitlines()) <= 300

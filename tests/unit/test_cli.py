@@ -1,0 +1,216 @@
+"""The command line as a process: exit codes, one sentence for each mistake, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from autorecompute.cli.tune import default_name
+from autorecompute.errors import InterruptedByUser, SetupError, UsageError
+from autorecompute.studies import Problem, StudyFolder
+from autorecompute.trials import Job
+
+HANGS = "#!/bin/sh\nexec sleep 600\n"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts ``autorecompute`` with these arguments in an empty folder that has a script."""
+    (tmp_path / "train.py").write_text("raise SystemExit('a unit test does not train')\n")
+
+    def start(*arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "autorecompute", *arguments],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture
+def run(start):
+    """Runs ``autorecompute`` to its end; gives its exit code, its data and its talk."""
+
+    def run(*arguments):
+        process = start(*arguments)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+    return run
+
+
+@pytest.fixture
+def begin(tmp_path, make_detection):
+    """Begins a study in the folder where the command runs."""
+
+    def begin(name):
+        folder = StudyFolder(name, tmp_path / "studies")
+        folder.prepare()
+        folder.begin(Problem.of(make_detection(), 2**30), ["python", "train.py"])
+        return folder
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tune", "no.py"], "no script 'no.py'"),
+        (["tune", "train.py", "--memory-limit", "40 gigs"], "'40 gigs'"),
+        (["tune", "train.py", "--memory-limit", "-1GiB"], "--memory-limit"),
+        (["tune", "train.py", "--memory-limit", "0"], "'0'"),
+        (["tune", "train.py", "--timeout", "soon"], "'soon'"),
+        (["tune", "train.py", "--study", "a/b"], "'a/b'"),
+        (["tune", "train.py", "--max-trials", "0"], "--max-trials"),
+        (["tune", "train.py", "--steps", "many"], "--steps"),
+        (["tune", "train.py", "--", "--bs", "{batch}"], "--target-batch"),
+        (["tune", "train.py", "--batch-flag", "--bs"], "--target-batch"),
+        (["tune", "train.py", "--batch-flag=--bs"], "--target-batch"),
+        (["tune", "train.py", "--launcher", "it's"], "--launcher"),
+        (["tune"], "SCRIPT"),
+        (["show", "no-such-study"], "'no-such-study'"),
+        (["no-such-verb"], "no-such-verb"),
+        ([], "VERB"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_usage_is_one_sentence_and_leaves_nothing(run, tmp_path, arguments, words):
+    """A mistake ends with code 2, names what was wrong in its last line, prints no data and makes no file."""
+    code, out, err = run(*arguments)
+    assert (code, out) == (UsageError.exit_code, "")
+    assert "Traceback" not in err
+    assert words in err.splitlines()[-1]
+    assert err.splitlines()[-1].startswith("autorecompute")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_launcher_that_does_not_exist_is_the_machines_fault(run):
+    """What cannot be started ends with code 3, and its name is in the last sentence."""
+    code, out, err = run("tune", "train.py", "--launcher", "no-such-launcher")
+    assert (code, out) == (SetupError.exit_code, "")
+    assert "'no-such-launcher'" in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+def test_a_folder_that_cannot_be_written_is_the_machines_fault(run, tmp_path):
+    """Where studies cannot be kept, nothing is started."""
+    (tmp_path / "studies").write_text("not a folder")
+    code, out, err = run("tune", "train.py")
+    assert (code, out) == (SetupError.exit_code, "")
+    assert "cannot be written" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_study_of_another_version_is_refused_before_anything_runs(run, begin):
+    """``tune`` and ``show`` both refuse it, and leave it as it is."""
+    file = begin("bert").path / "study.json"
+    file.write_text(json.dumps({"format": 2, "autorecompute": "9.8.7"}))
+    before = file.read_text()
+    for arguments in (["tune", "train.py", "--study", "bert"], ["show", "bert"]):
+        code, _, err = run(*arguments)
+        assert code == UsageError.exit_code
+        assert "9.8.7" in err
+    assert file.read_text() == before
+
+
+def test_a_damaged_study_is_refused_in_one_sentence(run, begin):
+    """A study file that was cut off ends with code 3 and its path."""
+    (begin("bert").path / "study.json").write_text('{"format"')
+    code, out, err = run("show", "bert")
+    assert (code, out, len(err.splitlines())) == (SetupError.exit_code, "", 1)
+    assert "study.json" in err
+
+
+def test_no_studies_are_no_error(run):
+    """An empty list says how to begin, and is an empty list for a program."""
+    code, out, err = run("show")
+    assert (code, err) == (0, "")
+    assert "autorecompute tune" in out
+    assert json.loads(run("show", "--json")[1]) == {"studies": []}
+
+
+def test_the_list_survives_a_study_that_cannot_be_read(run, begin):
+    """``show`` lists the others, and says of the broken one what is wrong."""
+    for name in ("bert", "broken", "gpt"):
+        begin(name)
+    (begin("broken").path / "study.json").write_text("{")
+    code, out, _ = run("show", "--json")
+    studies = {study["study"]: study for study in json.loads(out)["studies"]}
+    assert code == 0
+    assert list(studies) == ["bert", "broken", "gpt"]
+    assert "cannot be read" in studies["broken"]["note"]
+    assert studies["gpt"]["problem"] is not None
+
+
+def test_a_study_without_an_answer_can_be_shown(run, begin):
+    """A study that was begun and not finished says so, and has a ``null`` for its answer."""
+    begin("bert")
+    code, out, _ = run("show", "bert")
+    assert code == 0
+    assert "No answer yet" in out
+    assert json.loads(run("show", "bert", "--json")[1])["result"] is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_everything_and_says_how_to_go_on(start, tmp_path, number):
+    """Ctrl-C and SIGTERM end with code 130 and one sentence, the workers are gone and the study is kept."""
+    launcher = tmp_path / "hangs"
+    launcher.write_text(HANGS)
+    launcher.chmod(0o755)
+    process = start("tune", "train.py", "--study", "bert", "--launcher", str(launcher))
+    workers = wait_for_children(process.pid)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (InterruptedByUser.exit_code, "")
+    assert "Traceback" not in err
+    assert "The same command goes on" in err.splitlines()[-1]
+    assert not any(worker.is_running() for worker in workers)
+    assert (tmp_path / "studies" / "bert").is_dir()
+
+
+def wait_for_children(pid):
+    """The processes that the command started, once there are any."""
+    for _ in range(600):
+        children = psutil.Process(pid).children()
+        if any(child.name() == "sleep" for child in children):
+            return children
+        time.sleep(0.05)
+    raise AssertionError("no worker was started")
+
+
+def test_a_name_is_the_same_for_the_same_command(tmp_path):
+    """The default name tells script and batch, and differs when anything of the problem does."""
+    script = tmp_path / "train.py"
+    script.touch()
+    job = Job(script=script)
+    name = default_name(job, 32, 2**30)
+    assert name == default_name(Job(script=script), 32, 2**30)
+    assert "train" in name
+    assert "b32" in name
+    others = [
+        default_name(job, 16, 2**30),
+        default_name(job, 32, 2**31),
+        default_name(job, None, None),
+        default_name(Job(script=script, arguments=("--seed", "1")), 32, 2**30),
+    ]
+    assert len({name, *others}) == 5
+
+
+@pytest.mark.parametrize("place", [".cache/train.py", "--x/train.py", f"{'d' * 200}/{'e' * 200}.py"])
+def test_a_default_name_is_a_name(tmp_path, place):
+    """Wherever the script lies, the name that is made of its path can be given to every verb."""
+    script = tmp_path / place
+    script.parent.mkdir()
+    script.touch()
+    name = default_name(Job(script=script), 32, None)
+    assert not name.startswith("-")
+    assert not StudyFolder(name, tmp_path).exists()

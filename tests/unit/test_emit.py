@@ -1,0 +1,268 @@
+"""What ``autorecompute emit`` prints, read back by the programs it is for."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from autorecompute.backends import ORTMODULE
+from autorecompute.backends.ortmodule.environment import (
+    CONFIG_VARIABLE,
+    LEVEL_VARIABLE,
+    MEMORY_VARIABLES,
+    environment_for,
+    plans_file_text,
+)
+from autorecompute.cli import emit
+from autorecompute.emit import RENDERERS
+from autorecompute.emit.plans_file import require_plans_file
+from autorecompute.emit.provenance import NOT_MEASURED
+from autorecompute.errors import NothingFitsError, UsageError
+from autorecompute.measurement import Device, Outcome
+from autorecompute.plans import Config, Level
+from autorecompute.result import Best, Figures, Result, SearchEnd, Verdict
+
+CONFIG = Config.from_rows(["Gelu+:1:-1", "FusedMatMul+Add+:1:-1"])
+AWKWARD_FOLDERS = ["plain", "with space", "it's", 'double"quote', "$HOME `id` \\", "new\nline", "ümlaut", "-n; exit 7"]
+
+
+def make_result(config=CONFIG, plans_file=Path("/studies/bert/best/plans.json"), **changes):
+    """A study's answer, with some numbers measured and some not."""
+    best = Best(
+        config=config,
+        description="Gelu+ and FusedMatMul+Add+",
+        environment=environment_for(config, ort_version="1.19.2", plans_file=plans_file),
+        batch=32,
+        samples_per_second=35.25,
+        relative_throughput=None,
+        peak_bytes=771_751_936,
+        limit_bytes=943_718_400,
+        confirmed=True,
+    )
+    fields = {
+        "study": "bert",
+        "problem": "0f1e2d3c",
+        "verdict": Verdict.RECOMPUTE_PAYS,
+        "best": best,
+        "baseline": Figures(outcome=Outcome.OOM, batch=32),
+        "trials": 14,
+        "search_end": SearchEnd.NOTHING_LEFT,
+        "wall_seconds": 321.5,
+        "device": Device(kind="cpu", name="Some Processor, 2 cores", total_bytes=16 * 2**30),
+        "versions": {"torch": "2.13.0", "onnxruntime": "1.19.2", "backend": ORTMODULE},
+        "command": ["python", "train.py", "--note", "two words"],
+        "command_gives_batch": True,
+    }
+    return Result(**{**fields, **changes})
+
+
+def source(text, folder, environment=None):
+    """The memory variables after a POSIX shell has read the text."""
+    file = folder / "emitted.sh"
+    file.write_text(text)
+    names = " ".join(f'"${{{name}-unset}}"' for name in MEMORY_VARIABLES)
+    script = f'set -eu; . "$1"; printf "%s\\0" {names}'
+    command = ["/bin/sh", "-c", script, "sh", str(file)]
+    values = subprocess.run(command, check=True, capture_output=True, text=True, env=environment or {}).stdout
+    pairs = zip(MEMORY_VARIABLES, values.split("\0"), strict=False)
+    return {name: value for name, value in pairs if value != "unset"}
+
+
+def statements(text):
+    """The lines that a reader acts on."""
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def comments(text):
+    """The lines for people."""
+    return "\n".join(line for line in text.splitlines() if line.startswith("#"))
+
+
+@pytest.mark.parametrize("folder", AWKWARD_FOLDERS)
+def test_a_shell_reads_the_values_back(folder, tmp_path):
+    """Sourcing the shell form sets exactly the config's variables, whatever signs the path has."""
+    result = make_result(plans_file=tmp_path / folder / "plans.json")
+    assert source(RENDERERS["shell"](result), tmp_path) == result.best.environment
+
+
+def test_what_is_sourced_reaches_a_child(tmp_path):
+    """The shell form exports: a process started afterwards has the variables."""
+    result = make_result()
+    (tmp_path / "emitted.sh").write_text(RENDERERS["shell"](result))
+    command = ["/bin/sh", "-c", f'. "$1"; printenv {CONFIG_VARIABLE}', "sh", str(tmp_path / "emitted.sh")]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    assert printed.stdout.rstrip("\n") == result.best.environment[CONFIG_VARIABLE]
+
+
+@pytest.mark.parametrize("config", [CONFIG, Config(), Config(level=Level.LAYERWISE)])
+def test_a_shell_forgets_what_an_earlier_study_left(config, tmp_path):
+    """Sourcing the shell form leaves no variable that would overrule the config."""
+    result = make_result(config)
+    left = {LEVEL_VARIABLE: "2", CONFIG_VARIABLE: "/other/plans.json"}
+    assert source(RENDERERS["shell"](result), tmp_path, left) == result.best.environment
+
+
+@pytest.mark.parametrize("sign", ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028", "\0"])
+def test_no_value_breaks_out_of_its_comment(sign, tmp_path):
+    """A line break in the study, the command, the device or a version starts no statement."""
+    evil = f"x{sign}touch {tmp_path}/broken-out{sign}EVIL=1"
+    honest = make_result()
+    result = dataclasses.replace(
+        honest,
+        study=evil,
+        problem=evil,
+        command=["python", evil],
+        versions={**honest.versions, evil: evil},
+        device=dataclasses.replace(honest.device, name=evil),
+        best=dataclasses.replace(honest.best, description=evil),
+    )
+    for form in ("shell", "dotenv"):
+        assert statements(RENDERERS[form](result)) == statements(RENDERERS[form](honest))
+    source(RENDERERS["shell"](result), tmp_path)
+    assert not (tmp_path / "broken-out").exists()
+
+
+@pytest.mark.parametrize("config", [CONFIG, Config(), Config(level=Level.LAYERWISE)])
+def test_dotenv_lines_are_names_and_plain_values(config):
+    """Splitting the dotenv form's lines at the equals sign, as docker does, gives the config's variables."""
+    result = make_result(config)
+    pairs = dict(line.split("=", 1) for line in statements(RENDERERS["dotenv"](result)))
+    assert pairs == result.best.environment
+
+
+@pytest.mark.parametrize("folder", AWKWARD_FOLDERS[1:])
+def test_dotenv_refuses_what_its_readers_disagree_about(folder):
+    """A path outside the plain signs is refused, and the shell form named."""
+    with pytest.raises(UsageError, match="--format shell"):
+        RENDERERS["dotenv"](make_result(plans_file=Path("/studies") / folder / "plans.json"))
+
+
+def test_json_holds_the_config_and_the_figures():
+    """The JSON form reads back as the same config, environment and measured numbers."""
+    result = make_result()
+    plain = json.loads(RENDERERS["json"](result))
+    assert Config.from_rows(plain["config"]) == result.best.config
+    for name in ("environment", "batch", "samples_per_second", "peak_bytes", "limit_bytes", "confirmed"):
+        assert plain[name] == getattr(result.best, name)
+    for name in ("study", "problem", "verdict", "versions", "command"):
+        assert plain[name] == getattr(result, name)
+
+
+def test_json_has_null_where_nothing_was_measured():
+    """An unmeasured number is null in JSON, never 0."""
+    plain = json.loads(RENDERERS["json"](make_result()))
+    assert plain["relative_throughput"] is None
+    assert plain["baseline"]["peak_bytes"] is None
+
+
+@pytest.mark.parametrize("form", ["shell", "dotenv"])
+def test_comments_tell_where_the_variables_come_from(form):
+    """The comments hold the study, problem, verdict, config, device, versions and command."""
+    result = make_result()
+    told = comments(RENDERERS[form](result))
+    for value in (result.study, result.problem, result.verdict, result.best.config.hash, result.device.name):
+        assert value in told
+    for value in (*result.versions.values(), *result.command, str(result.best.batch)):
+        assert value in told
+
+
+@pytest.mark.parametrize("form", ["shell", "dotenv"])
+def test_comments_say_what_was_not_measured(form):
+    """An unmeasured share of the throughput is called so, and a measured one is not."""
+    unmeasured = make_result(baseline=Figures(outcome=Outcome.OK, samples_per_second=40.0, peak_bytes=2**30))
+    best = dataclasses.replace(unmeasured.best, relative_throughput=0.9)
+    assert NOT_MEASURED in comments(RENDERERS[form](unmeasured))
+    assert NOT_MEASURED not in comments(RENDERERS[form](dataclasses.replace(unmeasured, best=best)))
+
+
+@pytest.mark.parametrize("form", RENDERERS)
+def test_a_study_without_a_fitting_config_emits_nothing(form):
+    """Each format refuses a study in which no config fits."""
+    with pytest.raises(NothingFitsError):
+        RENDERERS[form](make_result(best=None, verdict=Verdict.NO_FIT))
+
+
+@pytest.fixture
+def call(monkeypatch, tmp_path):
+    """Calls the verb on a study whose plans file exists."""
+    plans_file = tmp_path / "plans.json"
+    plans_file.write_text(plans_file_text(CONFIG))
+    studies = types.ModuleType("autorecompute.studies")
+    studies.load_result = lambda _name: make_result(plans_file=plans_file)
+    monkeypatch.setitem(sys.modules, studies.__name__, studies)
+    parser = argparse.ArgumentParser()
+    emit.register(parser.add_subparsers())
+
+    def run(*arguments):
+        args = parser.parse_args(["emit", "bert", *map(str, arguments)])
+        return args.run(args)
+
+    return run
+
+
+def test_the_verb_prints_what_the_format_renders(call, capsys, tmp_path):
+    """Without a file, stdout holds the rendered text and nothing else."""
+    expected = make_result(plans_file=tmp_path / "plans.json")
+    assert call() == 0
+    assert capsys.readouterr() == (RENDERERS["shell"](expected), "")
+    assert call("--format", "json") == 0
+    assert capsys.readouterr() == (RENDERERS["json"](expected), "")
+
+
+def test_the_verb_writes_a_file_that_others_may_read(call, capsys, tmp_path):
+    """With -o the text goes to the file, with the permissions of any new file, and stdout stays empty."""
+    other = tmp_path / "other"
+    other.touch()
+    call("-o", tmp_path / "new.sh")
+    assert capsys.readouterr().out == ""
+    assert source((tmp_path / "new.sh").read_text(), tmp_path)
+    assert (tmp_path / "new.sh").stat().st_mode == other.stat().st_mode
+
+
+def test_an_existing_file_is_replaced_only_by_force(call, tmp_path):
+    """An existing file survives without --force and is replaced with it; no draft stays behind."""
+    file = tmp_path / "existing.sh"
+    file.write_text("mine")
+    with pytest.raises(UsageError, match="--force"):
+        call("-o", file)
+    assert file.read_text() == "mine"
+    call("-o", file, "--force")
+    assert source(file.read_text(), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"existing.sh", "plans.json", "emitted.sh"}
+
+
+def test_a_file_that_cannot_be_written_is_a_wrong_usage(call, tmp_path):
+    """A folder, a device, a missing folder and a file taken for a folder are refused, even by force."""
+    for target in (tmp_path, "/dev/null", tmp_path / "no" / "file", tmp_path / "plans.json" / "file"):
+        with pytest.raises(UsageError):
+            call("-o", target, "--force")
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("damaged", [None, "", plans_file_text(CONFIG)[:-5], plans_file_text(Config()), "\udcff"])
+def test_a_plans_file_that_is_not_the_measured_one_is_a_wrong_usage(call, tmp_path, damaged):
+    """A variable whose file was moved, cut, edited or garbled is not emitted."""
+    file = tmp_path / "plans.json"
+    file.unlink()
+    if damaged is not None:
+        file.write_bytes(damaged.encode(errors="surrogateescape"))
+    with pytest.raises(UsageError):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("config", "version"), [(Config(), "1.19.2"), (CONFIG, "1.18.0"), (Config(level=Level.LAYERWISE), "1.19.2")]
+)
+def test_variables_without_a_file_need_none(config, version):
+    """Only the form of ORT 1.19 depends on a file."""
+    result = make_result(config)
+    environment = environment_for(config, ort_version=version, plans_file=Path("nowhere"))
+    require_plans_file(dataclasses.replace(result.best, environment=environment), result)

@@ -1,0 +1,103 @@
+"""The variables for each version of ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autorecompute.backends.ortmodule.environment import (
+    CONFIG_VARIABLE,
+    LEVEL_VARIABLE,
+    LONGEST_COMMA_STRING,
+    MEMORY_VARIABLES,
+    environment_for,
+    plans_file_text,
+)
+from autorecompute.errors import SetupError, UsageError
+from autorecompute.plans import Config, Level, Option, Row
+
+CONFIG = Config.from_rows(["Gelu+:1:-1", "Cast+:2:-1"])
+FILE = Path("best/plans.json")
+
+
+def config_of_length(characters):
+    """A config of one row, which takes so many characters."""
+    overhead = len(str(Row("", Option.RECOMPUTE)))
+    return Config(frozenset({Row("A" * (characters - overhead), Option.RECOMPUTE)}))
+
+
+@pytest.mark.parametrize("version", ["1.17.3", "1.18.0", "1.19.2"])
+def test_nothing_to_recompute_needs_no_variable(version):
+    """A config without recompute has an empty environment in every version."""
+    assert environment_for(Config(), ort_version=version, plans_file=FILE) == {}
+
+
+@pytest.mark.parametrize("version", ["1.19.2", "1.19.0+cu118"])
+def test_ort_1_19_gets_the_absolute_path_of_the_file(version):
+    """ORT 1.19 is pointed to the plans file from wherever it is started."""
+    environment = environment_for(CONFIG, ort_version=version, plans_file=FILE)
+    assert environment == {CONFIG_VARIABLE: str(Path.cwd() / FILE)}
+
+
+@pytest.mark.parametrize("version", ["1.17.3", "1.18.0"])
+def test_older_ort_gets_the_rows_themselves(version):
+    """ORT 1.17 and 1.18 get every row of the config in one comma-separated string."""
+    (value,) = environment_for(CONFIG, ort_version=version, plans_file=FILE).values()
+    assert Config.from_rows(value.split(",")) == CONFIG
+
+
+@pytest.mark.parametrize("version", ["1.18.0", "1.19.2"])
+@pytest.mark.parametrize("level", [Level.LAYERWISE, Level.LAYERWISE_WITH_COMPROMISE])
+def test_a_level_is_given_as_its_number(version, level):
+    """A level needs only the level variable."""
+    environment = environment_for(Config(level=level), ort_version=version, plans_file=FILE)
+    assert environment == {LEVEL_VARIABLE: str(level.value)}
+
+
+def test_ort_1_17_knows_one_level():
+    """Level 2 came with ORT 1.18 and is refused for 1.17, which would recompute nothing."""
+    assert environment_for(Config(level=Level.LAYERWISE), ort_version="1.17.3", plans_file=FILE)
+    with pytest.raises(UsageError):
+        environment_for(Config(level=Level.LAYERWISE_WITH_COMPROMISE), ort_version="1.17.3", plans_file=FILE)
+
+
+def test_the_longest_comma_string_is_accepted_and_one_more_character_refused():
+    """ORT 1.18 gets strings up to its limit, and a refusal that names both ways out beyond it."""
+    longest = config_of_length(LONGEST_COMMA_STRING)
+    (value,) = environment_for(longest, ort_version="1.18.0", plans_file=FILE).values()
+    assert len(value) == LONGEST_COMMA_STRING
+    with pytest.raises(UsageError, match=r"fewer plans, or ONNX Runtime 1\.19"):
+        environment_for(config_of_length(LONGEST_COMMA_STRING + 1), ort_version="1.18.0", plans_file=FILE)
+
+
+def test_a_config_too_long_for_a_string_fits_the_file():
+    """ORT 1.19 takes a config of any length."""
+    config = config_of_length(10 * LONGEST_COMMA_STRING)
+    assert environment_for(config, ort_version="1.19.2", plans_file=FILE)
+    assert Config.from_rows(json.loads(plans_file_text(config))) == config
+
+
+@pytest.mark.parametrize("version", ["1.16.3", "1.20.0", "0.9", "2.0.1", "", "unknown"])
+@pytest.mark.parametrize("config", [Config(), CONFIG])
+def test_other_versions_are_refused(version, config):
+    """A version outside 1.17 to 1.19 is a fault of the installation, whatever the config."""
+    with pytest.raises(SetupError):
+        environment_for(config, ort_version=version, plans_file=FILE)
+
+
+@pytest.mark.parametrize("config", [Config(), CONFIG, Config(level=Level.LAYERWISE)])
+@pytest.mark.parametrize("version", ["1.18.0", "1.19.2"])
+def test_a_trial_clears_every_variable_that_a_config_can_set(version, config):
+    """No config sets a variable that the list of variables to clear lacks."""
+    assert set(environment_for(config, ort_version=version, plans_file=FILE)) <= set(MEMORY_VARIABLES)
+
+
+def test_the_controller_can_ask_without_torch_and_ort():
+    """The module imports neither torch nor ONNX Runtime."""
+    check = "assert not {'torch', 'onnxruntime'} & set(sys.modules)"
+    program = f"import sys, autorecompute.backends.ortmodule.environment; {check}"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,58 @@
+"""The vocabulary of trials: what is derived from what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.errors import (
+    AutorecomputeError,
+    InterruptedByUser,
+    NothingFitsError,
+    ScriptError,
+    SetupError,
+    UsageError,
+)
+from autorecompute.measurement import Measurement, Outcome
+from autorecompute.result import Figures
+
+
+def test_throughput_is_that_of_the_median_step(make_measurement):
+    """One slow step among three does not change the throughput."""
+    assert make_measurement(step_seconds=(0.5, 9.0, 0.25), samples=8).samples_per_second == 16
+
+
+def test_what_was_not_measured_is_none():
+    """Without steps there is no step time and no throughput, rather than 0 or infinity."""
+    failed = Measurement(outcome=Outcome.OOM, samples=8)
+    assert (failed.median_step_seconds, failed.samples_per_second, failed.peak_bytes) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("reference_seconds", "step_seconds", "ratio"), [(0.5, (1.0,), 0.5), (None, (1.0,), None), (0.5, (), None)]
+)
+def test_relative_throughput_needs_both(make_trial, reference_seconds, step_seconds, ratio):
+    """A config twice as slow as the reference has half its throughput; without either there is no figure."""
+    trial = make_trial(reference_seconds=reference_seconds, step_seconds=step_seconds)
+    assert trial.relative_throughput == ratio
+
+
+def test_only_a_measured_peak_within_the_limit_fits(make_trial):
+    """Every outcome but a good one does not fit; memory is to blame for two of them, and two have figures."""
+    assert [outcome for outcome in Outcome if make_trial(outcome=outcome).fits] == [Outcome.OK]
+    assert {outcome for outcome in Outcome if outcome.is_about_memory} == {Outcome.OOM, Outcome.OVER_LIMIT}
+    assert {outcome for outcome in Outcome if outcome.is_measured} == {Outcome.OK, Outcome.OVER_LIMIT}
+
+
+def test_figures_of_no_trial_are_empty(make_trial):
+    """A preset that was never tried has no outcome; one that was has its trial's figures."""
+    assert Figures.of(None) == Figures(outcome=None)
+    assert Figures.of(make_trial(peak_bytes=7, samples=4, step_seconds=(2.0,), batch=4)) == Figures(
+        outcome=Outcome.OK, samples_per_second=2.0, peak_bytes=7, batch=4
+    )
+
+
+def test_each_error_has_its_exit_code():
+    """The exit codes of the contract are all different, and none is 0."""
+    kinds = (UsageError, SetupError, NothingFitsError, ScriptError, InterruptedByUser)
+    assert [kind.exit_code for kind in kinds] == [2, 3, 4, 5, 130]
+    assert all(issubclass(kind, AutorecomputeError) for kind in kinds)

@@ -1,0 +1,79 @@
+"""Bytes and seconds as people write and read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.errors import UsageError
+from autorecompute.units import GIB, MIB, format_bytes, format_seconds, parse_bytes, parse_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "number_of_bytes"),
+    [
+        ("40GiB", 40 * 2**30),
+        ("40 gib", 40 * 2**30),
+        (" 1.5GiB ", 1536 * 2**20),
+        ("16GB", 16_000_000_000),
+        ("900MiB", 900 * 2**20),
+        ("1kb", 1000),
+        ("1KiB", 1024),
+        ("512", 512),
+        ("512B", 512),
+    ],
+)
+def test_an_amount_of_memory_is_read(text, number_of_bytes):
+    """Binary and decimal units differ, case and blanks do not matter, a bare number is bytes."""
+    assert parse_bytes(text) == number_of_bytes
+
+
+@pytest.mark.parametrize(
+    "text", ["40 gigs", "", " ", "GiB", "-1GiB", "0", "0GiB", "0.1b", "1e9", "nan", "inf", "1GiB 2"]
+)
+def test_what_is_no_amount_of_memory_is_refused_with_an_example(text):
+    """A wrong unit, nothing, a negative amount and no memory at all end in a sentence with a right one in it."""
+    with pytest.raises(UsageError, match=rf"'{text}'.*40GiB"):
+        parse_bytes(text)
+
+
+def test_a_number_beyond_all_memory_is_refused():
+    """More digits than a float holds are a wrong usage, not a traceback."""
+    with pytest.raises(UsageError):
+        parse_bytes("9" * 400)
+
+
+@pytest.mark.parametrize("number_of_bytes", [MIB, 735 * MIB, GIB, 5 * GIB // 4, 40 * GIB])
+def test_what_is_printed_can_be_typed(number_of_bytes):
+    """An amount that needs no rounding is read back from what is printed."""
+    assert parse_bytes(format_bytes(number_of_bytes)) == number_of_bytes
+
+
+def test_memory_is_printed_in_the_unit_that_suits_it():
+    """GiB with two digits from one GiB on, whole MiB below, signs kept, a dash where nothing was measured."""
+    assert format_bytes(1.254 * GIB) == "1.25 GiB"
+    assert format_bytes(GIB - MIB) == "1023 MiB"
+    assert format_bytes(-2 * GIB) == "-2.00 GiB"
+    assert format_bytes(0) == "0 MiB"
+    assert format_bytes(None) == "-"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("2 H", 7200)])
+def test_a_span_of_time_is_read(text, seconds):
+    """Seconds, minutes and hours; a bare number is seconds."""
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5m", "30 min", "5d", "m"])
+def test_what_is_no_span_of_time_is_refused_with_an_example(text):
+    """A wrong unit, nothing and a negative span end in a sentence with a right one in it."""
+    with pytest.raises(UsageError, match=rf"'{text}'.*30m"):
+        parse_seconds(text)
+
+
+def test_time_is_printed_in_the_unit_that_suits_it():
+    """Milliseconds, seconds and minutes; nothing shows 60 s, and a dash stands where nothing was measured."""
+    assert format_seconds(0.35) == "350 ms"
+    assert format_seconds(12.41) == "12.4 s"
+    assert format_seconds(245) == "4 min 05 s"
+    assert format_seconds(119.7) == "2 min 00 s"
+    assert format_seconds(None) == "-"

@@ -1,0 +1,162 @@
+"""A worker without torch: speaks the protocol through the real channel, and does what its arguments say, in order.
+
+``FOLDER ACTION ... then ACTION ...``: the actions behind the nth ``then`` are those of its nth restart; the last ones
+serve for all further restarts.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from autorecompute import codec
+from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.worker.channel import Channel
+from autorecompute.worker.protocol import (
+    SETTINGS_VARIABLE,
+    STACK_SIGNAL,
+    Beat,
+    Check,
+    Ended,
+    Failed,
+    Hello,
+    Order,
+    Refused,
+    Settings,
+)
+
+IGNORES_SIGTERM = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+
+
+class FakeWorker:
+    """One life of a worker, or of one of its ranks."""
+
+    def __init__(self, folder, number):
+        self.folder, self.number = folder, number
+        faulthandler.register(STACK_SIGNAL)
+        self.settings = codec.decode(os.environ[SETTINGS_VARIABLE], Settings)
+        self.rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.channel = Channel(self.settings.address)
+        self.channel.send(Hello(rank=self.rank, world_size=world_size, pid=os.getpid()))
+        self.ordered = None
+        for name in ("pid", f"pid{number}"):
+            (folder / name).write_text(str(os.getpid()))
+
+    def detect(self):
+        """Tells what was detected."""
+        self.channel.send(codec.decode((self.folder / "detection.json").read_text(), Detection))
+
+    def order(self):
+        """Takes an order."""
+        self.ordered = self.channel.receive_order()
+
+    def measure(self):
+        """Obeys one order."""
+        self.order()
+        self.answer()
+
+    def forever(self):
+        """Obeys every order."""
+        while True:
+            self.measure()
+
+    def needs_recompute(self):
+        """Obeys every order, and has no memory for a run without recompute."""
+        while True:
+            self.order()
+            if isinstance(self.ordered, Order) and self.ordered.config.is_none:
+                self.failed("oom", "no memory without recompute")
+                return
+            self.answer()
+
+    def report(self):
+        """Measures what a watched run is to measure."""
+        self.ordered = self.settings.watch
+        self.answer()
+
+    def beat(self, seconds):
+        """Ends a step after a while."""
+        time.sleep(float(seconds))
+        self.channel.send(Beat(step=1))
+
+    def answer(self):
+        """Sends a measurement that tells what was ordered, and under what."""
+        order = self.ordered
+        seen = {"start": self.number, "rows": order.config.row_texts, "environment": dict(os.environ)}
+        if isinstance(order, Check):
+            self.channel.send(GradientCheck(agrees=True, worst=0.0, steps=1, message=json.dumps(seen)))
+            return
+        self.channel.send(
+            Measurement(
+                outcome=Outcome.OK,
+                message=json.dumps({**seen, "settings": codec.to_plain(self.settings)}),
+                peak_bytes=1000 + self.rank,
+                warmup_seconds=float(order.warmup),
+                step_seconds=(0.1 + self.rank,) * order.steps,
+                samples=4,
+                batch=4,
+            )
+        )
+
+    def failed(self, outcome, message):
+        """Says that the script failed."""
+        self.channel.send(Failed(outcome=Outcome(outcome), message=message, trace=("line 1 of train.py", "line 2")))
+
+    def ended(self, steps, exit_code):
+        """Says that the script ended."""
+        self.channel.send(Ended(steps=int(steps), exit_code=int(exit_code)))
+
+    def refused(self, message):
+        """Says that the installation does not do."""
+        self.channel.send(Refused(message=message))
+
+    def hang_up(self):
+        """Closes the line and lives on."""
+        self.channel._connection.close()
+        time.sleep(600)
+
+    def signal(self, name):
+        """Dies of a signal."""
+        os.kill(os.getpid(), signal.Signals[name])
+        time.sleep(600)
+
+    def exit(self, code):
+        """Leaves without a word."""
+        os._exit(int(code))
+
+    def child(self):
+        """Starts a child that SIGTERM does not end."""
+        child = subprocess.Popen([sys.executable, "-c", IGNORES_SIGTERM], stdout=subprocess.PIPE)
+        child.stdout.readline()
+        (self.folder / "child").write_text(str(child.pid))
+
+    def sleep(self, seconds):
+        """Says nothing for a while."""
+        time.sleep(float(seconds))
+
+    def print(self, text):
+        """Prints a line."""
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def main(folder, *actions):
+    """Does what the arguments say for this start."""
+    rank = os.environ.get("RANK", "0")
+    number = len(list(folder.glob(f"start*-{rank}"))) + 1
+    (folder / f"start{number}-{rank}").touch()
+    lives = " ".join(actions).split(" then ")
+    worker = FakeWorker(folder, number)
+    for action in lives[min(number, len(lives)) - 1].split():
+        name, *arguments = action.split(":")
+        getattr(worker, name)(*arguments)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

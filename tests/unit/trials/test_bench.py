@@ -1,0 +1,266 @@
+"""Measuring on live workers that die, hang and end too early."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autorecompute.errors import ScriptError, SetupError, UsageError
+from autorecompute.measurement import GradientCheck, Outcome
+from autorecompute.plans import Config
+from autorecompute.trials import Bench, bench, process
+from autorecompute.trials.bench import TRIAL_VARIABLES, Effort
+
+EFFORT = Effort(warmup=2, steps=3)
+ROWS = ["Gelu+:1:-1"]
+CONFIG = Config.from_rows(ROWS)
+
+
+@pytest.fixture
+def make_bench(make_job, tmp_path):
+    """Builds a bench whose workers do what is said."""
+    benches = []
+
+    def make(actions, *, batch=None, cleared=(), **fields):
+        logs = tmp_path / "logs"
+        logs.mkdir(exist_ok=True)
+        benches.append(Bench(make_job(actions, **fields), batch, logs, cleared))
+        return benches[-1]
+
+    yield make
+    for made in benches:
+        made.close()
+
+
+def seen(measurement):
+    """What the worker was told, and under what it ran."""
+    return json.loads(measurement.message)
+
+
+def test_one_worker_measures_config_after_config(make_bench):
+    """Nothing is restarted between configs, and each order reaches the worker as it was given."""
+    measured = make_bench("detect forever")
+    first, second = measured.measure(Config(), EFFORT), measured.measure(CONFIG, Effort(warmup=1, steps=4))
+    assert (seen(first)["rows"], seen(second)["rows"]) == ([], ROWS)
+    assert (first.warmup_seconds, len(first.step_seconds)) == (2, 3)
+    assert (second.warmup_seconds, len(second.step_seconds)) == (1, 4)
+    assert measured.starts == seen(second)["start"] == 1
+
+
+def test_detecting_twice_starts_once(make_bench, make_detection):
+    """What was detected is remembered while its worker lives."""
+    measured = make_bench("detect forever")
+    assert measured.detect() == measured.detect() == make_detection()
+    assert measured.starts == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "words"),
+    [
+        ("order signal:SIGKILL", Outcome.CRASH, "SIGKILL"),
+        ("order signal:SIGSEGV", Outcome.CRASH, "SIGSEGV"),
+        ("order failed:oom:no_room", Outcome.OOM, "no_room"),
+        ("order failed:wrong_batch:a_batch_of_3", Outcome.WRONG_BATCH, "a_batch_of_3"),
+        ("order exit:3", Outcome.SCRIPT_ERROR, "exit code 3"),
+        ("order ended:9:1", Outcome.SCRIPT_ERROR, "exit code 1"),
+    ],
+)
+def test_a_worker_that_breaks_costs_one_trial(make_bench, end, outcome, words):
+    """The trial in progress tells what happened, and the next one runs on a new worker."""
+    measured = make_bench(f"detect measure {end} then detect forever")
+    assert measured.measure(Config(), EFFORT).outcome is Outcome.OK
+    broken = measured.measure(CONFIG, EFFORT)
+    assert broken.outcome is outcome
+    assert words in broken.message
+    assert not broken.step_seconds
+    assert seen(measured.measure(CONFIG, EFFORT))["start"] == 2
+
+
+def test_a_worker_that_hangs_costs_one_trial(make_bench, monkeypatch, is_gone):
+    """A silent trial ends as a hang, its processes with it, and the next one runs on a new worker."""
+    monkeypatch.setattr(bench, "LEAST_STALL_SECONDS", 0.5)
+    monkeypatch.setattr(bench, "SLOWDOWN", 0.1)
+    monkeypatch.setattr(process, "STACK_SECONDS", 0.1)
+    measured = make_bench("child detect measure order sleep:600 then detect forever")
+    measured.measure(Config(), EFFORT)
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.HANG
+    assert is_gone("pid1")
+    assert is_gone("child")
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
+
+
+def test_a_slow_job_is_given_its_time(make_bench, monkeypatch):
+    """A trial may take many times what its steps take at the job's own pace."""
+    monkeypatch.setattr(bench, "LEAST_STALL_SECONDS", 0.1)
+    measured = make_bench("detect measure sleep:0.5 forever")
+    measured.measure(Config(), EFFORT)
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("steps", ["ended:40:0", "order ended:40:0"])
+def test_a_script_that_ends_is_started_again(make_bench, steps):
+    """A config whose worker came to its script's end is measured on the next one, as if nothing had been."""
+    measured = make_bench(f"detect measure measure {steps} then detect forever")
+    measured.measure(Config(), EFFORT)
+    measured.measure(Config(), EFFORT)
+    again = measured.measure(CONFIG, EFFORT)
+    assert (again.outcome, seen(again)["start"], seen(again)["rows"]) == (Outcome.OK, 2, ROWS)
+
+
+def test_a_script_shorter_than_a_trial_is_the_scripts_fault(make_bench):
+    """A script that ends before its first measurement is told how many steps a trial needs."""
+    measured = make_bench("detect order ended:4:0")
+    with pytest.raises(ScriptError, match=r"ended after 4 steps; a trial needs 6\..*--steps"):
+        measured.measure(CONFIG, EFFORT)
+    assert measured.starts == 1
+
+
+def test_a_script_that_ends_again_at_once_is_the_scripts_fault(make_bench):
+    """A script that ended once is not started for ever."""
+    measured = make_bench("detect measure order ended:9:0 then detect order ended:4:0")
+    measured.measure(Config(), EFFORT)
+    with pytest.raises(ScriptError, match="a trial needs 6"):
+        measured.measure(CONFIG, EFFORT)
+    assert measured.starts == 2
+
+
+@pytest.mark.parametrize(
+    ("actions", "kind", "words"),
+    [
+        ("refused:no_torch", SetupError, "no_torch"),
+        ("failed:wrong_batch:a_batch_of_3", UsageError, "a_batch_of_3"),
+        ("failed:script_error:ValueError", ScriptError, "ValueError(.|\n)*line 1 of train.py(.|\n)*01.log"),
+        ("failed:export_error:no_operator", ScriptError, "no_operator"),
+        ("ended:0:0", ScriptError, "no ORTModule was trained.*01.log"),
+        ("ended:0:3", ScriptError, "exit code 3"),
+        ("signal:SIGSEGV", ScriptError, "SIGSEGV"),
+    ],
+)
+def test_a_start_that_fails_ends_the_tuning_by_its_cause(make_bench, is_gone, actions, kind, words):
+    """Installation, usage and script are told apart, and no process stays."""
+    measured = make_bench(actions)
+    with pytest.raises(kind, match=words):
+        measured.detect()
+    assert is_gone()
+
+
+def test_a_trial_does_not_inherit_what_decides_about_recompute(make_bench, monkeypatch):
+    """Variables to clear are gone, the rest of the environment is there, and the trial's own are set."""
+    monkeypatch.setenv("LEFT_OVER", "1")
+    monkeypatch.setenv("MINE", "2")
+    environment = seen(make_bench("detect forever", cleared=("LEFT_OVER",)).measure(CONFIG, EFFORT))["environment"]
+    assert "LEFT_OVER" not in environment
+    assert {"MINE": "2", **TRIAL_VARIABLES}.items() <= environment.items()
+
+
+@pytest.mark.parametrize(("flag", "told"), [(None, True), ("--bs", False)])
+def test_the_loader_is_told_the_batch_only_where_the_script_is_not(make_bench, flag, told):
+    """A script that takes the batch is trusted; for another one the worker may change the DataLoader."""
+    # The fake worker takes the flag and its value for two more actions, which it never reaches.
+    measured = make_bench("detect forever", batch=32, batch_flag=flag)
+    settings = seen(measured.measure(CONFIG, EFFORT))["settings"]
+    assert (settings["target_batch"], settings["override_loader"], settings["watch"]) == (32, told, None)
+
+
+def test_a_watched_run_is_the_users_own(make_bench, monkeypatch, is_gone):
+    """A confirmation runs in a fresh process under nothing but its environment, and is told to measure only."""
+    monkeypatch.setenv("LEFT_OVER", "1")
+    for name in TRIAL_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    measured = make_bench("detect forever then report", batch=32, cleared=("LEFT_OVER",))
+    measured.measure(CONFIG, EFFORT)
+    watched = seen(measured.watch({"CHOSEN": "1"}, EFFORT, 16))
+    assert is_gone("pid1")
+    assert watched["start"] == 2
+    assert watched["environment"]["CHOSEN"] == "1"
+    assert not {"LEFT_OVER", *TRIAL_VARIABLES} & set(watched["environment"])
+    assert watched["settings"]["target_batch"] == 16
+    assert (watched["settings"]["watch"]["warmup"], watched["settings"]["watch"]["steps"]) == (2, 3)
+    assert is_gone()
+
+
+@pytest.mark.parametrize(
+    ("actions", "outcome"),
+    [("signal:SIGKILL", Outcome.CRASH), ("ended:3:0", Outcome.SCRIPT_ERROR), ("failed:oom:no", Outcome.OOM)],
+)
+def test_a_watched_run_that_fails_is_a_measurement_too(make_bench, actions, outcome):
+    """A confirmation that breaks says how, and the bench goes on."""
+    measured = make_bench(f"{actions} then detect forever")
+    assert measured.watch({}, EFFORT, None).outcome is outcome
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
+
+
+def test_a_watched_run_that_is_refused_is_the_installations_fault(make_bench):
+    """What the installation does not allow is no measurement."""
+    with pytest.raises(SetupError, match="no_torch"):
+        make_bench("refused:no_torch").watch({}, EFFORT, None)
+
+
+def test_gradients_are_checked_on_the_worker_that_measured(make_bench):
+    """After a measurement a check needs no new worker, and names the config it is of."""
+    measured = make_bench("detect forever")
+    measured.measure(CONFIG, EFFORT)
+    checked = seen(measured.check(CONFIG))
+    assert (checked["start"], checked["rows"]) == (1, ROWS)
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
+
+
+def test_gradients_can_be_checked_on_a_fresh_worker(make_bench):
+    """Without a live worker one is started and brought to the point where gradients can be compared."""
+    measured = make_bench("report then detect forever")
+    measured.watch({}, EFFORT, None)
+    assert seen(measured.check(CONFIG))["start"] == 2
+
+
+def test_gradients_are_checked_where_the_batch_needs_recompute(make_bench):
+    """A batch that does not run without recompute has its config checked all the same."""
+    measured = make_bench("detect needs_recompute")
+    assert isinstance(measured.check(CONFIG), GradientCheck)
+
+
+def test_gradients_are_checked_after_a_script_has_ended(make_bench):
+    """A script that comes to its end before the check is started again, as for a measurement."""
+    measured = make_bench("detect measure order ended:9:0 then detect forever")
+    measured.measure(CONFIG, EFFORT)
+    assert isinstance(measured.check(CONFIG), GradientCheck)
+
+
+def test_a_check_that_breaks_its_worker_says_how(make_bench):
+    """A worker that dies in a check gives a measurement of that, and is replaced."""
+    measured = make_bench("detect measure order signal:SIGSEGV then detect forever")
+    measured.measure(CONFIG, EFFORT)
+    assert measured.check(CONFIG).outcome is Outcome.CRASH
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
+
+
+def test_output_is_given_out_once(make_bench):
+    """Each trial gets what was printed since the last one, and a new worker's output from its beginning."""
+    measured = make_bench("print:one detect measure order print:two answer ended:9:0 then print:three detect forever")
+    assert measured.take_output() == ""
+    for printed in ("one\n", "two\n", "three\n"):
+        measured.measure(CONFIG, EFFORT)
+        assert measured.take_output() == printed
+        assert measured.take_output() == ""
+
+
+def test_a_trials_last_words_are_in_its_output(make_bench):
+    """What a worker printed before it died is there after the trial."""
+    measured = make_bench("detect measure order print:alas signal:SIGKILL")
+    measured.measure(Config(), EFFORT)
+    measured.measure(CONFIG, EFFORT)
+    assert measured.take_output() == "alas\n"
+
+
+def test_leaving_the_bench_ends_its_worker(make_bench, is_gone):
+    """The context manager leaves no process behind, whatever goes wrong inside it."""
+
+    def fail():
+        with make_bench("child detect forever") as measured:
+            measured.detect()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert is_gone()
+    assert is_gone("child")

@@ -1,0 +1,282 @@
+"""One worker's life and end, with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from autorecompute.errors import SetupError
+from autorecompute.measurement import Detection, Outcome
+from autorecompute.plans import Config
+from autorecompute.trials import oom, process
+from autorecompute.trials.process import WorkerProcess
+from autorecompute.worker.protocol import Failed, Order, Settings
+
+LONG = 60.0
+ORDER = Order(config=Config(), warmup=1, steps=2)
+
+CONTROLLER = """
+import json, os, signal, sys
+from pathlib import Path
+from autorecompute.trials.process import WorkerProcess
+from autorecompute.worker.protocol import Settings
+
+command, log = json.loads(sys.argv[1]), Path(sys.argv[2])
+worker = WorkerProcess(command, dict(os.environ), log, lambda address: Settings(address=address))
+worker.receive(60)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+SAYS = """
+import json, os, sys
+from multiprocessing.connection import Client
+
+line = Client(json.loads(os.environ["AUTORECOMPUTE_WORKER"])["address"], family="AF_UNIX")
+line.send_bytes(sys.argv[1].encode())
+"""
+
+
+@pytest.fixture
+def sockets(monkeypatch):
+    """The folder that takes the workers' sockets; its path is short, for a socket's must be."""
+    with tempfile.TemporaryDirectory(prefix="ar-", dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def start(tmp_path, make_job, sockets):
+    """Starts a worker that does what is said."""
+    started = []
+
+    def start(actions="", *, command=None, log=tmp_path / "worker.log"):
+        command = command or make_job(actions).worker_command(None)
+        worker = WorkerProcess(command, dict(os.environ), log, lambda address: Settings(address=address))
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.close()
+    assert list(sockets.iterdir()) == []
+
+
+def test_a_worker_speaks_and_obeys(start):
+    """A worker's first words arrive, and so does its answer to an order."""
+    worker = start("detect measure sleep:600")
+    assert isinstance(worker.receive(LONG), Detection)
+    worker.send(ORDER)
+    assert worker.receive(LONG).step_seconds == (0.1, 0.1)
+
+
+@pytest.mark.parametrize("before", ["", "detect order"])
+@pytest.mark.parametrize(
+    ("end", "outcome", "words"),
+    [
+        ("signal:SIGKILL", Outcome.CRASH, "SIGKILL"),
+        ("signal:SIGSEGV", Outcome.CRASH, "SIGSEGV"),
+        ("signal:SIGABRT", Outcome.CRASH, "SIGABRT"),
+        ("exit:7", Outcome.SCRIPT_ERROR, "exit code 7"),
+    ],
+)
+def test_a_death_is_told_by_its_cause(start, before, end, outcome, words):
+    """A worker that dies before its first word or during a trial answers with what it died of."""
+    worker = start(f"{before} {end}")
+    if before:
+        worker.receive(LONG)
+        worker.send(ORDER)
+    answer = worker.receive(LONG)
+    assert isinstance(answer, Failed)
+    assert answer.outcome is outcome
+    assert words in answer.message
+
+
+def test_a_death_before_the_call_is_told(start):
+    """A process that never calls the tuner is noticed when it ends."""
+    answer = start(command=[sys.executable, "-c", "raise SystemExit(9)"]).receive(LONG)
+    assert (answer.outcome, "9" in answer.message) == (Outcome.SCRIPT_ERROR, True)
+
+
+def test_last_words_count_more_than_the_death(start):
+    """What a worker said before it was killed is its answer."""
+    worker = start("failed:export_error:no signal:SIGKILL")
+    assert worker.receive(LONG).outcome is Outcome.EXPORT_ERROR
+    assert worker.receive(LONG).outcome is Outcome.CRASH
+
+
+@pytest.mark.parametrize("actions", ["signal:SIGKILL", "detect order exit:1"])
+def test_a_death_while_the_kernel_killed_for_memory_is_out_of_memory(start, actions, tmp_path, monkeypatch):
+    """Where the kernel's counter of such kills rose in the life of a worker, memory is what it died of."""
+    counter = tmp_path / "vmstat"
+    counter.write_text("nr_free_pages 7\noom_kill 3\n")
+    monkeypatch.setattr(oom, "COUNTERS", (tmp_path / "none", counter))
+    worker = start(actions)
+    if "detect" in actions:
+        worker.receive(LONG)
+        worker.send(ORDER)
+    counter.write_text("nr_free_pages 7\noom_kill 4\n")
+    assert worker.receive(LONG).outcome is Outcome.OOM
+
+
+def test_orders_to_the_dead_are_noticed_at_the_answer(start, is_gone):
+    """Giving an order to a worker that is gone is no error; its answer is its death."""
+    worker = start("detect exit:3")
+    worker.receive(LONG)
+    assert is_gone()
+    worker.send(ORDER)
+    assert worker.receive(LONG).outcome is Outcome.SCRIPT_ERROR
+
+
+def test_silence_is_a_timeout_and_its_end_takes_all_with_it(start, is_gone, monkeypatch):
+    """A silent worker times out; closing it ends its group, with a child that ignores SIGTERM."""
+    monkeypatch.setattr(process, "GRACE_SECONDS", 0.5)
+    worker = start("child detect order sleep:600")
+    worker.receive(LONG)
+    worker.send(ORDER)
+    answer = worker.receive(0.6)
+    assert answer.outcome is Outcome.TIMEOUT
+    worker.close()
+    assert is_gone()
+    assert is_gone("child")
+
+
+def test_a_worker_that_hangs_up_is_told(start, monkeypatch):
+    """A worker that closes its line and lives on is no more waited for."""
+    monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
+    worker = start("detect hang_up")
+    worker.receive(LONG)
+    answer = worker.receive(LONG)
+    assert (answer.outcome, "without a word" in answer.message) == (Outcome.CRASH, True)
+
+
+def test_a_step_that_never_ends_is_a_hang_and_shows_where(start, tmp_path, monkeypatch):
+    """While steps end a trial goes on; when none does for long, the log gets the stack of what hangs."""
+    monkeypatch.setattr(process, "STACK_SECONDS", 0.3)
+    worker = start("detect order beat:0.3 beat:0.3 beat:0.3 sleep:600")
+    worker.receive(LONG)
+    worker.send(ORDER)
+    began = time.monotonic()
+    answer = worker.receive(LONG, stall=0.8)
+    assert answer.outcome is Outcome.HANG
+    assert time.monotonic() - began > 0.9
+    assert "in sleep" in (tmp_path / "worker.log").read_text()
+
+
+@pytest.fixture
+def start_ranks(start, make_job):
+    """Starts one worker of several ranks, as a launcher does; it ends with the last of them."""
+
+    def start_ranks(*actions):
+        ranks = [shlex.join(make_job(rank).worker_command(None)) for rank in actions]
+        lines = [f"RANK={rank} WORLD_SIZE=2 {command} &" for rank, command in enumerate(ranks)]
+        return start(command=["/bin/sh", "-c", "\n".join([*lines, "wait"])])
+
+    return start_ranks
+
+
+def test_ranks_are_told_as_one(start_ranks):
+    """An order reaches every rank, and they answer once: the slowest step, the highest peak, all samples."""
+    worker = start_ranks("detect forever", "detect forever")
+    assert isinstance(worker.receive(LONG), Detection)
+    worker.send(ORDER)
+    answer = worker.receive(LONG)
+    assert (answer.step_seconds, answer.peak_bytes, answer.samples) == ((1.1, 1.1), 1001, 8)
+
+
+@pytest.mark.parametrize(
+    "actions", [("detect order failed:oom:full", "detect forever"), ("detect forever", "detect order failed:oom:full")]
+)
+def test_the_first_rank_to_fail_speaks_for_all(start_ranks, actions):
+    """A rank's last words end the trial, whichever rank it is."""
+    worker = start_ranks(*actions)
+    worker.receive(LONG)
+    worker.send(ORDER)
+    assert worker.receive(LONG).message == "full"
+
+
+def test_a_rank_that_never_comes_is_noticed(start_ranks):
+    """Where the launcher is gone before all ranks have spoken, nobody waits for the others."""
+    worker = start_ranks("detect")
+    assert worker.receive(5.0).outcome is not Outcome.TIMEOUT
+
+
+@pytest.mark.parametrize("frame", ["hello", "{}", '{"kind":"Hello","value":1}', '{"kind":"Detection","value":{}}'])
+def test_a_worker_of_another_version_does_not_break_the_tuner(start, frame):
+    """A message that this version does not know is a failure of the worker, not a traceback of the tuner's."""
+    command = [sys.executable, "-c", SAYS, frame]
+    assert isinstance(start(command=command).receive(LONG), Failed)
+
+
+def test_a_command_that_does_not_exist_is_told(start, sockets):
+    """A launcher that cannot be started ends in a sentence that names it, and leaves nothing behind."""
+    with pytest.raises(SetupError, match=r"'no-such-launcher' cannot be started.*--launcher"):
+        start(command=["no-such-launcher", "train.py"])
+    assert list(sockets.iterdir()) == []
+
+
+def test_a_log_that_cannot_be_written_is_not_the_launchers_fault(start, tmp_path):
+    """Where the worker's output cannot be kept, the sentence names the file."""
+    (tmp_path / "workers").write_text("not a folder")
+    with pytest.raises(SetupError, match=r"workers/01\.log"):
+        start("detect", log=tmp_path / "workers" / "01.log")
+
+
+def test_a_study_may_lie_deep(start, tmp_path):
+    """A path longer than a socket's may be takes the log all the same."""
+    folder = tmp_path / ("d" * 100) / ("e" * 100)
+    folder.mkdir(parents=True)
+    worker = start("print:hello detect sleep:600", log=folder / "01.log")
+    assert isinstance(worker.receive(LONG), Detection)
+    assert (folder / "01.log").read_text() == "hello\n"
+
+
+def test_the_temporary_folder_may_lie_deep(start, sockets, monkeypatch):
+    """A TMPDIR longer than a socket's path may be, as clusters give one to each job, does not keep a worker away."""
+    with tempfile.TemporaryDirectory(prefix="t" * 100, dir=sockets) as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        worker = start("detect sleep:600")
+        assert isinstance(worker.receive(LONG), Detection)
+        worker.close()
+
+
+@pytest.fixture
+def keyboard():
+    """A standard input on which nobody ever types."""
+    reading, writing = os.pipe()
+    kept = os.dup(0)
+    os.dup2(reading, 0)
+    yield
+    os.dup2(kept, 0)
+    for end in (reading, writing, kept):
+        os.close(end)
+
+
+@pytest.mark.usefixtures("keyboard")
+def test_a_script_cannot_wait_for_the_keyboard(start, tmp_path):
+    """A worker that asks for input gets none, even where the tuner has a terminal; what it prints is in the log."""
+    worker = start(command=[sys.executable, "-c", "input('sure? ')"])
+    assert worker.receive(20.0).outcome is Outcome.SCRIPT_ERROR
+    assert "EOFError" in (tmp_path / "worker.log").read_text()
+
+
+def test_a_killed_tuner_leaves_no_worker(make_job, is_gone, tmp_path, sockets):
+    """A worker that waits for an order when its tuner is killed notices the end of the line and goes."""
+    command = json.dumps(make_job("detect forever").worker_command(None))
+    killed = subprocess.run(
+        [sys.executable, "-c", CONTROLLER, command, str(tmp_path / "log")],
+        env={**os.environ, "TMPDIR": str(sockets)},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert is_gone()
+    assert "the tuner is gone" in (tmp_path / "log").read_text()

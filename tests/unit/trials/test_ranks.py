@@ -1,0 +1,75 @@
+"""Several ranks told as one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from autorecompute.measurement import GradientCheck, Outcome
+from autorecompute.trials.ranks import merge
+from autorecompute.worker.protocol import Failed
+
+
+def test_one_rank_speaks_for_itself(make_measurement):
+    """What a single process said is left as it is."""
+    assert merge({0: make_measurement()}) == make_measurement()
+
+
+def test_measurements_are_merged_to_the_worst(make_measurement):
+    """The highest peak, the slowest rank of each step, the samples of all and the batch of one."""
+    merged = merge(
+        {
+            1: make_measurement(peak_bytes=7, step_seconds=(1.0, 4.0), samples=8, warmup_seconds=1.0, batch=8),
+            0: make_measurement(peak_bytes=9, step_seconds=(2.0, 3.0), samples=8, warmup_seconds=2.0, batch=8),
+        }
+    )
+    assert (merged.peak_bytes, merged.step_seconds, merged.warmup_seconds) == (9, (2.0, 4.0), 2.0)
+    assert (merged.samples, merged.batch, merged.outcome) == (16, 8, Outcome.OK)
+    assert merged.device_bytes is None
+
+
+def test_figures_of_some_ranks_are_not_lost(make_measurement):
+    """A figure that one rank could not read is that of those who could."""
+    merged = merge({0: make_measurement(allocated_bytes=None), 1: make_measurement(allocated_bytes=5)})
+    assert merged.allocated_bytes == 5
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_could_not_measure_speaks_for_all(make_measurement, rank):
+    """One diverged rank makes the outcome, and is named."""
+    said = {0: make_measurement(), 1: make_measurement()}
+    said[rank] = make_measurement(Outcome.DIVERGED, message="the loss is nan")
+    merged = merge(said)
+    assert merged.outcome is Outcome.DIVERGED
+    assert f"rank {rank}" in merged.message
+    assert "nan" in merged.message
+
+
+def test_ranks_of_one_graph_detect_together(make_detection):
+    """What is held at rest is that of the fullest rank."""
+    assert merge({0: make_detection(resting_bytes=5), 1: make_detection(resting_bytes=6)}).resting_bytes == 6
+
+
+def test_ranks_of_different_graphs_cannot_be_tuned(make_detection):
+    """Pipeline stages are no replicas: the trial fails with a sentence."""
+    merged = merge({0: make_detection(), 1: make_detection(graph="ffff")})
+    assert isinstance(merged, Failed)
+    assert "different graphs" in merged.message
+
+
+def test_the_worst_gradients_count():
+    """A rank that disagrees outweighs all that agree, and the larger difference counts among equals."""
+    good, fair, bad = (
+        GradientCheck(agrees=agrees, worst=worst, steps=1)
+        for agrees, worst in ((True, 0.0), (True, 1e-6), (False, 0.5))
+    )
+    assert merge({0: good, 1: fair}) == fair
+    assert merge({0: dataclasses.replace(good, worst=0.9), 1: bad}) == bad
+
+
+def test_ranks_at_different_points_fail(make_detection, make_measurement):
+    """A rank that measures while another still detects cannot be told as one."""
+    merged = merge({0: make_detection(), 1: make_measurement()})
+    assert merged.outcome is Outcome.SCRIPT_ERROR
+    assert "rank 0: Detection, rank 1: Measurement" in merged.message

@@ -1,0 +1,122 @@
+"""What throughput is relative to, on a machine whose pace changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.trials.bench import Effort
+from autorecompute.tuning.reference import FASTEST_PLAUSIBLE, LONGEST_INTERVAL, SLOWEST_PLAUSIBLE, Reference
+
+
+class Machine:
+    """Measures the same config again and again, at the machine's pace of the moment."""
+
+    def __init__(self, make_measurement):
+        self.make_measurement = make_measurement
+        self.step_seconds, self.outcome, self.count = 1.0, Outcome.OK, 0
+
+    def measure(self, config, _effort):
+        """The reference, now."""
+        assert config == Config()
+        self.count += 1
+        figures = {"step_seconds": (self.step_seconds,)} if self.outcome.is_measured else {}
+        return self.make_measurement(self.outcome, **figures)
+
+
+@pytest.fixture
+def machine(make_measurement):
+    """A machine that takes a second a step."""
+    return Machine(make_measurement)
+
+
+@pytest.fixture
+def reference(machine):
+    """Its reference."""
+    return Reference(machine, Effort(warmup=1, steps=1), is_known_to_fail=False)
+
+
+def test_a_steady_machine_is_asked_ever_more_rarely(machine, reference):
+    """The reference of a machine that keeps its pace is measured at first often, then once in many trials."""
+    for _ in range(4):
+        reference.seconds()
+    early = machine.count
+    for _ in range(5 * LONGEST_INTERVAL):
+        assert reference.seconds() == 1
+    assert early >= 2
+    assert 5 <= machine.count - early <= 8
+
+
+def test_an_unsteady_machine_is_asked_before_every_trial(machine, reference):
+    """While the pace keeps changing, each trial has a reference of its own."""
+    for pace in (1.0, 1.5, 1.0, 1.5, 1.0, 1.5):
+        machine.step_seconds = pace
+        assert reference.seconds() == pace
+    assert machine.count == 6
+
+
+def test_a_shift_is_followed(machine, reference):
+    """Once the pace moved, the reference is measured before every trial again until it settles."""
+    for _ in range(40):
+        reference.seconds()
+    machine.step_seconds = 2.0
+    while reference.seconds() == 1.0:
+        pass
+    before = machine.count
+    reference.seconds()
+    assert machine.count == before + 1
+
+
+@pytest.mark.parametrize("ratio", [SLOWEST_PLAUSIBLE * 0.9, FASTEST_PLAUSIBLE * 1.1])
+def test_a_config_that_looks_impossible_asks_again(machine, reference, make_measurement, ratio):
+    """A step faster than without recompute, or slower than two forwards, means that the machine changed."""
+    for _ in range(40):
+        reference.seconds()
+    before, machine.step_seconds = machine.count, 1.7
+    assert reference.seconds_beside(make_measurement(step_seconds=(1 / ratio,))) == 1.7
+    assert machine.count == before + 1
+
+
+@pytest.mark.parametrize("step_seconds", [(1.0,), (1.3,), ()])
+def test_a_config_that_looks_possible_asks_nothing(machine, reference, make_measurement, step_seconds):
+    """A plausible step time, or none at all, takes the reference there is."""
+    reference.seconds()
+    before, machine.step_seconds = machine.count, 1.7
+    outcome = Outcome.OK if step_seconds else Outcome.OOM
+    assert reference.seconds_beside(make_measurement(outcome, step_seconds=step_seconds)) == 1
+    assert machine.count == before
+
+
+def test_the_first_trial_is_the_first_reference(machine, reference, make_measurement):
+    """What a trial without recompute measured is not measured again at once."""
+    reference.note(make_measurement(step_seconds=(0.9,)))
+    assert reference.seconds() == 0.9
+    assert machine.count == 0
+
+
+def test_a_batch_that_does_not_run_without_recompute_has_no_reference(machine, make_measurement):
+    """Where the reference is known to fail it is never tried, and every figure beside it is none."""
+    reference = Reference(machine, Effort(), is_known_to_fail=True)
+    assert reference.seconds() is None
+    assert reference.seconds_beside(make_measurement()) is None
+    assert machine.count == 0
+
+
+def test_a_reference_that_runs_out_of_memory_is_not_tried_again(machine, reference):
+    """Each failed reference costs a worker, so one is enough."""
+    machine.outcome = Outcome.OOM
+    assert [reference.seconds() for _ in range(20)] == [None] * 20
+    assert machine.count == 1
+
+
+def test_a_reference_that_crashed_once_is_tried_again(machine, reference):
+    """A crash or a hang says nothing about whether the batch fits, so the next trial asks again."""
+    reference.seconds()
+    machine.outcome, machine.step_seconds = Outcome.CRASH, 2.0
+    for _ in range(LONGEST_INTERVAL):
+        reference.seconds()
+    machine.outcome = Outcome.OK
+    for _ in range(LONGEST_INTERVAL):
+        seconds = reference.seconds()
+    assert seconds == 2.0

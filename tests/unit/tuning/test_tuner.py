@@ -1,0 +1,343 @@
+"""Whole tunings on a formula: found, kept, gone on with, refused."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import json
+
+import pytest
+
+from autorecompute.errors import NothingFitsError, ScriptError, UsageError
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.result import SearchEnd, Verdict
+from autorecompute.studies.storage import read_trials
+from autorecompute.trials.lock import lock_file
+from autorecompute.units import MIB
+
+
+def contents(folder):
+    """Every file of a study with its bytes."""
+    return {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+
+
+def kept(tuning):
+    """The trials on disk."""
+    return read_trials(tuning.folder.database, tuning.folder.name)
+
+
+@pytest.fixture(scope="module")
+def finished(tune_in, make_root):
+    """A tuning and its answer."""
+    tuning = tune_in(make_root())
+    return tuning, tuning.run()
+
+
+@pytest.fixture
+def make_again(finished, tune_in):
+    """Begins another session of the finished study."""
+    tuning, _ = finished
+    return functools.partial(tune_in, tuning.folder.path.parent.parent)
+
+
+def test_the_winner_holds_the_limit_and_no_trial_that_does_is_faster(finished):
+    """What is recommended fits in a fresh process, and nothing that was measured to fit beats it beyond a tie."""
+    tuning, result = finished
+    best = result.best
+    assert (result.verdict, best.confirmed) == (Verdict.RECOMPUTE_PAYS, True)
+    assert best.peak_bytes <= best.limit_bytes == 600 * MIB
+    fitting = [trial for trial in kept(tuning) if trial.fits]
+    assert best.samples_per_second >= 0.98 * max(trial.measurement.samples_per_second for trial in fitting)
+    assert result.baseline.outcome is Outcome.OVER_LIMIT
+    assert result.presets["all_on"].outcome is Outcome.OK
+
+
+def test_what_is_emitted_is_what_was_confirmed(finished):
+    """The plans file that the winner's environment points to holds the winner, which ran under it."""
+    tuning, result = finished
+    (path,) = result.best.environment.values()
+    assert path == str(tuning.folder.plans_file)
+    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert (result.best.config, 32) in tuning.bench.watched
+
+
+def test_no_config_is_tried_twice(finished):
+    """Every trial is a config of its own, numbered in the order of the storage."""
+    tuning, result = finished
+    assert len(set(tuning.tried)) == len(tuning.tried) == result.trials
+    assert [trial.config for trial in kept(tuning)] == tuning.tried
+    assert [trial.number for trial in kept(tuning)] == list(range(result.trials))
+
+
+def test_every_trial_has_a_folder_to_repeat_it_from(finished):
+    """A trial's folder holds its plans, its environment and its output."""
+    tuning, _ = finished
+    for trial in kept(tuning):
+        folder = tuning.folder.trial(trial.number)
+        assert json.loads((folder / "plans.json").read_text()) == trial.config.row_texts
+        environment = json.loads((folder / "environment.json").read_text())
+        assert list(environment.values()) == ([] if trial.config.is_none else [str(folder / "plans.json")])
+        assert (folder / "output.log").read_text().endswith("measured\n")
+
+
+def test_the_watcher_sees_every_trial(finished):
+    """What is kept is what was told, in the same order."""
+    tuning, _ = finished
+    assert tuning.watcher.trials == kept(tuning)
+    assert tuning.watcher.told == [(tuning.bench.detection, 600 * MIB, 0, 40)]
+
+
+def test_a_finished_problem_is_answered_at_once(finished, make_again):
+    """The same command gives the same answer, measures nothing and leaves every file as it is."""
+    tuning, result = finished
+    before = contents(tuning.folder)
+    again = make_again()
+    assert again.run() == result
+    assert (again.bench.measured, again.bench.watched) == ([], [])
+    assert {path: text for path, text in contents(again.folder).items() if path.suffix != ".db"} == {
+        path: text for path, text in before.items() if path.suffix != ".db"
+    }
+
+
+@pytest.mark.parametrize("interrupt_at", [0, 4, 9])
+def test_an_interrupted_tuning_goes_on_where_it_stopped(finished, make_tuning, interrupt_at):
+    """After Ctrl-C nothing is tried a second time, and the answer is that of an undisturbed tuning."""
+    _, undisturbed = finished
+    first = make_tuning()
+    first.bench.interrupt_at = interrupt_at
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    known = len(kept(first))
+    second = make_tuning()
+    result = second.run()
+    assert second.watcher.told[0][2] == known == len(first.tried)
+    assert len(set(first.tried + second.tried)) == len(first.tried + second.tried)
+    assert (result.best.config, result.trials) == (undisturbed.best.config, undisturbed.trials)
+
+
+def test_an_interruption_while_judging_loses_no_trial(make_tuning, monkeypatch):
+    """Whoever stops during the confirmation finds every trial again, and only the judging is repeated."""
+    first = make_tuning(max_trials=8)
+    monkeypatch.setattr(first.bench, "watch", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    second = make_tuning(max_trials=8)
+    assert second.run().best is not None
+    assert second.tried == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"limit_bytes": 700 * MIB}, "limit 700 MiB"),
+        ({"batch": 16}, "batch 16, not 32"),
+        ({"graph": "ffff"}, "graph ffff"),
+    ],
+)
+def test_another_problem_is_refused(finished, make_again, make_detection, change, words):
+    """A study is not mixed with another problem: the difference is named, and every file stays as it is."""
+    tuning, _ = finished
+    before = contents(tuning.folder)
+    detection = make_detection(**{name: value for name, value in change.items() if name != "limit_bytes"})
+    settings = {name: value for name, value in change.items() if name == "limit_bytes"}
+    with pytest.raises(UsageError, match=f"another problem.*{words}.*--study NAME"):
+        make_again(detection=detection, **settings).run()
+    assert contents(tuning.folder) == before
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SCRIPT_ERROR, Outcome.TIMEOUT, Outcome.DIVERGED])
+def test_a_script_that_fails_by_itself_ends_the_tuning(make_tuning, make_measurement, outcome):
+    """What fails without recompute is the script's own failure, told with its reason, its trace and where to look."""
+    tuning = make_tuning()
+    trace = ("train.py, line 7", "ValueError: no data")
+    tuning.bench.broken[Config()] = make_measurement(outcome, message="it has no data", trace=trace)
+    with pytest.raises(ScriptError, match=r"(?s)without any recompute.*no data.*line 7.*ValueError.*01\.log"):
+        tuning.run()
+    assert kept(tuning) == []
+
+
+def test_a_baseline_out_of_memory_is_what_tuning_is_for(make_tuning, make_bench):
+    """Where the batch does not run without recompute a config is found all the same, without a relative figure."""
+    result = make_tuning(make_bench(oom_bytes=650 * MIB)).run()
+    assert result.baseline.outcome is Outcome.OOM
+    assert result.baseline.peak_bytes is None
+    assert result.best.peak_bytes <= 600 * MIB
+    assert result.best.relative_throughput is None
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.OOM])
+def test_a_config_that_breaks_is_one_trial_among_others(finished, make_tuning, make_measurement, outcome):
+    """A config that fails where none should is kept with its outcome, and another one is found."""
+    _, undisturbed = finished
+    tuning = make_tuning()
+    tuning.bench.broken[undisturbed.best.config] = make_measurement(outcome)
+    result = tuning.run()
+    outcomes = {trial.config: trial.measurement.outcome for trial in kept(tuning)}
+    assert outcomes[undisturbed.best.config] is outcome
+    assert result.best.config != undisturbed.best.config
+    assert result.best.peak_bytes <= 600 * MIB
+
+
+def test_more_trials_go_on(make_tuning):
+    """A search that ended for want of trials goes on when there are more, and tries nothing twice."""
+    first = make_tuning(max_trials=4)
+    result = first.run()
+    assert (result.trials, result.search_end) == (4, SearchEnd.TRIALS)
+    same = make_tuning(max_trials=4)
+    assert same.run() == result
+    assert same.bench.measured == []
+    more = make_tuning(max_trials=7)
+    assert more.run().trials == 7
+    assert len(set(first.tried + more.tried)) == 7
+
+
+def test_fewer_trials_than_there_are_answer_at_once(finished, make_again):
+    """Lowering the number of trials takes nothing away from a finished study."""
+    _, result = finished
+    again = make_again(max_trials=1)
+    assert again.run() == result
+    assert again.bench.measured == []
+
+
+def test_more_time_goes_on(make_tuning, make_bench, monkeypatch):
+    """A search that ended for want of time says so, and goes on in the next session."""
+    bench = make_bench()
+    monkeypatch.setattr("autorecompute.tuning.tuner.time.monotonic", lambda: 10.0 * len(bench.measured))
+    first = make_tuning(bench, timeout_seconds=60.0)
+    result = first.run()
+    monkeypatch.undo()
+    assert result.search_end is SearchEnd.TIME
+    more = make_tuning()
+    assert more.run().search_end is SearchEnd.NOTHING_LEFT
+    assert more.tried
+    assert not set(more.tried) & set(first.tried)
+
+
+def test_a_batch_that_fits_needs_no_recompute(make_tuning):
+    """Where the baseline fits, the answer is to set nothing, and little is measured for it."""
+    tuning = make_tuning(limit_bytes=1000 * MIB)
+    result = tuning.run()
+    assert result.verdict is Verdict.NOT_NEEDED
+    assert (result.best.config, result.best.environment) == (Config(), {})
+    assert result.best.confirmed
+    assert result.rival is None
+
+
+def test_without_a_limit_most_of_the_device_may_be_used(make_tuning):
+    """A limit that nobody gave is a share of the device's memory, and less than all of it."""
+    result = make_tuning(limit_bytes=None).run()
+    assert 0.8 * result.device.total_bytes < result.best.limit_bytes < result.device.total_bytes
+
+
+def test_where_a_smaller_batch_is_faster_recompute_does_not_pay(make_tuning, make_bench):
+    """Where a step's time is all per sample, the rival wins; the config that fits is still told."""
+    result = make_tuning(make_bench(step_seconds=0.0)).run()
+    assert result.verdict is Verdict.DOES_NOT_PAY
+    assert result.rival.batch < 32
+    assert result.rival.samples_per_second > result.best.samples_per_second
+    assert result.best.confirmed
+
+
+def test_where_nothing_fits_the_study_keeps_that_answer(make_tuning):
+    """No config below the limit is an error with its own exit code, told again without measuring."""
+    first, second = (make_tuning(limit_bytes=200 * MIB, max_trials=8) for _ in range(2))
+    for tuning in (first, second):
+        with pytest.raises(NothingFitsError, match=r"No config holds 200 MiB.*Try --memory-limit"):
+            tuning.run()
+    assert second.bench.measured == []
+    assert first.folder.result().verdict is Verdict.NO_FIT
+    assert first.folder.result().best is None
+
+
+def test_a_device_that_another_tuning_measures_on_is_waited_for(make_tuning, monkeypatch):
+    """Nothing is measured while the device is held, and the watcher is told why nothing happens."""
+    tuning = make_tuning(max_trials=2)
+    measured_before = []
+    with lock_file(tuning.bench.detection.device).open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def release(text):
+            if "waiting for the device" in text:
+                measured_before.extend(tuning.bench.measured or ["nothing"])
+                fcntl.flock(other, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(tuning.watcher, "note", release)
+        tuning.run()
+    assert measured_before == ["nothing"]
+    assert tuning.tried
+
+
+def test_a_model_above_the_limit_is_not_measured(make_tuning):
+    """Where the model alone exceeds the limit, nothing is tried, and the sentence says that no recompute can help."""
+    tuning = make_tuning(limit_bytes=50 * MIB)
+    with pytest.raises(NothingFitsError, match=r"holds 100 MiB before its first step.*--memory-limit"):
+        tuning.run()
+    assert tuning.bench.measured == []
+
+
+def test_a_winner_that_fails_its_confirmation_gives_way(finished, make_tuning):
+    """A config whose whole process exceeds the limit is passed over for the next, and that is told."""
+    _, undisturbed = finished
+    tuning = make_tuning()
+    tuning.bench.life_bytes[undisturbed.best.config] = 300 * MIB
+    result = tuning.run()
+    assert result.best.config != undisturbed.best.config
+    assert result.best.confirmed
+    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert any("not confirmed" in note for note in tuning.watcher.notes)
+
+
+def test_a_winner_was_checked_for_its_gradients(finished):
+    """What is recommended trains as without recompute, and the answer says over how many steps that was seen."""
+    tuning, result = finished
+    assert result.best.config in tuning.bench.checked
+    assert (result.best.gradients.agrees, result.best.gradients.steps) == (True, 3)
+
+
+def test_a_winner_with_wrong_gradients_gives_way_and_its_plan_is_named(finished, make_tuning):
+    """A config that trains something else is never recommended, however fast, and its culprit is told."""
+    _, undisturbed = finished
+    tuning = make_tuning()
+    culprit = tuning.bench.detection.space.plans[1]
+    assert undisturbed.best.config.has(culprit)
+    tuning.bench.wrong = (culprit,)
+    best = tuning.run().best
+    assert not best.config.has(culprit)
+    assert best.peak_bytes <= 600 * MIB
+    (note, *_) = [note for note in tuning.watcher.notes if note.startswith("wrong_gradient")]
+    assert f"by {culprit.name}" in note
+    assert not any(config.has(culprit) for config, _ in tuning.bench.watched)
+
+
+def test_where_all_gradients_are_wrong_memory_is_not_blamed(make_tuning):
+    """When every config that fits trains something else, the sentence says that, and suggests no other limit."""
+    tuning = make_tuning()
+    tuning.bench.wrong = tuning.bench.detection.space.plans
+    with pytest.raises(NothingFitsError, match="gradients") as caught:
+        tuning.run()
+    assert "--memory-limit" not in str(caught.value)
+
+
+def test_no_recompute_needs_no_check(make_tuning):
+    """Where the answer is to set nothing, there is nothing to compare."""
+    tuning = make_tuning(limit_bytes=1000 * MIB)
+    assert tuning.run().best.gradients is None
+    assert tuning.bench.checked == []
+
+
+def test_warnings_of_the_script_are_told_once_and_kept(make_tuning):
+    """What a script does that recompute does not bear is a note and part of the answer, once for all trials."""
+    tuning = make_tuning(max_trials=4)
+    tuning.bench.warnings = ("train.py:7 calls the model without a backward",)
+    assert tuning.run().warnings == tuning.bench.warnings
+    assert sum("train.py:7" in note for note in tuning.watcher.notes) == 1
+
+
+def test_a_baseline_that_fails_its_confirmation_makes_room_for_recompute(make_tuning):
+    """A baseline that fits in its steps and not in its whole process is no answer, and configs that fit are found."""
+    tuning = make_tuning(limit_bytes=920 * MIB)
+    tuning.bench.life_bytes[Config()] = 50 * MIB
+    result = tuning.run()
+    assert not result.best.config.is_none
+    assert result.best.peak_bytes <= 920 * MIB

@@ -1,0 +1,137 @@
+"""A training script on a card that exists on paper, followed by the agent with the real CUDA meter."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.measurement import Device, Outcome
+from autorecompute.plans import Config
+from autorecompute.testing import FakeCard, FakeCuda, FakeNvml
+from autorecompute.units import GIB, MIB
+from autorecompute.worker.agent import Agent
+from autorecompute.worker.protocol import Beat, Order, Settings
+
+BATCH = 8
+ORDER = Order(config=Config(), warmup=1, steps=2)
+MODEL = 2 * GIB
+POWER_CAP, IDLE = 0x004, 0x001
+
+
+class Loss:
+    """A scalar on the card: whoever reads it waits until the card is idle."""
+
+    def __init__(self, card):
+        self.card = card
+
+    def __float__(self):
+        self.card.clock_reasons = IDLE
+        return 1.0
+
+
+class Training:
+    """The script, its backend and its controller, with 2 GiB of weights on the card before the session exists."""
+
+    def __init__(self, make_detection, **settings):
+        self.card = FakeCard(total_bytes=40 * GIB)
+        self.cuda = FakeCuda(self.card)
+        self.cuda.allocate(MODEL)
+        self.detection = make_detection(device=Device(kind="cuda", name=self.card.name, total_bytes=40 * GIB))
+        self.agent = Agent(self, self, Settings(address="", target_batch=BATCH, **settings))
+        self.sent = []
+
+    def train(self, steps, *, activations, growth=0):
+        """Creates the session, then trains; activations may grow by so much with each step."""
+        self.agent.on_session(lambda: self.detection)
+        for step in range(steps):
+            self.agent.on_forward(BATCH, None)
+            block = self.cuda.allocate(activations + step * growth)
+            self.card.clock_reasons = POWER_CAP
+            self.agent.on_loss(Loss(self.card))
+            self.cuda.free(block)
+            self.agent.on_step()
+
+    def send(self, message):
+        """The channel: what the controller hears."""
+        self.sent += [] if isinstance(message, Beat) else [message]
+
+    def receive_order(self):
+        """The channel: the same order again and again."""
+        return ORDER
+
+    def switch(self, config):
+        """The backend: another config."""
+
+    def end_step(self):
+        """The backend: nothing to warn of."""
+        return ()
+
+
+@pytest.fixture
+def make_training(make_detection):
+    """Makes a training whose agent has the given settings."""
+    installed = []
+
+    def make(**settings):
+        training = Training(make_detection, **settings)
+        for stand_in in (FakeNvml(training.card), training.cuda):
+            context = stand_in.installed()
+            context.__enter__()
+            installed.append(context)
+        return training
+
+    yield make
+    for context in reversed(installed):
+        context.__exit__(None, None, None)
+
+
+def test_the_detection_tells_what_lies_outside_of_the_allocator(make_training):
+    """Beside what the script holds at rest, so that the controller can choose a limit."""
+    training = make_training()
+    training.card.processes[1] = 3 * GIB
+    training.train(0, activations=0)
+    assert training.sent[0].resting_bytes == MODEL
+    assert training.sent[0].outside_bytes == 3 * GIB + 400 * MIB
+
+
+def test_a_trial_is_held_to_the_limit(make_training):
+    """On a larger card, a config runs out of memory where it would on the smaller one."""
+    training = make_training(limit_bytes=8 * GIB)
+    with pytest.raises(training.cuda.OutOfMemoryError):
+        training.train(4, activations=7 * GIB)
+
+
+def test_a_watched_run_is_held_to_the_limit_too(make_training):
+    """What is confirmed has to fit the card that is played."""
+    training = make_training(limit_bytes=8 * GIB, watch=ORDER)
+    with pytest.raises(training.cuda.OutOfMemoryError):
+        training.train(4, activations=7 * GIB)
+
+
+def test_without_a_limit_the_whole_card_is_there(make_training):
+    """Nothing is enforced that was not asked for."""
+    training = make_training()
+    training.train(4, activations=30 * GIB)
+    assert training.sent[1].outcome is Outcome.OK
+    assert training.sent[1].peak_bytes == 32 * GIB
+
+
+@pytest.mark.parametrize("settings", [{}, {"watch": ORDER}])
+def test_a_card_at_work_is_seen_at_work(make_training, settings):
+    """It is looked at before the loss is fetched: then it would be idle, and nothing would hold its clocks down."""
+    training = make_training(**settings)
+    training.train(4, activations=GIB)
+    assert training.sent[-1].marks == ("power cap",)
+    assert training.sent[-1].retries == 0
+
+
+def test_other_processes_and_retries_are_marked(make_training):
+    """A measurement that is kept says what disturbed it; what came before its timed steps is not held against it."""
+    training = make_training(limit_bytes=8 * GIB)
+    training.card.processes[1] = 5 * GIB
+    training.train(4, activations=5 * GIB, growth=MIB)
+    assert training.sent[1].retries == 2
+    assert training.sent[1].marks == (
+        "power cap",
+        "2 allocator retries: fits but thrashes",
+        "5.00 GiB of other processes on the card",
+    )

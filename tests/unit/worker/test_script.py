@@ -1,0 +1,94 @@
+"""The user's script as it runs inside a worker, beside Python's own way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from autorecompute.worker.script import TRACE_LINES, last_lines, run_as_main
+
+TELL = """
+import json, sys
+import sibling
+
+class Thing:
+    pass
+
+print(json.dumps({
+    "argv": sys.argv, "name": __name__, "path": sys.path[0], "sibling": sibling.__file__, "file": __file__,
+    "module": Thing.__module__, "is main": sys.modules["__main__"].Thing is Thing,
+}))
+"""
+RUN = ["-c", "import sys; from autorecompute.worker.script import run_as_main; run_as_main(sys.argv[1], sys.argv[2:])"]
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with a script, the module beside it, and a link to the script from elsewhere."""
+    folder = tmp_path / "project" / "src"
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(TELL)
+    (folder / "sibling.py").write_text("")
+    (tmp_path / "project" / "link.py").symlink_to(folder / "train.py")
+    return tmp_path / "project"
+
+
+def tell(how, script, folder):
+    """What the script says of itself."""
+    command = [sys.executable, *how, str(script), "--epochs", "1", "two words"]
+    return json.loads(subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.parametrize("script", ["src/train.py", "./src/train.py", "link.py"])
+@pytest.mark.parametrize("what", ["argv", "name", "path", "sibling", "file", "module", "is main"])
+def test_a_script_sees_what_python_would_show_it(project, script, what):
+    """Arguments, name, module path and neighbours are those of ``python SCRIPT``, through a link too."""
+    assert tell(RUN, script, project)[what] == tell([], script, project)[what]
+
+
+def test_a_script_is_found_by_its_whole_path(project, tmp_path):
+    """A script can be run from another folder."""
+    script = project / "src" / "train.py"
+    assert tell(RUN, script, tmp_path) == tell([], script, tmp_path)
+
+
+@pytest.fixture
+def trace_of(tmp_path, monkeypatch):
+    """The trace of a script that fails."""
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def trace_of(program):
+        script = tmp_path / "train.py"
+        script.write_text(program)
+        with pytest.raises(BaseException) as caught:  # noqa: PT011  (whatever the script raises)
+            run_as_main(str(script), [])
+        return last_lines(caught.value, str(script))
+
+    return trace_of
+
+
+def test_a_trace_begins_in_the_script(trace_of):
+    """Neither the worker's nor runpy's frames stand before the user's own."""
+    lines = trace_of("def train():\n    raise ValueError('no data')\n\ntrain()\n")
+    assert lines[-1] == "ValueError: no data"
+    assert 'train.py", line 4, in <module>' in lines[1]
+    assert 'train.py", line 2, in train' in lines[3]
+    assert not any("runpy" in line or "script.py" in line for line in lines)
+
+
+def test_a_long_trace_keeps_its_end(trace_of):
+    """Of a deep failure the last lines are kept, the error among them."""
+    lines = trace_of("import json\n\ndef f(n):\n    return n and f(n - 1) or json.loads('{')\n\nf(30)\n")
+    assert len(lines) == TRACE_LINES
+    assert lines[-1].startswith("json.decoder.JSONDecodeError")
+
+
+def test_a_script_that_cannot_be_read_has_a_trace_too(trace_of):
+    """A syntax error, which has no frame in the script, still names its line."""
+    lines = trace_of("print('hello'\n")
+    assert lines[-1].startswith("SyntaxError")
+    assert any('train.py", line 1' in line for line in lines)

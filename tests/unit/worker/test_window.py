@@ -1,0 +1,206 @@
+"""The steps in which one config is measured, on a meter and a clock that the test moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.measurement import Outcome
+from autorecompute.meters import Reading
+from autorecompute.plans import Config
+from autorecompute.worker import window
+from autorecompute.worker.protocol import Order
+from autorecompute.worker.window import Window
+
+
+class Clock:
+    """Time that passes when the test says so."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        """The time."""
+        return self.now
+
+
+class Device:
+    """A meter whose device holds memory and works behind the process's back."""
+
+    def __init__(self, clock):
+        self.clock, self.pending_seconds = clock, 0.0
+        self.held_bytes = self.peak_bytes = 0
+        self.releases = 0
+
+    def hold(self, number_of_bytes):
+        """Allocates, or frees, up to so many bytes."""
+        self.held_bytes = number_of_bytes
+        self.peak_bytes = max(self.peak_bytes, number_of_bytes)
+
+    def release(self):
+        """Half of what is held turns out to be free."""
+        self.releases += 1
+        self.held_bytes //= 2
+
+    def reset(self):
+        """Forgets the peak."""
+        self.peak_bytes = self.held_bytes
+
+    def read(self):
+        """The peak."""
+        return Reading(peak_bytes=self.peak_bytes, allocated_bytes=self.held_bytes)
+
+    def synchronize(self):
+        """Lets the device finish."""
+        self.clock.now += self.pending_seconds
+        self.pending_seconds = 0.0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock that the window reads."""
+    clock = Clock()
+    monkeypatch.setattr(window, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def device(clock):
+    """The device."""
+    return Device(clock)
+
+
+@pytest.fixture
+def begin(device):
+    """Begins a window."""
+    return lambda warmup=2, steps=3, **options: Window(
+        device, Order(config=Config(), warmup=warmup, steps=steps), **options
+    )
+
+
+def run(window, clock, count, *, seconds=1.0, **step):
+    """Steps that take so long each."""
+    for _ in range(count):
+        clock.now += seconds
+        window.end_step(**{"samples": 8, "loss": 1.0, **step})
+
+
+def test_only_timed_steps_count(begin, clock):
+    """Warm-up steps are timed apart, and the window is complete with its last timed step and not before."""
+    measured = begin(warmup=2, steps=3)
+    run(measured, clock, 2, seconds=9)
+    run(measured, clock, 2, seconds=0.5)
+    assert not measured.is_complete
+    run(measured, clock, 1, seconds=0.25)
+    assert measured.is_complete
+    result = measured.measurement(8)
+    assert (result.step_seconds, result.warmup_seconds) == ((0.5, 0.5, 0.25), 18)
+    assert (result.outcome, result.samples, result.batch, len(result.losses)) == (Outcome.OK, 8, 8, 3)
+
+
+def test_a_step_ends_when_the_device_has_done_its_work(begin, clock, device):
+    """Work that the device still has to do belongs to the step that asked for it."""
+    measured = begin(warmup=1, steps=1)
+    run(measured, clock, 1)
+    device.pending_seconds = 2
+    run(measured, clock, 1, seconds=1)
+    assert measured.measurement(8).step_seconds == (3,)
+
+
+def test_the_peak_is_that_of_the_timed_steps(begin, clock, device):
+    """A peak during the warm-up, such as the last config's, is forgotten."""
+    measured = begin(warmup=2, steps=1)
+    device.hold(1000)
+    run(measured, clock, 2)
+    device.hold(600)
+    run(measured, clock, 1)
+    device.hold(10)
+    assert measured.measurement(8).peak_bytes == 600
+
+
+@pytest.mark.parametrize("warmup", [1, 3])
+def test_memory_is_released_once_and_before_the_peak_is_reset(begin, clock, device, warmup):
+    """What the last step before the swap still held is given back after the first step, so it is not in the peak."""
+    measured = begin(warmup=warmup, steps=2)
+    device.hold(1000)
+    run(measured, clock, warmup + 2)
+    assert device.releases == 1
+    assert measured.measurement(8).peak_bytes == 500
+
+
+def test_a_whole_life_keeps_its_peak(begin, clock, device):
+    """A watched run is left alone: its peak is the highest since its birth, the warm-up included."""
+    measured = begin(warmup=2, steps=1, whole_life=True)
+    device.hold(1000)
+    run(measured, clock, 1)
+    device.hold(10)
+    run(measured, clock, 2)
+    assert (device.releases, measured.measurement(8).peak_bytes) == (0, 1000)
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
+def test_a_loss_that_is_no_number_is_told(begin, clock, loss):
+    """One infinite loss among good ones makes the outcome, which names it; the figures are kept."""
+    measured = begin(warmup=1, steps=3)
+    run(measured, clock, 2)
+    run(measured, clock, 1, loss=loss)
+    run(measured, clock, 1)
+    result = measured.measurement(8)
+    assert (result.outcome, len(result.step_seconds)) == (Outcome.DIVERGED, 3)
+    assert str(loss) in result.message
+
+
+def test_a_loss_of_the_warm_up_is_not_judged(begin, clock):
+    """A loss that starts infinite and settles during the warm-up is no divergence."""
+    measured = begin(warmup=1, steps=1)
+    run(measured, clock, 1, loss=float("nan"))
+    run(measured, clock, 1)
+    assert measured.measurement(8).outcome is Outcome.OK
+
+
+def test_a_run_without_scalar_losses_is_measured(begin, clock):
+    """Steps whose backward started from no scalar have no losses, and are no divergence."""
+    measured = begin(warmup=1, steps=2)
+    run(measured, clock, 3, loss=None)
+    assert (measured.measurement(8).outcome, measured.measurement(8).losses) == (Outcome.OK, ())
+
+
+def test_a_discarded_step_takes_its_time_with_it(begin, clock):
+    """A step that says nothing about the config neither counts nor lengthens the next one."""
+    measured = begin(warmup=1, steps=2)
+    run(measured, clock, 2, seconds=1)
+    clock.now += 7
+    measured.discard_step()
+    run(measured, clock, 1, seconds=1)
+    assert measured.is_complete
+    assert measured.measurement(8).step_seconds == (1, 1)
+
+
+def test_samples_are_those_of_a_usual_step(begin, clock):
+    """A first and a last step with fewer samples do not change what a step has."""
+    measured = begin(warmup=1, steps=5)
+    for samples in (8, 3, 8, 8, 8, 3):
+        run(measured, clock, 1, samples=samples)
+    assert measured.measurement(8).samples == 8
+
+
+def test_ranks_end_a_window_at_the_same_step(begin, clock):
+    """Where others train along, a discarded step is lost: the window ends after as many steps as was ordered."""
+    measured = begin(warmup=2, steps=3, extends_itself=False)
+    measured.discard_step()
+    run(measured, clock, 2)
+    clock.now += 9
+    measured.discard_step()
+    assert not measured.is_complete
+    run(measured, clock, 1)
+    assert measured.is_complete
+    assert measured.measurement(8).step_seconds == (1, 1)
+
+
+def test_a_window_of_lost_steps_measured_nothing(begin, clock):
+    """A rank whose batches were all wrong says so, rather than a figure of nothing."""
+    measured = begin(warmup=1, steps=2, extends_itself=False)
+    run(measured, clock, 1)
+    for _ in range(2):
+        measured.discard_step()
+    assert measured.is_complete
+    assert measured.measurement(8).outcome is Outcome.WRONG_BATCH
