@@ -47,7 +47,7 @@ test-torch26: $(TORCH26_VENV)/.installed
 $(TORCH26_VENV)/.installed:
 	$(PYTHON) -m venv $(TORCH26_VENV)
 	$(TORCH26_VENV)/bin/python -m pip install --quiet --upgrade pip
-	sed 's/^torch==.*/torch==2.6.0/' constraints.txt > $(TORCH26_VENV)/constraints.txt
+	sed -e 's/^torch==.*/torch==2.6.0/' -e 's/^sympy==.*/sympy==1.13.1/' constraints.txt > $(TORCH26_VENV)/constraints.txt
 	$(TORCH26_VENV)/bin/python -m pip install --quiet --constraint $(TORCH26_VENV)/constraints.txt ".[cpu,studies]" --group test
 	$(TORCH26_VENV)/bin/python -m pip uninstall --quiet --yes autorecompute
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m autorecompute doctor --fix
