@@ -181,6 +181,7 @@ class Detection:
         resting_bytes: Memory held before the first activation existed.
         outside_bytes: CUDA only: memory of the card in use outside of this process's allocator at that moment; ``None``
             where nobody can tell.
+        loader: Digest of the lines that made the DataLoader which was told the batch; empty where none was.
     """
 
     plans: tuple[Plan, ...]
@@ -192,6 +193,7 @@ class Detection:
     batch: int = 0
     resting_bytes: int = 0
     outside_bytes: int | None = None
+    loader: str = ""
 
     @property
     def space(self) -> Space:

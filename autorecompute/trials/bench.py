@@ -171,6 +171,7 @@ class Bench:
             address=address,
             target_batch=batch,
             override_loader=not self._job.takes_batch,
+            loader=self._detection.loader if self._detection is not None else "",
             watch=watch,
             limit_bytes=self._limit_bytes,
         )

@@ -45,12 +45,10 @@ class Agent:
         self._channel, self._backend, self._settings = channel, backend, settings
         self._is_alone = is_alone
         self._target = settings.target_batch
-        self._loader = LoaderOverride()
+        self._loader: LoaderOverride | None = None
         if settings.override_loader and settings.target_batch is not None:
+            self._loader = LoaderOverride(settings.target_batch, settings.loader)
             self._loader.install()
-            self._may_override = True
-        else:
-            self._may_override = False
         self._meter: Meter | None = None
         self._window: Window | None = None
         self._batches: list[int] = []
@@ -77,6 +75,7 @@ class Agent:
                 batch=self._target,
                 resting_bytes=meter.held_bytes(),
                 outside_bytes=meter.outside_bytes(),
+                loader=self._loader.origin if self._loader is not None else "",
             )
         )
         order = self._channel.receive_order()
@@ -95,7 +94,7 @@ class Agent:
         if self._target is None:
             self._target = batch
         # At every miss: a script may make a loader anew for each epoch.
-        if batch != self._target and self._may_override and not self._loader.apply(self._target):
+        if batch != self._target and self._loader is not None and not self._loader.apply():
             self._give_up_batch(batch)
 
     def on_loss(self, loss: Any) -> None:

@@ -84,6 +84,7 @@ class Settings:
         address: The controller's socket.
         target_batch: Samples that each forward must receive; ``None`` takes what the script gives.
         override_loader: Whether the DataLoader that feeds the model may be made to give the target batch.
+        loader: Where that DataLoader is made, as an earlier :class:`~autorecompute.measurement.Detection` told.
         watch: Measure these steps of the run as it is, without swapping anything; ``None`` to obey orders.
         limit_bytes: What the process may take of its device, where that can be enforced; ``None`` for all there is.
     """
@@ -91,6 +92,7 @@ class Settings:
     address: str
     target_batch: int | None = None
     override_loader: bool = False
+    loader: str = ""
     watch: Order | None = None
     limit_bytes: int | None = None
 

@@ -21,6 +21,7 @@ from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
+from autorecompute.units import MIB
 
 SCRIPT = Path(__file__).with_name("train.py").resolve()
 LIMIT_SHARE = 0.6
@@ -35,9 +36,11 @@ def main() -> int:
     args = parse_arguments()
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
-        costs = measure_starts(where, args.batch, args.fresh_starts)
-        resting, peak = costs["resting_bytes"], costs["peak_without_recompute_bytes"]
-        limit = int(resting + LIMIT_SHARE * (peak - resting))
+        costs = measure_starts(where, args.batch, 1 if args.limit else args.fresh_starts)
+        limit = choose_limit(costs)
+        if args.limit:
+            print(f"{limit // MIB}MiB")
+            return 0
         answer = tune(where, args.batch, limit)
         trials = show(where, answer["study"])["trials"]
         plain_peak = measure_plain_run(where, args.batch, answer["best"]["env"])
@@ -66,7 +69,14 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=32, help="target batch (default 32)")
     parser.add_argument("--fresh-starts", type=int, default=3, help="fresh processes to time (default 3)")
+    parser.add_argument("--limit", action="store_true", help="only print the memory limit that the benchmark tunes for")
     return parser.parse_args()
+
+
+def choose_limit(costs: dict[str, float]) -> int:
+    """Bytes that none of ORT's own presets can hold, and a measured config can."""
+    resting, peak = costs["resting_bytes"], costs["peak_without_recompute_bytes"]
+    return int(resting + LIMIT_SHARE * (peak - resting))
 
 
 def holds(value: float, goal: str) -> bool:

@@ -92,6 +92,17 @@ def test_a_loader_made_anew_for_each_epoch_is_told_as_well(workplace):
     assert trial["measurement"]["samples"] == 10
 
 
+def test_a_larger_batch_of_the_scripts_own_leaves_no_trace(workplace):
+    """Where the script's own batch is larger than the target, the process that confirms never sees it."""
+    tuned = workplace.tune("evaluating.py", "--target-batch", "4", "--json")
+    assert tuned.code == 0, tuned.stderr
+    first, *later = [re.findall(r"^train (\d+)$", log, re.MULTILINE) for log in workplace.study().logs]
+    assert first[0] == "8"
+    assert later
+    for batches in later:
+        assert set(batches) == {"4"}
+
+
 def test_an_evaluation_before_the_first_forward_is_not_taken_for_training(workplace):
     """A DataLoader for evaluation that is asked between a training batch and its forward keeps its batch too."""
     tuned = workplace.tune("evaluating.py", "--target-batch", "12", "--json", arguments=("--evaluate-first",))
