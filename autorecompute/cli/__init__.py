@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 
@@ -23,13 +24,19 @@ def main(argv: list[str] | None = None) -> int:
     args.rest = arguments[split + 1 :]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads, such as head, has seen enough; what Python still holds back has no reader either. As rich ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except AutorecomputeError as error:
         print(f"autorecompute: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("autorecompute: interrupted", file=sys.stderr)
         return InterruptedByUser.exit_code
+    return code
 
 
 def _join_flag_value(arguments: list[str]) -> list[str]:

@@ -140,6 +140,22 @@ class StudyFolder:
         write_atomically(folder / "output.log", output)
         write_atomically(folder / "result.json", json.dumps(codec.to_plain(trial), indent=2) + "\n")
 
+    def require_trials(self, count: int) -> None:
+        """Checks that the storage still holds all trials that were kept here.
+
+        Args:
+            count: Trials in the storage.
+
+        Raises:
+            SetupError: trials are missing there.
+        """
+        kept = sum(1 for _ in self.path.glob("trials/*/result.json"))
+        if count < kept:
+            raise SetupError(
+                f"{self.database} holds {count} trials of the {kept} that were kept: it was cut short or replaced. It "
+                "was left as it is: restore it, or begin a new study with --study NAME."
+            )
+
     def write(self, name: str, plain: object) -> None:
         """Writes a JSON file whole or not at all; a file that is there is replaced."""
         write_atomically(self.path / name, json.dumps(plain, indent=2) + "\n")

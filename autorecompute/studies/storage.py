@@ -113,7 +113,10 @@ def read_trials(database: Path, name: str) -> list[Trial]:
     if not database.is_file():
         return []
     with saying_what_fails(database):
-        return _decode(optuna.load_study(study_name=name, storage=_open(database)))
+        storage = _open(database)
+        # A tuning that was ended before its first trial leaves a database without any study.
+        is_begun = bool(storage.get_all_studies())
+        return _decode(optuna.load_study(study_name=name, storage=storage)) if is_begun else []
 
 
 @contextmanager

@@ -70,6 +70,7 @@ class Tuner:
         problem = Problem.of(detection, limit_bytes)
         self._bind(problem)
         store = TrialStore(self._folder.database, self._folder.name, detection.space, limit_bytes)
+        self._folder.require_trials(len(store.trials))
         self._progress.detected(
             detection, limit_bytes, known_trials=len(store.trials), budget=self._settings.max_trials
         )
@@ -101,7 +102,7 @@ class Tuner:
             )
         limit_bytes = problem.limit_bytes
         for _ in range(SEARCHES):
-            search_end = self._search(store, detection, limit_bytes)
+            search_end = self._search(store, detection, problem, limit_bytes)
             trials = [hold(trial, limit_bytes) for trial in store.trials]
             judgement = Judgement(self._job, self._bench, self._folder, self._settings, self._progress)
             result = judgement.decide(trials, detection, problem)
@@ -121,7 +122,7 @@ class Tuner:
             return result.trials < self._settings.max_trials
         return result.search_end is SearchEnd.TIME
 
-    def _search(self, store: TrialStore, detection: Detection, limit_bytes: int) -> SearchEnd:
+    def _search(self, store: TrialStore, detection: Detection, problem: Problem, limit_bytes: int) -> SearchEnd:
         searcher = GreedySearcher(detection.space, budget=self._settings.max_trials, limit_bytes=limit_bytes)
         failed = any(trial.config.is_none and not trial.measurement.outcome.is_measured for trial in store.trials)
         # No longer than a trial: a script may have just enough steps for one.
@@ -135,7 +136,7 @@ class Tuner:
                 return SearchEnd.TIME
             description, self._number = detection.space.describe(proposal.config), len(store.trials)
             self._progress.trial_begins(self._number, description, proposal.reason)
-            trial = self._try(proposal, description, limit_bytes, reference)
+            trial = self._try(proposal, description, problem.limit_bytes, reference)
             store.add(trial)
             self._keep(trial, detection)
             self._progress.trial_ended(trial)

@@ -160,6 +160,24 @@ def test_a_study_without_an_answer_can_be_shown(run, begin):
     assert json.loads(run("show", "bert", "--json")[1])["result"] is None
 
 
+def test_a_study_that_was_ended_before_its_first_trial_can_be_shown(run, begin):
+    """A database that was made and never written to belongs to a study without trials."""
+    begin("bert").database.touch()
+    code, out, err = run("show", "bert")
+    assert (code, err) == (0, "")
+    assert "No answer yet" in out
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_reader_that_has_seen_enough_gets_no_traceback(start, begin, options):
+    """A pipe that its reader closed ends the command without a word."""
+    begin("bert")
+    process = start("show", *options)
+    process.stdout.close()
+    assert (process.wait(timeout=60), process.stderr.read()) == (1, "")
+    process.stderr.close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_ends_everything_and_says_how_to_go_on(start, tmp_path, number):
     """Ctrl-C and SIGTERM end with code 130 and one sentence, the workers are gone and the study is kept."""

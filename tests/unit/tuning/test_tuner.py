@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from autorecompute.errors import NothingFitsError, ScriptError, UsageError
+from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd, Verdict
@@ -341,3 +341,17 @@ def test_a_baseline_that_fails_its_confirmation_makes_room_for_recompute(make_tu
     result = tuning.run()
     assert not result.best.config.is_none
     assert result.best.peak_bytes <= 920 * MIB
+    # The search for it aimed lower; what is kept was held against the limit that was asked for.
+    assert all(trial.fits == (trial.measurement.peak_bytes <= 920 * MIB) for trial in kept(tuning))
+
+
+def test_a_database_that_lost_trials_is_refused(make_root, tune_in):
+    """Where fewer trials are in the database than were kept, nothing is measured over it and nothing is answered."""
+    root = make_root()
+    tuning = tune_in(root, max_trials=3)
+    tuning.run()
+    tuning.folder.database.write_bytes(b"")
+    again = tune_in(root)
+    with pytest.raises(SetupError, match="0 trials of the 3"):
+        again.run()
+    assert again.bench.measured == []
