@@ -28,12 +28,16 @@ class Outcome(enum.StrEnum):
     """The script raised, or ended before enough steps."""
     EXPORT_ERROR = "export_error"
     """ORT could not take the model, so the script would run in plain PyTorch."""
+    FELL_BACK = "fell_back"
+    """ORTModule went on in plain PyTorch, where nothing is recomputed."""
     WRONG_BATCH = "wrong_batch"
     """The model received another batch than the target."""
     DIVERGED = "diverged"
     """The loss is no finite number."""
     WRONG_GRADIENT = "wrong_gradient"
     """The gradients differ from those without recompute."""
+    LOST = "lost"
+    """The machine, the tuner or the worker was taken away meanwhile; tried once more."""
 
     @property
     def is_measured(self) -> bool:

@@ -28,6 +28,10 @@ class Listener(Protocol):
         """
         ...
 
+    def on_fallback(self, message: str) -> None:
+        """The model is about to be trained without the training system, for the reason that the sentence gives."""
+        ...
+
 
 class Emission(Protocol):
     """How a config is switched on from outside the process; a module that imports no part of the training system."""

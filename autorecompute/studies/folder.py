@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 from autorecompute import __version__, codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.files import write_whole
+from autorecompute.measurement import Trial
 from autorecompute.result import Result
 from autorecompute.studies.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from autorecompute.measurement import Trial
-
 FORMAT = 1
 """Counts up when an older autorecompute could no longer read a study, or a newer one would misread it."""
 
 STUDIES = Path("studies")
+IN_PROGRESS = "in_progress.json"
 LONGEST_NAME = 200
 """Bytes; a file name may have 255, and drafts of files need a few."""
 
@@ -139,6 +139,21 @@ class StudyFolder:
         write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=2) + "\n")
         write_atomically(folder / "output.log", output)
         write_atomically(folder / "result.json", json.dumps(codec.to_plain(trial), indent=2) + "\n")
+
+    def begin_trial(self, unless_ended: Trial) -> None:
+        """Writes down what a trial that begins now is to be, should nobody be left to tell how it ended."""
+        self.write(IN_PROGRESS, codec.to_plain(unless_ended))
+
+    def end_trial(self) -> None:
+        """Forgets that a trial was begun."""
+        (self.path / IN_PROGRESS).unlink(missing_ok=True)
+
+    def trial_in_progress(self) -> Trial | None:
+        """The trial that was begun and never ended."""
+        if not (self.path / IN_PROGRESS).is_file():
+            return None
+        with self._saying_what_is_wrong(IN_PROGRESS):
+            return codec.from_plain(self._read(IN_PROGRESS), Trial)
 
     def require_trials(self, count: int) -> None:
         """Checks that the storage still holds all trials that were kept here.

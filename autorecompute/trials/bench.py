@@ -96,7 +96,10 @@ class Bench:
             UsageError: the batch cannot reach the model.
         """
         if self._worker is None:
-            message = self._start(lambda address: self._settings(address, self._batch), TRIAL_VARIABLES, self._batch)
+            message = self._start_trials()
+            if isinstance(message, Failed) and message.outcome is Outcome.LOST:
+                self.close()
+                message = self._start_trials()
             if not isinstance(message, Detection):
                 self._raise_start_failure(message)
             else:
@@ -175,6 +178,9 @@ class Bench:
             watch=watch,
             limit_bytes=self._limit_bytes,
         )
+
+    def _start_trials(self) -> Message:
+        return self._start(lambda address: self._settings(address, self._batch), TRIAL_VARIABLES, self._batch)
 
     def _start(self, settings: Callable[[str], Settings], variables: Mapping[str, str], batch: int | None) -> Message:
         self.starts += 1

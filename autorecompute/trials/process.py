@@ -166,6 +166,9 @@ class WorkerProcess:
             return Failed(outcome=Outcome.OOM, message="killed by the kernel, which ran out of memory")
         if code == 0:
             return Failed(outcome=Outcome.CRASH, message=f"rank {rank} is gone without a word")
+        if code == -signal.SIGKILL:
+            # No fault of its own ends a process like this: somebody, or a control group that keeps no count.
+            return Failed(outcome=Outcome.LOST, message="killed from outside")
         if code < 0:
             return Failed(outcome=Outcome.CRASH, message=f"ended by {signal.Signals(-code).name}")
         return Failed(outcome=Outcome.SCRIPT_ERROR, message=f"the script left the process with exit code {code}")

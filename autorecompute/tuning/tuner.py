@@ -18,6 +18,7 @@ from autorecompute.trials.bench import Effort
 from autorecompute.trials.lock import hold_device
 from autorecompute.tuning.judgement import Judgement, explain_no_fit
 from autorecompute.tuning.limit import choose_limit
+from autorecompute.tuning.losses import settled, surviving_loss
 from autorecompute.tuning.reference import Reference
 from autorecompute.units import format_bytes
 
@@ -77,6 +78,7 @@ class Tuner:
         result = self._folder.result()
         if result is None or self._can_go_on(result):
             with hold_device(detection.device, f"study {self._folder.path}", self._progress.note):
+                self._take_over(store, detection)
                 result = self._measure(store, detection, problem)
         if result.best is None:
             raise NothingFitsError(explain_no_fit(store.trials, detection, limit_bytes, result.unconfirmed))
@@ -92,6 +94,15 @@ class Tuner:
                 f"Study '{self._folder.name}' holds another problem: here it is {'; '.join(differences)}. "
                 "Begin a new study with --study NAME."
             )
+
+    def _take_over(self, store: TrialStore, detection: Detection) -> None:
+        """Keeps the trial that an earlier session took with it; only the one that holds the device knows it is over."""
+        lost = self._folder.trial_in_progress()
+        if lost is not None and lost.number == len(store.trials):
+            store.add(lost)
+            self._keep(lost, detection)
+            self._progress.note(f"the last session went away while it measured {lost.description}")
+        self._folder.end_trial()
 
     def _measure(self, store: TrialStore, detection: Detection, problem: Problem) -> Result:
         if detection.resting_bytes > problem.limit_bytes:
@@ -128,17 +139,18 @@ class Tuner:
         # No longer than a trial: a script may have just enough steps for one.
         effort = Effort(warmup=1, steps=min(self._settings.effort.steps, REFERENCE_STEPS))
         reference = Reference(self._bench, effort, is_known_to_fail=failed)
-        while len(store.trials) < self._settings.max_trials:
-            proposal = searcher.propose([hold(trial, limit_bytes) for trial in store.trials])
+        while len(trials := settled(store.trials)) < self._settings.max_trials:
+            proposal = searcher.propose([hold(trial, limit_bytes) for trial in trials])
             if proposal is None:
                 return SearchEnd.NOTHING_LEFT
             if not self._has_time():
                 return SearchEnd.TIME
             description, self._number = detection.space.describe(proposal.config), len(store.trials)
             self._progress.trial_begins(self._number, description, proposal.reason)
-            trial = self._try(proposal, description, problem.limit_bytes, reference)
-            store.add(trial)
-            self._keep(trial, detection)
+            with surviving_loss(self._folder, self._number, proposal, description):
+                trial = self._try(proposal, description, problem.limit_bytes, reference)
+                store.add(trial)
+                self._keep(trial, detection)
             self._progress.trial_ended(trial)
             for warning in trial.measurement.warnings:
                 self._warn(warning)
@@ -180,7 +192,8 @@ class Tuner:
         write_atomically(plans_file, emission.plans_file_text(trial.config))
 
     def _check_script(self, measurement: Measurement) -> None:
-        if not measurement.outcome.is_measured and not measurement.outcome.is_about_memory:
+        outcome = measurement.outcome
+        if not outcome.is_measured and not outcome.is_about_memory and outcome is not Outcome.LOST:
             trace = "".join(f"\n  {line}" for line in measurement.trace)
             raise ScriptError(
                 f"The script fails without any recompute. {measurement.message}{trace}\nIts output: {self._bench.log}"

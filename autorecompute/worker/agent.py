@@ -101,6 +101,10 @@ class Agent:
         """Keeps the tensor that backward starts from; it is read only if the step is timed."""
         self._loss = loss
 
+    def on_fallback(self, message: str) -> None:
+        """Ends the script: its steps would say nothing about recompute."""
+        self._fail(Outcome.FELL_BACK, f"The script goes on in plain PyTorch, where nothing is recomputed. {message}")
+
     def on_step(self) -> None:
         """Ends a training step; an optimizer that steps without a new forward belongs to the step before."""
         if not self._batches:

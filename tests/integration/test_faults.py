@@ -88,3 +88,12 @@ def test_a_model_that_ort_cannot_train(workplace, operator, name):
     assert name in sentence
     assert "ORTModule cannot take this model" in sentence
     assert len(sentence) < 400, "a sentence, not a page of C++"
+
+
+def test_a_script_that_insists_on_falling_back(workplace):
+    """A script that chooses its own fallback policy is not measured in plain PyTorch: the operator is named."""
+    failed = workplace.tune("unexportable.py", arguments=("--operator", "lgamma", "--fall-back"))
+    assert failed.code == 5
+    sentence = failed.complaint.splitlines()[0]
+    assert "plain PyTorch, where nothing is recomputed" in sentence
+    assert "lgamma" in sentence

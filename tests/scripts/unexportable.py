@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import os
 
 import torch
 from onnxruntime.training.ortmodule import ORTModule
@@ -23,7 +24,10 @@ class Model(nn.Module):
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--operator", choices=OPERATORS, required=True)
+parser.add_argument("--fall-back", action="store_true", help="train in plain PyTorch where ORT cannot")
 args = parser.parse_args()
+if args.fall_back:
+    os.environ["ORTMODULE_FALLBACK_POLICY"] = "FALLBACK_UNSUPPORTED_ONNX_MODEL"
 
 model = ORTModule(Model(OPERATORS[args.operator]))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -70,6 +70,7 @@ class OrtModuleBackend:
             listener.on_forward(batch, functools.partial(self._check, manager, run_on_few))
             return forward(manager, *inputs, **kwargs)
 
+        _follow_fallbacks(listener)
         TrainingManager._create_execution_agent = create_and_tell  # noqa: SLF001
         TrainingManager.forward = forward_and_tell
 
@@ -104,6 +105,20 @@ class OrtModuleBackend:
         if not config.is_none:
             rebuild(manager, config, self._folder)
         self._config = config
+
+
+def _follow_fallbacks(listener: Listener) -> None:
+    """Tells of each call of a model that ORTModule hands back to PyTorch: a script may insist on that."""
+    from onnxruntime.training.ortmodule._fallback import _FallbackManager
+
+    fall_back = _FallbackManager.fallback
+
+    @functools.wraps(fall_back)
+    def tell_and_fall_back(fallback_manager: Any, *inputs: Any, **kwargs: Any) -> Any:
+        listener.on_fallback(failures.classify(fallback_manager._exception)[1])  # noqa: SLF001
+        return fall_back(fallback_manager, *inputs, **kwargs)
+
+    _FallbackManager.fallback = tell_and_fall_back
 
 
 def rebuild(manager: Any, config: Config, folder: Path) -> None:

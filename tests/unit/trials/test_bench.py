@@ -58,7 +58,7 @@ def test_detecting_twice_starts_once(make_bench, make_detection):
 @pytest.mark.parametrize(
     ("end", "outcome", "words"),
     [
-        ("order signal:SIGKILL", Outcome.CRASH, "SIGKILL"),
+        ("order signal:SIGKILL", Outcome.LOST, "from outside"),
         ("order signal:SIGSEGV", Outcome.CRASH, "SIGSEGV"),
         ("order failed:oom:no_room", Outcome.OOM, "no_room"),
         ("order failed:wrong_batch:a_batch_of_3", Outcome.WRONG_BATCH, "a_batch_of_3"),
@@ -182,7 +182,7 @@ def test_a_watched_run_is_the_users_own(make_bench, monkeypatch, is_gone):
 
 @pytest.mark.parametrize(
     ("actions", "outcome"),
-    [("signal:SIGKILL", Outcome.CRASH), ("ended:3:0", Outcome.SCRIPT_ERROR), ("failed:oom:no", Outcome.OOM)],
+    [("signal:SIGSEGV", Outcome.CRASH), ("ended:3:0", Outcome.SCRIPT_ERROR), ("failed:oom:no", Outcome.OOM)],
 )
 def test_a_watched_run_that_fails_is_a_measurement_too(make_bench, actions, outcome):
     """A confirmation that breaks says how, and the bench goes on."""

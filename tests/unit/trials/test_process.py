@@ -83,7 +83,7 @@ def test_a_worker_speaks_and_obeys(start):
 @pytest.mark.parametrize(
     ("end", "outcome", "words"),
     [
-        ("signal:SIGKILL", Outcome.CRASH, "SIGKILL"),
+        ("signal:SIGKILL", Outcome.LOST, "from outside"),
         ("signal:SIGSEGV", Outcome.CRASH, "SIGSEGV"),
         ("signal:SIGABRT", Outcome.CRASH, "SIGABRT"),
         ("exit:7", Outcome.SCRIPT_ERROR, "exit code 7"),
@@ -111,7 +111,7 @@ def test_last_words_count_more_than_the_death(start):
     """What a worker said before it was killed is its answer."""
     worker = start("failed:export_error:no signal:SIGKILL")
     assert worker.receive(LONG).outcome is Outcome.EXPORT_ERROR
-    assert worker.receive(LONG).outcome is Outcome.CRASH
+    assert worker.receive(LONG).outcome is Outcome.LOST
 
 
 @pytest.mark.parametrize("actions", ["signal:SIGKILL", "detect order exit:1"])

@@ -1,0 +1,57 @@
+"""What a later session makes of trials that a machine took with it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from autorecompute.errors import NothingFitsError
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.tuning.losses import settled
+
+FIRST, SECOND = Config.from_rows(["Gelu+:1:-1"]), Config.from_rows(["Add+:1:-1"])
+
+
+@pytest.mark.parametrize(
+    ("ends", "numbers"),
+    [
+        ([(FIRST, "ok"), (SECOND, "lost")], [0]),
+        ([(FIRST, "lost"), (SECOND, "ok"), (FIRST, "over_limit")], [1, 2]),
+        ([(FIRST, "lost"), (SECOND, "lost"), (FIRST, "lost")], [2]),
+    ],
+    ids=["lost once", "measured later", "lost twice"],
+)
+def test_a_config_is_tried_again_until_it_was_lost_twice(make_trial, ends, numbers):
+    """A lost trial does not count for the search, unless its config was lost before; then it counts once."""
+    trials = [
+        make_trial(config, number=number, outcome=Outcome(outcome)) for number, (config, outcome) in enumerate(ends)
+    ]
+    assert [trial.number for trial in settled(trials)] == numbers
+
+
+def test_only_a_trial_that_nobody_ended_is_left(make_tuning):
+    """A trial in progress is written down, and forgotten however its tuner leaves it alive."""
+    tuning = make_tuning(max_trials=3)
+    tuning.bench.interrupt_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        tuning.run()
+    assert tuning.folder.trial_in_progress() is None
+
+
+def test_what_an_earlier_session_took_with_it_is_kept_as_lost(make_tuning, make_trial):
+    """A session that finds a trial in progress keeps it as lost, says so, and measures its config after all."""
+    tuning = make_tuning(max_trials=3)
+    tuning.bench.interrupt_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        tuning.run()
+    again = make_tuning(max_trials=3)
+    first = Config.of(again.bench.detection.space.plans[:2])
+    number = len(list(again.folder.path.glob("trials/*")))
+    again.folder.begin_trial(make_trial(first, number=number, outcome=Outcome.LOST))
+    with contextlib.suppress(NothingFitsError):
+        again.run()
+    assert any("went away" in note for note in again.watcher.notes)
+    assert (again.folder.trial(number) / "result.json").is_file()
+    assert len(list(again.folder.path.glob("trials/*/result.json"))) == 4
