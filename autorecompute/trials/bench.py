@@ -118,6 +118,8 @@ class Bench:
             message = self._ask(Order(config=config, warmup=effort.warmup, steps=effort.steps))
             if isinstance(message, Measurement):
                 self._note_pace(message)
+                if not message.outcome.is_measured:
+                    self.close()  # a loss that is no number stays one, whatever is recomputed next
                 return message
             has_measured = self._has_measured
             self.close()

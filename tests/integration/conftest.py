@@ -185,6 +185,12 @@ def temporary():
         yield folder
 
 
+@pytest.fixture(scope="session")
+def scripts():
+    """The folder of training scripts."""
+    return SCRIPTS
+
+
 @pytest.fixture
 def workplace(tmp_path, temporary):
     """An empty working directory."""

@@ -3,7 +3,10 @@
 import argparse
 import itertools
 import os
+import resource
 import signal
+import time
+from pathlib import Path
 
 import torch
 from onnxruntime.training.ortmodule import ORTModule
@@ -25,8 +28,28 @@ def diverge():
             parameter.fill_(float("nan"))
 
 
+def leave_no_memory():
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**20,) * 2)
+
+
+def exhaust_torch():
+    leave_no_memory()
+    torch.empty(2**30)
+
+
+def exhaust_ort():
+    leave_no_memory()
+    model(torch.randn(2**18, FEATURES))
+
+
 FAULTS = {
     "raise": fail,
+    "exhaust-torch": exhaust_torch,
+    "exhaust-ort": exhaust_ort,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "shrink": lambda: batches.__setitem__(slice(None), [3]),
+    "crawl": lambda: (batches.extend([3, 3, 3, 3]), pauses.append(0.7)),
     "exit": lambda: os._exit(3),
     "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "diverge": diverge,
@@ -40,8 +63,10 @@ args = parser.parse_args()
 
 model = ORTModule(Classifier())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+batches, pauses = [4], [0.0]
 for step in itertools.count(1):
-    loss = model(torch.randn(4, FEATURES)).square().mean()
+    time.sleep(pauses[-1])
+    loss = model(torch.randn(batches[step % len(batches)], FEATURES)).square().mean()
     if step == args.at_step:
         print("step", step, "breaks")
         FAULTS[args.fault]()
