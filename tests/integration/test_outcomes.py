@@ -1,0 +1,64 @@
+"""Each outcome of a trial, caused for real on a script that trains."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.trials import Bench, Job, bench
+from autorecompute.trials.bench import Effort
+
+EFFORT = Effort(warmup=1, steps=2)
+FAULTY_STEP = "6"
+"""The first measurement takes four steps, so this one lies in the second."""
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch, scripts):
+    """Starts a script on a bench that is soon impatient, and measures it once without a fault."""
+    monkeypatch.setattr(bench, "LEAST_STALL_SECONDS", 1.0)
+    monkeypatch.setattr(bench, "SLOWDOWN", 0.0)
+    with contextlib.ExitStack() as stack:
+
+        def begin(script, *arguments):
+            job = Job(script=scripts / script, arguments=arguments)
+            started = stack.enter_context(Bench(job, None, tmp_path, emission_of(ORTMODULE).MEMORY_VARIABLES))
+            assert started.measure(Config(), EFFORT).outcome is Outcome.OK
+            return started
+
+        yield begin
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "words"),
+    [
+        ("exhaust-torch", Outcome.OOM, "out of memory"),
+        ("exhaust-ort", Outcome.OOM, "out of memory"),
+        ("crawl", Outcome.TIMEOUT, "not done within"),
+        ("hang", Outcome.HANG, "no step for 1 s"),
+        ("segfault", Outcome.CRASH, "SIGSEGV"),
+        ("raise", Outcome.SCRIPT_ERROR, "sample 17 cannot be read"),
+        ("shrink", Outcome.WRONG_BATCH, "a batch of 3, not 4"),
+        ("diverge", Outcome.DIVERGED, "nan"),
+        ("kill", Outcome.LOST, "from outside"),
+    ],
+)
+def test_a_trial_that_breaks_is_called_by_its_name(begin, fault, outcome, words):
+    """A fault in a trial gives its outcome and its reason, and the next trial is measured on a new worker."""
+    broken = begin("breaking.py", "--fault", fault, "--at-step", FAULTY_STEP)
+    measurement = broken.measure(Config(), EFFORT)
+    assert measurement.outcome is outcome
+    assert words in measurement.message
+    assert broken.measure(Config(), EFFORT).outcome is Outcome.OK
+    assert broken.starts == 2
+
+
+def test_a_hang_shows_where(begin):
+    """The log of a script that hangs ends with the stack of what hangs."""
+    broken = begin("breaking.py", "--fault", "hang", "--at-step", FAULTY_STEP)
+    broken.measure(Config(), EFFORT)
+    assert "breaking.py" in broken.log.read_text().split("most recent call first")[-1]
