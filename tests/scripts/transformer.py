@@ -14,6 +14,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--bs", type=int, default=4)
 parser.add_argument("--steps", type=int, default=100_000)
 parser.add_argument("--dropout", type=float, default=0.0)
+parser.add_argument("--forget", action="store_true", help="call the model once more in each step, for nothing")
 args = parser.parse_args()
 
 torch.manual_seed(0)
@@ -26,6 +27,8 @@ while step < args.steps:
     for inputs, labels in loader:
         loss = cross_entropy(model(inputs), labels)
         loss.backward()
+        if args.forget:
+            model(inputs)
         optimizer.step()
         optimizer.zero_grad()
         step += 1

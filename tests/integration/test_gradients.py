@@ -1,0 +1,62 @@
+"""Gradients with recompute beside those without, on ORT's own kernels."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.backends.ortmodule.gradients import TOLERANCES
+from autorecompute.plans import Config
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.bench import Effort
+
+EFFORT = Effort(warmup=1, steps=2)
+
+
+@pytest.fixture(scope="module")
+def checks(make_workplace):
+    """The largest difference of each plan of a transformer, and of all of them, with its masks in and out of step."""
+    trained = make_workplace("gradients").train("checked_gradients.py")
+    assert trained.code == 0, trained.stderr
+    return [json.loads(line) for line in trained.stdout.splitlines() if line.startswith("{")]
+
+
+def test_recompute_gives_the_same_bits(checks):
+    """On the CPU each plan, and all of them together, give every gradient bit for bit, Dropout masks included."""
+    assert len(checks) > 3
+    assert {check["worst"] for check in checks} == {0.0}
+
+
+def test_masks_out_of_step_are_seen(checks):
+    """A recomputed Dropout whose mask is another than its forward's is far beyond any tolerance."""
+    dropouts = [check for check in checks if any("Dropout" in plan for plan in check["plans"])]
+    assert dropouts
+    for check in dropouts:
+        assert check["out_of_step"] > 3 * max(TOLERANCES.values())
+
+
+@pytest.fixture(scope="module")
+def forgetful(scripts, tmp_path_factory):
+    """A script on a bench that calls its model in training mode without a backward, after some steps."""
+    job = Job(script=scripts / "transformer.py", arguments=("--dropout", "0.1", "--forget"))
+    variables = emission_of(ORTMODULE).MEMORY_VARIABLES
+    with Bench(job, None, tmp_path_factory.mktemp("forgetful"), variables) as bench:
+        yield bench
+
+
+def test_a_training_forward_without_a_backward_is_warned_about(forgetful, scripts):
+    """The warning names the line that calls the model for nothing."""
+    (warning,) = forgetful.measure(Config(), EFFORT).warnings
+    lines = (scripts / "transformer.py").read_text().splitlines()
+    line = 1 + next(number for number, text in enumerate(lines) if text.strip() == "model(inputs)")
+    assert f"transformer.py:{line}: a forward in training mode has no backward" in warning
+
+
+def test_dropout_is_not_recomputed_for_such_a_script(forgetful):
+    """A config that recomputes Dropout has wrong gradients there, whatever a clean comparison says; others do not."""
+    plans = forgetful.detect().space.plans
+    forgetful.measure(Config(), EFFORT)
+    agrees = {plan.name: forgetful.check(Config.of([plan])).agrees for plan in plans}
+    assert agrees == {plan.name: "Dropout" not in plan.name for plan in plans}
