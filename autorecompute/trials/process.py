@@ -13,7 +13,7 @@ import tempfile
 import time
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
@@ -102,27 +102,21 @@ class WorkerProcess:
         last_beat = time.monotonic()
         deadline = last_beat + timeout
         said: dict[int, Message] = {}
-        while time.monotonic() < min(deadline, last_beat + stall):
-            silent = [connection for connection, rank in self._ranks.items() if rank not in said]
-            for speaker in wait([self._listener, *silent], timeout=POLL_SECONDS):
-                if speaker is self._listener:
+        while (speakers := self._listen(said, min(deadline, last_beat + stall))) is not None:
+            for speaker in speakers:
+                if not isinstance(speaker, Connection):
                     self._welcome()
                     continue
-                assert isinstance(speaker, Connection), "only the listener is no connection"
-                message = self._read(speaker)
-                if isinstance(message, Hello):
-                    self._ranks[speaker], self._world_size = message.rank, message.world_size
-                    self._pids.append(message.pid)
-                    continue
+                message = self._hear(speaker)
                 if isinstance(message, Beat):
                     last_beat = time.monotonic()
-                    continue
-                if isinstance(message, LAST_WORDS):
+                elif isinstance(message, LAST_WORDS):
                     return message
-                said[self._ranks[speaker]] = message
+                elif message is not None:
+                    said[self._ranks[speaker]] = message
             if said and len(said) == self._world_size:
                 return merge(said)
-            if self._process.poll() is not None and not self._is_anything_unread(said):
+            if not speakers and self._process.poll() is not None and not self._listen(said, math.inf):
                 return self._describe_death()
         if time.monotonic() < deadline:
             self._write_stacks()
@@ -145,9 +139,21 @@ class WorkerProcess:
         # A rank that has not said its name yet is known by a number that none has.
         self._ranks[Connection(self._listener.accept()[0].detach())] = -1 - len(self._ranks)
 
-    def _is_anything_unread(self, said: Container[int]) -> bool:
+    def _hear(self, connection: Connection) -> Message | None:
+        message = self._read(connection)
+        if not isinstance(message, Hello):
+            return message
+        self._ranks[connection], self._world_size = message.rank, message.world_size
+        self._pids.append(message.pid)
+        return None
+
+    def _listen(self, said: Container[int], until: float) -> list[Any] | None:
+        """Who has something to say, after waiting a little; ``None`` when it is late and nobody has."""
         silent = [connection for connection, rank in self._ranks.items() if rank not in said]
-        return bool(wait([self._listener, *silent], timeout=0))
+        # Whoever was stopped and goes on is late, and hears first what was said meanwhile.
+        is_late = time.monotonic() >= until
+        speakers = wait([self._listener, *silent], timeout=0 if is_late else POLL_SECONDS)
+        return None if is_late and not speakers else speakers
 
     def _read(self, connection: Connection) -> Message:
         try:

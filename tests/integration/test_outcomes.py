@@ -18,10 +18,8 @@ FAULTY_STEP = "6"
 
 
 @pytest.fixture
-def begin(tmp_path, monkeypatch, scripts):
-    """Starts a script on a bench that is soon impatient, and measures it once without a fault."""
-    monkeypatch.setattr(bench, "LEAST_STALL_SECONDS", 1.0)
-    monkeypatch.setattr(bench, "SLOWDOWN", 0.0)
+def begin(tmp_path, scripts):
+    """Starts a script on a bench, and measures it once without a fault."""
     with contextlib.ExitStack() as stack:
 
         def begin(script, *arguments):
@@ -33,13 +31,18 @@ def begin(tmp_path, monkeypatch, scripts):
         yield begin
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    """A bench that waits for a step no longer than it must on a busy machine."""
+    monkeypatch.setattr(bench, "LEAST_STALL_SECONDS", 3.0)
+    monkeypatch.setattr(bench, "SLOWDOWN", 0.0)
+
+
 @pytest.mark.parametrize(
     ("fault", "outcome", "words"),
     [
         ("exhaust-torch", Outcome.OOM, "out of memory"),
         ("exhaust-ort", Outcome.OOM, "out of memory"),
-        ("crawl", Outcome.TIMEOUT, "not done within"),
-        ("hang", Outcome.HANG, "no step for 1 s"),
         ("segfault", Outcome.CRASH, "SIGSEGV"),
         ("raise", Outcome.SCRIPT_ERROR, "sample 17 cannot be read"),
         ("shrink", Outcome.WRONG_BATCH, "a batch of 3, not 4"),
@@ -57,6 +60,24 @@ def test_a_trial_that_breaks_is_called_by_its_name(begin, fault, outcome, words)
     assert broken.starts == 2
 
 
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("fault", "outcome", "words"),
+    [
+        ("crawl", Outcome.TIMEOUT, "not done within 9 s"),
+        ("hang", Outcome.HANG, "no step for 3 s"),
+        ("stop", Outcome.HANG, "no step for 3 s"),
+    ],
+)
+def test_a_trial_that_does_not_end_is_ended(begin, fault, outcome, words):
+    """A script that gets nowhere, stands still or is stopped is ended after a while, and its trial says which."""
+    broken = begin("breaking.py", "--fault", fault, "--at-step", FAULTY_STEP)
+    measurement = broken.measure(Config(), EFFORT)
+    assert measurement.outcome is outcome
+    assert words in measurement.message
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_hang_shows_where(begin):
     """The log of a script that hangs ends with the stack of what hangs."""
     broken = begin("breaking.py", "--fault", "hang", "--at-step", FAULTY_STEP)

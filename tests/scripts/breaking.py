@@ -49,11 +49,12 @@ FAULTS = {
     "exhaust-ort": exhaust_ort,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "shrink": lambda: batches.__setitem__(slice(None), [3]),
-    "crawl": lambda: (batches.extend([3, 3, 3, 3]), pauses.append(0.7)),
+    "crawl": lambda: (batches.__setitem__(slice(0, 0), [3] * 12), pauses.append(2.0)),
     "exit": lambda: os._exit(3),
     "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "diverge": diverge,
     "hang": signal.pause,
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
 }
 
 parser = argparse.ArgumentParser()

@@ -157,6 +157,13 @@ def test_help_brings_nothing_heavy():
     assert imported & {*TRAINING, "optuna", "sqlalchemy", "rich", "sympy", "numpy", "cattrs"} == set()
 
 
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith(("worker", "trials", "tuning"))])
+def test_no_decision_is_taken_by_a_clock_that_jumps(module):
+    """Steps, patience and timeouts are measured by clocks that nobody sets: the date is for people to read."""
+    names = {node.attr for node in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(node, ast.Attribute)}
+    assert not names & {"time", "time_ns", "now", "utcnow", "today"}
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_a_file_can_be_read_at_one_sitting(module):
     """Every file has between 1 and 300 lines."""

@@ -79,6 +79,16 @@ def test_a_worker_speaks_and_obeys(start):
     assert worker.receive(LONG).step_seconds == (0.1, 0.1)
 
 
+def test_what_was_said_is_heard_however_late(start):
+    """A tuner that was stopped beyond its patience hears what its worker said meanwhile, and calls nothing a hang."""
+    worker = start("detect measure sleep:600")
+    worker.receive(LONG)
+    worker.send(ORDER)
+    worker.send(ORDER)
+    time.sleep(1)
+    assert worker.receive(0, stall=0).step_seconds == (0.1, 0.1)
+
+
 @pytest.mark.parametrize("before", ["", "detect order"])
 @pytest.mark.parametrize(
     ("end", "outcome", "words"),
