@@ -59,6 +59,8 @@ def _describe_use(best: Best, result: Result) -> dict[str, str]:
         facts["nothing has to be set"] = "the batch trains without recompute"
     facts[f"batch {best.batch}"] = "give it to the script yourself, the variables choose only what is recomputed"
     facts["must not be set"] = ", ".join(stray_variables(best, result))
+    if result.wrap:
+        facts["start the script with"] = f"autorecompute run {shlex.quote(result.study)} -- ..., nothing else wraps it"
     if plans_file_of(best):
         facts["plans file"] = "must be readable under the same path wherever the script trains"
     facts["torch newer than 2.6"] = (
