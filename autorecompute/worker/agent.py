@@ -30,7 +30,7 @@ WRAP_BY_HAND = (
     "or let the tool wrap it: --wrap."
 )
 NOTHING_TO_WRAP = (
-    "--wrap found nothing to wrap: no module that holds the optimizer's parameters was called in training mode. "
+    "--wrap found no module that holds the optimizer's parameters and was called in training mode. "
     "Call the model itself, model(inputs), rather than a method of it."
 )
 
