@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 from autorecompute.startup import WRAP_VARIABLE
-from tests.integration.conftest import SCRIPTS
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 NEAR = 1e-4
 """Share by which losses and gradients of ORT and PyTorch may differ after a few steps."""
