@@ -111,6 +111,7 @@ class Result:
         command: The command line that was tuned.
         command_gives_batch: Whether that command gives the batch; where not, the tuner told the script's DataLoader,
             and whoever trains has to give it.
+        wrap: Whether the tool wrapped the model, so that only ``autorecompute run`` trains it this way.
     """
 
     study: str
@@ -129,3 +130,4 @@ class Result:
     versions: dict[str, str]
     command: list[str]
     command_gives_batch: bool
+    wrap: bool = False

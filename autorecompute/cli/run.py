@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autorecompute.errors import UsageError
+from autorecompute.startup import WRAP_VARIABLE, prepend_to_python_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +20,9 @@ EXAMPLES = """examples:
   autorecompute run bert -- python train.py --batch-size 32
   autorecompute run bert -- torchrun --nproc-per-node 2 train.py --batch-size 32
 
-The command gets the study's variables, AUTORECOMPUTE_BATCH_SIZE, and ORTModule adapted to the installed PyTorch. The
-batch is yours to give, as when the study was tuned. Python with -I, -S or -E is not adapted: import
-autorecompute.compat in the script there.
+The command gets the study's variables, AUTORECOMPUTE_BATCH_SIZE, and ORTModule adapted to the installed PyTorch; where
+the study was tuned with --wrap, its model is wrapped again. The batch is yours to give, as when the study was tuned.
+Python with -I, -S or -E is neither adapted nor made to wrap: import autorecompute.compat in the script there.
 """
 
 
@@ -55,25 +56,24 @@ def run(args: argparse.Namespace) -> int:
     result = load_result(args.study)
     best = require_best(result)
     require_plans_file(best, result)
-    variables, strays = variables_of(best), stray_variables(best, result)
+    variables, strays = variables_of(best, wrap=result.wrap), stray_variables(best, result)
+    strays += [] if result.wrap else [WRAP_VARIABLE]
     for change in describe_changes(os.environ, variables, strays):
         print(f"autorecompute: {change}", file=sys.stderr)
     replace_process(args.rest, training_environment(os.environ, variables, strays))
 
 
-def variables_of(best: Best) -> dict[str, str]:
-    """The config's variables, and the one that scripts may read the batch from."""
+def variables_of(best: Best, *, wrap: bool) -> dict[str, str]:
+    """The config's variables, the one that scripts may read the batch from, and the one that has the model wrapped."""
     from autorecompute.worker.protocol import BATCH_VARIABLE
 
-    return {**best.environment, BATCH_VARIABLE: str(best.batch)}
+    return {**best.environment, BATCH_VARIABLE: str(best.batch), **({WRAP_VARIABLE: "1"} if wrap else {})}
 
 
 def training_environment(
     inherited: Mapping[str, str], variables: Mapping[str, str], strays: Sequence[str]
 ) -> dict[str, str]:
     """The inherited environment with these variables, without the strays, and with ORTModule adapted."""
-    from autorecompute.startup import prepend_to_python_path
-
     kept = {name: value for name, value in inherited.items() if name not in strays}
     return {**kept, **variables, "PYTHONPATH": prepend_to_python_path(inherited.get("PYTHONPATH", ""))}
 

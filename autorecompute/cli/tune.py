@@ -52,6 +52,7 @@ def add_script_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target-batch", type=positive, metavar="N", help="samples a forward on one device")
     parser.add_argument("--batch-flag", metavar="FLAG", help="the script's flag that takes the batch")
     parser.add_argument("--launcher", default="", metavar="COMMAND", help="what starts the script instead of python")
+    parser.add_argument("--wrap", action="store_true", help="wrap the model of a script that has no ORTModule in it")
 
 
 def positive(text: str) -> int:
@@ -71,7 +72,13 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.trials.bench import Effort
     from autorecompute.tuning import TuningSettings
 
-    job = Job(script=args.script, arguments=tuple(args.rest), batch_flag=args.batch_flag, launcher=args.launcher)
+    job = Job(
+        script=args.script,
+        arguments=tuple(args.rest),
+        batch_flag=args.batch_flag,
+        launcher=args.launcher,
+        wrap=args.wrap,
+    )
     job.script_arguments(args.target_batch)
     settings = TuningSettings(
         limit_bytes=limit_bytes,
@@ -91,6 +98,7 @@ def default_name(job: Job, batch: int | None, limit_bytes: int | None) -> str:
     """A study's name, the same for the same command: ``bert_mlm-train-b32-1f3a5c``."""
     script = job.script.resolve()
     parts = [str(script), *job.arguments, job.batch_flag, job.launcher, batch, limit_bytes]
+    parts += ["--wrap"] if job.wrap else []
     tag = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:TAG_LENGTH]
     words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.stem}").strip("_-.")[:LONGEST_WORDS]
     return f"{words or 'study'}{f'-b{batch}' if batch else ''}-{tag}"

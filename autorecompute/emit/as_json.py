@@ -54,4 +54,5 @@ def _describe_origin(result: Result) -> dict[str, object]:
         "device": codec.to_plain(result.device),
         "versions": result.versions,
         "command": result.command,
+        "wrap": result.wrap,
     }

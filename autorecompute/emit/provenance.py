@@ -61,9 +61,14 @@ def _describe_use(best: Best, result: Result) -> dict[str, str]:
     facts["must not be set"] = ", ".join(stray_variables(best, result))
     if plans_file_of(best):
         facts["plans file"] = "must be readable under the same path wherever the script trains"
-    facts["torch newer than 2.6"] = (
-        "start the script with 'autorecompute run', or import autorecompute.compat in it before ORTModule"
-    )
+    if result.wrap:
+        facts["the script has no ORTModule"] = (
+            f"start it with 'autorecompute run {shlex.quote(result.study)} -- COMMAND', nothing else wraps its model"
+        )
+    else:
+        facts["torch newer than 2.6"] = (
+            "start the script with 'autorecompute run', or import autorecompute.compat in it before ORTModule"
+        )
     return facts
 
 

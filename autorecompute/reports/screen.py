@@ -125,7 +125,9 @@ def _lines_to_paste(result: Result) -> list[str]:
     if not exports:
         exports = ["# nothing to set: train without recompute"]
     start = f"autorecompute run {shlex.quote(result.study)} -- {shlex.join(result.command)}"
-    lines = ["train with it:", *(f"  {line}" for line in exports), "or:", f"  {start}"]
+    # The variables alone do nothing to a model that nobody wraps.
+    ways = [] if result.wrap else [*(f"  {line}" for line in exports), "or:"]
+    lines = ["train with it:", *ways, f"  {start}"]
     if not result.command_gives_batch:
         lines.append(f"and give the script a batch of {best.batch}: while tuning, its DataLoader was told")
     return lines

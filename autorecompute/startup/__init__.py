@@ -1,13 +1,14 @@
 """Adapts ORTModule to a current PyTorch in processes whose script says nothing about it.
 
 ``autorecompute run`` puts this folder first on ``PYTHONPATH``. Every Python process below then loads the
-``sitecustomize`` that lies here; a process that imports ORTModule is adapted at that moment, and any other notices
-nothing. Children inherit the variable, so a launcher such as torchrun passes it on. Nothing but ``sitecustomize`` may
-lie here: any other module would shadow one of the user's.
+``sitecustomize`` that lies here; a process that imports ORTModule is adapted at that moment, one that imports torch is
+made to wrap its model if the study was tuned so, and any other notices nothing. Children inherit the variable, so a
+launcher such as torchrun passes it on. Nothing but ``sitecustomize`` may lie here: any other module would shadow one of
+the user's.
 
 The environment that trains must have autorecompute installed. An interpreter that is told to ignore ``PYTHONPATH``
 (``-E``, ``-I``) or the ``site`` module (``-S``, ``-I``) is not reached: there, the script imports
-``autorecompute.compat`` itself.
+``autorecompute.compat`` and wraps its model itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import os
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+WRAP_VARIABLE = "AUTORECOMPUTE_WRAP"
+"""Set to anything, it makes ``sitecustomize`` have the model wrapped; spelt out there a second time."""
 
 
 def prepend_to_python_path(inherited: str) -> str:

@@ -9,7 +9,13 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
+TYPE_CHECKING = False  # typing's is the same, and typing is slow to load
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 ORTMODULE = "onnxruntime.training.ortmodule"
+WRAP_VARIABLE = "AUTORECOMPUTE_WRAP"
 
 
 class OrtModuleWatch:
@@ -31,6 +37,45 @@ def adapt_ortmodule() -> None:
         sys.stderr.write(
             f"autorecompute: ORTModule goes on without being adapted to this PyTorch ({error}); "
             f"install autorecompute for {sys.executable}, or import what it misses there.\n"
+        )
+
+
+class TorchWatch:
+    """An import hook that finds torch as the finders behind it do, and has models wrapped as soon as it is imported."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """What the other finders find of torch; leaves every other import to them."""
+        if fullname != "torch":
+            return None
+        finders = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        specs = (finder.find_spec(fullname, path, target) for finder in finders)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            call_after_import(spec, wrap_models)
+        return spec
+
+
+def call_after_import(spec: Any, function: Callable[[], None]) -> None:
+    """Has the function called when the module of this spec has been imported."""
+    execute = spec.loader.exec_module
+
+    def execute_and_call(module: object) -> None:
+        execute(module)
+        function()
+
+    spec.loader.exec_module = execute_and_call
+
+
+def wrap_models() -> None:
+    """Has ORTModule train the model of this process, or tells on stderr why it cannot."""
+    try:
+        from autorecompute.backends.ortmodule.wrapping import install
+
+        install()
+    except ImportError as error:
+        sys.stderr.write(
+            f"autorecompute: the model trains in plain PyTorch, as nothing can wrap it here ({error}); "
+            f"install autorecompute for {sys.executable}.\n"
         )
 
 
@@ -56,4 +101,6 @@ def _entries_behind() -> list[str]:
 
 if __name__ == "sitecustomize":
     sys.meta_path.insert(0, OrtModuleWatch())
+    if os.environ.get(WRAP_VARIABLE):
+        sys.meta_path.insert(0, TorchWatch())
     run_shadowed()

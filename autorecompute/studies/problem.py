@@ -30,6 +30,7 @@ class Problem:
         device_bytes: Its memory.
         torch: Version of torch.
         onnxruntime: Version of ONNX Runtime, which plan names depend on.
+        wrap: Whether the tool wraps the model: it then trains in ORTModule and is evaluated in PyTorch.
     """
 
     graph: str
@@ -40,10 +41,11 @@ class Problem:
     device_bytes: int
     torch: str
     onnxruntime: str
+    wrap: bool = False
 
     @classmethod
-    def of(cls, detection: Detection, limit_bytes: int) -> Self:
-        """The problem that was detected, under this limit."""
+    def of(cls, detection: Detection, limit_bytes: int, *, wrap: bool = False) -> Self:
+        """The problem that was detected, under this limit, in a script that is wrapped or not."""
         return cls(
             graph=detection.graph,
             plans=tuple(sorted(plan.key for plan in detection.plans)),
@@ -53,6 +55,7 @@ class Problem:
             device_bytes=detection.device.total_bytes,
             torch=detection.versions["torch"],
             onnxruntime=detection.versions["onnxruntime"],
+            wrap=wrap,
         )
 
     @property

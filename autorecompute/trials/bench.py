@@ -179,6 +179,7 @@ class Bench:
             loader=self._detection.loader if self._detection is not None else "",
             watch=watch,
             limit_bytes=self._limit_bytes,
+            wrap=self._job.wrap,
         )
 
     def _start_trials(self) -> Message:
@@ -232,9 +233,14 @@ class Bench:
             trace = "\n".join(f"  {line}" for line in message.trace)
             raise ScriptError(f"The script fails before it trains. {message.message}\n{trace}\nIts output: {self.log}")
         assert isinstance(message, Ended), "a worker that does not detect says why"
+        advice = (
+            "--wrap found no module that holds the optimizer's parameters and was called in training mode."
+            if self._job.wrap
+            else "Wrap the model before training: model = ORTModule(model); or let the tool wrap it: --wrap."
+        )
         raise ScriptError(
-            f"The script ended with exit code {message.exit_code} and no ORTModule was trained. Wrap the model before "
-            f"training: model = ORTModule(model). Its output: {self.log}"
+            f"The script ended with exit code {message.exit_code} and no ORTModule was trained. {advice} "
+            f"Its output: {self.log}"
         )
 
     def _describe_end(self, message: Message, effort: Effort) -> str:

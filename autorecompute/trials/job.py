@@ -23,6 +23,7 @@ class Job:
         batch_flag: A flag of the script that takes the batch.
         launcher: What stands before ``-m MODULE`` to start it, ``torchrun --nproc-per-node 1`` for instance; empty for
             this interpreter.
+        wrap: Whether the script has no ORTModule and its model is to be wrapped.
 
     Raises:
         UsageError: there is no such script, or the launcher cannot be read.
@@ -32,6 +33,7 @@ class Job:
     arguments: tuple[str, ...] = ()
     batch_flag: str | None = None
     launcher: str = ""
+    wrap: bool = False
 
     def __post_init__(self) -> None:
         if not self.script.is_file():

@@ -73,6 +73,7 @@ class Judgement:
             versions=detection.versions,
             command=self._job.plain_command(self._settings.batch),
             command_gives_batch=self._settings.batch is None or self._job.takes_batch,
+            wrap=self._job.wrap,
         )
 
     def _rank(self, trials: Sequence[Trial], baseline: Trial | None, detection: Detection) -> list[Standing]:

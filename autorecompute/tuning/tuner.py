@@ -68,7 +68,7 @@ class Tuner:
         """
         detection = self._bench.detect()
         limit_bytes = self._settings.limit_bytes or choose_limit(detection, self._folder, self._progress.note)
-        problem = Problem.of(detection, limit_bytes)
+        problem = Problem.of(detection, limit_bytes, wrap=self._job.wrap)
         self._bind(problem)
         store = TrialStore(self._folder.database, self._folder.name, detection.space, limit_bytes)
         self._folder.require_trials(len(store.trials))

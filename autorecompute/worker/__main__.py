@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 
 from autorecompute import codec
+from autorecompute.backends.ortmodule import wrapping
 from autorecompute.backends.ortmodule.sessions import OrtModuleBackend
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
@@ -40,6 +41,8 @@ def main() -> int:
     except SetupError as error:
         channel.send(Refused(message=str(error)))
         return 1
+    if settings.wrap:
+        wrapping.install()
     hooks.follow_steps(agent.on_step)
     hooks.follow_losses(agent.on_loss)
     return _run(channel, backend, agent, script=sys.argv[1], arguments=sys.argv[2:])

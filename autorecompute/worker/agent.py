@@ -25,6 +25,15 @@ STEPS_WITHOUT_SESSION = 10
 PATIENCE_STEPS = 12
 """So many steps in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch."""
 
+WRAP_BY_HAND = (
+    "Wrap the model before training: from onnxruntime.training.ortmodule import ORTModule; model = ORTModule(model); "
+    "or let the tool wrap it: --wrap."
+)
+NOTHING_TO_WRAP = (
+    "--wrap found no module that holds the optimizer's parameters and was called in training mode. "
+    "Call the model itself, model(inputs), rather than a method of it."
+)
+
 
 class Abandon(BaseException):
     """Leaves the user's script; its own ``except Exception`` must not hold it back."""
@@ -166,8 +175,7 @@ class Agent:
             self._fail(
                 Outcome.SCRIPT_ERROR,
                 f"The script took {self._foreign_steps} optimizer steps and no ORTModule was trained. "
-                "Wrap the model before training: from onnxruntime.training.ortmodule import ORTModule; "
-                "model = ORTModule(model).",
+                + (NOTHING_TO_WRAP if self._settings.wrap else WRAP_BY_HAND),
             )
 
     def _miss(self, batches: list[int], window: Window) -> None:

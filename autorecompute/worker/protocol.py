@@ -87,6 +87,7 @@ class Settings:
         loader: Where that DataLoader is made, as an earlier :class:`~autorecompute.measurement.Detection` told.
         watch: Measure these steps of the run as it is, without swapping anything; ``None`` to obey orders.
         limit_bytes: What the process may take of its device, where that can be enforced; ``None`` for all there is.
+        wrap: Whether ORTModule is to train the model of a script that has no ORTModule.
     """
 
     address: str
@@ -95,6 +96,7 @@ class Settings:
     loader: str = ""
     watch: Order | None = None
     limit_bytes: int | None = None
+    wrap: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ def test_a_script_that_never_wraps_its_model(workplace, steps):
     failed = workplace.tune("unwrapped.py", arguments=("--steps", steps))
     assert failed.code == 5
     assert "ORTModule(model)" in failed.complaint
+    assert "--wrap" in failed.complaint
     assert output_of(workplace) in failed.complaint
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autorecompute.startup import FOLDER, prepend_to_python_path
+from autorecompute.startup import FOLDER, WRAP_VARIABLE, prepend_to_python_path
 
 TRAIN = """
 import torch
@@ -71,6 +71,25 @@ def test_a_process_without_ortmodule_imports_nothing_more(python):
     """A process that never imports ORTModule imports neither torch nor ORT nor the tuner."""
     process = python(NEEDS_NO_MODULE)
     assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_a_process_without_torch_is_not_touched_by_wrapping(python, monkeypatch):
+    """Where models are to be wrapped, a process that never imports torch imports nothing more and says nothing."""
+    monkeypatch.setenv(WRAP_VARIABLE, "1")
+    process = python(NEEDS_NO_MODULE)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_wrapping_without_the_tuner_is_told(python, tmp_path, monkeypatch):
+    """Where autorecompute cannot be imported, one line on stderr says that nothing is wrapped, and torch is there."""
+    monkeypatch.setenv(WRAP_VARIABLE, "1")
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "torch.py").touch()
+    hide = "import sys; sys.modules['autorecompute'] = None\n"
+    process = python(hide + "import torch; print('ran', torch.__name__)", tmp_path / "packages")
+    assert process.stdout.split() == ["ran", "torch"]
+    assert len(process.stderr.splitlines()) == 1
+    assert "plain PyTorch" in process.stderr
 
 
 def test_a_shadowed_sitecustomize_still_runs(python, tmp_path):

@@ -39,7 +39,7 @@ FLOW = {
     "reports": {"studies.*", *BASE},
     "testing": BASE,
     "emit": {"studies.*", "backends", *SWITCHES, *BASE},
-    "startup": ADAPTER,
+    "startup": {"backends.ortmodule.wrapping", *ADAPTER},
     "compat": ADAPTER,
     "cli": {"*"},
     "__main__": {"cli.*"},
@@ -59,6 +59,7 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.extensions",
     "backends.ortmodule.diagnose",
     "backends.ortmodule.failures",
+    "backends.ortmodule.wrapping",
 }
 TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}
 

@@ -219,8 +219,9 @@ def test_a_name_is_the_same_for_the_same_command(tmp_path):
         default_name(job, 32, 2**31),
         default_name(job, None, None),
         default_name(Job(script=script, arguments=("--seed", "1")), 32, 2**30),
+        default_name(Job(script=script, wrap=True), 32, 2**30),
     ]
-    assert len({name, *others}) == 5
+    assert len({name, *others}) == 6
 
 
 @pytest.mark.parametrize("place", [".cache/train.py", "--x/train.py", f"{'d' * 200}/{'e' * 200}.py"])

@@ -266,3 +266,17 @@ def test_variables_without_a_file_need_none(config, version):
     result = make_result(config)
     environment = environment_for(config, ort_version=version, plans_file=Path("nowhere"))
     require_plans_file(dataclasses.replace(result.best, environment=environment), result)
+
+
+@pytest.mark.parametrize("form", ["shell", "dotenv"])
+def test_a_wrapped_study_names_the_one_way_to_train(form):
+    """The comments of a wrapped study say what wraps its model; those of any other do not speak of it."""
+    wrapped, plain = RENDERERS[form](make_result(wrap=True)), RENDERERS[form](make_result())
+    assert "autorecompute run bert" in comments(wrapped)
+    assert "autorecompute run bert" not in comments(plain)
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+def test_a_program_can_see_whether_a_study_was_wrapped(wrap):
+    """The JSON form has a field for it."""
+    assert json.loads(RENDERERS["json"](make_result(wrap=wrap)))["wrap"] is wrap

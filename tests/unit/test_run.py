@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.measurement import Device
 from autorecompute.plans import Config
 from autorecompute.result import Best, Figures, Result, SearchEnd, Verdict
-from autorecompute.startup import FOLDER, prepend_to_python_path
+from autorecompute.startup import FOLDER, WRAP_VARIABLE, prepend_to_python_path
 from autorecompute.worker.protocol import BATCH_VARIABLE
 
 CONFIG = Config.from_rows(["Gelu+:1:-1"])
@@ -154,6 +155,16 @@ def test_a_variable_that_would_overrule_the_config_is_removed(start, tmp_path, c
 def test_nothing_is_said_where_nothing_is_replaced(start):
     """A clean environment gives no word on stderr."""
     assert start("--", "true").err == ""
+
+
+def test_a_wrapped_study_has_the_command_wrapped(start, tmp_path):
+    """The variable that has the model wrapped is set for a study that was wrapped, and removed for any other."""
+    plain = make_result(tmp_path)
+    wrapped = dataclasses.replace(plain, wrap=True)
+    assert json.loads(start("--", *SHOW_ENVIRONMENT, result=wrapped).out)[WRAP_VARIABLE]
+    process = start("--", *SHOW_ENVIRONMENT, result=plain, **{WRAP_VARIABLE: "1"})
+    assert WRAP_VARIABLE not in json.loads(process.out)
+    assert WRAP_VARIABLE in process.err
 
 
 @pytest.mark.parametrize("rest", [[], ["--"], ["--", "no-such-command-anywhere"], ["--", "/"], ["--", ""]])

@@ -190,3 +190,10 @@ def test_reasons_are_printed_as_they_are(make_trial, name):
 def test_an_empty_study_has_an_empty_table():
     """A study without trials prints its columns."""
     assert len(print_table([])) == 1
+
+
+def test_a_wrapped_script_has_one_way_to_train(show, make_result):
+    """Where the tool wrapped the model, the last screen gives the command that wraps it again and no variables."""
+    lines = show(dataclasses.replace(make_result(), wrap=True), width=200)
+    assert [line for line in lines if "export" in line or line == "or:"] == []
+    assert any(line.strip().startswith("autorecompute run ") for line in lines)

@@ -44,6 +44,13 @@ def test_each_part_of_a_problem_counts(make_detection, change, words):
     assert here.digest != kept.digest
 
 
+def test_a_wrapped_script_is_a_problem_of_its_own(make_detection):
+    """The same graph in a script that the tool wraps is another problem, and the difference is told."""
+    here, kept = Problem.of(make_detection(), LIMIT, wrap=True), Problem.of(make_detection(), LIMIT)
+    assert here.differences(kept) == ["wrap True, not False"]
+    assert here.digest != kept.digest
+
+
 def test_limits_that_look_the_same_are_told_apart(make_detection):
     """Two limits that differ by a byte are two problems, and the difference shows."""
     here, kept = Problem.of(make_detection(), LIMIT), Problem.of(make_detection(), LIMIT + 1)

@@ -1,0 +1,166 @@
+"""``tune --wrap`` and the ``run`` that follows, on scripts that have no ORTModule."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from autorecompute.startup import WRAP_VARIABLE
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+NEAR = 1e-4
+"""Share by which losses and gradients of ORT and PyTorch may differ after a few steps."""
+
+SAME_PEAK = 0.05
+BERT = ("plain_bert.py", "--bs", "8", "--steps", "3")
+WRAP = {WRAP_VARIABLE: "1"}
+
+
+def numbers_in(finished):
+    """Each figure that a script printed, in order."""
+    return [float(number) for number in re.findall(r"\d+\.\d+(?:e-?\d+)?", finished.stdout)]
+
+
+def words_in(finished):
+    """What a script printed beside its figures."""
+    return re.sub(r"\d+\.\d+(?:e-?\d+)?", "", finished.stdout)
+
+
+def wrapped_in(text):
+    """The classes that are said to train in ORTModule."""
+    return re.findall(r"^autorecompute: --wrap: (\w+) trains in ORTModule\.$", text, re.MULTILINE)
+
+
+def run(place, study, script, *arguments):
+    """Trains as the last screen says."""
+    command = ["--", sys.executable, str(SCRIPTS / script), *arguments]
+    return place.finish(place.start("-m", "autorecompute", "run", study, *command))
+
+
+@pytest.fixture(scope="module")
+def place(make_workplace):
+    """The working directory in which BERT is tuned, trained and run."""
+    return make_workplace("wrap")
+
+
+@pytest.fixture(scope="module")
+def tuned(place):
+    """A BERT in plain PyTorch, tuned under a limit that nothing can reach."""
+    limit = ("--target-batch", "8", "--memory-limit", "1000GiB")
+    return place.tune(BERT[0], "--wrap", *limit, "--study", "bert", "--json", arguments=("--bs", "{batch}"))
+
+
+@pytest.fixture(scope="module")
+def trained(place):
+    """The same BERT, trained by Python alone."""
+    return place.finish(place.start(str(SCRIPTS / BERT[0]), *BERT[1:], "--checkpoint", "plain.pt"))
+
+
+@pytest.fixture(scope="module")
+def ran(tuned, place):
+    """The same BERT, trained by ``run``."""
+    assert tuned.code == 0, tuned.stderr
+    return run(place, "bert", *BERT, "--checkpoint", "wrapped.pt")
+
+
+def test_a_plain_script_is_tuned(tuned, place):
+    """The model of a script without ORTModule is wrapped, its plans are found, and the answer is confirmed."""
+    assert tuned.code == 0, tuned.stderr
+    assert (tuned.answer["wrap"], tuned.answer["best"]["confirmed"]) == (True, True)
+    assert place.study("bert").trials[0]["measurement"]["batch"] == 8
+    assert [wrapped_in(log) for log in place.study("bert").logs] == [["BertForMaskedLM"]] * 2
+
+
+def test_run_wraps_as_tune_did(ran):
+    """The command that ``run`` starts trains the same model in ORTModule."""
+    assert ran.code == 0, ran.stderr
+    assert wrapped_in(ran.stderr) == ["BertForMaskedLM"]
+
+
+def test_a_wrapped_model_learns_what_a_plain_one_learns(ran, trained):
+    """Losses, gradients and evaluations agree with PyTorch; class, copies and pickles of the model are as ever."""
+    assert trained.code == 0, trained.stderr
+    assert len(numbers_in(trained)) == 13
+    assert numbers_in(ran) == pytest.approx(numbers_in(trained), rel=NEAR)
+    assert words_in(ran) == words_in(trained)
+
+
+def test_a_checkpoint_of_a_wrapped_model_is_a_plain_one(ran, trained, place):
+    """The state_dict of a wrapped model has the names and shapes of the plain script's, and values near to them."""
+    torch = pytest.importorskip("torch")
+    assert (ran.code, trained.code) == (0, 0)
+    wrapped, plain = (torch.load(place.path / name) for name in ("wrapped.pt", "plain.pt"))
+    assert list(wrapped) == list(plain)
+    for name, values in plain.items():
+        torch.testing.assert_close(wrapped[name], values, rtol=1e-3, atol=1e-3)
+
+
+def test_recompute_saves_memory_in_a_wrapped_model(road, limit_bytes):
+    """A plain transformer is made to fit with recompute, and ``run`` reaches the peak that was reported."""
+    options = ("--target-batch", "192", "--memory-limit", str(limit_bytes), "--max-trials", "4", "--json")
+    tuned = road.tune("plain_transformer.py", "--wrap", *options, "--study", "wrapped", arguments=("--bs", "{batch}"))
+    assert tuned.code == 0, tuned.stderr
+    best = tuned.answer["best"]
+    assert best["config"]
+    assert best["gradients"]["agrees"]
+    assert best["peak_bytes"] <= limit_bytes < tuned.answer["baseline"]["peak_bytes"]
+    ran = run(road, "wrapped", "plain_transformer.py", "--bs", "192", "--steps", "4")
+    assert ran.printed_peak_bytes == pytest.approx(best["peak_bytes"], rel=SAME_PEAK)
+
+
+def test_each_model_of_the_optimizer_is_wrapped(workplace):
+    """Two models of one optimizer are wrapped, one that it does not hold is not, and they learn as ever."""
+    arguments = ("several_parts.py", "--steps", "3")
+    wrapped, plain = workplace.train(*arguments, **WRAP), workplace.train(*arguments)
+    assert wrapped.code == 0, wrapped.stderr
+    assert wrapped_in(wrapped.stderr) == ["Sequential", "Classifier"]
+    assert len(numbers_in(plain)) == 3
+    assert numbers_in(wrapped) == pytest.approx(numbers_in(plain), rel=NEAR)
+
+
+def test_the_module_inside_ddp_is_wrapped(workplace):
+    """Under DistributedDataParallel its module is wrapped; losses and the names in its state_dict are as ever."""
+    arguments = ("distributed.py", "--steps", "3")
+    plain = workplace.train(*arguments)
+    (workplace.path / "ranks").unlink(missing_ok=True)
+    wrapped = workplace.train(*arguments, **WRAP)
+    assert wrapped.code == 0, wrapped.stderr
+    assert wrapped_in(wrapped.stderr) == ["Classifier"]
+    assert words_in(wrapped) == words_in(plain)
+    assert numbers_in(wrapped) == pytest.approx(numbers_in(plain), rel=NEAR)
+
+
+def test_a_script_with_an_ortmodule_is_left_alone(workplace):
+    """Under --wrap, a script that has an ORTModule is tuned as it is, which is said once in its output."""
+    tuned = workplace.tune("classifier.py", "--wrap", "--target-batch", "8", "--batch-flag=--bs")
+    assert tuned.code == 0, tuned.stderr
+    for log in workplace.study().logs:
+        assert log.count("autorecompute: --wrap leaves the script as it is") == 1
+        assert wrapped_in(log) == []
+
+
+@pytest.mark.parametrize("steps", ["2", "100000"])
+def test_a_script_without_a_model_cannot_be_wrapped(workplace, steps):
+    """Where the parameters belong to no module, tuning ends with a sentence that says so."""
+    failed = workplace.tune("without_module.py", "--wrap", arguments=("--steps", steps))
+    assert failed.code == 5
+    assert "--wrap found no" in failed.complaint
+    assert "optimizer's parameters" in failed.complaint
+
+
+def test_a_training_without_a_model_is_told_and_goes_on(workplace):
+    """A process that is to be wrapped and has nothing to wrap trains to its end, and is told once on stderr."""
+    trained = workplace.train("without_module.py", "--steps", "30", **WRAP)
+    assert (trained.code, trained.stdout.split()) == (0, ["trained"])
+    assert trained.stderr.count("autorecompute: --wrap has found no module") == 1
+
+
+def test_a_part_in_evaluation_mode_is_not_trained_by_mistake(workplace):
+    """A Dropout that the script keeps in evaluation mode would be active in ORTModule: the tuning names it and ends."""
+    failed = workplace.tune("several_parts.py", "--wrap", arguments=("--frozen",))
+    assert failed.code == 5
+    assert "'1' of Sequential is in evaluation mode" in failed.complaint

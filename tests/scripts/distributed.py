@@ -1,0 +1,30 @@
+"""Trains in plain PyTorch under DistributedDataParallel, as the only rank."""
+
+import argparse
+import itertools
+from pathlib import Path
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from models import FEATURES, Classifier
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=100_000)
+args = parser.parse_args()
+
+torch.distributed.init_process_group("gloo", init_method=f"file://{Path.cwd()}/ranks", rank=0, world_size=1)
+torch.manual_seed(0)
+model = DistributedDataParallel(Classifier())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+inputs = torch.randn(4, FEATURES)
+for step in itertools.count(1):
+    loss = model(inputs).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("step", step, "loss", loss.item())
+    if step == args.steps:
+        break
+print("names", *model.state_dict())
+torch.distributed.destroy_process_group()
