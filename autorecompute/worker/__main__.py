@@ -40,7 +40,7 @@ def main() -> int:
     except SetupError as error:
         channel.send(Refused(message=str(error)))
         return 1
-    hooks.follow_steps(agent.on_step)
+    hooks.follow_steps(agent.on_step, agent.on_skip)
     hooks.follow_losses(agent.on_loss)
     return _run(channel, backend, agent, script=sys.argv[1], arguments=sys.argv[2:])
 
