@@ -43,7 +43,7 @@ test-gpu: install
 # The integration tests of adapter and worker on a PyTorch that ORTModule 1.19.2 runs on as it is. The package is not installed there:
 # a training script that imports nothing of it must do without.
 test-torch26: $(TORCH26_VENV)/.installed
-	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m pytest tests/integration/test_compat.py tests/integration/test_worker.py
+	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m pytest tests/integration/test_compat.py tests/integration/test_worker.py tests/integration/test_user_scripts.py tests/integration/test_leftovers.py
 
 $(TORCH26_VENV)/.installed:
 	$(PYTHON) -m venv $(TORCH26_VENV)

@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 
-from .conftest import SCRIPTS
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 BATCH = 6
 """What every script is told to give; its own batch is 4 or 8."""
