@@ -142,8 +142,8 @@ class Agent:
         assert self._settings.watch is not None, "only a watched run has steps before a window"
         if self._meter is None:
             self._use_meter(_kind_in_use())
+        # The step that ends now is its first one: it has gone by untimed, and warms up.
         self._window = self._open(self._settings.watch)
-        self._window.discard_step()
         return self._window
 
     def _use_meter(self, kind: str) -> Meter:

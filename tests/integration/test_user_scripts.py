@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,10 +66,17 @@ class Measured:
         return "".join(self.outputs).splitlines()
 
 
-def make_bench(command, folder, batch=BATCH):
+def assert_all_steps_timed(measurement):
+    """There is a time for each step, and no model trains a step in less than a tenth of a millisecond."""
+    assert len(measurement.step_seconds) == EFFORT.steps
+    assert min(measurement.step_seconds) > 1e-4
+
+
+def make_bench(command, folder, launcher=""):
     """Where a script is measured, with its output and whatever it writes in this folder."""
     script, *arguments = command.split()
-    return Bench(Job(script=SCRIPTS / script, arguments=tuple(arguments)), batch, folder, cleared=())
+    job = Job(script=SCRIPTS / script, arguments=tuple(arguments), launcher=launcher)
+    return Bench(job, BATCH, folder, cleared=())
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +84,13 @@ def measure(tmp_path_factory):
     """Measures a script, once however often it is asked for."""
     known = {}
 
-    def measure(command):
-        if command not in known:
+    def measure(command, launcher=""):
+        if (command, launcher) not in known:
             folder = tmp_path_factory.mktemp("script")
-            with pytest.MonkeyPatch.context() as patch, make_bench(command, folder) as bench:
+            with pytest.MonkeyPatch.context() as patch, make_bench(command, folder, launcher) as bench:
                 patch.chdir(folder)
-                known[command] = measure_on(bench, command)
-        return known[command]
+                known[command, launcher] = measure_on(bench, command)
+        return known[command, launcher]
 
     return measure
 
@@ -115,7 +123,7 @@ def test_a_step_has_the_samples_of_all_its_forwards(measured):
     for measurement in (*measured.trials, measured.confirmed):
         assert measurement.batch == BATCH
         assert measurement.samples == FORWARDS[measured.command] * BATCH
-        assert len(measurement.step_seconds) == EFFORT.steps
+        assert_all_steps_timed(measurement)
 
 
 def test_each_step_has_a_loss(measured):
@@ -133,6 +141,17 @@ def test_gradients_are_those_without_recompute(measured):
 def test_a_fresh_process_is_measured_untouched(measured):
     """The process that confirms runs to the end of its steps."""
     assert (measured.confirmed.outcome, measured.confirmed.message) == (Outcome.OK, "")
+
+
+def test_each_rank_receives_the_batch(measure):
+    """Two ranks under Accelerate, which deals the batches of one loader out to them, receive the target batch each."""
+    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2"
+    measured = measure("accelerated.py", launcher)
+    for measurement in (*measured.trials, measured.confirmed):
+        assert (measurement.outcome, measurement.message) == (Outcome.OK, "")
+        assert (measurement.batch, measurement.samples) == (BATCH, 2 * FORWARDS["accelerated.py"] * BATCH)
+        assert_all_steps_timed(measurement)
+    assert measured.check.agrees, measured.check
 
 
 @pytest.mark.parametrize(("script", "before", "each"), [("evaluating.py", 0, 2), ("lightning_trainer.py", 2, 3)])
