@@ -12,7 +12,6 @@ from autorecompute.plans import Config
 from autorecompute.worker import agent
 from autorecompute.worker.agent import PATIENCE_SKIPS, PATIENCE_STEPS, STEPS_WITHOUT_SESSION, Abandon, Agent
 from autorecompute.worker.protocol import Beat, Check, Failed, Order, Settings
-from autorecompute.worker.turns import PATIENCE
 
 CONFIG = Config.from_rows(["Gelu+:1:-1"])
 FIRST, SECOND = Order(config=CONFIG, warmup=1, steps=2), Order(config=Config(), warmup=1, steps=3)
@@ -192,46 +191,6 @@ def test_optimizers_that_take_turns_are_one_step(make_training):
         training.agent.on_step(second)
         training.agent.on_forward(TARGET, training.check)
     assert training.sent[1].samples == 2 * TARGET
-
-
-def test_no_step_ends_while_a_forward_waits_for_its_backward(make_training):
-    """Of two optimizers, the one leads that steps when all backwards are done: only then a session can be rebuilt."""
-    training = make_training()
-    training.begin()
-    discriminator, generator, _ = training.optimizers
-    for number in range(3):
-        training.agent.on_forward(TARGET, training.check)
-        training.has_open_forward = True
-        training.agent.on_step(discriminator)
-        assert training.agent.steps == number
-        training.has_open_forward = False
-        training.agent.on_step(generator)
-        assert training.agent.steps == number + 1
-
-
-@pytest.mark.parametrize("is_dropped", [True, False])
-def test_an_optimizer_that_leaves_the_training_is_followed_by_another(make_training, is_dropped):
-    """A script that goes on with a new optimizer, whether it keeps the old one or not, has its steps counted on."""
-    training = make_training()
-    training.begin()
-    training.step()
-    training.optimizers = [Optimizer() if is_dropped else training.optimizers[1]]
-    for _ in range(PATIENCE + 1):
-        training.step(TARGET)
-    steps = training.agent.steps
-    training.step(TARGET)
-    assert training.agent.steps == steps + 1
-
-
-def test_a_forward_that_never_has_a_backward_holds_nothing_up(make_training):
-    """A script whose every step leaves a forward without a backward is counted all the same."""
-    training = make_training()
-    training.begin()
-    training.has_open_forward = True
-    for _ in range(PATIENCE):
-        training.step(TARGET)
-    training.steps(2)
-    assert training.agent.steps == 2
 
 
 def test_a_step_that_a_grad_scaler_skips_is_left_out(make_training):
