@@ -63,6 +63,11 @@ class Backend(Protocol):
         """Trains with another config from the next step on; must come between two steps."""
         ...
 
+    @property
+    def has_open_forward(self) -> bool:
+        """Whether a training forward waits for its backward; no config can be switched then."""
+        ...
+
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         ...

@@ -19,6 +19,7 @@ from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.trials.oom import count_oom_kills
+from autorecompute.trials.quiet import quieten
 from autorecompute.trials.ranks import merge
 from autorecompute.worker.protocol import (
     SETTINGS_VARIABLE,
@@ -50,7 +51,7 @@ class WorkerProcess:
 
     Args:
         command: The worker's command line.
-        environment: Its whole environment.
+        environment: Its whole environment, but for the switches of experiment trackers.
         log: File that takes its output.
         settings: What it is told, given the address it has to call.
         in_foreground: Whether it keeps the terminal, for a debugger in the script; it gets no log then.
@@ -78,7 +79,8 @@ class WorkerProcess:
         self._world_size = 1
         self._oom_kills = count_oom_kills()
         self._in_foreground = in_foreground
-        environment = {**environment, SETTINGS_VARIABLE: codec.encode(settings(address)).decode()}
+        environment = quieten(environment, self._folder)
+        environment[SETTINGS_VARIABLE] = codec.encode(settings(address)).decode()
         try:
             self._process = _start(command, environment, None if in_foreground else log)
         except OSError as error:

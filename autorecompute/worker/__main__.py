@@ -43,7 +43,7 @@ def main() -> int:
         return 1
     if settings.wrap:
         wrapping.install()
-    hooks.follow_steps(agent.on_step)
+    hooks.follow_steps(agent.on_step, agent.on_skip)
     hooks.follow_losses(agent.on_loss)
     return _run(channel, backend, agent, script=sys.argv[1], arguments=sys.argv[2:])
 

@@ -10,6 +10,7 @@ from autorecompute.meters import Meter, meter_for
 from autorecompute.plans import Config
 from autorecompute.worker.loader import LoaderOverride
 from autorecompute.worker.protocol import BATCH_VARIABLE, Beat, Check, Failed, Order, Settings
+from autorecompute.worker.turns import Turns
 from autorecompute.worker.window import Window
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ STEPS_WITHOUT_SESSION = 10
 
 PATIENCE_STEPS = 12
 """So many steps in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch."""
+
+PATIENCE_SKIPS = 50
+"""So many steps in a row may be skipped by a GradScaler: it begins with a scale that is too large, and halves it."""
 
 WRAP_BY_HAND = (
     "Wrap the model before training: from onnxruntime.training.ortmodule import ORTModule; model = ORTModule(model); "
@@ -63,6 +67,9 @@ class Agent:
         self._batches: list[int] = []
         self._loss: Any = None
         self._missed = 0
+        self._turns = Turns()
+        self._has_skipped = False
+        self._skips = 0
         self._check: Check | None = None
         self._warnings: tuple[str, ...] = ()
         self._foreign_steps = 0
@@ -114,17 +121,28 @@ class Agent:
         """Ends the script: its steps would say nothing about recompute."""
         self._fail(Outcome.FELL_BACK, f"The script goes on in plain PyTorch, where nothing is recomputed. {message}")
 
-    def on_step(self) -> None:
+    def on_step(self, optimizer: Any) -> None:
         """Ends a training step; an optimizer that steps without a new forward belongs to the step before."""
         if not self._batches:
             self._count_foreign_step()
-            return
+        elif self._turns.end_with(optimizer, is_forward_open=self._backend.has_open_forward):
+            self._end_step()
+
+    def on_skip(self, optimizer: Any) -> None:
+        """Ends a training step in which a GradScaler found no finite gradients, and kept the optimizer back."""
+        self._has_skipped = True
+        self.on_step(optimizer)
+
+    def _end_step(self) -> None:
         self.steps += 1
         batches, self._batches = self._batches, []
+        has_skipped, self._has_skipped = self._has_skipped, False
         window = self._window or self._begin_watching()
         window.observe()
-        if all(batch == self._target for batch in batches):
-            self._missed = 0
+        if has_skipped:
+            self._skip(window)
+        elif all(batch == self._target for batch in batches):
+            self._missed = self._skips = 0
             window.end_step(sum(batches), self._read_loss(window))
         else:
             self._miss(batches, window)
@@ -137,8 +155,8 @@ class Agent:
         assert self._settings.watch is not None, "only a watched run has steps before a window"
         if self._meter is None:
             self._use_meter(_kind_in_use())
+        # The step that ends now is its first one: it has gone by untimed, and warms up.
         self._window = self._open(self._settings.watch)
-        self._window.discard_step()
         return self._window
 
     def _use_meter(self, kind: str) -> Meter:
@@ -176,6 +194,16 @@ class Agent:
                 Outcome.SCRIPT_ERROR,
                 f"The script took {self._foreign_steps} optimizer steps and no ORTModule was trained. "
                 + (NOTHING_TO_WRAP if self._settings.wrap else WRAP_BY_HAND),
+            )
+
+    def _skip(self, window: Window) -> None:
+        window.discard_step()
+        self._skips += 1
+        if self._skips > PATIENCE_SKIPS:
+            self._fail(
+                Outcome.DIVERGED,
+                f"The GradScaler skipped {self._skips} steps in a row: no gradients were finite. Begin with a smaller "
+                "scale, or look for what is not finite in float16.",
             )
 
     def _miss(self, batches: list[int], window: Window) -> None:

@@ -8,24 +8,53 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+UNSCALED = "_autorecompute_unscaled"
+"""What a scaled loss carries along: itself before it was scaled."""
 
-def follow_steps(on_step: Callable[[], None]) -> None:
-    """Calls ``on_step`` after each step of any optimizer."""
+
+def follow_steps(on_step: Callable[[Any], None], on_skip: Callable[[Any], None]) -> None:
+    """Calls ``on_step`` with each optimizer after its step, and ``on_skip`` where a GradScaler keeps it from one."""
+    from torch.amp import GradScaler
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    register_optimizer_step_post_hook(lambda *_: on_step())
+    latest: list[Any] = []
+    step = GradScaler.step
+
+    def note_and_tell(optimizer: Any, *_: Any) -> None:
+        latest[:] = [optimizer]
+        on_step(optimizer)
+
+    @functools.wraps(step)
+    def step_and_tell(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        latest.clear()
+        result = step(scaler, optimizer, *args, **kwargs)
+        if not latest:
+            on_skip(optimizer)
+        return result
+
+    register_optimizer_step_post_hook(note_and_tell)
+    GradScaler.step = step_and_tell
 
 
 def follow_losses(on_loss: Callable[[Any], None]) -> None:
-    """Calls ``on_loss`` with each scalar tensor that ``backward`` is called on."""
+    """Calls ``on_loss`` with each scalar tensor that ``backward`` is called on, as it was before a GradScaler."""
     import torch
 
-    backward = torch.Tensor.backward
+    backward, scale = torch.Tensor.backward, torch.amp.GradScaler.scale
 
     @functools.wraps(backward)
     def backward_and_tell(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if tensor.numel() == 1:
-            on_loss(tensor.detach())
+            on_loss(getattr(tensor, UNSCALED, tensor).detach())
         return backward(tensor, *args, **kwargs)
 
+    @functools.wraps(scale)
+    def scale_and_note(scaler: Any, outputs: Any) -> Any:
+        scaled = scale(scaler, outputs)
+        if isinstance(scaled, torch.Tensor):
+            # The scale changes as training goes on, and a scaled loss may overflow where no gradient does.
+            setattr(scaled, UNSCALED, outputs.detach())
+        return scaled
+
     torch.Tensor.backward = backward_and_tell
+    torch.amp.GradScaler.scale = scale_and_note

@@ -59,15 +59,24 @@ class LoaderOverride:
 
     def apply(self) -> bool:
         """Sets the batch of the loader that served last, from its next one on; ``False`` where it draws none itself."""
-        from torch.utils.data import BatchSampler
-
-        if not isinstance(self._latest, BatchSampler):
+        samplers = list(_nested(self._latest))
+        if not samplers:
             return False
-        self._latest.batch_size = self._batch
-        origin = self._origins.get(self._latest, "")
+        for sampler in samplers:
+            sampler.batch_size = self._batch
+        origin = self._origins.get(samplers[-1], "")
         # Loaders for training and evaluation may come from one loop; then its lines do not tell them apart.
         self.origin = origin if list(self._origins.values()).count(origin) == 1 else ""
         return True
+
+
+def _nested(sampler: Any) -> Iterator[Any]:
+    """The batch sampler with those inside of it: Accelerate wraps one for each rank, and asks both for their size."""
+    from torch.utils.data import BatchSampler
+
+    while isinstance(sampler, BatchSampler):
+        yield sampler
+        sampler = getattr(sampler, "batch_sampler", None)
 
 
 def _origin() -> str:

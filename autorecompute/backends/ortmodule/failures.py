@@ -25,12 +25,20 @@ _OPERATORS = (
 )
 """How ORT and torch's exporter name the operator they cannot take; the first that is found counts."""
 
+_NO_KERNEL = re.compile(r"Could not find an implementation for (\w+)")
+"""ORT knows the operator, and has it for other number types or on another device."""
+
 
 def classify(error: BaseException) -> tuple[Outcome, str]:
     """The outcome that an exception stands for, and a sentence about it."""
     text = "\n".join(str(link) for link in _chain(error))
     if isinstance(error, MemoryError) or any(known in text for known in OUT_OF_MEMORY_TEXTS):
         return Outcome.OOM, f"out of memory: {_last_line(error)}"
+    if found := _NO_KERNEL.search(text):
+        return Outcome.EXPORT_ERROR, (
+            f"ORTModule cannot take this model: it has no {found[1]} for the number type that the model uses on this "
+            "device. A CPU has none for bfloat16: train in float32 or float16 there."
+        )
     if _is_fallback(error) or _OPERATORS[0].search(text):
         operator = next((found[1] for pattern in _OPERATORS if (found := pattern.search(text))), None)
         if operator is None:

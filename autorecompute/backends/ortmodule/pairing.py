@@ -32,6 +32,11 @@ class ForwardPairing:
         """What was seen, a sentence for each line of the script."""
         return tuple(self._found.values())
 
+    @property
+    def has_open_forward(self) -> bool:
+        """Whether a forward of this step has had no backward so far."""
+        return bool(self._open_lines)
+
     def install(self) -> None:
         """Follows every training session of the process."""
         from onnxruntime.training.ortmodule._execution_agent import TrainingAgent

@@ -80,6 +80,11 @@ class OrtModuleBackend:
         for manager in self._managers:
             rebuild(manager, config, self._folder)
 
+    @property
+    def has_open_forward(self) -> bool:
+        """Whether a training forward waits for its backward; no config can be switched then."""
+        return self._pairing.has_open_forward
+
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         self._pairing.end_step()

@@ -10,12 +10,16 @@ from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.meters import Reading
 from autorecompute.plans import Config
 from autorecompute.worker import agent
-from autorecompute.worker.agent import PATIENCE_STEPS, STEPS_WITHOUT_SESSION, Abandon, Agent
+from autorecompute.worker.agent import PATIENCE_SKIPS, PATIENCE_STEPS, STEPS_WITHOUT_SESSION, Abandon, Agent
 from autorecompute.worker.protocol import Beat, Check, Failed, Order, Settings
 
 CONFIG = Config.from_rows(["Gelu+:1:-1"])
 FIRST, SECOND = Order(config=CONFIG, warmup=1, steps=2), Order(config=Config(), warmup=1, steps=3)
 TARGET = 8
+
+
+class Optimizer:
+    """An optimizer, known by its identity alone."""
 
 
 class Training:
@@ -25,6 +29,8 @@ class Training:
         self.detection, self.orders = detection, list(orders)
         self.sent, self.happened = [], []
         self.held, self.warnings = 700, ()
+        self.optimizers = [Optimizer() for _ in range(3)]
+        self.has_open_forward = False
         self.agent = Agent(self, self, Settings(address="", target_batch=target))
 
     def begin(self):
@@ -32,13 +38,13 @@ class Training:
         self.agent.on_forward(TARGET, self.check)
         return self.agent.on_session(lambda: self.detection)
 
-    def step(self, *batches, loss=1.0, optimizers=1):
-        """Forwards, a backward and the steps of so many optimizers."""
+    def step(self, *batches, loss=1.0, optimizers=1, skips=False):
+        """Forwards, a backward and the steps of so many optimizers, or one GradScaler's refusal of each."""
         for batch in batches:
             self.agent.on_forward(batch, self.check)
         self.agent.on_loss(loss)
-        for _ in range(optimizers):
-            self.agent.on_step()
+        for optimizer in self.optimizers[:optimizers]:
+            (self.agent.on_skip if skips else self.agent.on_step)(optimizer)
 
     def steps(self, count, batch=TARGET, **options):
         """Steps of one forward each."""
@@ -174,6 +180,44 @@ def test_the_steps_of_a_script_are_counted_once(make_training):
     assert training.agent.steps == 3
 
 
+def test_optimizers_that_take_turns_are_one_step(make_training):
+    """Two optimizers, each with a forward of its own, end one step with the samples of both."""
+    training = make_training()
+    training.begin()
+    first, second, _ = training.optimizers
+    for _ in range(FIRST.warmup + FIRST.steps + 2):
+        training.agent.on_step(first)
+        training.agent.on_forward(TARGET, training.check)
+        training.agent.on_step(second)
+        training.agent.on_forward(TARGET, training.check)
+    assert training.sent[1].samples == 2 * TARGET
+
+
+def test_a_step_that_a_grad_scaler_skips_is_left_out(make_training):
+    """A skipped step is neither timed nor counted, and its samples do not go to the next one."""
+    training = make_training()
+    training.begin()
+    training.step(skips=True)
+    training.steps(1)
+    training.step(TARGET, skips=True)
+    training.steps(1)
+    assert len(training.sent) == 1
+    training.steps(2)
+    assert training.sent[1].samples == TARGET
+
+
+def test_gradients_that_are_never_finite_end_the_trial(make_training):
+    """A GradScaler that skips every step ends the trial as diverged, rather than keep it waiting."""
+    training = make_training()
+    training.begin()
+    for _ in range(PATIENCE_SKIPS):
+        training.step(TARGET, skips=True)
+    with pytest.raises(Abandon):
+        training.step(TARGET, skips=True)
+    assert training.sent[1].outcome is Outcome.DIVERGED
+    assert "GradScaler" in training.sent[1].message
+
+
 def test_a_ragged_last_batch_is_left_out(make_training):
     """A smaller batch at the end of an epoch is neither timed nor counted, however many epochs there are."""
     training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2 * PATIENCE_STEPS),))
@@ -226,10 +270,10 @@ def test_a_script_without_ortmodule_is_left_early(make_training):
     """Optimizer steps without any session end the trial with a sentence on how to wrap the model."""
     training = make_training()
     for _ in range(STEPS_WITHOUT_SESSION - 1):
-        training.agent.on_step()
+        training.agent.on_step(training.optimizers[0])
     assert training.sent == []
     with pytest.raises(Abandon):
-        training.agent.on_step()
+        training.agent.on_step(training.optimizers[0])
     assert training.sent[0].outcome is Outcome.SCRIPT_ERROR
     assert "ORTModule(model)" in training.sent[0].message
 
@@ -241,7 +285,7 @@ def test_a_script_cannot_swallow_its_end(make_training):
     def train():
         for _ in range(STEPS_WITHOUT_SESSION):
             with contextlib.suppress(Exception):
-                training.agent.on_step()
+                training.agent.on_step(training.optimizers[0])
 
     with pytest.raises(Abandon):
         train()
@@ -258,7 +302,7 @@ def test_gradients_are_checked_on_the_next_batch(make_training):
     training.agent.on_forward(TARGET, training.check)
     assert [type(message) for message in training.sent[2:]] == [GradientCheck, GradientCheck]
     assert training.happened == [("checked", CONFIG), ("checked", Config()), SECOND.config, "release"]
-    training.agent.on_step()
+    training.agent.on_step(training.optimizers[0])
     with pytest.raises(SystemExit):
         training.steps(3)
     assert len(training.sent[4].step_seconds) == SECOND.steps

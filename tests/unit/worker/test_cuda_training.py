@@ -37,7 +37,7 @@ class Training:
         self.cuda.allocate(MODEL)
         self.detection = make_detection(device=Device(kind="cuda", name=self.card.name, total_bytes=40 * GIB))
         self.agent = Agent(self, self, Settings(address="", target_batch=BATCH, **settings))
-        self.sent = []
+        self.sent, self.has_open_forward = [], False
 
     def train(self, steps, *, activations, growth=0):
         """Creates the session, then trains; activations may grow by so much with each step."""
@@ -48,7 +48,7 @@ class Training:
             self.card.clock_reasons = POWER_CAP
             self.agent.on_loss(Loss(self.card))
             self.cuda.free(block)
-            self.agent.on_step()
+            self.agent.on_step(self)
 
     def send(self, message):
         """The channel: what the controller hears."""

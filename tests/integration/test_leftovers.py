@@ -1,0 +1,56 @@
+"""What is left of a script that is stopped in the middle, again and again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TRACKERS = {"wandb", "swanlog", ".neptune", ".cometml-runs", "clearml", "mlruns"}
+
+
+@pytest.fixture(scope="module")
+def place(make_workplace):
+    """The working directory of a script that writes checkpoints and tracker runs."""
+    return make_workplace("leftovers")
+
+
+@pytest.fixture(scope="module")
+def tuned(place):
+    """The script, tuned to the end."""
+    return place.tune("logging_run.py", "--target-batch", "6", "--json")
+
+
+def names_in(folder):
+    """All that lies in a folder."""
+    return {path.name for path in Path(folder).iterdir()}
+
+
+def test_a_stopped_script_leaves_no_process(tuned, place):
+    """Neither the script nor the processes that read its data outlive the tuning."""
+    assert tuned.code == 0, tuned.stderr
+    assert place.processes() == []
+
+
+def test_a_stopped_script_leaves_its_checkpoints_alone(tuned, place):
+    """What the script writes stays where it put it, and the tool adds its study and nothing else."""
+    assert tuned.code == 0, tuned.stderr
+    assert names_in(place.path) - {"unfinished.pt"} == {"checkpoint.pt", "studies"}
+
+
+def test_the_tool_leaves_no_half_file(tuned, place, temporary):
+    """No file of the study is a draft, none is empty but the output of a trial, and no folder of a worker stays."""
+    assert tuned.code == 0, tuned.stderr
+    files = [file for file in place.study().path.rglob("*") if file.is_file()]
+    assert {file.name for file in files if file.suffix not in {".json", ".log", ".txt", ".db"}} == {".gitignore"}
+    assert all(file.stat().st_size for file in files if file.suffix != ".log")
+    assert not [path for path in Path(temporary).glob("autorecompute-*") if path.is_dir()]
+
+
+def test_no_tracker_has_a_run(tuned, place, workplace):
+    """A script that starts a run in every tracker when its user trains starts none when it is tuned."""
+    assert tuned.code == 0, tuned.stderr
+    trained = workplace.train("logging_run.py", "--steps", "2")
+    assert trained.code == 0, trained.stderr
+    assert names_in(workplace.path) >= TRACKERS
+    assert not names_in(place.path) & TRACKERS

@@ -1,0 +1,58 @@
+"""Trains a small BERT with the Trainer of Hugging Face, which evaluates and writes checkpoints in between."""
+
+import argparse
+
+import torch
+from onnxruntime.training.ortmodule import ORTModule
+from torch.utils.data import Dataset
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+TOKENS, LENGTH = 50, 12
+
+
+class Sentences(Dataset):
+    def __init__(self, count):
+        self.tokens, self.labels = torch.randint(TOKENS, (count, LENGTH)), torch.randint(2, (count,))
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, index):
+        return {"input_ids": self.tokens[index], "labels": self.labels[index]}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", default="checkpoints")
+    args = parser.parse_args()
+    config = BertConfig(
+        vocab_size=TOKENS,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        attn_implementation="eager",
+    )
+    trainer = Trainer(
+        model=ORTModule(BertForSequenceClassification(config)),
+        args=TrainingArguments(
+            args.output,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=2,
+            num_train_epochs=1000,
+            eval_strategy="steps",
+            eval_steps=5,
+            save_steps=5,
+            save_total_limit=1,
+            logging_steps=1,
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+        train_dataset=Sentences(96),
+        eval_dataset=Sentences(10),
+    )
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main()
