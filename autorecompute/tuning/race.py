@@ -1,6 +1,6 @@
 """Decides between finalists by interleaved rounds, as many as it takes to be sure.
 
-Every round measures each finalist that is still in question, and the reference, in random order; the next round runs in
+Every round measures the reference and each finalist that is still in question, in random order; the next round runs in
 the opposite order, so that a steady drift cancels. After the rounds of ``LOOKS`` the finalists are compared in pairs:
 
 * out is who is slower than another for sure: by more than a tie, or at all where the other's peak is no higher;
@@ -89,7 +89,7 @@ class _Race:
         self._running: dict[Config, Standing] = {entry.trial.config: entry for entry in standings}
         self._beaten: list[Standing] = []
         self._miss = (1 - CONFIDENCE) / (len(LOOKS) * max(len(standings) - 1, 1))
-        self._order = list(dict.fromkeys([Config(), *self._running]))
+        self._order = list(self._running)
         # The order is no secret, and a race should be the same race when it is repeated.
         self._chance = random.Random(0)  # noqa: S311
 
@@ -112,7 +112,10 @@ class _Race:
             self._chance.shuffle(self._order)
         else:
             self._order.reverse()
-        measured = {config: self._bench.measure(config, ROUND_EFFORT) for config in self._order if self._runs(config)}
+        # The reference begins one round and ends the next; the finalists stay side by side.
+        order = [Config(), *self._order] if number % 2 == 1 else [*self._order, Config()]
+        due = [config for config in dict.fromkeys(order) if self._runs(config)]
+        measured = {config: self._bench.measure(config, ROUND_EFFORT) for config in due}
         reference = measured.get(Config()) if self._has_reference else None
         self._has_reference = reference is not None and reference.outcome.is_measured
         for config, entry in list(self._running.items()):

@@ -110,14 +110,12 @@ def gap(first: Standing, second: Standing, miss: float) -> Interval:
 
 
 def rank(entries: Sequence[Standing]) -> list[Standing]:
-    """By the estimates alone: fastest first; of those that tie with the fastest of the rest, the lower peak first."""
-    rest, ranking = list(entries), []
-    while rest:
-        fastest = min(rest, key=lambda entry: sum(_lag(entry, other) for other in rest))
-        winner = min((entry for entry in rest if _lag(entry, fastest) <= LOG_TIE), key=lambda entry: entry.peak_bytes)
-        ranking.append(winner)
-        rest.remove(winner)
-    return ranking
+    """By the estimates alone, fastest first; the lower peak first where they are equal.
+
+    No estimate is taken for a tie: a config that looks as fast in noise may be any share slower.
+    """
+    lags = {entry.trial.number: sum(_lag(entry, other) for other in entries) for entry in entries}
+    return sorted(entries, key=lambda entry: (lags[entry.trial.number], entry.peak_bytes))
 
 
 def _lag(entry: Standing, other: Standing) -> float:

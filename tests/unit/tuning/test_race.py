@@ -73,7 +73,7 @@ def test_the_fastest_wins(make_bench, make_standings, has_reference):
 def test_who_is_slower_by_less_than_a_tie_wins_with_the_lower_peak(make_bench, make_standings):
     """Three finalists within 2 % are a tie, which the lowest peak wins; the others are named, fastest first."""
     raced = race(make_bench(), make_standings(3, 4, 2), has_reference=True)
-    assert order_of(raced) == [2, 0, 1]
+    assert order_of(raced) == [2, 1, 0]
     assert raced.ranking.end is RaceEnd.TIE
     assert raced.ranking.rivals == tuple(entry.trial.description for entry in raced.standings[1:])
 
