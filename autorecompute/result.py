@@ -63,7 +63,7 @@ class Ranking:
     @property
     def sentence(self) -> str:
         """The same in a line."""
-        sureness = f"at {self.confidence:.0%} in {self.rounds} rounds"
+        sureness = f"at {100 * self.confidence:.0f} % in {self.rounds} rounds"
         others = f" and {len(self.rivals) - 1} more" if len(self.rivals) > 1 else ""
         match self.end:
             case RaceEnd.RANKED:

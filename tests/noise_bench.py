@@ -143,7 +143,7 @@ def _former_winner(standings):
 def main():
     """Prints a line for each weather and difference."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--races", type=int, default=200, help="races a line (default 200)")
+    parser.add_argument("--races", type=int, default=150, help="races a line (default 150)")
     parser.add_argument("--differences", type=float, nargs="+", default=[0.05, 0.10, 0.02, 0.0])
     args = parser.parse_args()
     print(f"{args.races} races a line, {FINALISTS} finalists, at most {LOOKS[-1]} rounds, confidence {CONFIDENCE:.0%}")

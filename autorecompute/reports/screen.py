@@ -105,7 +105,7 @@ def _verdict_lines(result: Result, folder: Path) -> list[RenderableType]:
             f"limit {format_bytes(result.best.limit_bytes)} on {result.device.name}, batch {result.best.batch}; "
             f"{result.trials} trials in {format_seconds(result.wall_seconds)}"
         )
-        lines.append(f"best is {result.best.ranking.sentence}" if result.best.ranking is not None else "")
+        lines.append(f"race: {result.best.ranking.sentence}" if result.best.ranking is not None else "")
         lines.append(_describe_gradients(result.best.gradients))
     lines += [f"warning: {warning}" for warning in result.warnings]
     return [Text(line) for line in [*filter(None, lines), f"study: {folder}", ""]]
