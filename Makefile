@@ -1,6 +1,8 @@
 # make tune   installs what is needed and tunes the first study, end to end
 # make test   lints, type-checks and tests
 # make bench  measures what tuning costs and gains, as ratios
+# make bench-noise  counts how often noise makes a race choose a wrong winner
+# make bench-hooks  measures what following a script costs each of its steps
 
 PYTHON ?= python3.11
 VENV ?= .venv
@@ -9,7 +11,7 @@ TORCH26_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch26-$(f
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
 MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
 
-.PHONY: install tune test lint test-unit test-integration test-torch26 test-gpu bench clean
+.PHONY: install tune test lint test-unit test-integration test-torch26 test-gpu bench bench-noise bench-hooks clean
 
 install: $(VENV)/.installed
 
@@ -56,6 +58,12 @@ $(TORCH26_VENV)/.installed:
 
 bench: install
 	$(VENV)/bin/python studies/bert_mlm/benchmark.py
+
+bench-noise: install
+	$(VENV)/bin/python tests/noise_bench.py
+
+bench-hooks: install
+	$(VENV)/bin/python tests/hooks_bench.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

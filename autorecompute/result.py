@@ -33,6 +33,47 @@ class SearchEnd(enum.StrEnum):
     """The time that the user allowed was used up."""
 
 
+class RaceEnd(enum.StrEnum):
+    """What a race between the fastest configs came to."""
+
+    RANKED = "ranked"
+    """One is the fastest, or as fast with a lower peak."""
+    TIE = "tie"
+    """Several are as fast; the lowest peak of them was taken."""
+    UNDECIDED = "undecided"
+    """Rounds or time were used up before either was sure; the best estimate was taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """How a race ended.
+
+    Attributes:
+        end: What it came to.
+        rounds: After how many rounds.
+        confidence: How surely a race that is ranked or tied has no other winner.
+        rivals: Who else was left, in words, the fastest first: all of them in a tie, or all that were still possible.
+    """
+
+    end: RaceEnd
+    rounds: int
+    confidence: float
+    rivals: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The same in a line."""
+        sureness = f"at {100 * self.confidence:.0f} % in {self.rounds} rounds"
+        others = f" and {len(self.rivals) - 1} more" if len(self.rivals) > 1 else ""
+        match self.end:
+            case RaceEnd.RANKED:
+                return f"ranked {sureness}"
+            case RaceEnd.TIE:
+                return f"a tie with {self.rivals[0]}{others} {sureness}, given to the lower peak"
+            case RaceEnd.UNDECIDED:
+                return f"not ranked {sureness}: {self.rivals[0]}{others} may be as good"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """A config's outcome, peak and throughput; ``None`` where it was not measured."""
@@ -69,6 +110,9 @@ class Best:
         samples_per_second: Throughput of the confirming run.
         relative_throughput: Share of the throughput without recompute, from interleaved rounds; ``None`` where the
             batch cannot run without.
+        relative_low: Lower end of the 95 % interval of that; ``None`` where fewer than two rounds had a reference.
+        relative_high: Upper end of it.
+        ranking: How the race ended that it won; ``None`` where it won none.
         peak_bytes: Peak of the confirming run, over the whole life of its process.
         limit_bytes: What the peak may reach.
         losses: Losses of the confirming run's timed steps.
@@ -84,6 +128,9 @@ class Best:
     relative_throughput: float | None
     peak_bytes: int
     limit_bytes: int
+    relative_low: float | None = None
+    relative_high: float | None = None
+    ranking: Ranking | None = None
     losses: tuple[float, ...] = ()
     gradients: GradientCheck | None = None
     confirmed: bool

@@ -72,11 +72,12 @@ class LiveView:
     def trial_ended(self, trial: Trial) -> None:
         """One line: what was measured and what came of it."""
         measurement = trial.measurement
+        remarks = (measurement.message, *measurement.marks)
         color = _COLORS.get(measurement.outcome, "red")
         self._say(
             f"{trial.number:>3}  {escape(shorten(trial.description, DESCRIPTION_WIDTH)):<{DESCRIPTION_WIDTH}} "
             f"{format_bytes(measurement.peak_bytes):>9} {format_relative(trial.relative_throughput):>6}  "
-            f"[{color}]{measurement.outcome}[/] {escape(measurement.message)}".rstrip()
+            f"[{color}]{measurement.outcome}[/] {escape('; '.join(filter(None, remarks)))}".rstrip()
         )
         self._bar.update(self._task, completed=trial.number + 1)
 

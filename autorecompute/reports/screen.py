@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute.reports.words import VERDICTS, format_rate, format_relative, shorten
+from autorecompute.reports.words import VERDICTS, format_rate, format_relative, format_spread, shorten
 from autorecompute.result import Figures
 from autorecompute.units import format_bytes, format_seconds
 
@@ -71,7 +71,7 @@ def _answer_table(result: Result, trials: Sequence[Trial]) -> Table:
             Text(shorten(best.description, NAME_WIDTH)),
             format_bytes(best.peak_bytes),
             format_rate(best.samples_per_second),
-            format_relative(best.relative_throughput),
+            format_spread(best),
             confirmed,
         )
     for trial in _runners_up(result, trials):
@@ -105,6 +105,7 @@ def _verdict_lines(result: Result, folder: Path) -> list[RenderableType]:
             f"limit {format_bytes(result.best.limit_bytes)} on {result.device.name}, batch {result.best.batch}; "
             f"{result.trials} trials in {format_seconds(result.wall_seconds)}"
         )
+        lines.append(f"race: {result.best.ranking.sentence}" if result.best.ranking is not None else "")
         lines.append(_describe_gradients(result.best.gradients))
     lines += [f"warning: {warning}" for warning in result.warnings]
     return [Text(line) for line in [*filter(None, lines), f"study: {folder}", ""]]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from autorecompute.result import Verdict
+
+if TYPE_CHECKING:
+    from autorecompute.result import Best
 
 VERDICTS = {
     Verdict.RECOMPUTE_PAYS: "recompute pays: the batch fits only with it, and no smaller batch without it was faster",
@@ -15,6 +20,14 @@ VERDICTS = {
 def format_relative(ratio: float | None) -> str:
     """Throughput relative to no recompute, ``0.92x``; a dash where it was not measured."""
     return "-" if ratio is None else f"{ratio:.2f}x"
+
+
+def format_spread(best: Best) -> str:
+    """Relative throughput with the larger half of its 95 % interval, ``0.87x ±0.02``, where it has one."""
+    ratio, low, high = best.relative_throughput, best.relative_low, best.relative_high
+    if ratio is None or low is None or high is None:
+        return format_relative(ratio)
+    return f"{format_relative(ratio)} ±{max(ratio - low, high - ratio):.2f}"
 
 
 def format_rate(samples_per_second: float | None) -> str:

@@ -1,7 +1,7 @@
 """The folder of a study: the single owner of every file name in it.
 
 ``study.json`` (what it is about), ``study.db`` (its trials), ``trials/0007/`` (one trial each), ``workers/`` (output of
-the processes), ``best/`` (what was emitted) and ``result.json`` (the answer).
+the processes), ``race.json`` (the finalists' rounds), ``best/`` (what was emitted) and ``result.json`` (the answer).
 """
 
 from __future__ import annotations

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
+
+import psutil
 
 from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.trials.load import HostLoad
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Refused, Settings
 
@@ -115,12 +118,13 @@ class Bench:
         """
         for _ in range(2):
             self.detect()
+            load = self._count_load()
             message = self._ask(Order(config=config, warmup=effort.warmup, steps=effort.steps))
             if isinstance(message, Measurement):
                 self._note_pace(message)
                 if not message.outcome.is_measured:
                     self.close()  # a loss that is no number stays one, whatever is recomputed next
-                return message
+                return replace(message, marks=(*message.marks, *(load.marks() if load is not None else ())))
             has_measured = self._has_measured
             self.close()
             if not (isinstance(message, Ended) and message.exit_code == 0):
@@ -209,6 +213,14 @@ class Bench:
             return self._worker.receive(START_TIMEOUT_SECONDS)
         slow_step = max(self._pace * SLOWDOWN, LEAST_STALL_SECONDS)
         return self._worker.receive(slow_step * (order.warmup + order.steps), stall=slow_step)
+
+    def _count_load(self) -> HostLoad | None:
+        assert self._worker is not None, "detect() comes first"
+        try:
+            return HostLoad(self._worker.pid)
+        except psutil.Error:
+            # It died between its last answer and this order, which will tell how.
+            return None
 
     def _note_pace(self, measurement: Measurement) -> None:
         self._has_measured = True

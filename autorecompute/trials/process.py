@@ -89,6 +89,11 @@ class WorkerProcess:
                 raise SetupError(f"{log} cannot be written: {error.strerror}. Make its folder writable.") from error
             raise SetupError(f"'{command[0]}' cannot be started: {error.strerror}. Check --launcher.") from error
 
+    @property
+    def pid(self) -> int:
+        """The process at the head of its group: the first rank, or the launcher of all."""
+        return self._process.pid
+
     def send(self, message: Message) -> None:
         """Gives an order to every rank; a worker that is gone is noticed when its answer is awaited."""
         for connection in self._ranks:

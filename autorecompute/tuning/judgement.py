@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from autorecompute.backends import emission_of
 from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Config
-from autorecompute.result import Best, Figures, Result, Verdict
+from autorecompute.result import Best, Figures, Ranking, Result, Verdict
 from autorecompute.studies.folder import write_atomically
-from autorecompute.tuning.race import FINALISTS, Standing, finalists, race
+from autorecompute.tuning.race import FINALISTS, Raced, race
 from autorecompute.tuning.rival import MARGIN, measure_rival
+from autorecompute.tuning.standings import Standing, finalists
 from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -45,14 +46,24 @@ class Judgement:
         self._job, self._bench, self._folder = job, bench, folder
         self._settings, self._progress = settings, progress
         self._unconfirmed: list[str] = []
+        self._ranked: tuple[Config, Ranking] | None = None
         self.excess_bytes = 0
         """What a whole process needed beyond its timed steps, at least, where no finalist was confirmed."""
 
-    def decide(self, trials: Sequence[Trial], detection: Detection, problem: Problem) -> Result:
-        """The answer, with everything in it measured."""
+    def decide(
+        self, trials: Sequence[Trial], detection: Detection, problem: Problem, *, deadline_seconds: float = math.inf
+    ) -> Result:
+        """The answer, with everything in it measured.
+
+        Args:
+            trials: What the search measured.
+            detection: What the job is.
+            problem: What has to be solved.
+            deadline_seconds: Time on the monotonic clock at which the race between the finalists has to end.
+        """
         by_hash = {trial.config.hash: trial for trial in trials}
         baseline = by_hash.get(Config().hash)
-        best = self._confirm(self._rank(trials, baseline, detection), detection, problem)
+        best = self._confirm(self._rank(trials, baseline, detection, deadline_seconds), detection, problem)
         rival = self._measure_rival(best, baseline, detection, problem)
         return Result(
             study=self._folder.name,
@@ -76,15 +87,27 @@ class Judgement:
             wrap=self._job.wrap,
         )
 
-    def _rank(self, trials: Sequence[Trial], baseline: Trial | None, detection: Detection) -> list[Standing]:
+    def _rank(
+        self, trials: Sequence[Trial], baseline: Trial | None, detection: Detection, deadline_seconds: float
+    ) -> list[Standing]:
         standings = finalists(trials)
         front = standings[:FINALISTS]
-        if not front or front[0].trial.config.is_none:
+        has_reference = baseline is not None and baseline.measurement.outcome.is_measured
+        is_needless = len(front) == 1 and not has_reference
+        if not front or is_needless or front[0].trial.config.is_none:
             return standings
         names = ", ".join(detection.space.describe(entry.trial.config) for entry in front)
         self._progress.note(f"racing the finalists in interleaved rounds: {names}")
-        has_reference = baseline is not None and baseline.measurement.outcome.is_measured
-        return race(self._bench, front, has_reference=has_reference) + standings[FINALISTS:]
+        raced = race(self._bench, front, has_reference=has_reference, deadline_seconds=deadline_seconds)
+        self._keep(raced)
+        return [*raced.standings, *standings[FINALISTS:]]
+
+    def _keep(self, raced: Raced) -> None:
+        self._folder.write("race.json", raced.as_plain())
+        if raced.ranking is not None:
+            winner = raced.standings[0].trial
+            self._ranked = (winner.config, raced.ranking)
+            self._progress.note(f"{winner.description}: {raced.ranking.sentence}")
 
     def _confirm(self, standings: Sequence[Standing], detection: Detection, problem: Problem) -> Best | None:
         emission = emission_of(detection.versions["backend"])
@@ -103,10 +126,15 @@ class Judgement:
             failure = _why_unconfirmed(measurement, problem.limit_bytes)
             if failure is None:
                 best = _best(standing, description, environment, measurement, problem)
-                return replace(best, gradients=gradients)
+                return replace(best, gradients=gradients, ranking=self._ranking_of(config))
             self._note_excess(standing, measurement)
             self._progress.note(f"not confirmed: {description}: {failure}")
         return None
+
+    def _ranking_of(self, config: Config) -> Ranking | None:
+        # Who comes next where the winner is not confirmed was never compared with the rest at that confidence.
+        winner, ranking = self._ranked or (None, None)
+        return ranking if config == winner else None
 
     def _note_excess(self, standing: Standing, measurement: Measurement) -> None:
         if measurement.outcome is Outcome.OK and measurement.peak_bytes is not None:
@@ -213,6 +241,7 @@ def _best(
 ) -> Best:
     assert measurement.peak_bytes is not None, "a confirmed run has a peak"
     assert measurement.samples_per_second is not None, "a confirmed run has steps"
+    low, high = standing.spread or (None, None)
     return Best(
         config=standing.trial.config,
         description=description,
@@ -220,6 +249,8 @@ def _best(
         batch=problem.batch,
         samples_per_second=measurement.samples_per_second,
         relative_throughput=standing.relative_throughput,
+        relative_low=low,
+        relative_high=high,
         peak_bytes=measurement.peak_bytes,
         limit_bytes=problem.limit_bytes,
         losses=measurement.losses,

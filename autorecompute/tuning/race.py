@@ -1,107 +1,169 @@
-"""Decides between finalists by interleaved rounds, so that all of them see the same weather."""
+"""Decides between finalists by interleaved rounds, as many as it takes to be sure.
+
+Every round measures the reference and each finalist that is still in question, in random order; the next round runs in
+the opposite order, so that a steady drift cancels. After the rounds of ``LOOKS`` the finalists are compared in pairs:
+
+* out is who is slower than another for sure: by more than a tie, or at all where the other's peak is no higher;
+* the race ends once the lowest peak of the rest is for sure no slower than any of the rest by more than a tie.
+
+A wrong end needs a wrong interval between the truly fastest and another finalist. The chance of that,
+1 - ``CONFIDENCE`` for the whole race, is divided among these pairs and the looks.
+"""
 
 from __future__ import annotations
 
-import statistics
+import math
+import random
+import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from autorecompute.measurement import Outcome, Trial
+from autorecompute import codec
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.result import RaceEnd, Ranking
 from autorecompute.trials.bench import Effort
+from autorecompute.tuning.standings import LOG_TIE, Heat, Standing, gap, rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from autorecompute.measurement import Measurement
     from autorecompute.trials import Bench
 
 FINALISTS = 4
-ROUNDS = 3
+CONFIDENCE = 0.99
+"""How surely the end of a race is right, where it came to an end."""
+
+LOOKS = (3, 5, 8, 12, 18, 28)
+"""Rounds after which the race may end."""
+
 ROUND_EFFORT = Effort(warmup=1, steps=3)
-TIE = 0.02
-"""Throughputs closer than this share are a tie, which the lower peak wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A finalist after the race.
+class Raced:
+    """What a race came to.
 
     Attributes:
-        trial: Its trial in the study.
-        ratios: Step time of the reference over its own, one for each round; empty where the reference cannot run.
-        step_seconds: Its median step, one for each round.
+        standings: The finalists that ran to the end or were beaten, the winner first.
+        ranking: How sure that is; ``None`` where no finalist is left.
     """
 
-    trial: Trial
-    ratios: tuple[float, ...] = ()
-    step_seconds: tuple[float, ...] = ()
+    standings: tuple[Standing, ...]
+    ranking: Ranking | None
 
-    @property
-    def relative_throughput(self) -> float | None:
-        """Median over the rounds; the trial's own figure where no round had a reference."""
-        return statistics.median(self.ratios) if self.ratios else self.trial.relative_throughput
-
-    @property
-    def steps_per_second(self) -> float:
-        """What finalists are compared by where one of them has no relative throughput."""
-        measurement = self.trial.measurement
-        seconds = statistics.median(self.step_seconds) if self.step_seconds else measurement.median_step_seconds
-        assert seconds, "a finalist was measured"
-        return 1 / seconds
-
-    @property
-    def peak_bytes(self) -> int:
-        """Peak of its trial."""
-        assert self.trial.measurement.peak_bytes is not None, "a finalist was measured"
-        return self.trial.measurement.peak_bytes
+    def as_plain(self) -> dict[str, Any]:
+        """All samples, for the study's folder."""
+        standings = [
+            {
+                "trial": entry.trial.number,
+                "description": entry.trial.description,
+                "peak_bytes": entry.peak_bytes,
+                "rounds": codec.to_plain(entry.heats),
+            }
+            for entry in self.standings
+        ]
+        return {"ranking": codec.to_plain(self.ranking), "standings": standings}
 
 
-def finalists(trials: Sequence[Trial]) -> list[Standing]:
-    """The configs that fit, fastest first."""
-    return _by_speed([Standing(trial=trial) for trial in trials if trial.fits])[0]
+def race(
+    bench: Bench, standings: Sequence[Standing], *, has_reference: bool, deadline_seconds: float = math.inf
+) -> Raced:
+    """Measures the finalists in rounds until they are ranked, tied, or the time is over.
 
+    A finalist that fails in a round is out, and not ranked. A reference that fails is not measured again.
 
-def race(bench: Bench, standings: Sequence[Standing], *, has_reference: bool) -> list[Standing]:
-    """Measures the standings in rounds, each beside the reference, and ranks them anew.
-
-    A finalist that fails in a round is out.
+    Args:
+        bench: Where they are measured.
+        standings: The finalists.
+        has_reference: Whether the batch runs without recompute.
+        deadline_seconds: Time on the monotonic clock after which no round begins, but those before the first look.
     """
-    entries: list[Standing | None] = list(standings)
-    for number in range(ROUNDS):
-        reference = bench.measure(Config(), ROUND_EFFORT).median_step_seconds if has_reference else None
-        # Each round starts with another finalist: whatever favours a place in the round favours each of them once.
-        for place in range(len(entries)):
-            index = (number + place) % len(entries)
-            entry = entries[index]
-            entries[index] = _run(bench, entry, reference) if entry is not None else None
-    return rank([entry for entry in entries if entry is not None])
+    return _Race(bench, standings, has_reference=has_reference).run(deadline_seconds)
 
 
-def _run(bench: Bench, entry: Standing, reference: float | None) -> Standing | None:
-    measurement = bench.measure(entry.trial.config, ROUND_EFFORT)
-    seconds = measurement.median_step_seconds
-    if measurement.outcome is not Outcome.OK or seconds is None:
+class _Race:
+    def __init__(self, bench: Bench, standings: Sequence[Standing], *, has_reference: bool) -> None:
+        self._bench, self._has_reference = bench, has_reference
+        self._running: dict[Config, Standing] = {entry.trial.config: entry for entry in standings}
+        self._beaten: list[Standing] = []
+        self._miss = (1 - CONFIDENCE) / (len(LOOKS) * max(len(standings) - 1, 1))
+        self._order = list(self._running)
+        # The order is no secret, and a race should be the same race when it is repeated.
+        self._chance = random.Random(0)  # noqa: S311
+
+    def run(self, deadline_seconds: float) -> Raced:
+        for rounds in range(1, LOOKS[-1] + 1):
+            self._run_round(rounds)
+            if not self._running:
+                return Raced(standings=tuple(rank(self._beaten)), ranking=None)
+            is_late = rounds >= LOOKS[0] and time.monotonic() >= deadline_seconds
+            if rounds not in LOOKS and not is_late:
+                continue
+            self._drop_beaten()
+            winner = self._settled()
+            if winner is not None or is_late or rounds == LOOKS[-1]:
+                break
+        return self._end(winner, rounds)
+
+    def _run_round(self, number: int) -> None:
+        if number % 2 == 1:
+            self._chance.shuffle(self._order)
+        else:
+            self._order.reverse()
+        # The reference begins one round and ends the next; the finalists stay side by side.
+        order = [Config(), *self._order] if number % 2 == 1 else [*self._order, Config()]
+        due = [config for config in dict.fromkeys(order) if self._runs(config)]
+        measured = {config: self._bench.measure(config, ROUND_EFFORT) for config in due}
+        reference = measured.get(Config()) if self._has_reference else None
+        self._has_reference = reference is not None and reference.outcome.is_measured
+        for config, entry in list(self._running.items()):
+            heat = _heat(measured[config], reference)
+            if heat is None:
+                del self._running[config]
+            else:
+                self._running[config] = replace(entry, heats=(*entry.heats, heat))
+
+    def _runs(self, config: Config) -> bool:
+        return config in self._running or (config.is_none and self._has_reference)
+
+    def _drop_beaten(self) -> None:
+        # All are compared before any is dropped: who is beaten may have beaten another.
+        entries = list(self._running.values())
+        for entry in entries:
+            if len(self._running) > 1 and any(self._beats(other, entry) for other in entries if other is not entry):
+                self._beaten.append(self._running.pop(entry.trial.config))
+
+    def _beats(self, other: Standing, entry: Standing) -> bool:
+        margin = 0.0 if other.peak_bytes <= entry.peak_bytes else LOG_TIE
+        return gap(entry, other, self._miss).low > margin
+
+    def _settled(self) -> Standing | None:
+        entries = list(self._running.values())
+        for entry in entries:
+            others = [other for other in entries if other is not entry]
+            is_leanest = all(entry.peak_bytes <= other.peak_bytes for other in others)
+            if is_leanest and all(gap(entry, other, self._miss).high <= LOG_TIE for other in others):
+                return entry
         return None
-    ratios = (*entry.ratios, reference / seconds) if reference is not None else entry.ratios
-    return replace(entry, ratios=ratios, step_seconds=(*entry.step_seconds, seconds))
+
+    def _end(self, winner: Standing | None, rounds: int) -> Raced:
+        entries = rank(list(self._running.values()))
+        first = winner or entries[0]
+        others = [entry for entry in entries if entry is not first]
+        end = RaceEnd.UNDECIDED if winner is None else RaceEnd.TIE if others else RaceEnd.RANKED
+        ranking = Ranking(
+            end=end, rounds=rounds, confidence=CONFIDENCE, rivals=tuple(entry.trial.description for entry in others)
+        )
+        return Raced(standings=(first, *others, *rank(self._beaten)), ranking=ranking)
 
 
-def rank(entries: Sequence[Standing]) -> list[Standing]:
-    """Fastest first; among those that tie with the fastest of the rest, the lower peak first."""
-    (rest, speed), ranking = _by_speed(entries), []
-    while rest:
-        tied = [entry for entry in rest if speed(entry) >= speed(rest[0]) * (1 - TIE)]
-        winner = min(tied, key=lambda entry: entry.peak_bytes)
-        ranking.append(winner)
-        rest.remove(winner)
-    return ranking
-
-
-def _by_speed(entries: Sequence[Standing]) -> tuple[list[Standing], Callable[[Standing], float]]:
-    """The entries, fastest first, and what they were compared by: one measure for all, relative where all have that."""
-    has_all = all(entry.relative_throughput is not None for entry in entries)
-
-    def speed(entry: Standing) -> float:
-        return (entry.relative_throughput or 0.0) if has_all else entry.steps_per_second
-
-    return sorted(entries, key=speed, reverse=True), speed
+def _heat(measurement: Measurement, reference: Measurement | None) -> Heat | None:
+    if measurement.outcome is not Outcome.OK or not measurement.step_seconds:
+        return None
+    return Heat(
+        step_seconds=measurement.step_seconds,
+        reference_seconds=reference.step_seconds if reference is not None else (),
+        marks=measurement.marks,
+    )

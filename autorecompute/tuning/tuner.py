@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -36,6 +37,9 @@ SEARCHES = 2
 
 REFERENCE_STEPS = 3
 
+RACE_SHARE = 0.5
+"""Of the time that the search took, so much may be spent on being sure about the last few percent."""
+
 
 class Tuner:
     """Tunes one job and leaves a finished study.
@@ -53,7 +57,8 @@ class Tuner:
     ) -> None:
         self._job, self._bench, self._folder = job, bench, folder
         self._settings, self._progress = settings, progress
-        self._began = time.monotonic()
+        timeout = settings.timeout_seconds
+        self._deadline_seconds = math.inf if timeout is None else time.monotonic() + timeout
         self._number = 0
         self._warned: set[str] = set()
 
@@ -116,7 +121,7 @@ class Tuner:
             search_end = self._search(store, detection, problem, limit_bytes)
             trials = [hold(trial, limit_bytes) for trial in store.trials]
             judgement = Judgement(self._job, self._bench, self._folder, self._settings, self._progress)
-            result = judgement.decide(trials, detection, problem)
+            result = judgement.decide(trials, detection, problem, deadline_seconds=self._race_deadline(store))
             if result.best is not None or not judgement.excess_bytes:
                 break
             # Whole processes need more than the steps that were measured: search again with that much less.
@@ -200,8 +205,10 @@ class Tuner:
             )
 
     def _has_time(self) -> bool:
-        timeout = self._settings.timeout_seconds
-        return timeout is None or time.monotonic() - self._began < timeout
+        return time.monotonic() < self._deadline_seconds
+
+    def _race_deadline(self, store: TrialStore) -> float:
+        return min(self._deadline_seconds, time.monotonic() + RACE_SHARE * store.seconds)
 
 
 def hold(trial: Trial, limit_bytes: int) -> Trial:

@@ -62,6 +62,14 @@ def test_a_trial_is_told_with_its_figures(watch):
     assert failed.split("] ")[1].split() == ["3", "all", "plans", "-", "-", "oom", "no", "memory"]
 
 
+def test_a_disturbed_trial_says_so_in_its_line(make_trial):
+    """Marks stand behind the outcome of the trial they belong to."""
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    with LiveView(console) as view:
+        view.trial_ended(make_trial(marks=("host busy: 1.4 of 2 cores by others",)))
+    assert console.file.getvalue().rstrip().endswith("ok host busy: 1.4 of 2 cores by others")
+
+
 def test_an_earlier_session_is_told(watch):
     """The first lines tell the plans, the limit, the versions and how far an earlier session came."""
     detected, known = watch().splitlines()[:2]

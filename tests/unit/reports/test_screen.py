@@ -13,7 +13,7 @@ from rich.console import Console
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.screen import RUNNERS_UP, print_result, print_trials
-from autorecompute.result import Figures, Verdict
+from autorecompute.result import Figures, RaceEnd, Ranking, Verdict
 from autorecompute.units import MIB
 
 FOLDER = Path("/studies/bert")
@@ -54,6 +54,27 @@ def test_the_winner_is_told_with_its_figures(show, make_result):
     row = row_of(show(width=120), "best")
     for words in (make_result().best.description, "700 MiB", "51.2 samples/s", "0.88x", " confirmed"):
         assert words in row
+
+
+def test_a_relative_figure_is_told_with_its_spread(show, make_result):
+    """The winner's share of the throughput has the larger half of its interval beside it."""
+    best = dataclasses.replace(make_result().best, relative_throughput=0.87, relative_low=0.86, relative_high=0.89)
+    assert "0.87x ±0.02" in row_of(show(dataclasses.replace(make_result(), best=best), width=120), "best")
+
+
+@pytest.mark.parametrize(
+    ("end", "rivals", "sentence"),
+    [
+        (RaceEnd.RANKED, (), "race: ranked at 99 % in 8 rounds"),
+        (RaceEnd.TIE, ("Gelu+",), "race: a tie with Gelu+ at 99 % in 8 rounds, given to the lower peak"),
+        (RaceEnd.UNDECIDED, ("a", "b", "c"), "race: not ranked at 99 % in 8 rounds: a and 2 more may be as good"),
+    ],
+)
+def test_how_sure_the_winner_is_stands_below(show, make_result, end, rivals, sentence):
+    """A lead, a tie and a race without a decision are told apart, with who else was left."""
+    ranking = Ranking(end=end, rounds=8, confidence=0.99, rivals=rivals)
+    best = dataclasses.replace(make_result().best, ranking=ranking)
+    assert sentence in show(dataclasses.replace(make_result(), best=best), width=120)
 
 
 def test_an_unconfirmed_winner_is_told_apart(show, make_result):

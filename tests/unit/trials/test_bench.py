@@ -9,7 +9,7 @@ import pytest
 from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
-from autorecompute.trials import Bench, bench, process
+from autorecompute.trials import Bench, bench, load, process
 from autorecompute.trials.bench import TRIAL_VARIABLES, Effort
 
 EFFORT = Effort(warmup=2, steps=3)
@@ -46,6 +46,13 @@ def test_one_worker_measures_config_after_config(make_bench):
     assert (first.warmup_seconds, len(first.step_seconds)) == (2, 3)
     assert (second.warmup_seconds, len(second.step_seconds)) == (1, 4)
     assert measured.starts == seen(second)["start"] == 1
+
+
+def test_a_busy_host_is_marked_on_the_measurement(make_bench, monkeypatch):
+    """What others did on the host meanwhile goes along with the figures."""
+    monkeypatch.setattr(load, "NEGLIGIBLE_SHARE", -1.0)
+    (mark,) = make_bench("detect forever").measure(CONFIG, EFFORT).marks
+    assert mark.startswith("host busy")
 
 
 def test_detecting_twice_starts_once(make_bench, make_detection):

@@ -11,7 +11,7 @@ import pytest
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.result import SearchEnd, Verdict
+from autorecompute.result import RaceEnd, SearchEnd, Verdict
 from autorecompute.studies.storage import read_trials
 from autorecompute.trials.lock import lock_file
 from autorecompute.units import MIB
@@ -237,6 +237,24 @@ def test_where_a_smaller_batch_is_faster_recompute_does_not_pay(make_tuning, mak
     assert result.rival.batch < 32
     assert result.rival.samples_per_second > result.best.samples_per_second
     assert result.best.confirmed
+
+
+def test_the_race_is_kept_and_told(finished):
+    """The answer says how the winner was found, as the watcher was told, and the study holds every round of it."""
+    tuning, result = finished
+    kept_race = json.loads((tuning.folder.path / "race.json").read_text())
+    assert result.best.ranking.end in {RaceEnd.RANKED, RaceEnd.TIE}
+    assert result.best.relative_low <= result.best.relative_throughput <= result.best.relative_high
+    assert kept_race["ranking"]["rounds"] == result.best.ranking.rounds == len(kept_race["standings"][0]["rounds"])
+    assert any(result.best.ranking.sentence in note for note in tuning.watcher.notes)
+
+
+def test_who_stands_in_for_an_unconfirmed_winner_has_not_won_the_race(finished, make_tuning):
+    """What was proved of the winner is not said of another config."""
+    _, undisturbed = finished
+    tuning = make_tuning()
+    tuning.bench.life_bytes[undisturbed.best.config] = 300 * MIB
+    assert tuning.run().best.ranking is None
 
 
 def test_where_nothing_fits_the_study_keeps_that_answer(make_tuning):
