@@ -6,9 +6,10 @@ for the first time:
 * since 2.9 the TorchScript exporter lives in ``torch.onnx._internal.torchscript_exporter``;
 * since 2.9 ``torch.onnx.export`` prefers the dynamo exporter, which cannot serve ORTModule;
 * since 2.7 the ``torch_interop_utils`` extension misses a symbol that torch no longer exports;
-* the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step.
+* the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step;
+* ORT's CUDA build wants CUDA 11, which the loader does not find among the wheels of a CUDA 12 torch.
 
-Each repair looks whether it is needed; on torch 2.4 to 2.6 none is, and nothing is touched.
+Each repair looks whether it is needed; on torch 2.4 to 2.6 none but the last is, and nothing is touched.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any
+
+from autorecompute.backends.ortmodule import cuda_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +54,7 @@ def adapt() -> tuple[str, ...]:
         "TorchScript export": _prefer_torchscript_export,
         "custom autograd stand-in": _stand_in_for_interop,
         "nvtx": _silence_nvtx,
+        "CUDA 11 libraries": _preload_cuda,
     }
     return tuple(name for name, repair in repairs.items() if repair(torch))
 
@@ -122,6 +126,10 @@ def _silence_nvtx(torch: Any) -> bool:
         torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = _no_range
         return True
     return False
+
+
+def _preload_cuda(torch: Any) -> bool:
+    return bool(torch.cuda.is_available()) and cuda_libraries.are_wanted() and bool(cuda_libraries.preload())
 
 
 def _no_range(*_: object) -> None:

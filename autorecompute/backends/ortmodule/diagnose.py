@@ -6,18 +6,16 @@ traceback: each is a finding.
 
 from __future__ import annotations
 
-import ctypes
 import enum
 import importlib
 import os
 import platform
 import shutil
 import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from autorecompute.backends.ortmodule import adapter, extensions
+from autorecompute.backends.ortmodule import adapter, cuda_libraries, extensions
 from autorecompute.backends.ortmodule.distributions import owns_file, parse_release, pip, version_of
 from autorecompute.errors import SetupError
 from autorecompute.meters.lookup import describe_visible
@@ -37,15 +35,6 @@ SHARING_A_FOLDER = (*TRAINING, "onnxruntime", "onnxruntime-gpu")
 
 CORE = "onnxruntime_pybind11_state"
 """The compiled module of which every distribution has its own."""
-
-CUDA_LIBRARIES = {
-    "libcudart.so.11.0": ("cuda_runtime", "nvidia-cuda-runtime-cu11"),
-    "libcublas.so.11": ("cublas", "nvidia-cublas-cu11"),
-    "libcudnn.so.8": ("cudnn", "'nvidia-cudnn-cu11==8.9.*'"),
-    "libcufft.so.10": ("cufft", "nvidia-cufft-cu11"),
-    "libcurand.so.10": ("curand", "nvidia-curand-cu11"),
-}
-"""What ORT's CUDA provider is linked against: its folder under ``nvidia``, and the wheel that brings it."""
 
 
 class Status(enum.StrEnum):
@@ -199,28 +188,12 @@ def _check_cuda_libraries() -> list[Finding]:
     if not extensions.build_information().get("cuda_version"):
         found = f"torch sees {gpus} GPU, and the CPU build of onnxruntime-training cannot use it"
         return [_warning(name, found, _run(_reinstall_ort(CPU_ORT)))] if gpus else []
-    lacking = [library for library in CUDA_LIBRARIES if not _loads(library)]
+    lacking = cuda_libraries.lacking()
     if not lacking:
-        return [_ok(name, f"{', '.join(CUDA_LIBRARIES)} load")]
+        return [_ok(name, f"{', '.join(cuda_libraries.LIBRARIES)} load")]
     report = _missing if gpus else _warning
-    return [report(name, f"{', '.join(lacking)} cannot be loaded", _run(_provide_libraries(lacking)))]
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
-
-
-def _provide_libraries(lacking: list[str]) -> str:
-    """The command that installs NVIDIA's wheels where they are not, and shows them to the loader, which it never is."""
-    root = Path(sysconfig.get_path("purelib"), "nvidia")
-    folders = {library: root / CUDA_LIBRARIES[library][0] / "lib" for library in lacking}
-    wheels = [CUDA_LIBRARIES[library][1] for library in lacking if not (folders[library] / library).is_file()]
-    export = f"export LD_LIBRARY_PATH={':'.join(map(str, folders.values()))}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
-    return f"{pip('install ' + ' '.join(wheels))} && {export}" if wheels else export
+    repair = pip(f"install {' '.join(cuda_libraries.wheels_of(lacking))}")
+    return [report(name, f"{', '.join(lacking)} cannot be loaded", _run(repair))]
 
 
 def _check_extension(name: str) -> Finding:
