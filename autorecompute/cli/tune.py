@@ -111,7 +111,7 @@ def _tune(job: Job, folder: StudyFolder, settings: TuningSettings, *, as_json: b
     from autorecompute.reports.screen import print_result
     from autorecompute.studies.storage import read_trials
     from autorecompute.trials import Bench
-    from autorecompute.tuning import Tuner
+    from autorecompute.tuning import Tuner, Workplace
 
     if folder.exists():
         folder.provenance()
@@ -127,7 +127,7 @@ def _tune(job: Job, folder: StudyFolder, settings: TuningSettings, *, as_json: b
             debugs=debugs,
         )
         with bench:
-            result = Tuner(job, bench, folder, settings, view).run()
+            result = Tuner(Workplace(job=job, bench=bench, folder=folder, settings=settings, progress=view)).run()
     if as_json:
         print(dumps(result_as_plain(result)))
     else:

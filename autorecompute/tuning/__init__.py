@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autorecompute.tuning.progress import Progress
-from autorecompute.tuning.settings import TuningSettings
+from autorecompute.tuning.settings import TuningSettings, Workplace
 from autorecompute.tuning.tuner import Tuner
 
-__all__ = ["Progress", "Tuner", "TuningSettings"]
+__all__ = ["Progress", "Tuner", "TuningSettings", "Workplace"]

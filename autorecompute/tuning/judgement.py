@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autorecompute.measurement import Detection
-    from autorecompute.studies import Problem, StudyFolder
-    from autorecompute.trials import Bench, Job
-    from autorecompute.tuning.progress import Progress
-    from autorecompute.tuning.settings import TuningSettings
+    from autorecompute.studies import Problem
+    from autorecompute.tuning.settings import Workplace
 
 CONFIRMATIONS = 5
 """So many finalists get the chance to confirm themselves before nothing is said to fit."""
@@ -33,18 +31,12 @@ class Judgement:
     """Finds the answer to a study whose search has ended.
 
     Args:
-        job: What is trained.
-        bench: Where it is measured.
-        folder: Where the study is kept.
-        settings: What was asked for.
-        progress: Who watches.
+        place: What it works with.
     """
 
-    def __init__(
-        self, job: Job, bench: Bench, folder: StudyFolder, settings: TuningSettings, progress: Progress
-    ) -> None:
-        self._job, self._bench, self._folder = job, bench, folder
-        self._settings, self._progress = settings, progress
+    def __init__(self, place: Workplace) -> None:
+        self._job, self._bench, self._folder = place.job, place.bench, place.folder
+        self._settings, self._progress = place.settings, place.progress
         self._unconfirmed: list[str] = []
         self._ranked: tuple[Config, Ranking] | None = None
         self.excess_bytes = 0

@@ -1,10 +1,13 @@
-"""What the user asked of a tuning."""
+"""What the user asked of a tuning, and what it works with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from autorecompute.studies import StudyFolder
+from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
+from autorecompute.tuning.progress import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +27,22 @@ class TuningSettings:
     timeout_seconds: float | None
     effort: Effort = field(default_factory=Effort)
     batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workplace:
+    """What every part of a tuning works with.
+
+    Attributes:
+        job: What is trained.
+        bench: Where it is measured.
+        folder: Where the study is kept.
+        settings: What was asked for.
+        progress: Who watches.
+    """
+
+    job: Job
+    bench: Bench
+    folder: StudyFolder
+    settings: TuningSettings
+    progress: Progress

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Detection
     from autorecompute.result import Result
     from autorecompute.search import Proposal
-    from autorecompute.studies import StudyFolder
-    from autorecompute.trials import Bench, Job
-    from autorecompute.tuning.progress import Progress
-    from autorecompute.tuning.settings import TuningSettings
+    from autorecompute.tuning.settings import Workplace
 
 SEARCHES = 2
 """A second search follows where everything that fits in its steps does not fit as a whole process."""
@@ -45,19 +42,14 @@ class Tuner:
     """Tunes one job and leaves a finished study.
 
     Args:
-        job: What is trained.
-        bench: Where it is measured.
-        folder: Where the study is kept.
-        settings: What was asked for.
-        progress: Who watches.
+        place: What it works with.
     """
 
-    def __init__(
-        self, job: Job, bench: Bench, folder: StudyFolder, settings: TuningSettings, progress: Progress
-    ) -> None:
-        self._job, self._bench, self._folder = job, bench, folder
-        self._settings, self._progress = settings, progress
-        timeout = settings.timeout_seconds
+    def __init__(self, place: Workplace) -> None:
+        self._job, self._bench, self._folder = place.job, place.bench, place.folder
+        self._settings, self._progress = place.settings, place.progress
+        self._place = place
+        timeout = self._settings.timeout_seconds
         self._deadline_seconds = math.inf if timeout is None else time.monotonic() + timeout
         self._number = 0
         self._warned: set[str] = set()
@@ -120,7 +112,7 @@ class Tuner:
         for _ in range(SEARCHES):
             search_end = self._search(store, detection, problem, limit_bytes)
             trials = [hold(trial, limit_bytes) for trial in store.trials]
-            judgement = Judgement(self._job, self._bench, self._folder, self._settings, self._progress)
+            judgement = Judgement(self._place)
             result = judgement.decide(trials, detection, problem, deadline_seconds=self._race_deadline(store))
             if result.best is not None or not judgement.excess_bytes:
                 break

@@ -15,7 +15,7 @@ from autorecompute.plans import Config
 from autorecompute.studies import StudyFolder
 from autorecompute.trials import Job
 from autorecompute.trials.bench import Effort
-from autorecompute.tuning import Tuner, TuningSettings
+from autorecompute.tuning import Tuner, TuningSettings, Workplace
 from autorecompute.units import MIB
 
 RESTING = 100 * MIB
@@ -145,7 +145,9 @@ class Tuning:
         self.folder.prepare()
         asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "batch": 32}
         settings = TuningSettings(effort=self.effort, **{**asked, **changes})
-        self.tuner = Tuner(Job(script=script, batch_flag="--bs"), bench, self.folder, settings, self.watcher)
+        job = Job(script=script, batch_flag="--bs")
+        place = Workplace(job=job, bench=bench, folder=self.folder, settings=settings, progress=self.watcher)
+        self.tuner = Tuner(place)
 
     def run(self):
         """The answer."""
