@@ -14,6 +14,7 @@ from autorecompute.measurement import Detection, GradientCheck, Measurement, Out
 from autorecompute.plans import Config
 from autorecompute.trials.load import HostLoad
 from autorecompute.trials.process import WorkerProcess
+from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Refused, Settings
 
 if TYPE_CHECKING:
@@ -195,9 +196,9 @@ class Bench:
         self.log.unlink(missing_ok=True)
         self._has_measured = False
         environment = {**self._base, **variables, **self._job.batch_environment(batch)}
-        self._worker = WorkerProcess(
-            self._job.worker_command(batch), environment, self.log, settings, in_foreground=self._is_debugged
-        )
+        command = self._job.worker_command(batch)
+        with deferring_interrupts():
+            self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
         return self._worker.receive(math.inf if self._is_debugged else START_TIMEOUT_SECONDS)
 
     @property

@@ -16,14 +16,26 @@ def place(make_workplace):
 
 
 @pytest.fixture(scope="module")
-def tuned(place):
+def there_before(temporary):
+    """What killed tunings have left of their workers."""
+    return workers_in(temporary)
+
+
+@pytest.fixture(scope="module")
+def tuned(place, there_before):
     """The script, tuned to the end."""
+    assert there_before is not None
     return place.tune("logging_run.py", "--target-batch", "6", "--json")
 
 
 def names_in(folder):
     """All that lies in a folder."""
     return {path.name for path in Path(folder).iterdir()}
+
+
+def workers_in(folder):
+    """The folders of workers there."""
+    return {path for path in Path(folder).glob("autorecompute-*") if path.is_dir()}
 
 
 def test_a_stopped_script_leaves_no_process(tuned, place):
@@ -38,13 +50,13 @@ def test_a_stopped_script_leaves_its_checkpoints_alone(tuned, place):
     assert names_in(place.path) - {"unfinished.pt"} == {"checkpoint.pt", "studies"}
 
 
-def test_the_tool_leaves_no_half_file(tuned, place, temporary):
+def test_the_tool_leaves_no_half_file(tuned, place, temporary, there_before):
     """No file of the study is a draft, none is empty but the output of a trial, and no folder of a worker stays."""
     assert tuned.code == 0, tuned.stderr
     files = [file for file in place.study().path.rglob("*") if file.is_file()]
     assert {file.name for file in files if file.suffix not in {".json", ".log", ".txt", ".db"}} == {".gitignore"}
     assert all(file.stat().st_size for file in files if file.suffix != ".log")
-    assert not [path for path in Path(temporary).glob("autorecompute-*") if path.is_dir()]
+    assert workers_in(temporary) <= there_before
 
 
 def test_no_tracker_has_a_run(tuned, place, workplace):

@@ -25,6 +25,7 @@ class ForwardPairing:
 
     def __init__(self) -> None:
         self._open_lines: list[str] = []
+        self._overlapping: dict[str, str] = {}
         self._found: dict[str, str] = {}
 
     @property
@@ -57,7 +58,11 @@ class ForwardPairing:
         TrainingAgent.run_forward, TrainingAgent.run_backward = forward_and_count, backward_and_count
 
     def end_step(self) -> None:
-        """Holds every forward of the step that has had no backward against the script."""
+        """Holds every forward of the step that has had no backward, or had it too late, against the script."""
+        if not self._open_lines:
+            # Otherwise those that came later overlapped with the one that is at fault.
+            self._found |= self._overlapping
+        self._overlapping.clear()
         for line in self._open_lines:
             self._found[line] = (
                 f"{line}: a forward in training mode has no backward of its own. Recomputed Dropout would give wrong "
@@ -67,7 +72,7 @@ class ForwardPairing:
 
     def _begin(self, line: str) -> None:
         if self._open_lines:
-            self._found[line] = (
+            self._overlapping[line] = (
                 f"{line}: a forward in training mode begins before the last one's backward. Recomputed Dropout would "
                 "give wrong gradients from there on: let each forward's backward come first."
             )
