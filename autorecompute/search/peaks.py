@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from autorecompute.plans import Level
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from autorecompute.measurement import Trial
     from autorecompute.plans import Config, Plan, Space
+
+FEW_PLANS = 1
+"""Configs of so many plans, and those that leave so many out, tell what a plan saves, and not how savings add up."""
 
 
 class PeakModel:
@@ -34,6 +37,7 @@ class PeakModel:
             # Out of memory is above the limit; how far above, the nearest measured peak tells.
             guesses = {c: max(self._forecast_bytes(c), limit_bytes + 1) for c in too_large if c not in self._peaks}
             self._peaks |= guesses
+        self._optimism_bytes = self._learn_optimism()
 
     def spare_bytes(self, config: Config) -> int | None:
         """What the limit leaves beyond a config that was tried, below 0 where it is too much; ``None`` for others."""
@@ -41,7 +45,8 @@ class PeakModel:
 
     def excess_bytes(self, config: Config) -> int:
         """How far above the limit the peak of a config should be; 0 where it should fit."""
-        return max(0, self._forecast_bytes(config) - self._limit_bytes)
+        distance = min((len(base.rows ^ config.rows) for base in self._peaks), default=0)
+        return max(0, self._forecast_bytes(config) + round(distance * self._optimism_bytes) - self._limit_bytes)
 
     def saving_bytes(self, plan: Plan, near: Config) -> int:
         """What the plan saves when it is on in a config like this one; the stated saving where no trial tells."""
@@ -51,9 +56,24 @@ class PeakModel:
         others = near.without_plan(plan).rows
         return min((len(config.without_plan(plan).rows ^ others), saving) for config, saving in seen)[1]
 
-    def _forecast_bytes(self, config: Config) -> int:
+    def _learn_optimism(self) -> float:
+        """What forecasts were too low by, on average, for each plan between a config and what was known of others.
+
+        The search asks for what should just fit, so that the forecasts that err on the low side are those it follows.
+        """
+        if len(self._peaks) == 1:
+            return 0.0
+        middling = [c for c in self._peaks if FEW_PLANS < len(c.rows) < len(self._space.all_on.rows) - FEW_PLANS]
+        misses = distances = 0
+        for config in middling:
+            others = [other for other in self._peaks if other != config]
+            misses += self._peaks[config] - self._forecast_bytes(config, others)
+            distances += min(len(other.rows ^ config.rows) for other in others)
+        return max(0.0, misses / distances) if distances else 0.0
+
+    def _forecast_bytes(self, config: Config, known: Collection[Config] | None = None) -> int:
         """The peak to expect, the highest where several trials are equally near."""
-        distances = {base: len(base.rows ^ config.rows) for base in self._peaks}
+        distances = {base: len(base.rows ^ config.rows) for base in known or self._peaks}
         nearest = min(distances.values())
         return max(self._forecast_from(base, config) for base, distance in distances.items() if distance == nearest)
 

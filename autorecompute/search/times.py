@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autorecompute.plans import Level
 
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 EXPECTED_COST = 0.02
 """What a plan adds to the step, as a share of it, as long as no trial tells."""
 
-PASSES, RELAXATION = 40, 0.3
-"""How often the fit goes over the trials, and how far it goes towards each: noise must not pull it to and fro."""
+COST_SPREAD = 0.02
+"""How far a plan's cost is from the expected one, as a rule."""
+
+LEAST_NOISE = 0.004**2
+"""Variance of a step time on the quietest machine, as a share of it."""
 
 
 class TimeModel:
@@ -57,13 +61,28 @@ class TimeModel:
         return seconds / trial.reference_seconds if self._has_reference and trial.reference_seconds else seconds
 
     def _learn(self, trials: Sequence[Trial]) -> None:
-        """Fits the costs by Kaczmarz's method, which leaves what no trial can tell as it was expected."""
-        sums = [(self._space.plans_of(trial.config), self.measured(trial)) for trial in trials]
-        if sums:
-            self._base = statistics.mean(time / (1 + EXPECTED_COST * len(plans)) for plans, time in sums)
-        for _ in range(PASSES):
-            for plans, time in sums:
-                error = time - self._base - sum(self._costs[plan] for plan in plans)
-                share = RELAXATION * error / (1 + len(plans))
-                self._base += share
-                self._costs |= {plan: self._costs[plan] + share for plan in plans}
+        """Fits the costs by ridge regression, which leaves what no trial can tell as it was expected.
+
+        How far the trials may pull a cost away from there is decided by how well the costs explain them: on a noisy
+        machine the trials say less. It is the posterior mean under normal noise and a normal prior (empirical Bayes).
+        """
+        if not trials:
+            return
+        times = np.array([self.measured(trial) for trial in trials])
+        ones = [[1.0, *(trial.config.has(plan) for plan in self._space.plans)] for trial in trials]
+        design = np.array(ones, dtype=float)
+        costs = _ridge(design, times, LEAST_NOISE)
+        spare = max(len(trials) - len(costs), 1)
+        noise = max(float(np.square(times - design @ costs).sum()) / spare, LEAST_NOISE)
+        base, *found = map(float, _ridge(design, times, noise))
+        self._base, self._costs = base, dict(zip(self._space.plans, found, strict=True))
+
+
+def _ridge(design: np.ndarray, times: np.ndarray, noise: float) -> np.ndarray:
+    """The base and the costs that explain the times best, given the variance of their noise."""
+    weights = np.full(design.shape[1], noise / COST_SPREAD**2)
+    weights[0] = 0.0
+    expected = np.full(design.shape[1], EXPECTED_COST)
+    expected[0] = 0.0
+    left = design.T @ design + np.diag(weights)
+    return np.linalg.solve(left, design.T @ times + weights * expected)
