@@ -71,16 +71,18 @@ def _choice_as_plain(overview: Overview, choice: Choice, frequency: int) -> dict
         "option": int(choice.row.option),
         "requested_count": overview.counts.get(choice.row),
         "saving_bytes": evaluate(f"{frequency}*({choice.saving_symbolic})", overview.dims),
-        "activations": [_activation_as_plain(activation, overview.dims) for activation in choice.activations],
+        "activations": [
+            _activation_as_plain(activation, frequency, overview.dims) for activation in choice.activations
+        ],
     }
 
 
-def _activation_as_plain(activation: Activation, dims: Mapping[str, int]) -> dict[str, Any]:
+def _activation_as_plain(activation: Activation, frequency: int, dims: Mapping[str, int]) -> dict[str, Any]:
     return {
         "output": activation.output,
         "shape": list(activation.shape),
         "element_bytes": activation.element_bytes,
         "saved_percent": activation.saved_percent,
         "reuse_frequency": activation.reuse_frequency,
-        "saving_bytes": evaluate(activation.saving_symbolic, dims),
+        "saving_bytes": evaluate(f"{frequency}*{activation.saving_symbolic}", dims),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = {"Recompute": Option.RECOMPUTE, "RecomputeWithCompromise": Option.RECOMPUTE_WITH_COMPROMISE}
 _CLUSTER = re.compile(r"\|(\d+)\s*\|")
-_CHOICE = re.compile(r">>Option \d+\s*: (\w+) subgraph (\S+)")
+_CHOICE = re.compile(rf">>Option \d+\s*: ({'|'.join(_OPTIONS)}) subgraph (\S+)")
 _REUSE = re.compile(r"Output (\d+)\((\d+)\)")
 _ACTIVATION = re.compile(r"- Output (\d+)\s*: \[(.*)\], byte/elem: (\d+), (\d+)% saved")
 
@@ -38,7 +39,7 @@ def read_insights(table: str, names: Mapping[str, str]) -> tuple[Insight, ...]:
 def _blocks(lines: Sequence[str], beginning: re.Pattern[str]) -> Iterator[list[str]]:
     """The lines in blocks that each begin with a line in which the pattern is found."""
     starts = [number for number, line in enumerate(lines) if beginning.search(line)]
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+    for start, end in itertools.pairwise([*starts, len(lines)]):
         yield list(lines[start:end])
 
 
@@ -70,6 +71,8 @@ def _split_shape(text: str) -> list[str]:
     """The dimensions of ``((batch)*(4)*(2*length))``, or of ``batch x 4 x 2*length x ``, as some versions write it."""
     if " x " in text:
         return [size.strip() for size in text.split(" x ") if size.strip()]
+    if not text.startswith("("):
+        return [text] if text else []
     sizes, depth = [""], 0
     for sign in text[1:-1]:
         depth += (sign == "(") - (sign == ")")
