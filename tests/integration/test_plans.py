@@ -49,7 +49,8 @@ def test_a_saving_at_a_batch_is_what_a_detection_there_states(look, bert):
     assert bert.answer["first_batch_dims"] == {"batch": 8, "sequence": 16}
     assert bert.answer["dims"] == there.answer["dims"] == there.answer["first_batch_dims"]
     assert savings_in(bert.answer) == savings_in(there.answer)
-    assert None not in savings_in(bert.answer).values()
+    unknown = [plan for plan in bert.answer["plans"] if plan["saving_bytes"] is None]
+    assert all("empty_dim_param" in plan["saving_symbolic"] for plan in unknown), "sizes that depend on data"
 
 
 def savings_in(answer):
@@ -81,8 +82,8 @@ def test_every_plan_is_explained_by_its_activations(bert):
     summed = {}
     for insight in bert.answer["insights"]:
         for option in insight["options"]:
-            summed[option["config"]] = summed.get(option["config"], 0) + option["saving_bytes"]
-    assert summed == savings_in(bert.answer)
+            summed[option["config"]] = summed.get(option["config"], 0) + (option["saving_bytes"] or 0)
+    assert summed == {config: saving_bytes or 0 for config, saving_bytes in savings_in(bert.answer).items()}
 
 
 def test_no_plan_is_told_without_an_ortmodule(look):
@@ -110,7 +111,10 @@ def test_a_dimension_that_cannot_be_set_is_wrong_usage(look, dim):
 
 def test_options_of_one_node_exclude_each_other(look):
     """A cast from booleans has two options in one row, of which the compromise saves three quarters."""
-    (both,) = [insight for insight in look("casting.py", "--json").answer["insights"] if len(insight["options"]) > 1]
+    answer = look("casting.py", "--json").answer
+    if answer["versions"]["onnxruntime"] < "1.18":
+        pytest.skip("ORT 1.17 knows one option here")
+    (both,) = [insight for insight in answer["insights"] if len(insight["options"]) > 1]
     assert [option["option"] for option in both["options"]] == [1, 2]
     assert [option["activations"][0]["saved_percent"] for option in both["options"]] == [100, 75]
 
@@ -125,9 +129,8 @@ def test_what_the_shell_switches_on_is_held_against_the_plans(look):
 
 
 def test_orts_own_log_is_passed_on_at_a_lower_level(look):
-    """At ``verbose`` the exporter's graph and ORT's messages are on stderr, and the tables still on stdout."""
+    """At ``verbose`` ORT's messages are on stderr as they are, and both tables are still on stdout."""
     looked = look("transformer.py", "--log-level", "verbose")
-    assert "graph(" in looked.stderr
     assert "orttraining" in looked.stderr
     assert "Stashed activations" in looked.stdout
-    assert "graph(" not in looked.stdout
+    assert "orttraining" not in looked.stdout
