@@ -8,10 +8,12 @@ PYTHON ?= python3.11
 VENV ?= .venv
 # Kept between clones: torch 2.6 brings several GB.
 TORCH26_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch26-$(firstword $(shell sha256sum constraints.txt pyproject.toml | sha256sum | cut -c1-12))
+ORT_VENVS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/ort
+ORT_VERSIONS ?= 1.17.3 1.18.0
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
 MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
 
-.PHONY: install tune test lint test-unit test-integration test-torch26 test-gpu bench bench-noise bench-hooks clean
+.PHONY: install tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu bench bench-noise bench-hooks clean
 
 install: $(VENV)/.installed
 
@@ -54,6 +56,24 @@ $(TORCH26_VENV)/.installed:
 	$(TORCH26_VENV)/bin/python -m pip install --quiet --constraint $(TORCH26_VENV)/constraints.txt ".[cpu,studies]" --group test
 	$(TORCH26_VENV)/bin/python -m pip uninstall --quiet --yes autorecompute
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m autorecompute doctor --fix
+	touch $@
+
+# What ORT 1.17 and 1.18 say of their plans, live. Their extensions compile against torch 2.4 at most, and their modules
+# against NumPy 1.
+test-ort-versions: $(ORT_VERSIONS:%=test-ort-%)
+
+test-ort-%: $(ORT_VENVS)/%/.installed
+	PYTHONPATH=$(CURDIR) $(ORT_VENVS)/$*/bin/python -m pytest tests/integration/test_plans.py
+
+$(ORT_VENVS)/%/.installed:
+	$(PYTHON) -m venv $(ORT_VENVS)/$*
+	$(ORT_VENVS)/$*/bin/python -m pip install --quiet --upgrade pip
+	sed -e '/^onnxruntime/d' -e '/^nvidia/d' -e '/^triton/d' -e 's/^torch==.*/torch==2.4.1/' -e 's/^numpy==.*/numpy==1.26.4/' \
+		-e 's/^sympy==.*/sympy==1.13.1/' constraints.txt > $(ORT_VENVS)/$*/constraints.txt
+	$(ORT_VENVS)/$*/bin/python -m pip install --quiet --constraint $(ORT_VENVS)/$*/constraints.txt \
+		onnxruntime-training-cpu==$* torch numpy "onnx>=1.16,<1.17" setuptools "transformers>=4.48,<5" \
+		cattrs nvidia-ml-py optuna psutil rich sympy pytest
+	PYTHONPATH=$(CURDIR) $(ORT_VENVS)/$*/bin/python -m autorecompute doctor --fix
 	touch $@
 
 bench: install

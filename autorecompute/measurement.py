@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from autorecompute.plans import Config, Plan, Space
+from autorecompute.plans import Config, Insight, Plan, Space
 
 
 class Outcome(enum.StrEnum):
@@ -177,7 +177,10 @@ class Detection:
     Attributes:
         plans: Plans across the whole graph.
         layer_plans: Plans within layer boundaries.
-        dims: Symbolic dimensions of the model's inputs at the first batch.
+        insights: Which activations the plans are about, in nodes that are alike.
+        layer_insights: The same for the plans within layer boundaries.
+        dims: Symbolic dimensions of the model's inputs at the first batch, under names that are the same in every run.
+        aliases: The names that the training system has for each of them.
         graph: Digest of the training graph's structure: operators, shapes and types, no names.
         device: Where it trains.
         versions: ``python``, ``torch``, ``onnxruntime``, ``backend``.
@@ -190,7 +193,10 @@ class Detection:
 
     plans: tuple[Plan, ...]
     layer_plans: tuple[Plan, ...]
+    insights: tuple[Insight, ...] = ()
+    layer_insights: tuple[Insight, ...] = ()
     dims: dict[str, int]
+    aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
     graph: str
     device: Device
     versions: dict[str, str]

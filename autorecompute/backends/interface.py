@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from autorecompute.measurement import Detection, GradientCheck, Outcome
-    from autorecompute.plans import Config
+    from autorecompute.plans import Config, Level, Request
 
 
 class Listener(Protocol):
@@ -41,6 +41,18 @@ class Emission(Protocol):
 
     def environment_for(self, config: Config, *, ort_version: str, plans_file: Path) -> dict[str, str]:
         """The variables that switch the config on."""
+        ...
+
+    def requested_by(self, environment: Mapping[str, str], *, ort_version: str) -> Request:
+        """What the variables ask for.
+
+        Raises:
+            UsageError: they hold what that version cannot read.
+        """
+        ...
+
+    def probe_config_of(self, level: Level) -> str:
+        """How the training system looks for plans under a level, in its own words."""
         ...
 
     def plans_file_text(self, config: Config) -> str:

@@ -33,6 +33,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="example: autorecompute tune train.py --target-batch 32 --memory-limit 40GiB -- --epochs 1",
     )
     add_script_arguments(parser)
+    parser.add_argument("--target-batch", type=positive, metavar="N", help="samples a forward on one device")
     parser.add_argument("--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB")
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from script and batch)")
     parser.add_argument("--max-trials", type=positive, default=DEFAULT_TRIALS, metavar="N", help="(default 40)")
@@ -49,7 +50,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def add_script_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what every verb that starts the user's script takes."""
     parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script; its arguments follow --")
-    parser.add_argument("--target-batch", type=positive, metavar="N", help="samples a forward on one device")
     parser.add_argument("--batch-flag", metavar="FLAG", help="the script's flag that takes the batch")
     parser.add_argument("--launcher", default="", metavar="COMMAND", help="what starts the script instead of python")
     parser.add_argument("--wrap", action="store_true", help="wrap the model of a script that has no ORTModule in it")

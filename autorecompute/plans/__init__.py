@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 from autorecompute.plans.config import Config, Level
+from autorecompute.plans.dimensions import Axis, canonical_names
+from autorecompute.plans.insight import Activation, Choice, Insight, merge_alike, saving_of
 from autorecompute.plans.plan import Option, Plan, Row
+from autorecompute.plans.request import Request
 from autorecompute.plans.space import Space
 
-__all__ = ["Config", "Level", "Option", "Plan", "Row", "Space"]
+__all__ = [
+    "Activation",
+    "Axis",
+    "Choice",
+    "Config",
+    "Insight",
+    "Level",
+    "Option",
+    "Plan",
+    "Request",
+    "Row",
+    "Space",
+    "canonical_names",
+    "merge_alike",
+    "saving_of",
+]

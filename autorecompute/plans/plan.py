@@ -6,11 +6,13 @@ The count is always ``-1``: in ORT 1.17 to 1.19 a plan is on for all its occurre
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 
 from autorecompute.errors import UsageError
 
 ALL_OCCURRENCES = -1
+_REQUEST = re.compile(r"([^:]+):([12]):(-1|\d+)")
 
 
 class Option(enum.IntEnum):
@@ -34,11 +36,24 @@ class Row:
         Raises:
             UsageError: the text is not of that form, or asks for a count that ORT cannot keep.
         """
-        subgraph, _, rest = text.partition(":")
-        option, _, count = rest.partition(":")
-        if not subgraph or option not in {"1", "2"} or count != str(ALL_OCCURRENCES):
+        row, count = cls.parse_request(text)
+        if count != ALL_OCCURRENCES:
+            raise UsageError(
+                f"'{text}' is no recompute plan that ORT can keep: it takes all occurrences or none. Write -1."
+            )
+        return row
+
+    @classmethod
+    def parse_request(cls, text: str) -> tuple[Row, int]:
+        """Reads ``Gelu+:1:2`` as users write it: the row, and how many occurrences it asks for, -1 for all.
+
+        Raises:
+            UsageError: the text is not of that form.
+        """
+        match = _REQUEST.fullmatch(text.strip())
+        if match is None:
             raise UsageError(f"'{text}' is no recompute plan. A plan is written like Gelu+:1:-1.")
-        return cls(subgraph, Option(int(option)))
+        return cls(match[1], Option(int(match[2]))), int(match[3])
 
     def __str__(self) -> str:
         return f"{self.subgraph}:{int(self.option)}:{ALL_OCCURRENCES}"
@@ -51,15 +66,17 @@ class Plan:
     Attributes:
         rows: The switches of the plan, sorted.
         frequency: How many nodes of the training graph the plan covers.
-        saving_bytes: Stated saving at the first batch, ``None`` where ORT could not evaluate it. It is the stash after
-            the forward pass, not the peak: a plan can save more of the peak, nothing, or less than nothing.
+        saving_bytes: Saving at the first batch, ``None`` where a dimension is unknown. It is of the stash after the
+            forward pass, not of the peak: a plan can save more of the peak, nothing, or less than nothing.
         saving_symbolic: The same as an expression in the symbolic dimensions of the model's inputs.
+        stated_symbolic: The saving as ORT states it, where that is another: 1.19 counts one output of each node only.
     """
 
     rows: tuple[Row, ...]
     frequency: int
     saving_bytes: int | None
     saving_symbolic: str
+    stated_symbolic: str | None = None
 
     @classmethod
     def parse(cls, key: str, *, frequency: int, saving_bytes: int | None, saving_symbolic: str) -> Plan:

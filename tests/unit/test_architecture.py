@@ -54,6 +54,7 @@ IN_THE_USERS_PROCESS = {
     *ADAPTER,
     "backends.ortmodule.detection",
     "backends.ortmodule.gradients",
+    "backends.ortmodule.insight_table",
     "backends.ortmodule.pairing",
     "backends.ortmodule.sessions",
     "backends.ortmodule.extensions",

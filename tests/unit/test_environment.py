@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,10 @@ from autorecompute.backends.ortmodule.environment import (
     MEMORY_VARIABLES,
     environment_for,
     plans_file_text,
+    requested_by,
 )
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.plans import Config, Level, Option, Row
+from autorecompute.plans import Config, Level, Option, Request, Row
 
 CONFIG = Config.from_rows(["Gelu+:1:-1", "Cast+:2:-1"])
 FILE = Path("best/plans.json")
@@ -101,3 +103,46 @@ def test_the_controller_can_ask_without_torch_and_ort():
     check = "assert not {'torch', 'onnxruntime'} & set(sys.modules)"
     program = f"import sys, autorecompute.backends.ortmodule.environment; {check}"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("version", ["1.17.3", "1.18.0", "1.19.2"])
+def test_what_the_variables_ask_for_is_read_as_ort_reads_it(tmp_path, version):
+    """Rows with their counts come from a file or from the variable itself; the last of one subgraph counts."""
+    file = tmp_path / "plans.json"
+    file.write_text(json.dumps(["Gelu+:1:2,Cast+:1:-1", "Cast+:2:-1", ""]))
+    text = str(file) if version >= "1.19" else "Gelu+:1:2,Cast+:1:-1,Cast+:2:-1"
+    request = requested_by({"ORTMODULE_MEMORY_OPT_CONFIG": text}, ort_version=version)
+    assert request == Request(counts={Row.parse_request("Gelu+:1:2")[0]: 2, Row.parse("Cast+:2:-1"): -1})
+
+
+def test_a_level_leaves_the_rows_unread():
+    """ORT reads no rows under a level, so they may be anything."""
+    variables = {"ORTMODULE_MEMORY_OPT_LEVEL": "2", "ORTMODULE_MEMORY_OPT_CONFIG": "/nowhere"}
+    request = requested_by(variables, ort_version="1.19.2")
+    assert request == Request(level=Level.LAYERWISE_WITH_COMPROMISE)
+
+
+def test_nothing_is_asked_for_without_variables():
+    """An empty environment is an empty request."""
+    assert requested_by({}, ort_version="1.19.2") == Request()
+
+
+@pytest.mark.parametrize(
+    ("variables", "content", "words"),
+    [
+        ({"ORTMODULE_MEMORY_OPT_LEVEL": "3"}, "", "'3'"),
+        ({}, None, "cannot be read"),
+        ({}, "Gelu+:1:-1", "cannot be read"),
+        ({}, "{}", "no JSON array"),
+        ({}, "[1]", "no JSON array"),
+        ({}, '["Gelu+"]', "'Gelu+'"),
+        ({}, '["Gelu+:1:-5"]', "'Gelu+:1:-5'"),
+    ],
+)
+def test_variables_that_ort_cannot_read_are_refused(tmp_path, variables, content, words):
+    """A level that there is not, and a file that is missing, broken or of another form, are named."""
+    file = tmp_path / "plans.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        requested_by({"ORTMODULE_MEMORY_OPT_CONFIG": str(file), **variables}, ort_version="1.19.2")

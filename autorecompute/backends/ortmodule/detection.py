@@ -7,21 +7,29 @@ import inspect
 import json
 import platform
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
+from autorecompute.backends.ortmodule.insight_table import read_insights
 from autorecompute.measurement import Detection, Device
-from autorecompute.plans import Plan
+from autorecompute.plans import Axis, Plan, canonical_names, saving_of
 from autorecompute.plans.savings import evaluate, simplify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-IGNORING_LAYERS, WITHIN_LAYERS = "1:0", "1:1"
-"""ORT's probe configs: all recomputable operators, without or with regard to transformer layer boundaries."""
+    from autorecompute.plans import Insight
 
 SMALL_CONSTANT_BYTES = 1024
+
+_WHOLE_NUMBERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
+"""The integers among ONNX's element types."""
+
+ID_RANK = 2
+"""Token ids come as a table of samples by positions."""
 
 
 def detect(manager: Any) -> Detection:
@@ -30,33 +38,79 @@ def detect(manager: Any) -> Detection:
     Args:
         manager: ORT's ``TrainingManager`` whose execution agent was just created.
     """
-    observer = manager._runtime_inspector.memory_ob  # noqa: SLF001
-    dims = {str(symbol): int(value) for symbol, value in observer.symbolic_dim_name_to_value_map.items()}
-    plans, layer_plans = (
-        probe_plans(manager._execution_agent, probe, dims)  # noqa: SLF001
-        for probe in (IGNORING_LAYERS, WITHIN_LAYERS)
-    )
+    agent = manager._execution_agent  # noqa: SLF001
+    graph = manager._onnx_models.optimized_model.graph  # noqa: SLF001
+    axes = read_axes(manager._runtime_inspector.memory_ob.symbolic_dim_name_to_value_map, graph)  # noqa: SLF001
+    names = canonical_names(axes)
+    dims = {names[axis.alias]: axis.value for axis in axes}
+    plans, insights = probe_plans(agent, IGNORING_LAYERS, names, dims)
+    layer_plans, layer_insights = probe_plans(agent, WITHIN_LAYERS, names, dims)
     return Detection(
         plans=plans,
         layer_plans=layer_plans,
+        insights=insights,
+        layer_insights=layer_insights,
         dims=dims,
-        graph=digest_graph(manager._onnx_models.optimized_model.graph),  # noqa: SLF001
+        aliases={name: tuple(alias for alias in names if names[alias] == name) for name in dims},
+        graph=digest_graph(graph),
         device=describe_device(manager._device),  # noqa: SLF001
         versions=read_versions(),
     )
 
 
-def probe_plans(agent: Any, probe: str, dims: Mapping[str, int]) -> tuple[Plan, ...]:
-    """The plans ORT finds under a probe config, largest stated saving first."""
+def read_axes(values: Mapping[Any, Any], graph: Any) -> list[Axis]:
+    """The symbolic dimensions of the model's inputs.
+
+    Args:
+        values: ORT's name of each dimension, and its size in the first batch.
+        graph: The training graph; its inputs tell the type and rank of what a dimension belongs to.
+    """
+    tensors = {value.name: value.type.tensor_type for value in graph.input}
+    axes = []
+    for symbol, value in values.items():
+        name, _, place = str(symbol).rpartition("_dim")
+        tensor = tensors.get(name)
+        is_of_ids = tensor is not None and tensor.elem_type in _WHOLE_NUMBERS and len(tensor.shape.dim) == ID_RANK
+        axes.append(Axis(alias=str(symbol), place=int(place), value=int(value), is_of_ids=is_of_ids))
+    return axes
+
+
+def probe_plans(
+    agent: Any, probe: str, names: Mapping[str, str], dims: Mapping[str, int]
+) -> tuple[tuple[Plan, ...], tuple[Insight, ...]]:
+    """The plans ORT finds under a probe config, largest saving first, and the activations they are about."""
     stat = agent.get_serialized_ortmodule_memory_stat
     # ORT 1.19 added a flag for the printed table; 1.17 and 1.18 always make it
     takes_table_flag = len(inspect.signature(stat).parameters) > len(("config", "probe"))
-    _, found = stat("", probe, False) if takes_table_flag else stat("", probe)
+    table, found = stat("", probe, True) if takes_table_flag else stat("", probe)
+    insights = read_insights(table, names)
     plans = [
-        Plan.parse(key, frequency=frequency, saving_bytes=evaluate(raw, dims), saving_symbolic=simplify(raw))
+        make_plan(key, raw, frequency, insights=insights, names=names, dims=dims)
         for key, (raw, frequency) in found.items()
     ]
-    return tuple(sorted(plans, key=lambda plan: (-(plan.saving_bytes or 0), plan.key)))
+    return tuple(sorted(plans, key=lambda plan: (-(plan.saving_bytes or 0), plan.key))), insights
+
+
+def make_plan(  # noqa: PLR0913  (what ORT says of a plan, and what it is read with)
+    key: str,
+    raw: str,
+    frequency: int,
+    *,
+    insights: Sequence[Insight],
+    names: Mapping[str, str],
+    dims: Mapping[str, int],
+) -> Plan:
+    """A plan with the saving of all its outputs, where the insights cover it, and otherwise with ORT's own figure."""
+    stated = simplify(raw, names)
+    plan = Plan.parse(key, frequency=frequency, saving_bytes=evaluate(stated, dims), saving_symbolic=stated)
+    summed, covered = saving_of(plan.rows[0], insights)
+    if len(plan.rows) > 1 or covered != frequency:
+        # Plans that only save together overlap in the table, and nothing tells by how much.
+        return plan
+    saving = simplify(summed)
+    if saving == stated:
+        return plan
+    return replace(plan, saving_bytes=evaluate(saving, dims), saving_symbolic=saving, stated_symbolic=stated)
 
 
 def digest_graph(graph: Any) -> str:

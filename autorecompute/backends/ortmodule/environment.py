@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config, Level, Request, Row
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
 LEVEL_VARIABLE = "ORTMODULE_MEMORY_OPT_LEVEL"
 CONFIG_VARIABLE = "ORTMODULE_MEMORY_OPT_CONFIG"
 MEMORY_VARIABLES = (LEVEL_VARIABLE, CONFIG_VARIABLE)
 """What decides about recompute in ORTModule; one of them left over from elsewhere changes what is trained."""
+
+IGNORING_LAYERS, WITHIN_LAYERS = "1:0", "1:1"
+"""ORT's probe configs: all recomputable operators, without or with regard to transformer layer boundaries."""
 
 OLDEST_VERSION, NEWEST_VERSION = (1, 17), (1, 19)
 FIRST_VERSION_WITH_COMPROMISE_LEVEL = (1, 18)
@@ -26,6 +30,11 @@ FIRST_VERSION_WITH_FILE = (1, 19)
 
 LONGEST_COMMA_STRING = 2048
 """Characters that a session option of ONNX Runtime holds."""
+
+
+def probe_config_of(level: Level) -> str:
+    """How ORT looks for plans under a level; no variable sets it otherwise."""
+    return IGNORING_LAYERS if level is Level.CHOSEN else WITHIN_LAYERS
 
 
 def environment_for(config: Config, *, ort_version: str, plans_file: Path) -> dict[str, str]:
@@ -48,6 +57,36 @@ def environment_for(config: Config, *, ort_version: str, plans_file: Path) -> di
     if version >= FIRST_VERSION_WITH_FILE:
         return {CONFIG_VARIABLE: str(plans_file.absolute())}
     return {CONFIG_VARIABLE: _join_rows(config)}
+
+
+def requested_by(environment: Mapping[str, str], *, ort_version: str) -> Request:
+    """What the variables ask for, as ONNX Runtime reads them: the last of several rows for one subgraph counts.
+
+    Raises:
+        UsageError: they hold what ONNX Runtime of that version cannot read.
+    """
+    level_text, text = environment.get(LEVEL_VARIABLE, "0"), environment.get(CONFIG_VARIABLE, "")
+    if level_text not in {str(int(level)) for level in Level}:
+        raise UsageError(f"{LEVEL_VARIABLE} is '{level_text}'. Set it to 0, 1 or 2, or unset it.")
+    level = Level(int(level_text))
+    if level is not Level.CHOSEN or not text:
+        return Request(level=level)
+    listed = _read_plans_file(Path(text)) if _parse_version(ort_version) >= FIRST_VERSION_WITH_FILE else [text]
+    by_subgraph = {}
+    for row_text in filter(None, ",".join(listed).split(",")):
+        row, count = Row.parse_request(row_text)
+        by_subgraph[row.subgraph] = (row, count)
+    return Request(level=level, counts=dict(by_subgraph.values()))
+
+
+def _read_plans_file(file: Path) -> list[str]:
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{CONFIG_VARIABLE} names {file}, which cannot be read: {error}. Mend or unset it.") from error
+    if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
+        raise UsageError(f"{CONFIG_VARIABLE} names {file}, which is no JSON array of strings. Mend or unset it.")
+    return rows
 
 
 def plans_file_text(config: Config) -> str:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.ortmodule import failures
 from autorecompute.backends.ortmodule.adapter import adapt
-from autorecompute.backends.ortmodule.detection import IGNORING_LAYERS, WITHIN_LAYERS, detect
+from autorecompute.backends.ortmodule.detection import detect
+from autorecompute.backends.ortmodule.environment import probe_config_of
 from autorecompute.backends.ortmodule.gradients import check_gradients, slice_batch
 from autorecompute.backends.ortmodule.pairing import ForwardPairing
 from autorecompute.plans import Config, Level
@@ -130,7 +131,7 @@ def rebuild(manager: Any, config: Config, folder: Path) -> None:
     """Builds the manager's training session anew with the config; export and gradient graph stay as they are."""
     options, observer = manager._runtime_options, manager._runtime_inspector.memory_ob  # noqa: SLF001
     options.memory_optimization_level = int(config.level)
-    options.recompute_probe_config = IGNORING_LAYERS if config.level is Level.CHOSEN else WITHIN_LAYERS
+    options.recompute_probe_config = probe_config_of(config.level)
     if hasattr(options, "memory_optimizer_config_file_path"):
         options.memory_optimizer_config_file_path = _write_plans(config, folder)
     else:  # ORT 1.17 and 1.18 take the rows themselves

@@ -1,0 +1,160 @@
+"""The plans of a training graph, evaluated at the dimensions that were asked for: what both forms of output hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autorecompute.errors import UsageError
+from autorecompute.measurement import Detection
+from autorecompute.plans import Insight, Level, Plan, Request, Row, saving_of
+from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.plan import ALL_OCCURRENCES
+from autorecompute.plans.request import count_recomputed
+from autorecompute.plans.savings import evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DOUBLINGS = (-2, -1, 0, 1, 2)
+"""The table of batches goes so many doublings down and up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanLine:
+    """One plan of the summary.
+
+    Attributes:
+        number: Its place in the list, from 1.
+        plan: What it switches.
+        requested: How many occurrences are asked for, -1 for all; ``None`` where it is off.
+        recomputed: How many nodes ORT recomputes for it.
+        saving_bytes: What it saves of the stash; ``None`` where a dimension is unknown.
+        stated_bytes: What ORT states, where that is another figure.
+        bytes_by_batch: The saving at other batches; empty where the model has no such dimension.
+    """
+
+    number: int
+    plan: Plan
+    requested: int | None
+    recomputed: int
+    saving_bytes: int | None
+    stated_bytes: int | None
+    bytes_by_batch: dict[int, int | None]
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is recomputed for it."""
+        return self.recomputed > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """All that ``plans`` tells.
+
+    Attributes:
+        detection: What was found.
+        request: What the environment switches on.
+        probe_config: How ORT looks for plans under the level.
+        dims: The dimensions at which savings are evaluated.
+        command: A command to go on with, to paste.
+    """
+
+    detection: Detection
+    request: Request
+    probe_config: str
+    dims: dict[str, int]
+    command: str
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans offered under the level, largest saving at the first batch first."""
+        return self.detection.plans if self.request.level is Level.CHOSEN else self.detection.layer_plans
+
+    @property
+    def insights(self) -> tuple[Insight, ...]:
+        """The activations they are about."""
+        return self.detection.insights if self.request.level is Level.CHOSEN else self.detection.layer_insights
+
+    @property
+    def counts(self) -> dict[Row, int]:
+        """The rows that take effect, each with the occurrences it is asked for."""
+        return self.request.resolve(self.plans)
+
+    @property
+    def unknown(self) -> list[Row]:
+        """Rows asked for that ORT ignores without a word."""
+        return self.request.unknown(self.plans)
+
+    @property
+    def batches(self) -> list[int]:
+        """The batches of the table around the one that was asked for, none where the model has no such dimension."""
+        batch = self.dims.get(BATCH)
+        return [] if batch is None else sorted({max(1, int(batch * 2.0**doubling)) for doubling in DOUBLINGS})
+
+    def lines(self) -> list[PlanLine]:
+        """The plans with their figures at ``dims``, largest saving first."""
+        plans = sorted(self.plans, key=lambda plan: (-(evaluate(plan.saving_symbolic, self.dims) or 0), plan.key))
+        return [self._line(number, plan) for number, plan in enumerate(plans, start=1)]
+
+    def problems(self) -> list[str]:
+        """What is wrong with what is switched on, a sentence each."""
+        unknown = [f"no plan {row} in this graph: ORT ignores it without a word" for row in self.unknown]
+        return [*unknown, *filter(None, (self._describe_count(row, count) for row, count in self.counts.items()))]
+
+    def _describe_count(self, row: Row, count: int) -> str:
+        _, offered = saving_of(row, self.insights)
+        recomputed = self.recomputed(row)
+        if recomputed == (offered if count == ALL_OCCURRENCES else count):
+            return ""
+        asked = "all" if count == ALL_OCCURRENCES else str(count)
+        return f"{row.subgraph}:{int(row.option)}:{count} asks for {asked} of {offered}; ORT recomputes {recomputed}"
+
+    def _line(self, number: int, plan: Plan) -> PlanLine:
+        counts = self.counts
+        asked = [counts.get(row) for row in plan.rows]
+        recomputed = min(self.recomputed(row) for row in plan.rows) if None not in asked else 0
+        stated = plan.stated_symbolic
+        return PlanLine(
+            number=number,
+            plan=plan,
+            requested=None if None in asked else asked[0],
+            recomputed=min(recomputed, plan.frequency),
+            saving_bytes=evaluate(plan.saving_symbolic, self.dims),
+            stated_bytes=None if stated is None else evaluate(stated, self.dims),
+            bytes_by_batch={
+                batch: evaluate(plan.saving_symbolic, {**self.dims, BATCH: batch}) for batch in self.batches
+            },
+        )
+
+    def recomputed(self, row: Row) -> int:
+        """How many nodes ORT recomputes for a row."""
+        return count_recomputed(row, self.counts, self.insights)
+
+
+def choose_dims(detection: Detection, batch: int | None, asked: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """The dimensions to evaluate at: those of the first batch, but for what was asked.
+
+    Args:
+        detection: What was found.
+        batch: The batch, where one was asked for.
+        asked: Names and values; a name is one of ours, or of ORT's.
+
+    Raises:
+        UsageError: there is no such dimension, or it is given twice.
+    """
+    named = [*([(BATCH, batch)] if batch is not None else []), *asked]
+    chosen = [(_resolve(name, detection), value) for name, value in named]
+    twice = [name for name, _ in chosen if sum(name == other for other, _ in chosen) > 1]
+    if twice:
+        raise UsageError(f"The dimension '{twice[0]}' is given twice. Give one value for it.")
+    return {**detection.dims, **dict(chosen)}
+
+
+def _resolve(name: str, detection: Detection) -> str:
+    by_alias: Mapping[str, str] = {alias: ours for ours, aliases in detection.aliases.items() for alias in aliases}
+    resolved = by_alias.get(name, name)
+    if resolved not in detection.dims:
+        known = ", ".join(detection.dims) or "none at all"
+        raise UsageError(f"The model has no symbolic dimension '{name}'. Choose among: {known}.")
+    return resolved

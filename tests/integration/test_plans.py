@@ -1,0 +1,136 @@
+"""What could be recomputed in real scripts, as a command tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autorecompute.errors import ScriptError, UsageError
+
+BERT = Path(__file__).parents[2] / "studies" / "bert_mlm" / "train.py"
+SMALL_BERT = ("--layers", "1", "--hidden", "32", "--heads", "2", "--sequence", "16")
+
+# Plans are detected at no more than 8 samples where the script takes its batch as an argument.
+BATCH = 24
+
+
+@pytest.fixture(scope="session")
+def look(make_workplace, scripts):
+    """Runs ``plans`` to its end, in a folder of its own."""
+    workplace = make_workplace("plans")
+
+    def look(script, *options, arguments=(), **variables):
+        rest = ["--", *arguments] if arguments else []
+        command = ("-m", "autorecompute", "plans", str(scripts / script), *options, *rest)
+        return workplace.finish(workplace.start(*command, **variables))
+
+    return look
+
+
+@pytest.fixture(scope="session")
+def bert_in_the_shell(look):
+    """A small BERT's plans at a batch that is not the detected one."""
+    return look(BERT, "--batch", str(BATCH), "--details", arguments=(*SMALL_BERT, "--batch", "{batch}"))
+
+
+@pytest.fixture(scope="session")
+def bert(look):
+    """The same as JSON, with the sequence twice as long as the script's."""
+    options = ("--batch", str(BATCH), "--dim", "sequence=32", "--details", "--json")
+    return look(BERT, *options, arguments=(*SMALL_BERT, "--batch", "{batch}"))
+
+
+def test_a_saving_at_a_batch_is_what_a_detection_there_states(look, bert):
+    """Savings evaluated for another batch and sequence are those found in a run with that batch and sequence."""
+    sizes = (*SMALL_BERT[:-1], "32")
+    there = look(BERT, "--json", arguments=(*sizes, "--batch", str(BATCH)))
+    assert (bert.code, there.code) == (0, 0)
+    assert bert.answer["first_batch_dims"] == {"batch": 8, "sequence": 16}
+    assert bert.answer["dims"] == there.answer["dims"] == there.answer["first_batch_dims"]
+    assert savings_in(bert.answer) == savings_in(there.answer)
+    unknown = [plan for plan in bert.answer["plans"] if plan["saving_bytes"] is None]
+    assert all("empty_dim_param" in plan["saving_symbolic"] for plan in unknown), "sizes that depend on data"
+
+
+def savings_in(answer):
+    """Bytes that each plan saves."""
+    return {plan["config"]: plan["saving_bytes"] for plan in answer["plans"]}
+
+
+def test_names_and_expressions_are_the_same_in_every_run(look, bert):
+    """A second run states the same expressions in the same names, whatever aliases ORT picked."""
+    again = look(BERT, "--json", arguments=(*SMALL_BERT, "--batch", "4"))
+    expressions = [{plan["config"]: plan["saving_symbolic"] for plan in run.answer["plans"]} for run in (bert, again)]
+    assert expressions[0] == expressions[1]
+    assert bert.answer["aliases"] == again.answer["aliases"]
+
+
+def test_the_tables_are_data_and_the_rest_is_talk(bert_in_the_shell, bert):
+    """The summary and the details are on stdout, with every plan; the script's output is not."""
+    assert bert_in_the_shell.code == 0
+    out = bert_in_the_shell.stdout
+    assert out.startswith("Memory Optimizer: OFF   level 0, probe config 1:0")
+    assert [plan["config"] for plan in bert.answer["plans"] if plan["config"] not in out] == []
+    assert "Stashed activations" in out
+    assert "[batch x 2 x sequence x sequence]" in out
+    assert "loss" not in out + bert_in_the_shell.stderr
+
+
+def test_every_plan_is_explained_by_its_activations(bert):
+    """Each saving is the sum over the clusters that offer the plan, LayerNormalization and Dropout included."""
+    summed = {}
+    for insight in bert.answer["insights"]:
+        for option in insight["options"]:
+            summed[option["config"]] = summed.get(option["config"], 0) + (option["saving_bytes"] or 0)
+    assert summed == {config: saving_bytes or 0 for config, saving_bytes in savings_in(bert.answer).items()}
+
+
+def test_no_plan_is_told_without_an_ortmodule(look):
+    """A script that trains in plain PyTorch ends with code 5 and the way out."""
+    looked = look("unwrapped.py")
+    assert (looked.code, looked.stdout) == (ScriptError.exit_code, "")
+    assert "--wrap" in looked.complaint
+
+
+def test_a_script_without_ortmodule_can_be_wrapped(look):
+    """``--wrap`` finds the plans of the model that the optimizer trains."""
+    looked = look("plain_transformer.py", "--wrap", "--json")
+    assert looked.code == 0
+    assert "Gelu+:1:-1" in savings_in(looked.answer)
+    assert "--wrap" in looked.answer["command"]
+
+
+@pytest.mark.parametrize("dim", ["length=4", "batch=4"])
+def test_a_dimension_that_cannot_be_set_is_wrong_usage(look, dim):
+    """One that the model has not, or that --batch gives too, ends with code 2 and its name."""
+    looked = look("transformer.py", "--batch", "2", "--dim", dim, arguments=("--bs", "{batch}"))
+    assert (looked.code, looked.stdout) == (UsageError.exit_code, "")
+    assert f"'{dim.partition('=')[0]}'" in looked.complaint
+
+
+def test_options_of_one_node_exclude_each_other(look):
+    """A cast from booleans has two options in one row, of which the compromise saves three quarters."""
+    answer = look("casting.py", "--json").answer
+    if answer["versions"]["onnxruntime"] < "1.18":
+        pytest.skip("ORT 1.17 knows one option here")
+    (both,) = [insight for insight in answer["insights"] if len(insight["options"]) > 1]
+    assert [option["option"] for option in both["options"]] == [1, 2]
+    assert [option["activations"][0]["saved_percent"] for option in both["options"]] == [100, 75]
+
+
+def test_what_the_shell_switches_on_is_held_against_the_plans(look):
+    """A level shows as ON without reaching the script, and at ``warning`` nothing is said but problems."""
+    looked = look("transformer.py", ORTMODULE_MEMORY_OPT_LEVEL="1")
+    assert looked.stdout.startswith("Memory Optimizer: ON   level 1, probe config 1:1")
+    assert " OFF " not in looked.stdout
+    looked = look("transformer.py", "--log-level", "warning", ORTMODULE_MEMORY_OPT_LEVEL="1")
+    assert (looked.code, looked.stdout) == (0, "")
+
+
+def test_orts_own_log_is_passed_on_at_a_lower_level(look):
+    """At ``verbose`` ORT's messages are on stderr as they are, and both tables are still on stdout."""
+    looked = look("transformer.py", "--log-level", "verbose")
+    assert "orttraining" in looked.stderr
+    assert "Stashed activations" in looked.stdout
+    assert "orttraining" not in looked.stdout

@@ -1,0 +1,239 @@
+"""The plans as tables and as JSON, of a graph with a compromise, a correction and an unknown dimension."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from autorecompute.errors import UsageError
+from autorecompute.plans import Activation, Choice, Insight, Level, Option, Plan, Request, Row
+from autorecompute.reports.as_json import dumps
+from autorecompute.reports.overview import Overview, choose_dims
+from autorecompute.reports.plans import print_details, print_summary
+from autorecompute.reports.plans_json import overview_as_plain
+
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference.md"
+
+NORM, WHOLE = Row("LayerNormalization+", Option.RECOMPUTE), Row("Less+Cast+", Option.RECOMPUTE)
+PART, ODD = Row("Cast+", Option.RECOMPUTE_WITH_COMPROMISE), Row("NonZero+", Option.RECOMPUTE)
+
+
+def make_activation(output, *shape, element_bytes=4, saved_bytes=4, reuse_frequency=0):
+    """One output that is kept."""
+    return Activation(
+        output=output,
+        shape=shape,
+        element_bytes=element_bytes,
+        saved_bytes=saved_bytes,
+        reuse_frequency=reuse_frequency,
+    )
+
+
+INSIGHTS = (
+    Insight(
+        frequency=3,
+        choices=(
+            Choice(
+                row=NORM,
+                activations=(
+                    make_activation(0, "batch", "sequence", "64"),
+                    make_activation(1, "batch", "sequence", "1"),
+                ),
+            ),
+        ),
+    ),
+    Insight(
+        frequency=2,
+        choices=(
+            Choice(row=WHOLE, activations=(make_activation(0, "batch", "8", reuse_frequency=2),)),
+            Choice(row=PART, activations=(make_activation(0, "batch", "8", saved_bytes=3),)),
+        ),
+    ),
+    Insight(frequency=1, choices=(Choice(row=ODD, activations=(make_activation(0, "empty_dim_param1"),)),)),
+)
+
+
+def make_plan(row, frequency, saving_bytes, saving_symbolic, **fields):
+    """A plan of one row."""
+    return Plan(rows=(row,), frequency=frequency, saving_bytes=saving_bytes, saving_symbolic=saving_symbolic, **fields)
+
+
+PLANS = (
+    make_plan(NORM, 3, 99840, "780*batch*sequence", stated_symbolic="12*batch*sequence"),
+    make_plan(WHOLE, 2, 512, "64*batch"),
+    make_plan(PART, 2, 384, "48*batch"),
+    make_plan(ODD, 1, None, "4*empty_dim_param1"),
+)
+
+
+@pytest.fixture
+def make_overview(make_detection):
+    """Builds an overview at a batch of 8 and a sequence of 16, or others."""
+
+    def make(request=None, batch=None, asked=()):
+        detection = make_detection(
+            plans=PLANS,
+            layer_plans=PLANS[1:],
+            insights=INSIGHTS,
+            layer_insights=INSIGHTS[1:],
+            dims={"batch": 8, "sequence": 16},
+            aliases={"batch": ("ids_dim0", "mask_dim0"), "sequence": ("ids_dim1",)},
+        )
+        return Overview(
+            detection=detection,
+            request=request or Request(),
+            probe_config="1:0",
+            dims=choose_dims(detection, batch, asked),
+            command="autorecompute tune train.py --target-batch=32",
+        )
+
+    return make
+
+
+def render(show, overview, width=200):
+    """What is printed."""
+    console = Console(width=width, file=io.StringIO())
+    show(overview, console)
+    return console.file.getvalue()
+
+
+def rows_of(text):
+    """The cells of each line, where two blanks or more stand between them."""
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+
+
+def test_the_summary_has_a_row_for_each_plan(make_overview):
+    """Number, status, config, frequency, saving in bytes, ORT's own figure where it is wrong, symbolic saving."""
+    rows = rows_of(render(print_summary, make_overview()))
+    assert ["1", "OFF", "LayerNormalization+:1:-1", "3", "99,840", "1,536 !", "780*batch*sequence"] in rows
+    assert ["2", "OFF", "Less+Cast+:1:-1", "2", "512", "64*batch"] in rows
+    assert ["4", "OFF", "NonZero+:1:-1", "1", "unknown", "4*empty_dim_param1"] in rows
+
+
+def test_the_summary_names_level_probe_and_config(make_overview):
+    """The first line says whether anything is on, and how ORT looked for plans."""
+    assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in render(print_summary, make_overview())
+    on = render(print_summary, make_overview(Request(counts={WHOLE: 1})))
+    assert "Memory Optimizer: ON   level 0, probe config 1:0, config: Less+Cast+:1:1" in on
+    assert ["2", "ON", "Less+Cast+:1:-1", "2", "512", "64*batch"] in rows_of(on)
+
+
+def test_the_notes_have_the_first_batch_and_the_aliases(make_overview):
+    """A figure is nothing without the dimensions it holds for."""
+    text = render(print_summary, make_overview())
+    assert "savings in bytes at batch=8, sequence=16 (the first batch)" in text
+    assert "batch is ids_dim0, mask_dim0; sequence is ids_dim1" in text
+    other = render(print_summary, make_overview(batch=32))
+    assert "savings in bytes at batch=32, sequence=16; the first batch had batch=8, sequence=16" in other
+
+
+def test_savings_follow_the_batch(make_overview):
+    """They are evaluated at what was asked for, and at batches around it."""
+    rows = rows_of(render(print_summary, make_overview(batch=32, asked=[("sequence", 32)])))
+    assert ["1", "OFF", "LayerNormalization+:1:-1", "3", "798,720", "12,288 !", "780*batch*sequence"] in rows
+    assert ["plan", "batch 8", "batch 16", "batch 32", "batch 64", "batch 128"] in rows
+    assert ["2", "512", "1,024", "2,048", "4,096", "8,192"] in rows
+
+
+def test_the_command_to_paste_is_never_broken(make_overview):
+    """However narrow the terminal is, the last line is the command as a whole."""
+    text = render(print_summary, make_overview(), width=30)
+    assert text.splitlines()[-1] == "  autorecompute tune train.py --target-batch=32"
+
+
+def test_the_details_number_exclusive_options(make_overview):
+    """A cluster has its options one below the other, each with what is kept, its size and what is saved of it."""
+    rows = rows_of(render(print_details, make_overview(Request(counts={PART: -1}))))
+    assert rows[2] == [
+        *("3", "1 Recompute", "LayerNormalization+", "disabled"),
+        *("0", "[batch x sequence x 64]", "4", "100%", "-", "98,304"),
+    ]
+    assert rows[3] == ["1", "[batch x sequence x 1]", "4", "100%", "-", "1,536"]
+    assert rows[4] == ["2", "1 Recompute", "Less+Cast+", "disabled", "0", "[batch x 8]", "4", "100%", "2", "512"]
+    assert rows[5][:3] == ["2 RecomputeWithCompromise", "Cast+", "enabled, requested -1"]
+    assert rows[5][-3:] == ["75%", "-", "384"]
+
+
+def test_a_level_shows_the_plans_within_layers(make_overview):
+    """Under a level the plans and activations are those it switches on."""
+    overview = make_overview(Request(level=Level.LAYERWISE))
+    lines = {line.plan.key: line for line in overview.lines()}
+    assert "LayerNormalization+:1:-1" not in lines
+    assert lines["Less+Cast+:1:-1"].is_on
+    assert not lines["Cast+:2:-1"].is_on
+    assert overview.insights == INSIGHTS[1:]
+
+
+@pytest.mark.parametrize(
+    ("counts", "problems"),
+    [
+        ({NORM: -1}, []),
+        ({NORM: 3}, []),
+        ({NORM: 1}, ["LayerNormalization+:1:1 asks for 1 of 3; ORT recomputes 3"]),
+        ({NORM: 0}, ["LayerNormalization+:1:0 asks for 0 of 3; ORT recomputes 2"]),
+        ({WHOLE: -1, PART: -1}, ["Cast+:2:-1 asks for all of 2; ORT recomputes 0"]),
+        (
+            {Row("Gelu+", Option.RECOMPUTE): -1},
+            ["no plan Gelu+:1:-1 in this graph: ORT ignores it without a word"],
+        ),
+    ],
+)
+def test_what_ort_does_otherwise_is_told(make_overview, counts, problems):
+    """Counts that ORT does not keep, an option that gives way and a row it does not know are told, nothing else."""
+    assert make_overview(Request(counts=counts)).problems() == problems
+
+
+@pytest.mark.parametrize(
+    "asked", [[("length", 4)], [("batch", 4)], [("ids_dim0", 4)], [("sequence", 1), ("ids_dim1", 2)]]
+)
+def test_a_dimension_that_is_unknown_or_given_twice_is_refused(make_overview, asked):
+    """Both --batch and --dim count, under our names and ORT's."""
+    with pytest.raises(UsageError, match=asked[0][0].replace("ids_dim0", "batch")):
+        make_overview(batch=8, asked=asked)
+
+
+def test_json_has_what_the_contract_asks_for(make_overview):
+    """Plans with config, option, frequency and savings, dimensions and versions; what is unknown is null."""
+    plain = json.loads(dumps(overview_as_plain(make_overview(batch=32))))
+    first, *_, last = plain["plans"]
+    assert first["config"] == "LayerNormalization+:1:-1"
+    assert (first["option"], first["frequency"]) == (1, 3)
+    assert (first["saving_bytes"], first["stated_bytes"], first["is_corrected"]) == (399360, 6144, True)
+    assert first["saving_symbolic"] == "780*batch*sequence"
+    assert first["saving_bytes_by_batch"]["128"] == 4 * 399360
+    assert last["saving_bytes"] is None
+    assert plain["dims"] == {"batch": 32, "sequence": 16}
+    assert plain["first_batch_dims"]["batch"] == 8
+    assert plain["versions"]["onnxruntime"] == "1.19.2"
+
+
+def test_savings_of_a_plan_are_the_sum_of_its_activations(make_overview):
+    """The summary and the insight table tell the same bytes."""
+    plain = overview_as_plain(make_overview(batch=32))
+    saved = {option["config"]: option for insight in plain["insights"] for option in insight["options"]}
+    for plan in plain["plans"][:-1]:
+        activations = saved[plan["config"]]["activations"]
+        assert plan["saving_bytes"] == saved[plan["config"]]["saving_bytes"]
+        assert plan["saving_bytes"] == sum(activation["saving_bytes"] for activation in activations)
+
+
+def names_in(plain):
+    """All names of fields, but for those that are data themselves."""
+    if isinstance(plain, list):
+        return {name for value in plain for name in names_in(value)}
+    if not isinstance(plain, dict):
+        return set()
+    data = {"dims", "first_batch_dims", "aliases", "versions", "saving_bytes_by_batch"}
+    return set(plain) | {name for key, value in plain.items() if key not in data for name in names_in(value)}
+
+
+def test_every_field_is_documented(make_overview):
+    """The reference names each field of the object."""
+    section = REFERENCE.read_text().partition("### `plans --json`")[2].partition("\n## ")[0]
+    documented = set(re.findall(r"`(\w+)`", section))
+    assert names_in(overview_as_plain(make_overview())) - documented == set()
