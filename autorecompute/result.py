@@ -148,6 +148,7 @@ class Result:
         baseline: The figures without recompute.
         presets: The figures of ``level_1``, ``level_2`` and ``all_on``.
         rival: The largest batch measured to fit without recompute, where it was looked for.
+        raced: Relative throughput of each finalist that was raced, by the hash of its config.
         warnings: What the script does that recompute does not bear.
         unconfirmed: What else than memory kept configs that fit from being the best, in words.
         trials: How many configs were measured.
@@ -168,6 +169,7 @@ class Result:
     baseline: Figures
     presets: dict[str, Figures] = field(default_factory=dict)
     rival: Figures | None = None
+    raced: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
     trials: int

@@ -31,9 +31,12 @@ def parse_seconds(text: str) -> float:
     """Seconds written as ``90s``, ``30m``, ``1.5h`` or a plain number of seconds.
 
     Raises:
-        UsageError: the text is no span of time.
+        UsageError: the text is no span of time, or an empty one.
     """
-    return _parse(text, _SECONDS_PER_UNIT, default_unit="s", example="90s, 30m or 2h")
+    seconds = _parse(text, _SECONDS_PER_UNIT, default_unit="s", example="90s, 30m or 2h")
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"'{text}' is no time in which anything can be done. Write it like 90s, 30m or 2h.")
+    return seconds
 
 
 def _parse(text: str, units: dict[str, int] | dict[str, float], *, default_unit: str, example: str) -> float:

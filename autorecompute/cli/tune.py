@@ -9,10 +9,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.errors import InterruptedByUser
-from autorecompute.units import parse_bytes, parse_seconds
+from autorecompute.errors import InterruptedByUser, NothingFitsError, UsageError
+from autorecompute.units import MIB, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
+    from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.trials import Job
     from autorecompute.tuning import TuningSettings
@@ -65,7 +66,7 @@ def positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Tunes, or answers from the finished study."""
-    limit_bytes = parse_bytes(args.memory_limit) if args.memory_limit else None
+    limit_bytes = _limit(args.memory_limit) if args.memory_limit else None
     timeout_seconds = parse_seconds(args.timeout) if args.timeout else None
     from autorecompute.studies import StudyFolder
     from autorecompute.trials import Job
@@ -94,6 +95,13 @@ def run(args: argparse.Namespace) -> int:
         raise InterruptedByUser(_describe_interruption(folder)) from None
 
 
+def _limit(text: str) -> int:
+    limit_bytes = parse_bytes(text)
+    if limit_bytes < MIB:
+        raise UsageError(f"--memory-limit {text} is {limit_bytes} bytes. Write a unit with it, such as {text}GiB.")
+    return limit_bytes
+
+
 def default_name(job: Job, batch: int | None, limit_bytes: int | None) -> str:
     """A study's name, the same for the same command: ``bert_mlm-train-b32-1f3a5c``."""
     script = job.script.resolve()
@@ -106,10 +114,7 @@ def default_name(job: Job, batch: int | None, limit_bytes: int | None) -> str:
 
 def _tune(job: Job, folder: StudyFolder, settings: TuningSettings, *, as_json: bool, debugs: bool) -> int:
     from autorecompute.backends import ORTMODULE, emission_of
-    from autorecompute.reports.as_json import dumps, result_as_plain
     from autorecompute.reports.live import LiveView
-    from autorecompute.reports.screen import print_result
-    from autorecompute.studies.storage import read_trials
     from autorecompute.trials import Bench
     from autorecompute.tuning import Tuner, Workplace
 
@@ -126,13 +131,29 @@ def _tune(job: Job, folder: StudyFolder, settings: TuningSettings, *, as_json: b
             limit_bytes=settings.limit_bytes,
             debugs=debugs,
         )
-        with bench:
-            result = Tuner(Workplace(job=job, bench=bench, folder=folder, settings=settings, progress=view)).run()
+        place = Workplace(job=job, bench=bench, folder=folder, settings=settings, progress=view)
+        try:
+            with bench:
+                result = Tuner(place).run()
+        except NothingFitsError:
+            # That nothing fits is an answer, too; a limit below what the script holds at rest has none.
+            answer = folder.result()
+            if answer is not None:
+                _print(answer, folder, as_json=as_json)
+            raise
+    _print(result, folder, as_json=as_json)
+    return 0
+
+
+def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
+    from autorecompute.reports.as_json import dumps, result_as_plain
+    from autorecompute.reports.screen import print_result
+    from autorecompute.studies.storage import read_trials
+
     if as_json:
         print(dumps(result_as_plain(result)))
     else:
         print_result(result, read_trials(folder.database, folder.name), folder.path)
-    return 0
 
 
 def _describe_interruption(folder: StudyFolder) -> str:

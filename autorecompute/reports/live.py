@@ -62,7 +62,7 @@ class LiveView:
             f"{format_bytes(limit_bytes)}; torch {versions['torch']}, ONNX Runtime {versions['onnxruntime']}"
         )
         if known_trials:
-            self._say(f"going on after {known_trials} trials of an earlier session")
+            self._say(f"after {known_trials} {'trial' if known_trials == 1 else 'trials'} of an earlier session")
         self._bar.update(self._task, total=budget, completed=known_trials, description="searching")
 
     def trial_begins(self, number: int, description: str, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -75,7 +76,9 @@ def _answer_table(result: Result, trials: Sequence[Trial]) -> Table:
             confirmed,
         )
     for trial in _runners_up(result, trials):
-        _add(table, "runner-up", trial.description, Figures.of(trial))
+        figures = Figures.of(trial)
+        relative = result.raced.get(trial.config.hash, figures.relative_throughput)
+        _add(table, "runner-up", trial.description, replace(figures, relative_throughput=relative))
     if result.rival is not None:
         _add(table, "rival", f"none at batch {result.rival.batch}", result.rival)
     return table
@@ -84,7 +87,10 @@ def _answer_table(result: Result, trials: Sequence[Trial]) -> Table:
 def _runners_up(result: Result, trials: Sequence[Trial]) -> list[Trial]:
     best = result.best.config if result.best is not None else None
     others = [trial for trial in trials if trial.fits and trial.config != best]
-    return sorted(others, key=lambda trial: -(trial.relative_throughput or 0))[:RUNNERS_UP]
+    speeds = {trial.number: result.raced.get(trial.config.hash, trial.relative_throughput or 0) for trial in others}
+    # Who was raced comes first: one window says less than many rounds.
+    order = sorted(others, key=lambda trial: (trial.config.hash not in result.raced, -speeds[trial.number]))
+    return order[:RUNNERS_UP]
 
 
 def _add(table: Table, role: str, name: str, figures: Figures) -> None:

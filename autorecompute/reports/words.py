@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     from autorecompute.result import Best
 
 VERDICTS = {
-    Verdict.RECOMPUTE_PAYS: "recompute pays: the batch fits only with it, and no smaller batch without it was faster",
+    Verdict.RECOMPUTE_PAYS: "recompute pays: the batch fits only with it, and no smaller one without is 2 % faster",
     Verdict.NOT_NEEDED: "not needed: the batch fits without recompute",
     Verdict.DOES_NOT_PAY: "does not pay: a smaller batch without recompute gives more samples a second",
     Verdict.NO_FIT: "no fit: no config holds the limit",
 }
+
+MOST_TELLING = 3
+"""An interval whose ends are further apart than this tells nothing of a config that recomputes."""
 
 
 def format_relative(ratio: float | None) -> str:
@@ -23,11 +26,13 @@ def format_relative(ratio: float | None) -> str:
 
 
 def format_spread(best: Best) -> str:
-    """Relative throughput with the larger half of its 95 % interval, ``0.87x ±0.02``, where it has one."""
+    """Relative throughput with its 95 % interval, ``0.87x (0.85-0.89)``, where it has one that says anything."""
     ratio, low, high = best.relative_throughput, best.relative_low, best.relative_high
     if ratio is None or low is None or high is None:
         return format_relative(ratio)
-    return f"{format_relative(ratio)} ±{max(ratio - low, high - ratio):.2f}"
+    if high > MOST_TELLING * low:
+        return f"{format_relative(ratio)} (noisy)"
+    return f"{format_relative(ratio)} ({low:.2f}-{high:.2f})"
 
 
 def format_rate(samples_per_second: float | None) -> str:

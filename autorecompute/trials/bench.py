@@ -27,6 +27,7 @@ TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", "PYTHONUNBUF
 """Set for trials: a model that ORT cannot take must fail rather than train in plain PyTorch."""
 
 START_TIMEOUT_SECONDS = 900.0
+TAIL_LINES = 5
 LEAST_STALL_SECONDS = 300.0
 SLOWDOWN = 20.0
 """A step may take so many times what it took at first before the script is said to hang, and five minutes at least: an
@@ -193,13 +194,20 @@ class Bench:
     def _start(self, settings: Callable[[str], Settings], variables: Mapping[str, str], batch: int | None) -> Message:
         self.starts += 1
         self.log = self._logs / f"{self.starts:02d}.log"
-        self.log.unlink(missing_ok=True)
+        self._forget(self.log)
         self._has_measured = False
         environment = {**self._base, **variables, **self._job.batch_environment(batch)}
         command = self._job.worker_command(batch)
         with deferring_interrupts():
             self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
         return self._worker.receive(math.inf if self._is_debugged else START_TIMEOUT_SECONDS)
+
+    @staticmethod
+    def _forget(log: Path) -> None:
+        try:
+            log.unlink(missing_ok=True)
+        except OSError as error:
+            raise SetupError(f"{log} cannot be written: {error.strerror}. Make its folder writable.") from error
 
     @property
     def _is_debugged(self) -> bool:
@@ -243,23 +251,32 @@ class Bench:
         if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
             raise UsageError(message.message)
         if isinstance(message, Failed):
-            trace = "\n".join(f"  {line}" for line in message.trace)
-            raise ScriptError(f"The script fails before it trains. {message.message}\n{trace}\nIts output: {self.log}")
+            raise ScriptError(f"{_describe_failure(message)}Its output: {self.log}")
         assert isinstance(message, Ended), "a worker that does not detect says why"
         advice = (
             "--wrap found no module that holds the optimizer's parameters and was called in training mode."
             if self._job.wrap
             else "Wrap the model before training: model = ORTModule(model); or let the tool wrap it: --wrap."
         )
-        raise ScriptError(
-            f"The script ended with exit code {message.exit_code} and no ORTModule was trained. {advice} "
-            f"Its output: {self.log}"
-        )
+        if message.exit_code:
+            tail = "".join(f"  {line}\n" for line in self.take_output().splitlines()[-TAIL_LINES:])
+            raise ScriptError(
+                f"The script left with exit code {message.exit_code} before it trained. Check its arguments, which "
+                f"follow --. It printed last:\n{tail}Its output: {self.log}"
+            )
+        raise ScriptError(f"The script ended and no ORTModule was trained. {advice} Its output: {self.log}")
 
     def _describe_end(self, message: Message, effort: Effort) -> str:
         assert isinstance(message, Ended), "only an end is described"
         needed = effort.warmup + effort.steps + 1
         return (
-            f"The script ended after {message.steps} steps; a trial needs {needed}. Let it train longer, or ask for "
-            f"fewer with --steps and --warmup. Its output: {self.log}"
+            f"The script ended after {message.steps} steps; a trial needs {needed}. Let it train longer, ask for "
+            f"fewer with --steps and --warmup, or check that its data fills batches of the target's size. "
+            f"Its output: {self.log}"
         )
+
+
+def _describe_failure(failed: Failed) -> str:
+    """The script's own traceback, where it has one."""
+    trace = "".join(f"  {line}\n" for line in failed.trace)
+    return f"The script fails before it trains. {failed.message}\n{trace}" if trace else f"{failed.message} "

@@ -27,6 +27,10 @@ CONFIRMATIONS = 5
 """So many finalists get the chance to confirm themselves before nothing is said to fit."""
 
 
+WHOLE_PROCESS_SHARE = 0.05
+"""What a whole process, its start and export included, needs beyond its timed steps, as a rule."""
+
+
 class Judgement:
     """Finds the answer to a study whose search has ended.
 
@@ -39,6 +43,7 @@ class Judgement:
         self._settings, self._progress = place.settings, place.progress
         self._unconfirmed: list[str] = []
         self._ranked: tuple[Config, Ranking] | None = None
+        self._raced: dict[str, float] = {}
         self.excess_bytes = 0
         """What a whole process needed beyond its timed steps, at least, where no finalist was confirmed."""
 
@@ -69,6 +74,7 @@ class Judgement:
                 if not config.is_none
             },
             rival=_figures_of(rival),
+            raced=self._raced,
             warnings=tuple(dict.fromkeys(text for trial in trials for text in trial.measurement.warnings)),
             unconfirmed=tuple(self._unconfirmed),
             trials=len(trials),
@@ -89,13 +95,16 @@ class Judgement:
         if not front or is_needless or front[0].trial.config.is_none:
             return standings
         names = ", ".join(detection.space.describe(entry.trial.config) for entry in front)
-        self._progress.note(f"racing the finalists in interleaved rounds: {names}")
+        racing = "racing the finalists in interleaved rounds" if len(front) > 1 else "measuring once more, in rounds"
+        self._progress.note(f"{racing}: {names}")
         raced = race(self._bench, front, has_reference=has_reference, deadline_seconds=deadline_seconds)
         self._keep(raced)
         return [*raced.standings, *standings[FINALISTS:]]
 
     def _keep(self, raced: Raced) -> None:
         self._folder.write("race.json", raced.as_plain())
+        speeds = {entry.trial.config.hash: entry.relative_throughput for entry in raced.standings if entry.ratios}
+        self._raced = {config: speed for config, speed in speeds.items() if speed is not None}
         if raced.ranking is not None:
             winner = raced.standings[0].trial
             self._ranked = (winner.config, raced.ranking)
@@ -211,12 +220,13 @@ def explain_no_fit(
             f"{format_bytes(least)}, but its whole process did not. "
             f"Try --memory-limit {-(-limit_bytes * 11 // 10 // MIB)}MiB."
         )
-    share = (limit_bytes - detection.resting_bytes) / max(least - detection.resting_bytes, 1)
+    enough = round(least * (1 + WHOLE_PROCESS_SHARE))
+    share = (limit_bytes - detection.resting_bytes) / max(enough - detection.resting_bytes, 1)
     batch = int(detection.batch * share)
     smaller = f", or --target-batch {batch}" if 0 < batch < detection.batch else ""
     return (
         f"No config holds {format_bytes(limit_bytes)} in {len(trials)} trials. The least peak was "
-        f"{format_bytes(least)} with {peaks[least].description}. Try --memory-limit {-(-least // MIB)}MiB{smaller}."
+        f"{format_bytes(least)} with {peaks[least].description}. Try --memory-limit {-(-enough // MIB)}MiB{smaller}."
     )
 
 

@@ -73,6 +73,8 @@ class Tuner:
             detection, limit_bytes, known_trials=len(store.trials), budget=self._settings.max_trials
         )
         result = self._folder.result()
+        if result is not None and not self._can_go_on(result):
+            self._progress.note("this problem was solved before: its answer stands")
         if result is None or self._can_go_on(result):
             with hold_device(detection.device, f"study {self._folder.path}", self._progress.note):
                 self._take_over(store, detection)

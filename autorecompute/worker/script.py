@@ -34,5 +34,6 @@ def last_lines(error: BaseException, script: str) -> tuple[str, ...]:
     entry = error.__traceback__
     while entry is not None and entry.tb_frame.f_code.co_filename != main_file(script):
         entry = entry.tb_next
-    text = "".join(traceback.format_exception(type(error), error, entry or error.__traceback__))
+    # A script that cannot even be compiled has no frame; ours say nothing to its author.
+    text = "".join(traceback.format_exception(type(error), error, entry))
     return tuple(text.rstrip().splitlines()[-TRACE_LINES:])

@@ -37,11 +37,11 @@ def test_plans_are_detected_before_the_first_step(below_rest, road):
 def test_a_limit_that_no_config_holds_tells_the_least_peak(searched_in_vain, hopeless_place):
     """The sentence names the least peak there was, and a limit and a batch that would do."""
     assert searched_in_vain.code == 4
-    assert searched_in_vain.stdout == ""
+    assert (searched_in_vain.answer["verdict"], searched_in_vain.answer["best"]) == ("no_fit", None)
     least = min(trial["measurement"]["peak_bytes"] for trial in hopeless_place.study().trials)
     assert f"{least / 2**20:.0f} MiB" in searched_in_vain.complaint
     suggested = int(re.search(r"--memory-limit (\d+)MiB", searched_in_vain.complaint)[1])
-    assert least <= suggested * 2**20 < least + 2**20
+    assert least <= suggested * 2**20 < 1.1 * least
     assert 1 <= int(re.search(r"--target-batch (\d+)", searched_in_vain.complaint)[1]) < 64
 
 

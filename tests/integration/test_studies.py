@@ -83,5 +83,5 @@ def test_a_full_disk_keeps_the_trials_so_far(small_disk, hopeless):
     assert small_disk.study().count_rows() == 1
     resumed = small_disk.tune(*hopeless, "--max-trials", "2")
     assert resumed.code == 4, resumed.stderr
-    assert "going on after" in resumed.stderr
+    assert "of an earlier session" in resumed.stderr
     assert small_disk.study().count_rows() == 2

@@ -57,9 +57,11 @@ def test_the_winner_is_told_with_its_figures(show, make_result):
 
 
 def test_a_relative_figure_is_told_with_its_spread(show, make_result):
-    """The winner's share of the throughput has the larger half of its interval beside it."""
+    """The winner's share of the throughput has its interval beside it, or that this tells nothing."""
     best = dataclasses.replace(make_result().best, relative_throughput=0.87, relative_low=0.86, relative_high=0.89)
-    assert "0.87x ±0.02" in row_of(show(dataclasses.replace(make_result(), best=best), width=120), "best")
+    assert "0.87x (0.86-0.89)" in row_of(show(dataclasses.replace(make_result(), best=best), width=120), "best")
+    wild = dataclasses.replace(best, relative_low=0.3, relative_high=2.4)
+    assert "0.87x (noisy)" in row_of(show(dataclasses.replace(make_result(), best=wild), width=120), "best")
 
 
 @pytest.mark.parametrize(

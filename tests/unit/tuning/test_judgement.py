@@ -61,7 +61,7 @@ def test_a_failure_keeps_its_name(make_measurement, outcome):
 
 
 def test_no_fit_names_the_least_peak_and_what_it_would_take(make_trial, make_detection, make_space):
-    """The limit it suggests holds the least peak, the batch it suggests is smaller and would fit it."""
+    """The limit it suggests holds the least peak and what a whole process adds, the batch is smaller and would fit."""
     plans = make_space().plans
     trials = [
         make_trial(Config(), outcome=Outcome.OVER_LIMIT, peak_bytes=900 * MIB),
@@ -71,7 +71,7 @@ def test_no_fit_names_the_least_peak_and_what_it_would_take(make_trial, make_det
     text = explain_no_fit(trials, make_detection(resting_bytes=100 * MIB), LIMIT)
     assert plans[0].name in text
     assert "3 trials" in text
-    assert 700 * MIB < parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) <= 702 * MIB
+    assert 700 * MIB < parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) <= 740 * MIB
     batch = int(re.search(r"--target-batch (\d+)", text)[1])
     assert 0 < batch < 32
     assert 100 * MIB + batch / 32 * 600 * MIB <= LIMIT
