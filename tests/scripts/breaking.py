@@ -49,7 +49,7 @@ FAULTS = {
     "exhaust-ort": exhaust_ort,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "shrink": lambda: batches.__setitem__(slice(None), [3]),
-    "crawl": lambda: (batches.__setitem__(slice(0, 0), [3] * 12), pauses.append(2.0)),
+    "crawl": lambda: (batches.__setitem__(slice(0, 0), [3] * 12), pauses.append(4.0)),
     "exit": lambda: os._exit(3),
     "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "diverge": diverge,
