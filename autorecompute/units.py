@@ -66,3 +66,8 @@ def format_seconds(seconds: float | None) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), SECONDS_PER_MINUTE)
     return f"{minutes} min {rest:02d} s"
+
+
+def format_count(number: int, noun: str) -> str:
+    """``1 trial``, ``3 trials``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -39,13 +39,14 @@ def _show(folder: StudyFolder, *, as_json: bool) -> None:
     from autorecompute.studies.storage import read_trials
 
     provenance = folder.provenance()
-    trials, result = read_trials(folder.database, folder.name), folder.result()
+    trials, result = read_trials(folder.database, folder.name_in_database), folder.result()
     if as_json:
         answer = result_as_plain(result) if result else None
         print(dumps({"provenance": provenance, "result": answer, "trials": trials_as_plain(trials)}))
         return
-    print_trials(trials)
-    print()
+    if trials:
+        print_trials(trials)
+        print()
     if result:
         print_result(result, trials, folder.path)
     else:

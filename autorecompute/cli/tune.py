@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import InterruptedByUser, NothingFitsError, UsageError
-from autorecompute.units import MIB, parse_bytes, parse_seconds
+from autorecompute.units import MIB, format_count, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from autorecompute.result import Result
@@ -153,14 +153,15 @@ def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
     if as_json:
         print(dumps(result_as_plain(result)))
     else:
-        print_result(result, read_trials(folder.database, folder.name), folder.path)
+        print_result(result, read_trials(folder.database, folder.name_in_database), folder.path)
 
 
 def _describe_interruption(folder: StudyFolder) -> str:
     from autorecompute.studies.storage import read_trials
 
-    trials = read_trials(folder.database, folder.name)
+    trials = read_trials(folder.database, folder.name_in_database)
     fitting = [trial for trial in trials if trial.fits]
     best = max(fitting, key=lambda trial: trial.relative_throughput or 0, default=None)
     so_far = f" The best that fits so far, not confirmed: {best.description}." if best else ""
-    return f"interrupted. {len(trials)} trials are kept in {folder.path}.{so_far} The same command goes on from there."
+    kept = f"{format_count(len(trials), 'trial')} kept in {folder.path}"
+    return f"interrupted. {kept}.{so_far} The same command goes on from there."

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from autorecompute.measurement import Outcome
 from autorecompute.reports.words import format_relative, shorten
-from autorecompute.units import format_bytes, format_seconds
+from autorecompute.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -62,7 +62,7 @@ class LiveView:
             f"{format_bytes(limit_bytes)}; torch {versions['torch']}, ONNX Runtime {versions['onnxruntime']}"
         )
         if known_trials:
-            self._say(f"after {known_trials} {'trial' if known_trials == 1 else 'trials'} of an earlier session")
+            self._say(f"after {format_count(known_trials, 'trial')} of an earlier session")
         self._bar.update(self._task, total=budget, completed=known_trials, description="searching")
 
     def trial_begins(self, number: int, description: str, reason: str) -> None:

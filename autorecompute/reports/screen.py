@@ -12,7 +12,7 @@ from rich.text import Text
 
 from autorecompute.reports.words import VERDICTS, format_rate, format_relative, format_spread, shorten
 from autorecompute.result import Figures
-from autorecompute.units import format_bytes, format_seconds
+from autorecompute.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +109,7 @@ def _verdict_lines(result: Result, folder: Path) -> list[RenderableType]:
     if result.best is not None:
         lines.append(
             f"limit {format_bytes(result.best.limit_bytes)} on {result.device.name}, batch {result.best.batch}; "
-            f"{result.trials} trials in {format_seconds(result.wall_seconds)}"
+            f"{format_count(result.trials, 'trial')} in {format_seconds(result.wall_seconds)}"
         )
         lines.append(f"race: {result.best.ranking.sentence}" if result.best.ranking is not None else "")
         lines.append(_describe_gradients(result.best.gradients))

@@ -10,6 +10,7 @@ import errno
 import json
 import shlex
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,11 @@ class StudyFolder:
     def exists(self) -> bool:
         """Whether a study was begun here."""
         return (self.path / "study.json").is_file()
+
+    @property
+    def name_in_database(self) -> str:
+        """Name of the Optuna study: that of the folder when it was begun, wherever it was moved since."""
+        return str(self.provenance().get("study", self.name)) if self.exists() else self.name
 
     def prepare(self) -> None:
         """Makes the folders of the study.
@@ -184,7 +190,8 @@ class StudyFolder:
         if not (self.path / "result.json").is_file():
             return None
         with self._saying_what_is_wrong("result.json"):
-            return codec.from_plain(self._read("result.json"), Result)
+            # The folder may have been renamed since, and what is printed must lead here.
+            return replace(codec.from_plain(self._read("result.json"), Result), study=self.name)
 
     def _read(self, name: str) -> dict[str, Any]:
         with self._saying_what_is_wrong(name):
@@ -253,4 +260,6 @@ def describe_write_failure(path: Path, error: OSError) -> str:
     """What went wrong and what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
+    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        return f"{path} cannot be written: a file stands where a folder is needed. Move that file, or work elsewhere."
     return f"{path} cannot be written: {error.strerror}. Make it writable, or work in another folder."

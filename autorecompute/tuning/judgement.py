@@ -14,7 +14,7 @@ from autorecompute.studies.folder import write_atomically
 from autorecompute.tuning.race import FINALISTS, Raced, race
 from autorecompute.tuning.rival import MARGIN, measure_rival
 from autorecompute.tuning.standings import Standing, finalists
-from autorecompute.units import MIB, format_bytes
+from autorecompute.units import MIB, format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -225,7 +225,7 @@ def explain_no_fit(
     batch = int(detection.batch * share)
     smaller = f", or --target-batch {batch}" if 0 < batch < detection.batch else ""
     return (
-        f"No config holds {format_bytes(limit_bytes)} in {len(trials)} trials. The least peak was "
+        f"No config holds {format_bytes(limit_bytes)} in {format_count(len(trials), 'trial')}. The least peak was "
         f"{format_bytes(least)} with {peaks[least].description}. Try --memory-limit {-(-enough // MIB)}MiB{smaller}."
     )
 

@@ -67,7 +67,7 @@ class Tuner:
         limit_bytes = self._settings.limit_bytes or choose_limit(detection, self._folder, self._progress.note)
         problem = Problem.of(detection, limit_bytes, wrap=self._job.wrap)
         self._bind(problem)
-        store = TrialStore(self._folder.database, self._folder.name, detection.space, limit_bytes)
+        store = TrialStore(self._folder.database, self._folder.name_in_database, detection.space, limit_bytes)
         self._folder.require_trials(len(store.trials))
         self._progress.detected(
             detection, limit_bytes, known_trials=len(store.trials), budget=self._settings.max_trials

@@ -14,6 +14,7 @@ import pytest
 from autorecompute.cli.tune import default_name
 from autorecompute.errors import InterruptedByUser, SetupError, UsageError
 from autorecompute.studies import Problem, StudyFolder
+from autorecompute.studies.storage import TrialStore
 from autorecompute.trials import Job
 
 HANGS = "#!/bin/sh\nexec sleep 600\n"
@@ -175,6 +176,16 @@ def test_a_study_that_was_ended_before_its_first_trial_can_be_shown(run, begin):
     code, out, err = run("show", "bert")
     assert (code, err) == (0, "")
     assert "No answer yet" in out
+
+
+def test_a_renamed_study_is_the_study_it_was(run, begin, make_space, make_trial):
+    """Trials are found in a folder that was renamed, under its new name."""
+    folder = begin("bert")
+    TrialStore(folder.database, "bert", make_space(), 2**30).add(make_trial())
+    folder.path.rename(folder.path.with_name("moved"))
+    code, out, err = run("show", "moved", "--json")
+    assert (code, err) == (0, "")
+    assert len(json.loads(out)["trials"]) == 1
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])

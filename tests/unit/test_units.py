@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autorecompute.errors import UsageError
-from autorecompute.units import GIB, MIB, format_bytes, format_seconds, parse_bytes, parse_seconds
+from autorecompute.units import GIB, MIB, format_bytes, format_count, format_seconds, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,9 @@ def test_time_is_printed_in_the_unit_that_suits_it():
     assert format_seconds(245) == "4 min 05 s"
     assert format_seconds(119.7) == "2 min 00 s"
     assert format_seconds(None) == "-"
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 trials"), (1, "1 trial"), (2, "2 trials")])
+def test_one_is_no_plural(number, text):
+    """A count is told with its noun in the right number."""
+    assert format_count(number, "trial") == text

@@ -198,7 +198,7 @@ def test_a_read_only_disk_is_told_and_can_be_read(small_disk, problem):
 def test_a_place_below_a_file_is_told(tmp_path):
     """A folder of studies that is a file ends in a sentence."""
     (tmp_path / "studies").write_text("not a folder")
-    with pytest.raises(SetupError, match="cannot be written: Not a directory"):
+    with pytest.raises(SetupError, match="a file stands where a folder is needed"):
         StudyFolder("bert", tmp_path / "studies").prepare()
 
 
