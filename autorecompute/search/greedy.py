@@ -63,8 +63,8 @@ class GreedySearcher:
     def _steps(self, space: Space, opening: Opening, trials: Sequence[Trial]) -> Iterator[Proposal]:
         """Untried configs that should be faster: those that should fit, the fastest first, then by peak the others."""
         times, peaks = TimeModel(space, trials), PeakModel(space, trials, self._limit_bytes)
-        best = min((trial for trial in trials if trial.fits), key=times.measured, default=None)
-        time_to_beat = times.measured(best) * (1 - NOISE) if best else math.inf
+        best = min((trial for trial in trials if trial.fits), key=times.expected, default=None)
+        time_to_beat = times.expected(best) * (1 - NOISE) if best else math.inf
         bases = _bases(space, trials, times, peaks)
         excess = {c: peaks.excess_bytes(c) for c in bases if times.forecast(c) < time_to_beat}
         has_patience = best is None or opening.count_others_after(best, trials) < len(space.plans)

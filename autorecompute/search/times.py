@@ -47,6 +47,10 @@ class TimeModel:
         """The step time of a trial that has one."""
         return self._seconds(trial) / self._fastest
 
+    def expected(self, trial: Trial) -> float:
+        """The step time of a trial without the luck of its measurement: the fastest of many was lucky, as a rule."""
+        return max(self.measured(trial), self.forecast(trial.config))
+
     def forecast(self, config: Config) -> float:
         """The step time to expect of a config."""
         return self._base + sum(self._costs[plan] for plan in self._space.plans_of(config))
