@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autorecompute.startup import prepend_to_python_path
+from autorecompute.startup import WRAP_VARIABLE, prepend_to_python_path
 from autorecompute.units import MIB, parse_bytes
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -229,18 +229,26 @@ def unlimited(tune_transformer):
 
 
 @pytest.fixture(scope="session")
-def hand_tuned_peak_bytes(road):
-    """Peak of the transformer with one plan, written by hand as ORT's guide has it."""
+def by_hand(road):
+    """The variables that switch on one plan, written by hand as ORT's guide has it."""
     file = road.path / "by_hand.json"
     file.write_text(json.dumps([HAND_WRITTEN_PLAN]))
-    trained = road.train("transformer.py", "--bs", "192", "--steps", "4", ORTMODULE_MEMORY_OPT_CONFIG=str(file))
-    return trained.printed_peak_bytes
+    return {"ORTMODULE_MEMORY_OPT_CONFIG": str(file)}
 
 
 @pytest.fixture(scope="session")
-def limit_bytes(unlimited, hand_tuned_peak_bytes):
+def limit_bytes(unlimited, road, by_hand):
     """A limit that the transformer breaks without recompute and can hold with it."""
-    return (unlimited.answer["best"]["peak_bytes"] + hand_tuned_peak_bytes) // 2
+    trained = road.train("transformer.py", "--bs", "192", "--steps", "4", **by_hand)
+    return (unlimited.answer["best"]["peak_bytes"] + trained.printed_peak_bytes) // 2
+
+
+@pytest.fixture(scope="session")
+def wrapped_limit_bytes(road, by_hand):
+    """The same for the transformer in plain PyTorch, at twice the batch: ``--wrap`` adds to all its peaks."""
+    command = ("plain_transformer.py", "--bs", "384", "--steps", "4")
+    plain, saving = (road.train(*command, **variables, **{WRAP_VARIABLE: "1"}) for variables in ({}, by_hand))
+    return (plain.printed_peak_bytes + saving.printed_peak_bytes) // 2
 
 
 @pytest.fixture(scope="session")
