@@ -6,6 +6,7 @@ import enum
 import statistics
 from dataclasses import dataclass, field
 
+from autorecompute.memory import StepProfile
 from autorecompute.plans import Config, Insight, Plan, Space
 
 
@@ -70,6 +71,7 @@ class Measurement:
         warnings: What the script does that recompute does not bear, a sentence for each of its lines.
         retries: CUDA only: how often the allocator had to give all its free blocks back before a request could be met.
         marks: What else happened meanwhile that a reader of the figures should know, in words.
+        profile: What the last timed step held and when, where that was asked for; its steps are slower for it.
     """
 
     outcome: Outcome
@@ -86,6 +88,7 @@ class Measurement:
     warnings: tuple[str, ...] = ()
     retries: int | None = None
     marks: tuple[str, ...] = ()
+    profile: StepProfile | None = None
 
     @property
     def median_step_seconds(self) -> float | None:

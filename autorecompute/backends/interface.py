@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autorecompute.measurement import Detection, GradientCheck, Outcome
+    from autorecompute.memory import StepProfile
     from autorecompute.plans import Config, Level, Request
 
 
@@ -71,8 +72,17 @@ class Backend(Protocol):
         """
         ...
 
-    def switch(self, config: Config) -> None:
-        """Trains with another config from the next step on; must come between two steps."""
+    def switch(self, config: Config, *, profiles: bool = False) -> None:
+        """Trains with another config from the next step on; must come between two steps.
+
+        Args:
+            config: What to recompute.
+            profiles: Whether the steps to come are profiled, until the next switch.
+        """
+        ...
+
+    def take_profile(self) -> StepProfile:
+        """The last step of those that were profiled; can be asked once after each switch."""
         ...
 
     @property

@@ -41,10 +41,16 @@ class Effort:
     Attributes:
         warmup: Steps before the timed ones.
         steps: Timed steps.
+        profiles: Whether the last step is profiled, which takes time of its own.
     """
 
     warmup: int = 2
     steps: int = 5
+    profiles: bool = False
+
+    def order(self, config: Config) -> Order:
+        """What the worker is told."""
+        return Order(config=config, warmup=self.warmup, steps=self.steps, profiles=self.profiles)
 
 
 class Bench:
@@ -121,7 +127,7 @@ class Bench:
         for _ in range(2):
             self.detect()
             load = self._count_load()
-            message = self._ask(Order(config=config, warmup=effort.warmup, steps=effort.steps))
+            message = self._ask(effort.order(config))
             if isinstance(message, Measurement):
                 self._note_pace(message)
                 if not message.outcome.is_measured:
@@ -162,8 +168,8 @@ class Bench:
         The peak is that of the whole process. ``batch`` may differ from the target.
         """
         self.close()
-        order = Order(config=Config(), warmup=effort.warmup, steps=effort.steps)
-        message = self._start(lambda address: self._settings(address, batch, watch=order), environment, batch)
+        watch = effort.order(Config())
+        message = self._start(lambda address: self._settings(address, batch, watch=watch), environment, batch)
         self.close()
         return message if isinstance(message, Measurement) else self._describe(message)
 

@@ -71,6 +71,7 @@ class Agent:
         self._has_skipped = False
         self._skips = 0
         self._check: Check | None = None
+        self._postponed: Order | None = None
         self._warnings: tuple[str, ...] = ()
         self._foreign_steps = 0
         self.steps = 0
@@ -98,6 +99,8 @@ class Agent:
         assert isinstance(order, Order), "gradients are compared between measurements"
         # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
         self._window = self._open(Order(config=order.config, warmup=order.warmup + 1, steps=order.steps))
+        # This session exists, and only one to come can be profiled.
+        self._postponed = order if order.profiles else None
         return order.config
 
     def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
@@ -171,7 +174,14 @@ class Agent:
 
     def _report(self, window: Window) -> None:
         assert self._target is not None, "a window has seen a batch"
-        self._channel.send(replace(window.measurement(self._target), warnings=self._warnings))
+        if self._postponed is not None:
+            order, self._postponed = self._postponed, None
+            self._obey(order)
+            return
+        measurement = replace(window.measurement(self._target), warnings=self._warnings)
+        if window.order.profiles:
+            measurement = replace(measurement, profile=self._backend.take_profile())
+        self._channel.send(measurement)
         self._obey(self._channel.receive_order())
 
     def _obey(self, order: Order | Check) -> None:
@@ -179,7 +189,7 @@ class Agent:
             self._check = order
             return
         assert self._meter is not None, "an order to measure comes after a detection"
-        self._backend.switch(order.config)
+        self._backend.switch(order.config, profiles=order.profiles)
         self._meter.release()
         self._window = self._open(order)
 

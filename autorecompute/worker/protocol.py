@@ -58,11 +58,13 @@ class Order:
         config: What to recompute.
         warmup: Steps before the timed ones, at least 1.
         steps: Timed steps.
+        profiles: Whether the last step is to be profiled.
     """
 
     config: Config
     warmup: int
     steps: int
+    profiles: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ class Window:
     """
 
     def __init__(self, meter: Meter, order: Order, *, whole_life: bool = False, extends_itself: bool = True) -> None:
-        self._meter, self._order = meter, order
+        self._meter, self.order = meter, order
         self._whole_life, self._extends_itself = whole_life, extends_itself
         self._warmed_up, self._lost = 0, 0
         self._warmup_seconds = 0.0
@@ -37,12 +37,12 @@ class Window:
     @property
     def is_complete(self) -> bool:
         """Whether all timed steps are done."""
-        return len(self._step_seconds) + self._lost == self._order.steps
+        return len(self._step_seconds) + self._lost == self.order.steps
 
     @property
     def is_timing(self) -> bool:
         """Whether the warm-up is over."""
-        return self._warmed_up == self._order.warmup
+        return self._warmed_up == self.order.warmup
 
     def observe(self) -> None:
         """Looks at the device before anything waits for it, so that it is seen at work."""

@@ -17,13 +17,14 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # What each room may import beyond itself: "plans.*" stands for a module with all that is below it, "backends" for the
 # door of that room and nothing behind it.
-BASE = {"errors", "units", "plans.*", "measurement", "result", "codec", "files", "__init__"}
+BASE = {"errors", "units", "plans.*", "memory.*", "measurement", "result", "codec", "files", "__init__"}
 SWITCHES = {"backends.ortmodule.environment"}
 ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
     "errors": set(),
     "files": set(),
     "plans": {"errors"},
+    "memory": {"errors", "plans.*"},
     "units": BASE,
     "measurement": BASE,
     "result": BASE,
@@ -56,6 +57,8 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.gradients",
     "backends.ortmodule.insight_table",
     "backends.ortmodule.pairing",
+    "backends.ortmodule.profiling",
+    "backends.ortmodule.shapes",
     "backends.ortmodule.sessions",
     "backends.ortmodule.extensions",
     "backends.ortmodule.diagnose",

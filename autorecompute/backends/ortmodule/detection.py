@@ -40,7 +40,7 @@ def detect(manager: Any) -> Detection:
     """
     agent = manager._execution_agent  # noqa: SLF001
     graph = manager._onnx_models.optimized_model.graph  # noqa: SLF001
-    axes = read_axes(manager._runtime_inspector.memory_ob.symbolic_dim_name_to_value_map, graph)  # noqa: SLF001
+    axes = _axes_of(manager)
     names = canonical_names(axes)
     dims = {names[axis.alias]: axis.value for axis in axes}
     plans, insights = probe_plans(agent, IGNORING_LAYERS, names, dims)
@@ -56,6 +56,16 @@ def detect(manager: Any) -> Detection:
         device=describe_device(manager._device),  # noqa: SLF001
         versions=read_versions(),
     )
+
+
+def name_dims(manager: Any) -> dict[str, str]:
+    """What we call each symbolic dimension, by ORT's name of it."""
+    return canonical_names(_axes_of(manager))
+
+
+def _axes_of(manager: Any) -> list[Axis]:
+    values = manager._runtime_inspector.memory_ob.symbolic_dim_name_to_value_map  # noqa: SLF001
+    return read_axes(values, manager._onnx_models.optimized_model.graph)  # noqa: SLF001
 
 
 def read_axes(values: Mapping[Any, Any], graph: Any) -> list[Axis]:

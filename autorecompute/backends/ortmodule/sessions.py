@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.ortmodule import failures
 from autorecompute.backends.ortmodule.adapter import adapt
-from autorecompute.backends.ortmodule.detection import detect
+from autorecompute.backends.ortmodule.detection import detect, name_dims
 from autorecompute.backends.ortmodule.environment import probe_config_of
 from autorecompute.backends.ortmodule.gradients import check_gradients, slice_batch
 from autorecompute.backends.ortmodule.pairing import ForwardPairing
+from autorecompute.backends.ortmodule.profiling import Profiler
 from autorecompute.plans import Config, Level
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.interface import Listener
     from autorecompute.measurement import GradientCheck, Outcome
+    from autorecompute.memory import StepProfile
 
 
 class OrtModuleBackend:
@@ -39,6 +41,7 @@ class OrtModuleBackend:
         self._managers: list[Any] = []
         self._config = Config()
         self._pairing = ForwardPairing()
+        self._profiler = Profiler(folder)
         self._folder = folder
 
     def install(self, listener: Listener) -> None:
@@ -72,14 +75,22 @@ class OrtModuleBackend:
             return forward(manager, *inputs, **kwargs)
 
         _follow_fallbacks(listener)
+        self._profiler.install(TrainingManager)
         TrainingManager._create_execution_agent = create_and_tell  # noqa: SLF001
         TrainingManager.forward = forward_and_tell
 
-    def switch(self, config: Config) -> None:
-        """Rebuilds every training session with another config; must come between two steps."""
+    def switch(self, config: Config, *, profiles: bool = False) -> None:
+        """Rebuilds every training session with another config, the first one profiled if that is wanted."""
         self._config = config
         for manager in self._managers:
+            self._profiler.is_armed = profiles and manager is self._managers[0]
             rebuild(manager, config, self._folder)
+        self._profiler.is_armed = False
+
+    def take_profile(self) -> StepProfile:
+        """The last step in the first session, which ends its profile."""
+        manager = self._managers[0]
+        return self._profiler.take(manager, name_dims(manager))
 
     @property
     def has_open_forward(self) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 
 from autorecompute.measurement import GradientCheck, Outcome
+from autorecompute.memory import StepProfile
 from autorecompute.meters import Reading
 from autorecompute.plans import Config
 from autorecompute.worker import agent
@@ -16,6 +17,8 @@ from autorecompute.worker.protocol import Beat, Check, Failed, Order, Settings
 CONFIG = Config.from_rows(["Gelu+:1:-1"])
 FIRST, SECOND = Order(config=CONFIG, warmup=1, steps=2), Order(config=Config(), warmup=1, steps=3)
 TARGET = 8
+PROFILE = StepProfile(operations=(), tensors=(), backward=0, dims={})
+PROFILING = Order(config=CONFIG, warmup=1, steps=1, profiles=True)
 
 
 class Optimizer:
@@ -71,9 +74,15 @@ class Training:
             raise SystemExit("the tuner is gone")
         return self.orders.pop(0)
 
-    def switch(self, config):
+    def switch(self, config, *, profiles=False):
         """The backend: another config from now on."""
         self.happened.append(config)
+        self.profiles = profiles
+
+    def take_profile(self):
+        """The backend: what the last step was seen to do, if it was to be looked at."""
+        assert self.profiles, "a session that was made without a profile has none"
+        return PROFILE
 
     def release(self):
         """The meter: gives back what is free."""
@@ -147,6 +156,28 @@ def test_configs_are_swapped_between_two_steps(make_training):
         training.steps(4)
     assert len(training.sent[2].step_seconds) == SECOND.steps
     assert training.sent[2].outcome is Outcome.OK
+
+
+def test_a_profile_comes_with_its_measurement_and_no_other(make_training):
+    """An order that profiles has its window profiled; the next one is without again."""
+    training = make_training(orders=(FIRST, PROFILING, SECOND))
+    training.begin()
+    training.steps(4)
+    training.steps(2)
+    with pytest.raises(SystemExit):
+        training.steps(4)
+    assert [measurement.profile for measurement in training.sent[1:]] == [None, PROFILE, None]
+
+
+def test_a_profile_ordered_first_is_taken_from_a_session_made_for_it(make_training):
+    """The session that exists when the first order comes cannot be profiled any more: another is made, and told of."""
+    training = make_training(orders=(PROFILING, SECOND))
+    training.begin()
+    training.steps(3)
+    assert len(training.sent) == 1
+    training.steps(2)
+    assert training.sent[1].profile == PROFILE
+    assert len(training.sent[1].step_seconds) == PROFILING.steps
 
 
 def test_accumulated_forwards_are_one_step(make_training):

@@ -58,7 +58,7 @@ class Training:
         """The channel: the same order again and again."""
         return ORDER
 
-    def switch(self, config):
+    def switch(self, config, *, profiles):
         """The backend: another config."""
 
     def end_step(self):

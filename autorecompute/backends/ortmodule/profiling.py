@@ -1,0 +1,206 @@
+"""Reads one training step from ORT's own profile: the order of its nodes, their times and the shapes they made.
+
+ORT's profiler writes a file of Chrome trace events, one for each kernel with the types and shapes of its outputs. The
+session's optimized graph, recompute nodes and all, is saved beside it, and tells who reads what.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autorecompute.backends.ortmodule.shapes import RECOMPUTED, ShapeBook, bytes_of_element, read_dims
+from autorecompute.memory import Operation, Phase, StepProfile, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+ALIASING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+"""Operators whose kernels hand their input on under another shape (``Alias(0, 0)`` in their registrations)."""
+
+YIELD = "YieldOp"
+"""Where ORTModule's graph hands over to PyTorch between its forward and its backward half."""
+
+_KERNEL = "_kernel_time"
+_RUN = "SequentialExecutor::Execute"
+_MICRO = 1e-6
+_HALVES = 2
+
+
+class Profiler:
+    """Makes the next session of a manager write its profile, and reads it.
+
+    Args:
+        folder: Where ORT may write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._graph = folder / "profiled.onnx"
+        self._prefix = folder / "profile"
+        self.is_armed = False
+
+    def install(self, manager: Any) -> None:
+        """Has ORT's ``TrainingManager`` ask before it makes the options of a session."""
+        make_options = manager._get_session_config  # noqa: SLF001
+
+        @functools.wraps(make_options)
+        def make_and_tell(manager: Any) -> Any:
+            options, *providers = make_options(manager)
+            if self.is_armed:
+                options.enable_profiling = True
+                options.profile_file_prefix = str(self._prefix)
+                options.optimized_model_filepath = str(self._graph)
+            return (options, *providers)
+
+        manager._get_session_config = make_and_tell  # noqa: SLF001
+
+    def take(self, manager: Any, names: Mapping[str, str]) -> StepProfile:
+        """The last step of the manager's session, which ends its profile.
+
+        Args:
+            manager: ORT's ``TrainingManager`` whose session was prepared.
+            names: What to call the symbolic dimensions instead of ORT's names.
+        """
+        import onnx
+
+        events_file = Path(manager._execution_agent._inference_session.end_profiling())  # noqa: SLF001
+        graph = onnx.load(self._graph, load_external_data=False).graph
+        forward, backward = read_halves(json.loads(events_file.read_text(encoding="utf-8")))
+        for file in (events_file, self._graph):
+            file.unlink()
+        return make_profile(graph, forward, backward, names)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A node as the profiler saw it.
+
+    Attributes:
+        name: Its name.
+        seconds: Wall time of its kernel.
+        inputs: Type and shape of each input that it has.
+        outputs: Type and shape of each output that it made.
+    """
+
+    name: str
+    seconds: float = 0.0
+    inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    outputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+def read_halves(events: Iterable[Mapping[str, Any]]) -> tuple[list[Run], list[Run]]:
+    """The nodes of the last forward and of the last backward half, in the order they ran.
+
+    Args:
+        events: The profile's events, in any order.
+    """
+    ordered = sorted(events, key=lambda event: event["ts"])
+    runs = [event for event in ordered if event["name"] == _RUN][-_HALVES:]
+    assert len(runs) == _HALVES, "a step that was profiled has run forward and backward"
+    kernels = [event for event in ordered if event["name"].endswith(_KERNEL)]
+    forward, backward = (
+        [_read_run(kernel) for kernel in kernels if run["ts"] <= kernel["ts"] <= run["ts"] + run["dur"]] for run in runs
+    )
+    return forward, backward
+
+
+def _read_run(event: Mapping[str, Any]) -> Run:
+    return Run(
+        name=event["name"].removesuffix(_KERNEL),
+        seconds=event["dur"] * _MICRO,
+        inputs=_read_types(event["args"]["input_type_shape"]),
+        outputs=_read_types(event["args"]["output_type_shape"]),
+    )
+
+
+def _read_types(values: Iterable[Mapping[str, Sequence[int]]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((kind, tuple(shape)) for value in values for kind, shape in value.items())
+
+
+def make_profile(graph: Any, forward: Sequence[Run], backward: Sequence[Run], names: Mapping[str, str]) -> StepProfile:
+    """The step that ran, in words that are not ORT's.
+
+    Args:
+        graph: The optimized graph as ONNX.
+        forward: What ran before the hand-over to PyTorch.
+        backward: What ran after it.
+        names: What to call the symbolic dimensions instead of ORT's names.
+    """
+    nodes = {node.name: node for node in graph.node}
+    between = next(node for node in graph.node if node.op_type == YIELD)
+    runs = [*forward, Run(between.name), *backward]
+    dims = read_dims(graph, _see_inputs(runs, nodes), names)
+    lives = _Lives(graph, ShapeBook(graph, names, dims))
+    operations = []
+    for position, run in enumerate(runs):
+        node = nodes[run.name]
+        lives.run(position, node, run)
+        phase = _phase(node, Phase.FORWARD if position < len(forward) else Phase.BACKWARD)
+        operations.append(Operation(name=run.name, operator=node.op_type, phase=phase, seconds=run.seconds))
+    tensors = tuple(lives.end(len(runs)))
+    return StepProfile(operations=tuple(operations), tensors=tensors, backward=len(forward), dims=dims)
+
+
+def _see_inputs(runs: Iterable[Run], nodes: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The shape of every value that a node has read."""
+    return {
+        name: shape
+        for run in runs
+        for name, (_, shape) in zip(filter(None, nodes[run.name].input), run.inputs, strict=False)
+    }
+
+
+def _phase(node: Any, half: Phase) -> Phase:
+    if node.name.endswith(RECOMPUTED):
+        return Phase.RECOMPUTE
+    return Phase.LOSS if "Loss" in node.op_type or node.op_type == YIELD else half
+
+
+class _Lives:
+    """Follows each piece of memory from the node that makes it to the last one that reads it."""
+
+    def __init__(self, graph: Any, shapes: ShapeBook) -> None:
+        self._shapes = shapes
+        self._outside = {value.name for value in graph.input} | {constant.name for constant in graph.initializer}
+        self._results = {value.name for value in graph.output}
+        self._owner: dict[str, str] = {}
+        self._made: dict[str, tuple[int, tuple[str, ...], int]] = {}
+        self._read: Counter[str] = Counter()
+
+    def run(self, position: int, node: Any, run: Run) -> None:
+        """One node, at its position in the step."""
+        for name in filter(None, node.input):
+            self._read[self._owned(name)] = position
+        outputs = [name for name in node.output if name]
+        if node.op_type == YIELD:
+            self._take_gradients(position, node, outputs)
+            return
+        for place, (name, (kind, shape)) in enumerate(zip(outputs, run.outputs, strict=False)):
+            # A result of the graph is copied: PyTorch gets memory of its own.
+            if place == 0 and node.op_type in ALIASING and name not in self._results:
+                self._owner[name] = self._owned(node.input[0])
+            else:
+                self._made[name] = (position, self._shapes.shape_of(name, shape), bytes_of_element(kind))
+
+    def end(self, position: int) -> list[Tensor]:
+        """All that lived, where the step ends at this position."""
+        for name in self._results:
+            self._read[self._owned(name)] = position
+        return [
+            Tensor(name=name, shape=shape, element_bytes=size, first=first, last=max(first, self._read[name]))
+            for name, (first, shape, size) in self._made.items()
+            if name not in self._outside
+        ]
+
+    def _take_gradients(self, position: int, node: Any, outputs: Sequence[str]) -> None:
+        # PyTorch hands over a gradient for each output of the model, of that output's shape.
+        for source, name in zip(node.input, outputs, strict=False):
+            if (made := self._made.get(self._owned(source))) is not None:
+                self._made[name] = (position, *made[1:])
+
+    def _owned(self, name: str) -> str:
+        return self._owner.get(name, name)

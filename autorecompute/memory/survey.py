@@ -1,0 +1,152 @@
+"""Profiled steps of many configs, and what they let one tell of steps that were never run."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autorecompute.memory.step import Phase, StepProfile
+from autorecompute.memory.timeline import Timeline, trace
+from autorecompute.plans import Config, Plan, Space
+from autorecompute.plans.dimensions import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ALLOCATOR_SHARE = 0.08
+"""What allocators hold beyond the live tensors, as a share of these: chunks they cannot fill. Chosen on ``bert_mlm``;
+``make bench-forecast`` holds it against every study."""
+
+LIKELY_ERROR = 0.03
+"""Forecasts were off by less than this share in half of all configs that ``make bench-forecast`` measured."""
+
+WORST_ERROR = 0.08
+"""Forecasts that are this share away from a limit have been right about it."""
+
+LARGEST_BATCH = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a config should need at some dimensions; nothing here was measured there.
+
+    Attributes:
+        config: What is recomputed.
+        peak_bytes: Memory of the process at its highest during a step.
+        live_bytes: Tensors of the training graph that are alive then.
+        stash_bytes: What the forward pass leaves for the backward pass.
+        recompute_share: Time of the kernels that run once more, as a share of all kernels of a step without recompute.
+    """
+
+    config: Config
+    peak_bytes: int
+    live_bytes: int
+    stash_bytes: int
+    recompute_share: float
+
+    def fits(self, limit_bytes: int) -> bool | None:
+        """Whether the peak holds the limit; ``None`` where it is too near to tell."""
+        if self.peak_bytes * (1 + WORST_ERROR) <= limit_bytes:
+            return True
+        return False if self.peak_bytes * (1 - WORST_ERROR) > limit_bytes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What one plan does, beside all others on and beside all others off.
+
+    Attributes:
+        plan: The plan.
+        alone: The forecast with nothing else on.
+        left_out: The forecast with everything else on; ``None`` where that was not profiled.
+    """
+
+    plan: Plan
+    alone: Forecast
+    left_out: Forecast | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """One profiled step of each of many configs, all at the same small dimensions.
+
+    Attributes:
+        space: The plans of the graph.
+        measured_bytes: Peak of the process in a step without recompute, as the meter saw it at those dimensions.
+        profiles: The profiled step of each config; one without recompute is among them.
+    """
+
+    space: Space
+    measured_bytes: int
+    profiles: dict[Config, StepProfile]
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The dimensions of the profiled steps."""
+        return self.profiles[Config()].dims
+
+    def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
+        """A config's step, at other dimensions where they are given."""
+        return trace(self.profiles[config], dims)
+
+    def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
+        """What a profiled config should need at these dimensions.
+
+        What the process holds besides, and does not grow, is what was measured without recompute at the profiled
+        dimensions less the tensors that were alive there.
+        """
+        resting = self.measured_bytes - _held(self.timeline(Config()).peak_bytes)
+        timeline = self.timeline(config, dims)
+        kernels = sum(self.profiles[Config()].seconds_in(phase) for phase in Phase)
+        return Forecast(
+            config=config,
+            peak_bytes=resting + _held(timeline.peak_bytes),
+            live_bytes=timeline.peak_bytes,
+            stash_bytes=timeline.stash_bytes,
+            recompute_share=self.profiles[config].seconds_in(Phase.RECOMPUTE) / kernels if kernels else 0.0,
+        )
+
+    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
+        """All profiled configs, those that recompute least first."""
+        found = [self.forecast(config, dims) for config in self.profiles]
+        return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
+
+    def effects(self, dims: Mapping[str, int]) -> list[Effect]:
+        """What each plan that was profiled alone does, what saves most at the peak first."""
+        effects = [
+            Effect(plan=plan, alone=self.forecast(alone, dims), left_out=self._forecast_without(plan, dims))
+            for plan in self.space.plans
+            if (alone := Config.of([plan])) in self.profiles
+        ]
+        return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.key))
+
+    def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
+        """The largest batch whose forecast holds the limit, 0 where none does; every other dimension as given."""
+        batches = range(1, LARGEST_BATCH)
+        return bisect.bisect_right(
+            batches, limit_bytes, key=lambda batch: self.forecast(config, {**dims, BATCH: batch}).peak_bytes
+        )
+
+    def plans_by_tensor(self) -> dict[str, Plan]:
+        """The plan that each tensor depends on, by the name of the tensor, as far as plans were profiled alone."""
+        kept = _stash_of(self.profiles[Config()])
+        found = {}
+        for plan in self.space.plans:
+            if (profile := self.profiles.get(Config.of([plan]))) is not None:
+                saved = kept - _stash_of(profile)
+                again = {tensor.name for tensor in profile.tensors if profile.phase_of(tensor) is Phase.RECOMPUTE}
+                found.update(dict.fromkeys(saved | again, plan))
+        return found
+
+    def _forecast_without(self, plan: Plan, dims: Mapping[str, int]) -> Forecast | None:
+        left_out = self.space.all_on.without_plan(plan)
+        return self.forecast(left_out, dims) if left_out in self.profiles else None
+
+
+def _held(live_bytes: int) -> int:
+    return round(live_bytes * (1 + ALLOCATOR_SHARE))
+
+
+def _stash_of(profile: StepProfile) -> set[str]:
+    return {tensor.name for tensor in profile.tensors if profile.is_stashed(tensor)}

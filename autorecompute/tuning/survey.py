@@ -1,0 +1,53 @@
+"""Profiles one small step of each config that tells something, on a live worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorecompute.errors import ScriptError
+from autorecompute.memory import Survey
+from autorecompute.plans import Config
+from autorecompute.search.opening import Opening
+from autorecompute.trials.bench import Effort
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from autorecompute.memory import StepProfile
+    from autorecompute.plans import Space
+    from autorecompute.trials import Bench
+
+PROFILED_BATCH = 7
+"""Small, so that whatever is to fit at the target fits here; and a prime, so that a size it divides is the batch's."""
+
+PROFILING = Effort(warmup=1, steps=1, profiles=True)
+MEASURING = Effort(warmup=1, steps=2)
+
+
+def telling_configs(space: Space, wanted: Iterable[Config] = ()) -> list[Config]:
+    """None, the wanted ones, the presets, each plan alone, all but each; none of them twice."""
+    opening = Opening(space, space.presets().values(), budget=0).whole
+    return list(dict.fromkeys([Config(), *wanted, *(proposal.config for proposal in opening)]))
+
+
+def survey(bench: Bench, configs: Iterable[Config], space: Space) -> Survey:
+    """Measures a step without recompute, and profiles one of each config.
+
+    A config that fails where others do not is left out.
+
+    Raises:
+        ScriptError: not even the config without recompute can train.
+    """
+    measured = bench.measure(Config(), MEASURING)
+    profiles = dict(_profile(bench, configs))
+    if measured.peak_bytes is None or Config() not in profiles:
+        reason = measured.message or "no step of it could be profiled"
+        raise ScriptError(f"The script does not train without recompute: {reason}. Its output: {bench.log}")
+    return Survey(space=space, measured_bytes=measured.peak_bytes, profiles=profiles)
+
+
+def _profile(bench: Bench, configs: Iterable[Config]) -> Iterator[tuple[Config, StepProfile]]:
+    for config in configs:
+        measurement = bench.measure(config, PROFILING)
+        if measurement.profile is not None:
+            yield config, measurement.profile

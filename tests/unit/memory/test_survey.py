@@ -1,0 +1,78 @@
+"""What is told of steps that were never run, from steps that were."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.memory import Survey
+from autorecompute.memory.survey import ALLOCATOR_SHARE, WORST_ERROR
+from autorecompute.plans import Config, Plan, Space
+from autorecompute.units import MIB
+
+RESTING = 400 * MIB
+HUGE = str(MIB)
+
+
+@pytest.fixture
+def plan():
+    """The one plan of the graph."""
+    return Plan.parse("Gelu+:1:-1", frequency=1, saving_bytes=1, saving_symbolic="batch")
+
+
+@pytest.fixture
+def survey(make_step, plan):
+    """At a batch of 2: without recompute 2 MiB are kept a sample, with the plan one, and half as much work is added."""
+    none = make_step("ffl" + "bbb", ("x", 0, 5, "batch", HUGE), ("y", 1, 4, "batch", HUGE))
+    alone = make_step(
+        "fflr" + "bbb", ("x", 0, 6, "batch", HUGE), ("y", 1, 1, "batch", "8"), ("again", 3, 5, "batch", str(MIB // 2))
+    )
+    profiles = {Config(): none, Config.of([plan]): alone}
+    measured = RESTING + round(4 * MIB * (1 + ALLOCATOR_SHARE))
+    return Survey(space=Space(plans=(plan,)), measured_bytes=measured, profiles=profiles)
+
+
+def test_a_forecast_at_the_profiled_dimensions_is_what_was_measured(survey):
+    """Where nothing has to be foretold, the config without recompute has the peak that the meter saw."""
+    assert survey.forecast(Config(), survey.dims).peak_bytes == survey.measured_bytes
+
+
+def test_only_tensors_grow_with_the_batch(survey):
+    """At a hundred times the batch the resting memory stays, and the tensors are a hundred times as large."""
+    forecast = survey.forecast(Config(), {"batch": 200})
+    assert forecast.live_bytes == 400 * MIB
+    assert forecast.peak_bytes == pytest.approx(RESTING + 400 * MIB * (1 + ALLOCATOR_SHARE), abs=2)
+
+
+def test_a_plan_saves_at_the_stash_and_costs_time(survey, plan):
+    """A plan's effect is told at the stash, at the peak and in the time of what runs once more."""
+    (effect,) = survey.effects({"batch": 2})
+    none = survey.forecast(Config(), {"batch": 2})
+    assert effect.plan == plan
+    assert none.stash_bytes - effect.alone.stash_bytes == 2 * MIB
+    assert none.live_bytes - effect.alone.live_bytes == MIB
+    assert effect.alone.recompute_share == pytest.approx(1 / 6)
+
+
+def test_a_limit_is_held_broken_or_too_near_to_tell(survey):
+    """Only a forecast that is farther from the limit than forecasts err says yes or no."""
+    forecast = survey.forecast(Config(), {"batch": 200})
+    far = round(forecast.peak_bytes * (1 + 2 * WORST_ERROR)), round(forecast.peak_bytes * (1 - 2 * WORST_ERROR))
+    assert [forecast.fits(limit) for limit in (*far, forecast.peak_bytes)] == [True, False, None]
+
+
+def test_the_largest_batch_is_the_last_that_holds_the_limit(survey):
+    """One sample more would break it."""
+    limit = 900 * MIB
+    batch = survey.largest_batch(Config(), {"batch": 2}, limit)
+    assert survey.forecast(Config(), {"batch": batch}).peak_bytes <= limit
+    assert survey.forecast(Config(), {"batch": batch + 1}).peak_bytes > limit
+
+
+def test_no_batch_holds_a_limit_below_rest(survey):
+    """What the process holds without a single sample leaves room for none."""
+    assert survey.largest_batch(Config(), {"batch": 2}, RESTING) == 0
+
+
+def test_a_tensor_belongs_to_the_plan_that_saves_it(survey, plan):
+    """Kept without recompute and not with the plan, or made by its recompute: both are the plan's."""
+    assert survey.plans_by_tensor() == {"y": plan, "again": plan}
