@@ -257,7 +257,7 @@ class Bench:
         if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
             raise UsageError(message.message)
         if isinstance(message, Failed):
-            raise ScriptError(f"{_describe_failure(message)}Its output: {self.log}")
+            raise ScriptError(f"{_describe_failure(message)}Outcome: {message.outcome}. Its output: {self.log}")
         assert isinstance(message, Ended), "a worker that does not detect says why"
         advice = (
             "--wrap found no module that holds the optimizer's parameters and was called in training mode."

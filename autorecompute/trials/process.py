@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
-from autorecompute.trials.oom import count_oom_kills
+from autorecompute.trials.oom import OomKills
 from autorecompute.trials.quiet import quieten
 from autorecompute.trials.ranks import merge
 from autorecompute.worker.protocol import (
@@ -77,7 +77,7 @@ class WorkerProcess:
         self._ranks: dict[Connection, int] = {}
         self._pids: list[int] = []
         self._world_size = 1
-        self._oom_kills = count_oom_kills()
+        self._oom_kills = OomKills()
         self._in_foreground = in_foreground
         environment = quieten(environment, self._folder)
         environment[SETTINGS_VARIABLE] = codec.encode(settings(address)).decode()
@@ -88,6 +88,7 @@ class WorkerProcess:
             if error.filename == str(log):
                 raise SetupError(f"{log} cannot be written: {error.strerror}. Make its folder writable.") from error
             raise SetupError(f"'{command[0]}' cannot be started: {error.strerror}. Check --launcher.") from error
+        self._oom_kills.follow(self._process.pid)
 
     @property
     def pid(self) -> int:
@@ -152,6 +153,7 @@ class WorkerProcess:
             return message
         self._ranks[connection], self._world_size = message.rank, message.world_size
         self._pids.append(message.pid)
+        self._oom_kills.follow(message.pid)
         return None
 
     def _listen(self, said: Container[int], until: float) -> list[Any] | None:
@@ -175,12 +177,12 @@ class WorkerProcess:
             code = self._process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             code = 0
-        if count_oom_kills() > self._oom_kills:
+        if self._oom_kills.has_risen():
             return Failed(outcome=Outcome.OOM, message="killed by the kernel, which ran out of memory")
         if code == 0:
             return Failed(outcome=Outcome.CRASH, message=f"rank {rank} is gone without a word")
         if code == -signal.SIGKILL:
-            # No fault of its own ends a process like this: somebody, or a control group that keeps no count.
+            # No fault of its own ends a process like this: somebody, or a kernel that keeps no count.
             return Failed(outcome=Outcome.LOST, message="killed from outside")
         if code < 0:
             return Failed(outcome=Outcome.CRASH, message=f"ended by {signal.Signals(-code).name}")

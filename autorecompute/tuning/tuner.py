@@ -195,7 +195,8 @@ class Tuner:
         if not outcome.is_measured and not outcome.is_about_memory and outcome is not Outcome.LOST:
             trace = "".join(f"\n  {line}" for line in measurement.trace)
             raise ScriptError(
-                f"The script fails without any recompute. {measurement.message}{trace}\nIts output: {self._bench.log}"
+                f"The script fails without any recompute. {measurement.message}{trace}\n"
+                f"Outcome: {outcome}. Its output: {self._bench.log}"
             )
 
     def _has_time(self) -> bool:

@@ -106,8 +106,13 @@ class Workplace:
 
     def start_tuning(self, script, *options, arguments=(), **variables):
         """Starts to tune a script."""
+        return self.start(*self.tuning(script, *options, arguments=arguments), **variables)
+
+    @staticmethod
+    def tuning(script, *options, arguments=()):
+        """What this interpreter is given to tune a script with the least effort."""
         rest = ["--", *arguments] if arguments else []
-        return self.start("-m", "autorecompute", "tune", str(SCRIPTS / script), *QUICK, *options, *rest, **variables)
+        return ["-m", "autorecompute", "tune", str(SCRIPTS / script), *QUICK, *options, *rest]
 
     def train(self, script, *arguments, **variables):
         """Trains with a script in a process of its own, with ORTModule adapted to the PyTorch there is."""

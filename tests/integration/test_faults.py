@@ -42,13 +42,19 @@ def test_a_script_that_fails_in_a_step(workplace, step):
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"), [("exit", "exit code 3"), ("segfault", "SIGSEGV"), ("diverge", "nan")], ids=str
+    ("fault", "words", "outcome"),
+    [
+        ("exit", "exit code 3", "script_error"),
+        ("segfault", "SIGSEGV", "crash"),
+        ("diverge", "nan", "diverged"),
+    ],
 )
-def test_a_script_that_breaks_in_a_step(workplace, fault, words):
+def test_a_script_that_breaks_in_a_step(workplace, fault, words, outcome):
     """A script that leaves its process, crashes or diverges without recompute ends the tuning, which says how."""
     failed = workplace.tune("breaking.py", arguments=("--fault", fault))
     assert failed.code == 5
     assert words in failed.complaint
+    assert f"Outcome: {outcome}." in failed.complaint
     assert output_of(workplace) in failed.complaint
 
 
@@ -88,6 +94,7 @@ def test_a_model_that_ort_cannot_train(workplace, operator, name):
     sentence = failed.complaint.splitlines()[0]
     assert name in sentence
     assert "ORTModule cannot take this model" in sentence
+    assert "Outcome: export_error." in failed.complaint
     assert len(sentence) < 400, "a sentence, not a page of C++"
 
 
@@ -98,3 +105,4 @@ def test_a_script_that_insists_on_falling_back(workplace):
     sentence = failed.complaint.splitlines()[0]
     assert "plain PyTorch, where nothing is recomputed" in sentence
     assert "lgamma" in sentence
+    assert "Outcome: fell_back." in failed.complaint

@@ -43,10 +43,17 @@ def exhaust_ort():
     model(torch.randn(2**18, FEATURES))
 
 
+def exhaust_kernel():
+    # No more than a host can bear that did not put this process under a limit.
+    hoard = [b"\1" * 2**26 for _ in range(32)]
+    print("has", len(hoard), "pieces and lives")
+
+
 FAULTS = {
     "raise": fail,
     "exhaust-torch": exhaust_torch,
     "exhaust-ort": exhaust_ort,
+    "exhaust-kernel": exhaust_kernel,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "shrink": lambda: batches.__setitem__(slice(None), [3]),
     "crawl": lambda: (batches.__setitem__(slice(0, 0), [3] * 12), pauses.append(4.0)),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from autorecompute.errors import (
@@ -19,6 +22,13 @@ from autorecompute.result import Figures
 def test_throughput_is_that_of_the_median_step(make_measurement):
     """One slow step among three does not change the throughput."""
     assert make_measurement(step_seconds=(0.5, 9.0, 0.25), samples=8).samples_per_second == 16
+
+
+def test_every_outcome_is_in_the_reference():
+    """The table of outcomes that users read has each of them once, and no other."""
+    reference = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
+    (table,) = re.findall(r"^## Outcomes of a trial\n(.*?)^## ", reference, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [str(outcome) for outcome in Outcome]
 
 
 def test_what_was_not_measured_is_none():

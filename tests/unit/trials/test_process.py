@@ -124,18 +124,35 @@ def test_last_words_count_more_than_the_death(start):
     assert worker.receive(LONG).outcome is Outcome.LOST
 
 
-@pytest.mark.parametrize("actions", ["signal:SIGKILL", "detect order exit:1"])
-def test_a_death_while_the_kernel_killed_for_memory_is_out_of_memory(start, actions, tmp_path, monkeypatch):
-    """Where the kernel's counter of such kills rose in the life of a worker, memory is what it died of."""
-    counter = tmp_path / "vmstat"
-    counter.write_text("nr_free_pages 7\noom_kill 3\n")
-    monkeypatch.setattr(oom, "COUNTERS", (tmp_path / "none", counter))
-    worker = start(actions)
-    if "detect" in actions:
-        worker.receive(LONG)
-        worker.send(ORDER)
-    counter.write_text("nr_free_pages 7\noom_kill 4\n")
-    assert worker.receive(LONG).outcome is Outcome.OOM
+@pytest.fixture
+def counts(tmp_path, monkeypatch):
+    """A folder in the place of ``/proc``: in it the kernel's counts, of the machine and of a control group."""
+    monkeypatch.setattr(oom, "PROC", tmp_path)
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "mountinfo").write_text(f"2 1 0:1 / {tmp_path} rw - cgroup2 cgroup rw\n")
+    for counter in ("vmstat", "memory.events"):
+        (tmp_path / counter).write_text("oom_kill 3\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("end", "counter", "outcome"),
+    [
+        ("signal:SIGKILL", "memory.events", Outcome.OOM),
+        ("exit:1", "memory.events", Outcome.OOM),
+        ("signal:SIGKILL", "vmstat", Outcome.LOST),
+        ("exit:1", "vmstat", Outcome.SCRIPT_ERROR),
+    ],
+)
+def test_a_death_is_out_of_memory_where_its_own_group_counts_a_kill(start, counts, end, counter, outcome):
+    """Where the kernel counted a kill in the worker's group, memory is what it died of; one elsewhere is no reason."""
+    worker = start(f"detect order {end}")
+    (counts / str(worker.pid)).mkdir()
+    (counts / str(worker.pid) / "cgroup").write_text("0::/\n")
+    worker.receive(LONG)
+    (counts / counter).write_text("oom_kill 4\n")
+    worker.send(ORDER)
+    assert worker.receive(LONG).outcome is outcome
 
 
 def test_orders_to_the_dead_are_noticed_at_the_answer(start, is_gone):

@@ -148,11 +148,12 @@ def test_another_problem_is_refused(finished, make_again, make_detection, change
 
 @pytest.mark.parametrize("outcome", [Outcome.SCRIPT_ERROR, Outcome.TIMEOUT, Outcome.DIVERGED])
 def test_a_script_that_fails_by_itself_ends_the_tuning(make_tuning, make_measurement, outcome):
-    """What fails without recompute is the script's own failure, told with its reason, its trace and where to look."""
+    """What fails without recompute is the script's own failure, told with its reason, its name and where to look."""
     tuning = make_tuning()
     trace = ("train.py, line 7", "ValueError: no data")
     tuning.bench.broken[Config()] = make_measurement(outcome, message="it has no data", trace=trace)
-    with pytest.raises(ScriptError, match=r"(?s)without any recompute.*no data.*line 7.*ValueError.*01\.log"):
+    told = rf"(?s)without any recompute.*no data.*line 7.*ValueError.*Outcome: {outcome}\. .*01\.log"
+    with pytest.raises(ScriptError, match=told):
         tuning.run()
     assert kept(tuning) == []
 
