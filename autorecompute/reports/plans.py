@@ -46,14 +46,22 @@ def print_summary(overview: Overview, console: Console | None = None) -> None:
     console.print(Text(f"\nmeasure which of them pay:\n  {overview.command}"), soft_wrap=True)
 
 
-def print_details(overview: Overview, console: Console | None = None) -> None:
-    """Prints which activations are kept, in clusters of nodes that are alike, and how each could be recomputed."""
+def print_details(overview: Overview, console: Console | None = None, *, rank: int | None = None) -> None:
+    """Prints which activations are kept, in clusters of nodes that are alike, and how each could be recomputed.
+
+    Args:
+        overview: What there is.
+        console: Where to; ``None`` for standard output.
+        rank: Whose it is, where several train together.
+    """
     console = console or make_console()
     columns = ("freq", "option", "subgraph", "status", "output", "shape", "byte/elem", "saved", "reuse freq", "saving")
     table = _make_table(*columns)
     for insight in overview.insights:
         _add_insight(table, overview, insight)
-    console.print(Text("Stashed activations, clustered by pattern; the options of a row are mutually exclusive"))
+    whose = "" if rank is None else f"Rank {rank}: "
+    title = f"{whose}Stashed activations, clustered by pattern; the options of a row are mutually exclusive"
+    console.print(Text(title))
     console.print(table, Text(), sep="\n")
 
 

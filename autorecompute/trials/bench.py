@@ -28,6 +28,9 @@ TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", "PYTHONUNBUF
 
 START_TIMEOUT_SECONDS = 900.0
 TAIL_LINES = 5
+LAST_WORDS_LINES = 60
+"""A launcher adds forty lines of its own to the last words of a rank."""
+
 LEAST_STALL_SECONDS = 300.0
 SLOWDOWN = 20.0
 """A step may take so many times what it took at first before the script is said to hang, and five minutes at least: an
@@ -74,6 +77,7 @@ class Bench:
         self._base = {name: value for name, value in os.environ.items() if name not in cleared}
         self._worker: WorkerProcess | None = None
         self._detection: Detection | None = None
+        self._other_detections: tuple[Detection, ...] = ()
         self._has_measured = False
         self._pace: float | None = None
         self.log = logs / "00.log"
@@ -108,9 +112,16 @@ class Bench:
             if not isinstance(message, Detection):
                 self._raise_start_failure(message)
             else:
+                assert self._worker is not None, "it has just spoken"
                 self._detection = message
+                answers = self._worker.answers[1:]
+                self._other_detections = tuple(answer for answer in answers if isinstance(answer, Detection))
         assert self._detection is not None, "a live worker has spoken"
         return self._detection
+
+    def detect_ranks(self) -> tuple[Detection, ...]:
+        """What :meth:`detect` finds on each rank, in their order; the first has the figures that stand for all."""
+        return (self.detect(), *self._other_detections)
 
     def measure(self, config: Config, effort: Effort) -> Measurement:
         """Measures a config in place; a worker that breaks is replaced before the next one.
@@ -251,7 +262,7 @@ class Bench:
         if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
             raise UsageError(message.message)
         if isinstance(message, Failed):
-            raise ScriptError(f"{_describe_failure(message)}Its output: {self.log}")
+            raise ScriptError(f"{self._describe_failure(message)}Its output: {self.log}")
         assert isinstance(message, Ended), "a worker that does not detect says why"
         advice = (
             "--wrap found no module that holds the optimizer's parameters and was called in training mode."
@@ -259,10 +270,9 @@ class Bench:
             else "Wrap the model before training: model = ORTModule(model); or let the tool wrap it: --wrap."
         )
         if message.exit_code:
-            tail = "".join(f"  {line}\n" for line in self.take_output().splitlines()[-TAIL_LINES:])
             raise ScriptError(
                 f"The script left with exit code {message.exit_code} before it trained. Check its arguments, which "
-                f"follow --. It printed last:\n{tail}Its output: {self.log}"
+                f"follow --.{self._quote_output(TAIL_LINES)}Its output: {self.log}"
             )
         raise ScriptError(f"The script ended and no ORTModule was trained. {advice} Its output: {self.log}")
 
@@ -275,8 +285,15 @@ class Bench:
             f"Its output: {self.log}"
         )
 
+    def _describe_failure(self, failed: Failed) -> str:
+        """The script's own traceback, what the worker said of the failure, or its last words where it died of it."""
+        if failed.trace:
+            trace = "".join(f"  {line}\n" for line in failed.trace)
+            return f"The script fails before it trains. {failed.message}\n{trace}"
+        if failed.message.endswith("."):
+            return f"{failed.message} "
+        return f"The script fails before it trains: {failed.message}.{self._quote_output(LAST_WORDS_LINES)}"
 
-def _describe_failure(failed: Failed) -> str:
-    """The script's own traceback, where it has one."""
-    trace = "".join(f"  {line}\n" for line in failed.trace)
-    return f"The script fails before it trains. {failed.message}\n{trace}" if trace else f"{failed.message} "
+    def _quote_output(self, lines: int) -> str:
+        tail = "".join(f"  {line}\n" for line in self.take_output().splitlines()[-lines:])
+        return f" It printed last:\n{tail}" if tail else " "

@@ -56,6 +56,7 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.gradients",
     "backends.ortmodule.insight_table",
     "backends.ortmodule.pairing",
+    "backends.ortmodule.logs",
     "backends.ortmodule.sessions",
     "backends.ortmodule.extensions",
     "backends.ortmodule.diagnose",
