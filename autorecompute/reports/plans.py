@@ -23,12 +23,16 @@ OPTIONS = {Option.RECOMPUTE: "Recompute", Option.RECOMPUTE_WITH_COMPROMISE: "Rec
 
 STANDING_NOTES = (
     "a saving is of what is kept after the forward pass, not of the peak, which has to be measured",
+    "by itself a plan can save less: what it recomputes from is kept instead (an Add+ behind a Dropout, for one)",
     (
         "several plans at a time: list them in the JSON file that ORTMODULE_MEMORY_OPT_CONFIG names (ORT 1.19), "
         "or join them by commas in the variable (1.17, 1.18); ORTMODULE_MEMORY_OPT_LEVEL=1 or 2 takes all in layers"
     ),
 )
-STATED_NOTE = "! ORT counts only one output of a node that keeps several; the saving here is that of all of them"
+STATED_NOTE = (
+    "! ORT counts only one output of a node that keeps several, and buffers that the output of another plan keeps "
+    "all the same; the saving here is right in both"
+)
 
 
 def print_summary(overview: Overview, console: Console | None = None) -> None:

@@ -123,11 +123,20 @@ def test_a_dimension_that_cannot_be_set_is_wrong_usage(look, dim):
 def test_options_of_one_node_exclude_each_other(look):
     """A cast from booleans has two options in one row, of which the compromise saves three quarters."""
     answer = look("casting.py", "--json").answer
-    if answer["versions"]["onnxruntime"] < "1.18":
-        pytest.skip("ORT 1.17 knows one option here")
-    (both,) = [insight for insight in answer["insights"] if len(insight["options"]) > 1]
-    assert [option["option"] for option in both["options"]] == [1, 2]
-    assert [option["activations"][0]["saved_percent"] for option in both["options"]] == [100, 75]
+    several = [insight["options"] for insight in answer["insights"] if len(insight["options"]) > 1]
+    shares = [[(option["option"], option["activations"][0]["saved_percent"]) for option in each] for each in several]
+    # ORT 1.17 knows one option here.
+    knows_both = answer["versions"]["onnxruntime"] >= "1.18"
+    assert shares == ([[(1, 100), (2, 75)]] if knows_both else [])
+
+
+def test_a_shared_buffer_is_saved_by_both_plans_or_by_none(look):
+    """An activation that is kept in another shape, too, saves nothing alone, and is saved once with the other plan."""
+    plans = {plan["config"]: plan for plan in look("sharing.py", "--json").answer["plans"]}
+    alone, together = plans["Gelu+:1:-1"], plans["Gelu+:1:-1,Reshape+:1:-1"]
+    assert (alone["saving_bytes"], alone["is_corrected"]) == (0, True)
+    assert (together["saving_bytes"], together["is_corrected"]) == (alone["stated_bytes"], False)
+    assert together["saving_symbolic"] == "64*batch*x_dim1"
 
 
 def test_what_the_shell_switches_on_is_held_against_the_plans(look):

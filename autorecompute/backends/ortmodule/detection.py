@@ -88,7 +88,8 @@ def probe_plans(
         make_plan(key, raw, frequency, insights=insights, names=names, dims=dims)
         for key, (raw, frequency) in found.items()
     ]
-    return tuple(sorted(plans, key=lambda plan: (-(plan.saving_bytes or 0), plan.key))), insights
+    alone = [correct_for_sharing(plan, plans, dims) for plan in plans]
+    return tuple(sorted(alone, key=lambda plan: (-(plan.saving_bytes or 0), plan.key))), insights
 
 
 def make_plan(  # noqa: PLR0913  (what ORT says of a plan, and what it is read with)
@@ -105,11 +106,25 @@ def make_plan(  # noqa: PLR0913  (what ORT says of a plan, and what it is read w
     plan = Plan.parse(key, frequency=frequency, saving_bytes=evaluate(stated, dims), saving_symbolic=stated)
     summed, covered = saving_of(plan.rows[0], insights)
     if len(plan.rows) > 1 or covered != frequency:
-        # Plans that only save together overlap in the table, and nothing tells by how much.
+        # Of plans that only save together ORT counts each buffer once, and the table counts it for every output in it.
         return plan
     saving = simplify(summed)
     if saving == stated:
         return plan
+    return replace(plan, saving_bytes=evaluate(saving, dims), saving_symbolic=saving, stated_symbolic=stated)
+
+
+def correct_for_sharing(plan: Plan, plans: Sequence[Plan], dims: Mapping[str, int]) -> Plan:
+    """The plan with what it saves by itself, less the buffers that an output of another plan lies in, too.
+
+    ORT offers such plans together as well, and counts the shared buffers there. A plan that shares with several others
+    is left as it is: nothing tells whether those share the same buffers.
+    """
+    shared = [other for other in plans if len(other.rows) > 1 and plan.rows[0] in other.rows]
+    if len(plan.rows) > 1 or len(shared) != 1:
+        return plan
+    saving = simplify(f"{plan.saving_symbolic} - ({shared[0].saving_symbolic})")
+    stated = plan.stated_symbolic or plan.saving_symbolic
     return replace(plan, saving_bytes=evaluate(saving, dims), saving_symbolic=saving, stated_symbolic=stated)
 
 
