@@ -30,8 +30,8 @@ STANDING_NOTES = (
     ),
 )
 STATED_NOTE = (
-    "! ORT counts only one output of a node that keeps several, and buffers that the output of another plan keeps "
-    "all the same; the saving here is right in both"
+    "! ORT counts only one output of a node that keeps several, and miscounts buffers that outputs of two plans lie "
+    "in; the saving here is right in both"
 )
 
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from autorecompute.backends.ortmodule.detection import correct_for_sharing, probe_plans, read_axes
+from autorecompute.backends.ortmodule.detection import probe_plans, read_axes
 from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
 from autorecompute.backends.ortmodule.insight_table import read_insights
-from autorecompute.plans import Option, Plan, canonical_names
+from autorecompute.plans import Option, canonical_names
 from autorecompute.plans.savings import evaluate
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -154,16 +154,3 @@ def test_shapes_of_the_first_tables_are_read():
     assert activation.shape == ("batch", "sequence - 1", "32")
     assert (activation.saved_bytes, activation.saved_percent, activation.reuse_frequency) == (7, 87.5, 2)
     assert evaluate(activation.saving_symbolic, DIMS) == 7 * 4 * 15 * 32
-
-
-def test_a_buffer_that_several_plans_share_is_left_as_stated():
-    """One other plan takes its buffers off; with two, nothing tells whether they share the same ones."""
-    alone, first, second = (
-        Plan.parse(key, frequency=2, saving_bytes=saved, saving_symbolic=f"{saved // 4}*batch")
-        for key, saved in (("Gelu+:1:-1", 1024), ("Gelu+:1:-1,Reshape+:1:-1", 256), ("Gelu+:1:-1,Squeeze+:1:-1", 512))
-    )
-    corrected = correct_for_sharing(alone, [alone, first], {"batch": 4})
-    assert (corrected.saving_bytes, corrected.saving_symbolic) == (768, "192*batch")
-    assert corrected.stated_symbolic == "256*batch"
-    assert correct_for_sharing(first, [alone, first], {"batch": 4}) == first
-    assert correct_for_sharing(alone, [alone, first, second], {"batch": 4}) == alone
