@@ -181,6 +181,9 @@ class WorkerProcess:
             code = self._process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             code = 0
+        if code < 0 and code != -signal.SIGKILL:
+            # Whatever the kernel killed for want of memory meanwhile, it was not this.
+            return Failed(outcome=Outcome.CRASH, message=f"ended by {signal.Signals(-code).name}")
         if count_oom_kills() > self._oom_kills:
             return Failed(outcome=Outcome.OOM, message="killed by the kernel, which ran out of memory")
         if code == 0:
@@ -188,8 +191,6 @@ class WorkerProcess:
         if code == -signal.SIGKILL:
             # No fault of its own ends a process like this: somebody, or a control group that keeps no count.
             return Failed(outcome=Outcome.LOST, message="killed from outside")
-        if code < 0:
-            return Failed(outcome=Outcome.CRASH, message=f"ended by {signal.Signals(-code).name}")
         return Failed(outcome=Outcome.SCRIPT_ERROR, message=f"the script left the process with exit code {code}")
 
     def _write_stacks(self) -> None:
