@@ -9,7 +9,7 @@ VENV ?= .venv
 # Kept between clones: torch 2.6 brings several GB.
 TORCH26_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch26-$(firstword $(shell sha256sum constraints.txt pyproject.toml | sha256sum | cut -c1-12))
 ORT_VENVS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/ort
-ORT_VERSIONS ?= 1.17.3 1.18.0
+ORT_VERSIONS ?= 1.17.3 1.18.0 1.19.2
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
 MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
 
@@ -60,9 +60,12 @@ $(TORCH26_VENV)/.installed:
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m autorecompute doctor --fix
 	touch $@
 
-# What ORT 1.17 and 1.18 say of their plans, live. Their extensions compile against torch 2.4 at most, and their modules
+# What each ORT says of its plans, live. The extensions of 1.17 and 1.18 compile against torch 2.4 at most, and their modules
 # against NumPy 1.
 test-ort-versions: $(ORT_VERSIONS:%=test-ort-%)
+
+# Make would remove them as mere steps on the way, and install everything again the next time.
+.PRECIOUS: $(ORT_VENVS)/%/.installed
 
 test-ort-%: $(ORT_VENVS)/%/.installed
 	PYTHONPATH=$(CURDIR) $(ORT_VENVS)/$*/bin/python -m pytest tests/integration/test_plans.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import shutil
@@ -65,19 +66,20 @@ def run(args: argparse.Namespace) -> int:
     """Detects and prints."""
     from autorecompute.reports.as_json import dumps
     from autorecompute.reports.plans import print_details, print_summary
-    from autorecompute.reports.plans_json import overview_as_plain
+    from autorecompute.reports.plans_json import overviews_as_plain
 
     level = args.log_level or _level_in_environment()
-    overview = _look(args, level)
-    for problem in overview.problems():
+    first, *others = overviews = _look(args, level)
+    for problem in first.problems():
         print(f"autorecompute: {problem}", file=sys.stderr)
     if args.json:
-        print(dumps(overview_as_plain(overview)))
+        print(dumps(overviews_as_plain(overviews)))
         return 0
     if level != "warning":
-        print_summary(overview)
+        print_summary(first)
     if args.details or level in {"devinfo", "verbose"}:
-        print_details(overview)
+        for rank, overview in enumerate(overviews):
+            print_details(overview, rank=rank if others else None)
     return 0
 
 
@@ -86,7 +88,8 @@ def _level_in_environment() -> str | None:
     return "warning" if word in {"error", "fatal"} else word if word in LEVELS else None
 
 
-def _look(args: argparse.Namespace, level: str | None) -> Overview:
+def _look(args: argparse.Namespace, level: str | None) -> list[Overview]:
+    """What there is on each rank, the first one first."""
     from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.reports.overview import Overview, choose_dims
     from autorecompute.trials import Job
@@ -103,29 +106,34 @@ def _look(args: argparse.Namespace, level: str | None) -> Overview:
     if args.log_level is not None:
         os.environ[LEVEL_VARIABLE] = args.log_level.upper()
     backend = emission_of(ORTMODULE)
-    detection = _detect(job, args.batch, backend.MEMORY_VARIABLES, tells=level not in {None, "warning"})
-    request = backend.requested_by(os.environ, ort_version=detection.versions["onnxruntime"])
-    return Overview(
-        detection=detection,
-        request=request,
-        probe_config=backend.probe_config_of(request.level),
-        dims=choose_dims(detection, args.batch, args.dim),
-        command=_tune_command(args, job),
-    )
+    follows = level not in {None, "warning"} and not args.debug_script
+    detections = _detect(job, args, backend.MEMORY_VARIABLES, follows=follows)
+    request = backend.requested_by(os.environ, ort_version=detections[0].versions["onnxruntime"])
+    return [
+        Overview(
+            detection=detection,
+            request=request,
+            probe_config=backend.probe_config_of(request.level),
+            dims=choose_dims(detection, args.batch, args.dim),
+            command=_tune_command(args, job),
+        )
+        for detection in detections
+    ]
 
 
-def _detect(job: Job, batch: int | None, cleared: tuple[str, ...], *, tells: bool) -> Detection:
-    from autorecompute.trials import Bench
+def _detect(job: Job, args: argparse.Namespace, cleared: tuple[str, ...], *, follows: bool) -> tuple[Detection, ...]:
+    from autorecompute.trials import Bench, Follower
 
     logs = Path(tempfile.mkdtemp(prefix="autorecompute-plans-"))
-    small = min(batch, DETECTION_BATCH) if batch is not None and job.takes_batch else None
+    batch = min(args.batch, DETECTION_BATCH) if args.batch is not None and job.takes_batch else None
     print(f"running {job.script} up to its first training step", file=sys.stderr)
     keeps_log = False
+    # A crash must not keep its last words back: what is to be seen is passed on while it is written.
+    follower = Follower(logs, sys.stderr.buffer) if follows else contextlib.nullcontext()
     try:
-        with Bench(job, small, logs, cleared) as bench:
-            detection = bench.detect()
-            if tells:
-                sys.stderr.write(bench.take_output())
+        # Followed inside the bench: what a launcher has to say of being ended is of no interest.
+        with Bench(job, batch, logs, cleared, debugs=args.debug_script) as bench, follower:
+            detections = bench.detect_ranks()
     except ScriptError:
         # Its message names the log.
         keeps_log = True
@@ -133,7 +141,7 @@ def _detect(job: Job, batch: int | None, cleared: tuple[str, ...], *, tells: boo
     finally:
         if not keeps_log:
             shutil.rmtree(logs, ignore_errors=True)
-    return detection
+    return detections
 
 
 def _tune_command(args: argparse.Namespace, job: Job) -> str:

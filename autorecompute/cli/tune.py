@@ -42,9 +42,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--steps", type=positive, default=DEFAULT_STEPS, metavar="N", help="timed steps (default 5)")
     parser.add_argument("--warmup", type=positive, default=DEFAULT_WARMUP, metavar="N", help="(default 2)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--debug-script", action="store_true", help="leave the terminal to the script, for breakpoint() and pdb in it"
-    )
     parser.set_defaults(run=run)
 
 
@@ -54,6 +51,9 @@ def add_script_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-flag", metavar="FLAG", help="the script's flag that takes the batch")
     parser.add_argument("--launcher", default="", metavar="COMMAND", help="what starts the script instead of python")
     parser.add_argument("--wrap", action="store_true", help="wrap the model of a script that has no ORTModule in it")
+    parser.add_argument(
+        "--debug-script", action="store_true", help="leave the terminal to the script, for breakpoint() and pdb in it"
+    )
 
 
 def positive(text: str) -> int:

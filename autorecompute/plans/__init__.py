@@ -7,6 +7,7 @@ from autorecompute.plans.dimensions import Axis, canonical_names
 from autorecompute.plans.insight import Activation, Choice, Insight, merge_alike, saving_of
 from autorecompute.plans.plan import Option, Plan, Row
 from autorecompute.plans.request import Request
+from autorecompute.plans.sharing import find_sharing
 from autorecompute.plans.space import Space
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Row",
     "Space",
     "canonical_names",
+    "find_sharing",
     "merge_alike",
     "saving_of",
 ]

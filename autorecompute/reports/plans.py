@@ -23,12 +23,16 @@ OPTIONS = {Option.RECOMPUTE: "Recompute", Option.RECOMPUTE_WITH_COMPROMISE: "Rec
 
 STANDING_NOTES = (
     "a saving is of what is kept after the forward pass, not of the peak, which has to be measured",
+    "by itself a plan can save less: what it recomputes from is kept instead (an Add+ behind a Dropout, for one)",
     (
         "several plans at a time: list them in the JSON file that ORTMODULE_MEMORY_OPT_CONFIG names (ORT 1.19), "
         "or join them by commas in the variable (1.17, 1.18); ORTMODULE_MEMORY_OPT_LEVEL=1 or 2 takes all in layers"
     ),
 )
-STATED_NOTE = "! ORT counts only one output of a node that keeps several; the saving here is that of all of them"
+STATED_NOTE = (
+    "! ORT counts only one output of a node that keeps several, and miscounts buffers that outputs of two plans lie "
+    "in; the saving here is right in both"
+)
 
 
 def print_summary(overview: Overview, console: Console | None = None) -> None:
@@ -46,14 +50,22 @@ def print_summary(overview: Overview, console: Console | None = None) -> None:
     console.print(Text(f"\nmeasure which of them pay:\n  {overview.command}"), soft_wrap=True)
 
 
-def print_details(overview: Overview, console: Console | None = None) -> None:
-    """Prints which activations are kept, in clusters of nodes that are alike, and how each could be recomputed."""
+def print_details(overview: Overview, console: Console | None = None, *, rank: int | None = None) -> None:
+    """Prints which activations are kept, in clusters of nodes that are alike, and how each could be recomputed.
+
+    Args:
+        overview: What there is.
+        console: Where to; ``None`` for standard output.
+        rank: Whose it is, where several train together.
+    """
     console = console or make_console()
     columns = ("freq", "option", "subgraph", "status", "output", "shape", "byte/elem", "saved", "reuse freq", "saving")
     table = _make_table(*columns)
     for insight in overview.insights:
         _add_insight(table, overview, insight)
-    console.print(Text("Stashed activations, clustered by pattern; the options of a row are mutually exclusive"))
+    whose = "" if rank is None else f"Rank {rank}: "
+    title = f"{whose}Stashed activations, clustered by pattern; the options of a row are mutually exclusive"
+    console.print(Text(title))
     console.print(table, Text(), sep="\n")
 
 

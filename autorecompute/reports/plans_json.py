@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from autorecompute.reports.overview import Overview, PlanLine
 
 
-def overview_as_plain(overview: Overview) -> dict[str, Any]:
-    """The one object; a saving with an unknown dimension is ``None``."""
+def overviews_as_plain(overviews: Sequence[Overview]) -> dict[str, Any]:
+    """The one object, of the first rank with what the others keep; a saving with an unknown dimension is ``None``."""
+    overview = overviews[0]
     detection = overview.detection
     return {
         "memory_optimizer": {
@@ -26,6 +27,7 @@ def overview_as_plain(overview: Overview) -> dict[str, Any]:
         },
         "plans": [_line_as_plain(line) for line in overview.lines()],
         "insights": _insights_as_plain(overview, overview.insights),
+        "other_ranks": [_rank_as_plain(rank, other) for rank, other in enumerate(overviews) if rank],
         "problems": overview.problems(),
         "has_layer_boundaries": detection.space.has_layer_boundaries,
         "dims": overview.dims,
@@ -34,6 +36,15 @@ def overview_as_plain(overview: Overview) -> dict[str, Any]:
         "device": {"kind": detection.device.kind, "name": detection.device.name},
         "versions": detection.versions,
         "command": overview.command,
+    }
+
+
+def _rank_as_plain(rank: int, overview: Overview) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "dims": overview.dims,
+        "first_batch_dims": overview.detection.dims,
+        "insights": _insights_as_plain(overview, overview.insights),
     }
 
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
-from autorecompute.errors import ScriptError, SetupError, UsageError
+from autorecompute.errors import SetupError
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.trials.endings import as_measurement, failure_to_start, too_short
 from autorecompute.trials.load import HostLoad
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.trials.signals import deferring_interrupts
-from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Refused, Settings
+from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +28,6 @@ TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", "PYTHONUNBUF
 """Set for trials: a model that ORT cannot take must fail rather than train in plain PyTorch."""
 
 START_TIMEOUT_SECONDS = 900.0
-TAIL_LINES = 5
 LEAST_STALL_SECONDS = 300.0
 SLOWDOWN = 20.0
 """A step may take so many times what it took at first before the script is said to hang, and five minutes at least: an
@@ -80,6 +80,7 @@ class Bench:
         self._base = {name: value for name, value in os.environ.items() if name not in cleared}
         self._worker: WorkerProcess | None = None
         self._detection: Detection | None = None
+        self._other_detections: tuple[Detection, ...] = ()
         self._has_measured = False
         self._pace: float | None = None
         self.log = logs / "00.log"
@@ -112,11 +113,18 @@ class Bench:
                 self.close()
                 message = self._start_trials()
             if not isinstance(message, Detection):
-                self._raise_start_failure(message)
-            else:
-                self._detection = message
+                self.close()
+                raise failure_to_start(message, self.log, self.take_output(), wraps=self._job.wrap)
+            assert self._worker is not None, "it has just spoken"
+            self._detection = message
+            answers = self._worker.answers[1:]
+            self._other_detections = tuple(answer for answer in answers if isinstance(answer, Detection))
         assert self._detection is not None, "a live worker has spoken"
         return self._detection
+
+    def detect_ranks(self) -> tuple[Detection, ...]:
+        """What :meth:`detect` finds on each rank, in their order; the first has the figures that stand for all."""
+        return (self.detect(), *self._other_detections)
 
     def measure(self, config: Config, effort: Effort) -> Measurement:
         """Measures a config in place; a worker that breaks is replaced before the next one.
@@ -136,10 +144,10 @@ class Bench:
             has_measured = self._has_measured
             self.close()
             if not (isinstance(message, Ended) and message.exit_code == 0):
-                return self._describe(message)
+                return as_measurement(message)
             if not has_measured:
-                raise ScriptError(self._describe_end(message, effort))
-        raise ScriptError(self._describe_end(message, effort))
+                raise too_short(message, effort.warmup + effort.steps, self.log)
+        raise too_short(message, effort.warmup + effort.steps, self.log)
 
     def check(self, config: Config) -> GradientCheck | Measurement:
         """Compares the config's gradients with those without recompute; a measurement says why it could not.
@@ -160,7 +168,7 @@ class Bench:
             self.close()
             if not isinstance(message, Ended):
                 break
-        return self._describe(message)
+        return as_measurement(message)
 
     def watch(self, environment: Mapping[str, str], effort: Effort, batch: int | None) -> Measurement:
         """Measures a fresh process under nothing but this environment, as a user would run it.
@@ -171,7 +179,7 @@ class Bench:
         watch = effort.order(Config())
         message = self._start(lambda address: self._settings(address, batch, watch=watch), environment, batch)
         self.close()
-        return message if isinstance(message, Measurement) else self._describe(message)
+        return message if isinstance(message, Measurement) else as_measurement(message)
 
     def take_output(self) -> str:
         """What the live or last worker printed since this was asked last."""
@@ -240,49 +248,3 @@ class Bench:
     def _note_pace(self, measurement: Measurement) -> None:
         self._has_measured = True
         self._pace = self._pace or measurement.median_step_seconds
-
-    def _describe(self, message: Message) -> Measurement:
-        if isinstance(message, Failed):
-            return Measurement(outcome=message.outcome, message=message.message, trace=message.trace)
-        if isinstance(message, Ended):
-            text = f"the script ended by itself after {message.steps} steps, with exit code {message.exit_code}"
-            return Measurement(outcome=Outcome.SCRIPT_ERROR, message=text)
-        assert isinstance(message, Refused), "nothing else can stand in for a measurement"
-        raise SetupError(message.message)
-
-    def _raise_start_failure(self, message: Message) -> None:
-        self.close()
-        if isinstance(message, Refused):
-            raise SetupError(message.message)
-        if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
-            raise UsageError(message.message)
-        if isinstance(message, Failed):
-            raise ScriptError(f"{_describe_failure(message)}Outcome: {message.outcome}. Its output: {self.log}")
-        assert isinstance(message, Ended), "a worker that does not detect says why"
-        advice = (
-            "--wrap found no module that holds the optimizer's parameters and was called in training mode."
-            if self._job.wrap
-            else "Wrap the model before training: model = ORTModule(model); or let the tool wrap it: --wrap."
-        )
-        if message.exit_code:
-            tail = "".join(f"  {line}\n" for line in self.take_output().splitlines()[-TAIL_LINES:])
-            raise ScriptError(
-                f"The script left with exit code {message.exit_code} before it trained. Check its arguments, which "
-                f"follow --. It printed last:\n{tail}Its output: {self.log}"
-            )
-        raise ScriptError(f"The script ended and no ORTModule was trained. {advice} Its output: {self.log}")
-
-    def _describe_end(self, message: Message, effort: Effort) -> str:
-        assert isinstance(message, Ended), "only an end is described"
-        needed = effort.warmup + effort.steps + 1
-        return (
-            f"The script ended after {message.steps} steps; a trial needs {needed}. Let it train longer, ask for "
-            f"fewer with --steps and --warmup, or check that its data fills batches of the target's size. "
-            f"Its output: {self.log}"
-        )
-
-
-def _describe_failure(failed: Failed) -> str:
-    """The script's own traceback, where it has one."""
-    trace = "".join(f"  {line}\n" for line in failed.trace)
-    return f"The script fails before it trains. {failed.message}\n{trace}" if trace else f"{failed.message} "

@@ -43,6 +43,7 @@ SOCKET = "worker.sock"
 LONGEST_SOCKET_PATH = 107
 POLL_SECONDS = 0.5
 STACK_SECONDS = 1.0
+STDERR = 2
 LAST_WORDS = (Ended, Failed, Refused)
 
 
@@ -55,6 +56,9 @@ class WorkerProcess:
         log: File that takes its output.
         settings: What it is told, given the address it has to call.
         in_foreground: Whether it keeps the terminal, for a debugger in the script; it gets no log then.
+
+    Attributes:
+        answers: What each rank said when all of them had answered last, in their order.
 
     Raises:
         SetupError: the command cannot be started.
@@ -75,6 +79,7 @@ class WorkerProcess:
         self._listener.bind(address)
         self._listener.listen()
         self._ranks: dict[Connection, int] = {}
+        self.answers: tuple[Message, ...] = ()
         self._pids: list[int] = []
         self._world_size = 1
         self._oom_kills = OomKills()
@@ -123,6 +128,7 @@ class WorkerProcess:
                 elif message is not None:
                     said[self._ranks[speaker]] = message
             if said and len(said) == self._world_size:
+                self.answers = tuple(said[rank] for rank in sorted(said))
                 return merge(said)
             if not speakers and self._process.poll() is not None and not self._listen(said, math.inf):
                 return self._describe_death()
@@ -177,6 +183,9 @@ class WorkerProcess:
             code = self._process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             code = 0
+        if code < 0 and code != -signal.SIGKILL:
+            # Whatever the kernel killed for want of memory meanwhile, it was not this.
+            return Failed(outcome=Outcome.CRASH, message=f"ended by {signal.Signals(-code).name}")
         if self._oom_kills.has_risen():
             return Failed(outcome=Outcome.OOM, message="killed by the kernel, which ran out of memory")
         if code == 0:
@@ -184,8 +193,6 @@ class WorkerProcess:
         if code == -signal.SIGKILL:
             # No fault of its own ends a process like this: somebody, or a kernel that keeps no count.
             return Failed(outcome=Outcome.LOST, message="killed from outside")
-        if code < 0:
-            return Failed(outcome=Outcome.CRASH, message=f"ended by {signal.Signals(-code).name}")
         return Failed(outcome=Outcome.SCRIPT_ERROR, message=f"the script left the process with exit code {code}")
 
     def _write_stacks(self) -> None:
@@ -220,7 +227,8 @@ def _make_socket_folder() -> Path:
 def _start(command: list[str], environment: dict[str, str], log: Path | None) -> subprocess.Popen[bytes]:
     """The started command: in the foreground with the terminal, or in a session of its own with its output in a log."""
     if log is None:
-        return subprocess.Popen(command, env=environment)
+        # Standard output is for data: what a script prints, and its debugger, is talk.
+        return subprocess.Popen(command, env=environment, stdout=STDERR)
     with log.open("ab") as output:
         return subprocess.Popen(
             command,

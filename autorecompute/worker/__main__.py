@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends.ortmodule import wrapping
@@ -21,6 +22,9 @@ from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.channel import Channel
 from autorecompute.worker.protocol import SETTINGS_VARIABLE, STACK_SIGNAL, Ended, Failed, Hello, Refused, Settings
 from autorecompute.worker.script import last_lines, main_file, run_as_main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PR_SET_PDEATHSIG = 1
 
@@ -57,16 +61,29 @@ def _run(channel: Channel, backend: OrtModuleBackend, agent: Agent, *, script: s
         code = request.code if isinstance(request.code, int) else int(request.code is not None)
         channel.send(Ended(steps=agent.steps, exit_code=code))
         return code
-    except bdb.BdbQuit as error:
-        channel.send(Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(error, script)))
-        return 1
     except BaseException as error:  # noqa: BLE001  (whatever ends the user's script is told to the controller)
-        traceback.print_exc()
-        outcome, message = backend.classify(error)
-        channel.send(Failed(outcome=outcome, message=message, trace=last_lines(error, script)))
+        channel.send(_describe_failure(error, backend, script))
         return 1
     channel.send(Ended(steps=agent.steps))
     return 0
+
+
+def _describe_failure(error: BaseException, backend: OrtModuleBackend, script: str) -> Failed:
+    # What a breakpoint in the model raises reaches us wrapped in what ORTModule makes of it.
+    for origin in _origins(error):
+        if isinstance(origin, bdb.BdbQuit):
+            return Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(origin, script))
+    traceback.print_exc()
+    outcome, message = backend.classify(error)
+    return Failed(outcome=outcome, message=message, trace=last_lines(error, script))
+
+
+def _origins(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and all that it was raised from or in the handling of."""
+    if error is not None:
+        yield error
+        yield from _origins(error.__cause__)
+        yield from _origins(error.__context__)
 
 
 def _describe_breakpoint(error: BaseException, script: str) -> str:
@@ -75,7 +92,7 @@ def _describe_breakpoint(error: BaseException, script: str) -> str:
     where = f"{script}:{stops[-1].lineno}" if stops else script
     return (
         f"The script stops in the debugger at {where}. Take the breakpoint out, or debug it in the foreground with "
-        "tune --debug-script."
+        "--debug-script."
     )
 
 

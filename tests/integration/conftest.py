@@ -120,13 +120,13 @@ class Workplace:
         variables = {"PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", **variables}
         return self.finish(self.start(str(SCRIPTS / script), *arguments, **variables))
 
-    def start(self, *arguments, **variables):
+    def start(self, *arguments, stdin=subprocess.DEVNULL, **variables):
         """Starts this interpreter here."""
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=self.path,
             env={**os.environ, "TMPDIR": self._temporary, **variables},
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,26 @@ BATCH = 24
 
 
 @pytest.fixture(scope="session")
-def look(make_workplace, scripts):
-    """Runs ``plans`` to its end, in a folder of its own."""
-    workplace = make_workplace("plans")
+def place(make_workplace):
+    """A working directory in which plans are looked for."""
+    return make_workplace("plans")
 
-    def look(script, *options, arguments=(), **variables):
+
+@pytest.fixture(scope="session")
+def start(place, scripts):
+    """Starts ``plans``."""
+
+    def start(script, *options, arguments=(), **variables):
         rest = ["--", *arguments] if arguments else []
-        command = ("-m", "autorecompute", "plans", str(scripts / script), *options, *rest)
-        return workplace.finish(workplace.start(*command, **variables))
+        return place.start("-m", "autorecompute", "plans", str(scripts / script), *options, *rest, **variables)
 
-    return look
+    return start
+
+
+@pytest.fixture(scope="session")
+def look(place, start):
+    """Runs ``plans`` to its end."""
+    return lambda script, *options, **given: place.finish(start(script, *options, **given))
 
 
 @pytest.fixture(scope="session")
@@ -112,11 +123,20 @@ def test_a_dimension_that_cannot_be_set_is_wrong_usage(look, dim):
 def test_options_of_one_node_exclude_each_other(look):
     """A cast from booleans has two options in one row, of which the compromise saves three quarters."""
     answer = look("casting.py", "--json").answer
-    if answer["versions"]["onnxruntime"] < "1.18":
-        pytest.skip("ORT 1.17 knows one option here")
-    (both,) = [insight for insight in answer["insights"] if len(insight["options"]) > 1]
-    assert [option["option"] for option in both["options"]] == [1, 2]
-    assert [option["activations"][0]["saved_percent"] for option in both["options"]] == [100, 75]
+    several = [insight["options"] for insight in answer["insights"] if len(insight["options"]) > 1]
+    shares = [[(option["option"], option["activations"][0]["saved_percent"]) for option in each] for each in several]
+    # ORT 1.17 knows one option here.
+    knows_both = answer["versions"]["onnxruntime"] >= "1.18"
+    assert shares == ([[(1, 100), (2, 75)]] if knows_both else [])
+
+
+def test_a_shared_buffer_is_saved_by_both_plans_or_by_none(look):
+    """An activation that is kept in another shape, too, saves nothing alone, and is saved once with the other plan."""
+    plans = {plan["config"]: plan for plan in look("sharing.py", "--json").answer["plans"]}
+    alone, together = plans["Gelu+:1:-1"], plans["Gelu+:1:-1,Reshape+:1:-1"]
+    assert (alone["saving_bytes"], alone["is_corrected"]) == (0, True)
+    assert (together["saving_bytes"], together["is_corrected"]) == (alone["stated_bytes"], False)
+    assert together["saving_symbolic"] == "64*batch*x_dim1"
 
 
 def test_what_the_shell_switches_on_is_held_against_the_plans(look):
@@ -128,9 +148,62 @@ def test_what_the_shell_switches_on_is_held_against_the_plans(look):
     assert (looked.code, looked.stdout) == (0, "")
 
 
-def test_orts_own_log_is_passed_on_at_a_lower_level(look):
-    """At ``verbose`` ORT's messages are on stderr as they are, and both tables are still on stdout."""
-    looked = look("transformer.py", "--log-level", "verbose")
-    assert "orttraining" in looked.stderr
-    assert "Stashed activations" in looked.stdout
-    assert "orttraining" not in looked.stdout
+def test_the_exporters_graph_is_shown_at_the_loudest_level_only(look):
+    """``verbose`` shows what the exporter traced; the level below it does not, and shows ORT's own details."""
+    loud = look("transformer.py", "--log-level", "verbose")
+    assert "Exported graph: graph(" in loud.stderr
+    details = look("transformer.py", ORTMODULE_LOG_LEVEL="DEVINFO")
+    assert "[I:onnxruntime" in details.stderr
+    assert "Exported graph" not in details.stderr
+    assert "Stashed activations" in details.stdout
+
+
+@pytest.mark.parametrize("level", [(), ("--log-level", "info")])
+def test_a_crash_leaves_its_last_words(look, level):
+    """A process that dies while it is exported has said on stderr what it had to say, at any level."""
+    looked = look("faulty_export.py", *level, arguments=("--fault", "segfault"))
+    assert (looked.code, looked.stdout) == (ScriptError.exit_code, "")
+    assert "SIGSEGV" in looked.complaint
+    assert "last words" in looked.complaint
+
+
+def test_the_log_goes_out_while_it_is_written(place, start):
+    """A script is heard while it still waits in its export."""
+    process = start("faulty_export.py", "--log-level", "info", arguments=("--fault", "wait"))
+    assert "last words\n" in iter(process.stderr.readline, "")
+    assert process.poll() is None
+    (place.path / "go").touch()
+    assert place.finish(process).code == 0
+
+
+def test_a_breakpoint_ends_the_script_or_has_the_terminal(look, tmp_path):
+    """A breakpoint in the model ends the look and says where; with ``--debug-script`` the debugger is answered."""
+    stopped = look("faulty_export.py", arguments=("--fault", "breakpoint"))
+    assert stopped.code == ScriptError.exit_code
+    assert "stops in the debugger at" in stopped.complaint
+    assert "--debug-script" in stopped.complaint
+
+    commands = tmp_path / "commands"
+    commands.write_text("p 6 * 7\ncontinue\n")
+    with commands.open() as typed:
+        options = ("--debug-script", "--json")
+        debugged = look("faulty_export.py", *options, arguments=("--fault", "breakpoint"), stdin=typed)
+    assert "(Pdb) 42" in debugged.stderr
+    assert "Gelu+:1:-1" in savings_in(debugged.answer)
+
+
+def test_details_come_from_every_rank_and_the_summary_from_the_first(look):
+    """At ``devinfo`` each rank's activations and log are shown, at ``info`` the first one's only; JSON has them all."""
+    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2"
+    command = ("distributed.py", "--wrap", "--launcher", launcher)
+    detailed = look(*command, "--log-level", "devinfo")
+    assert detailed.stdout.count("Memory Optimizer: ") == 1
+    assert "Rank 0: Stashed activations" in detailed.stdout
+    assert "Rank 1: Stashed activations" in detailed.stdout
+    assert "orttraining.rank-1 " in detailed.stderr
+
+    brief = look(*command, "--log-level", "info", "--json")
+    assert "orttraining.rank-0 " in brief.stderr
+    assert "orttraining.rank-1 " not in brief.stderr
+    (other,) = brief.answer["other_ranks"]
+    assert (other["rank"], other["insights"]) == (1, brief.answer["insights"])

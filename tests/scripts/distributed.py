@@ -1,7 +1,8 @@
-"""Trains in plain PyTorch under DistributedDataParallel, as the only rank."""
+"""Trains in plain PyTorch under DistributedDataParallel, as one of a launcher's ranks or as the only one."""
 
 import argparse
 import itertools
+import os
 from pathlib import Path
 
 import torch
@@ -13,7 +14,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=100_000)
 args = parser.parse_args()
 
-torch.distributed.init_process_group("gloo", init_method=f"file://{Path.cwd()}/ranks", rank=0, world_size=1)
+alone = {"init_method": f"file://{Path.cwd()}/ranks", "rank": 0, "world_size": 1}
+torch.distributed.init_process_group("gloo", **({} if "RANK" in os.environ else alone))
 torch.manual_seed(0)
 model = DistributedDataParallel(Classifier())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -57,6 +57,7 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.gradients",
     "backends.ortmodule.insight_table",
     "backends.ortmodule.pairing",
+    "backends.ortmodule.logs",
     "backends.ortmodule.profiling",
     "backends.ortmodule.shapes",
     "backends.ortmodule.sessions",

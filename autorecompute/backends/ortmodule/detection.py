@@ -15,7 +15,7 @@ import psutil
 from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
 from autorecompute.backends.ortmodule.insight_table import read_insights
 from autorecompute.measurement import Detection, Device
-from autorecompute.plans import Axis, Plan, canonical_names, saving_of
+from autorecompute.plans import Axis, Plan, canonical_names, find_sharing, saving_of
 from autorecompute.plans.savings import evaluate, simplify
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ def probe_plans(
         make_plan(key, raw, frequency, insights=insights, names=names, dims=dims)
         for key, (raw, frequency) in found.items()
     ]
-    return tuple(sorted(plans, key=lambda plan: (-(plan.saving_bytes or 0), plan.key))), insights
+    alone = [correct_for_sharing(plan, plans, insights, dims) for plan in plans]
+    return tuple(sorted(alone, key=lambda plan: (-(plan.saving_bytes or 0), plan.key))), insights
 
 
 def make_plan(  # noqa: PLR0913  (what ORT says of a plan, and what it is read with)
@@ -114,13 +115,31 @@ def make_plan(  # noqa: PLR0913  (what ORT says of a plan, and what it is read w
     stated = simplify(raw, names)
     plan = Plan.parse(key, frequency=frequency, saving_bytes=evaluate(stated, dims), saving_symbolic=stated)
     summed, covered = saving_of(plan.rows[0], insights)
-    if len(plan.rows) > 1 or covered != frequency:
-        # Plans that only save together overlap in the table, and nothing tells by how much.
-        return plan
     saving = simplify(summed)
-    if saving == stated:
+    if len(plan.rows) > 1 or covered != frequency or saving == stated:
         return plan
     return replace(plan, saving_bytes=evaluate(saving, dims), saving_symbolic=saving, stated_symbolic=stated)
+
+
+def correct_for_sharing(
+    plan: Plan, plans: Sequence[Plan], insights: Sequence[Insight], dims: Mapping[str, int]
+) -> Plan:
+    """The plan with each buffer counted once, though outputs of several plans lie in it.
+
+    Two plans that share are worth all that both are about; the owner of the buffers is worth less alone. Where it
+    shares with several others, or the activations do not tell, the plan is left as it is.
+    """
+    pairs = [other for other in plans if len(other.rows) > 1 and set(plan.rows) <= set(other.rows)]
+    sharing = find_sharing(pairs[0].rows, pairs[0].frequency, insights, dims) if len(pairs) == 1 else None
+    if sharing is None or plan.rows == (sharing.reuser,):
+        return plan
+    summed = " + ".join(saving_of(row, insights)[0] for row in plan.rows)
+    saving = simplify(f"{summed} - ({sharing.doubled})")
+    saving_bytes = evaluate(saving, dims)
+    if saving_bytes == plan.saving_bytes:
+        return plan
+    stated = plan.stated_symbolic or plan.saving_symbolic
+    return replace(plan, saving_bytes=saving_bytes, saving_symbolic=saving, stated_symbolic=stated)
 
 
 def digest_graph(graph: Any) -> str:

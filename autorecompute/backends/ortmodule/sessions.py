@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.ortmodule import failures
+from autorecompute.backends.ortmodule import failures, logs
 from autorecompute.backends.ortmodule.adapter import adapt
 from autorecompute.backends.ortmodule.detection import detect, name_dims
 from autorecompute.backends.ortmodule.environment import probe_config_of
@@ -52,6 +52,7 @@ class OrtModuleBackend:
         """
         failures.require_ortmodule()
         adapt()
+        logs.let_out()
         from onnxruntime.training.ortmodule._training_manager import TrainingManager
 
         self._pairing.install()

@@ -15,7 +15,7 @@ from autorecompute.plans import Activation, Choice, Insight, Level, Option, Plan
 from autorecompute.reports.as_json import dumps
 from autorecompute.reports.overview import Overview, choose_dims
 from autorecompute.reports.plans import print_details, print_summary
-from autorecompute.reports.plans_json import overview_as_plain
+from autorecompute.reports.plans_json import overviews_as_plain
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference.md"
 
@@ -199,7 +199,7 @@ def test_a_dimension_that_is_unknown_or_given_twice_is_refused(make_overview, as
 
 def test_json_has_what_the_contract_asks_for(make_overview):
     """Plans with config, option, frequency and savings, dimensions and versions; what is unknown is null."""
-    plain = json.loads(dumps(overview_as_plain(make_overview(batch=32))))
+    plain = json.loads(dumps(overviews_as_plain([make_overview(batch=32)])))
     first, *_, last = plain["plans"]
     assert first["config"] == "LayerNormalization+:1:-1"
     assert (first["option"], first["frequency"]) == (1, 3)
@@ -214,7 +214,7 @@ def test_json_has_what_the_contract_asks_for(make_overview):
 
 def test_savings_of_a_plan_are_the_sum_of_its_activations(make_overview):
     """The summary and the insight table tell the same bytes."""
-    plain = overview_as_plain(make_overview(batch=32))
+    plain = overviews_as_plain([make_overview(batch=32)])
     saved = {option["config"]: option for insight in plain["insights"] for option in insight["options"]}
     for plan in plain["plans"][:-1]:
         activations = saved[plan["config"]]["activations"]
@@ -236,4 +236,4 @@ def test_every_field_is_documented(make_overview):
     """The reference names each field of the object."""
     section = REFERENCE.read_text().partition("### `plans --json`")[2].partition("\n## ")[0]
     documented = set(re.findall(r"`(\w+)`", section))
-    assert names_in(overview_as_plain(make_overview())) - documented == set()
+    assert names_in(overviews_as_plain([make_overview()])) - documented == set()

@@ -1,0 +1,85 @@
+"""What a worker that ended says of the script, in a measurement or in a sentence for the user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, UsageError
+from autorecompute.measurement import Measurement, Outcome
+from autorecompute.worker.protocol import Ended, Failed, Message, Refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TAIL_LINES = 5
+LAST_WORDS_LINES = 60
+"""A launcher adds forty lines of its own to the last words of a rank."""
+
+
+def as_measurement(message: Message) -> Measurement:
+    """What a worker said last instead of the measurement that was wanted.
+
+    Raises:
+        SetupError: the installation does not allow training.
+    """
+    if isinstance(message, Failed):
+        return Measurement(outcome=message.outcome, message=message.message, trace=message.trace)
+    if isinstance(message, Ended):
+        text = f"the script ended by itself after {message.steps} steps, with exit code {message.exit_code}"
+        return Measurement(outcome=Outcome.SCRIPT_ERROR, message=text)
+    assert isinstance(message, Refused), "nothing else can stand in for a measurement"
+    raise SetupError(message.message)
+
+
+def too_short(message: Message, steps: int, log: Path) -> ScriptError:
+    """The error of a script that ended by itself before it had taken the steps of one trial."""
+    assert isinstance(message, Ended), "only an end is too short"
+    return ScriptError(
+        f"The script ended after {message.steps} steps; a trial needs {steps + 1}. Let it train longer, ask for "
+        f"fewer with --steps and --warmup, or check that its data fills batches of the target's size. "
+        f"Its output: {log}"
+    )
+
+
+def failure_to_start(message: Message, log: Path, output: str, *, wraps: bool) -> AutorecomputeError:
+    """The error of a worker that came to no training session.
+
+    Args:
+        message: What it said last.
+        log: The file with all its output.
+        output: What it printed.
+        wraps: Whether the tool was to wrap the model.
+    """
+    if isinstance(message, Refused):
+        return SetupError(message.message)
+    if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
+        return UsageError(message.message)
+    if isinstance(message, Failed):
+        return ScriptError(f"{_describe_failure(message, output)}Outcome: {message.outcome}. Its output: {log}")
+    assert isinstance(message, Ended), "a worker that does not detect says why"
+    if message.exit_code:
+        return ScriptError(
+            f"The script left with exit code {message.exit_code} before it trained. Check its arguments, which "
+            f"follow --.{_quote(output, TAIL_LINES)}Its output: {log}"
+        )
+    advice = (
+        "--wrap found no module that holds the optimizer's parameters and was called in training mode."
+        if wraps
+        else "Wrap the model before training: model = ORTModule(model); or let the tool wrap it: --wrap."
+    )
+    return ScriptError(f"The script ended and no ORTModule was trained. {advice} Its output: {log}")
+
+
+def _describe_failure(failed: Failed, output: str) -> str:
+    """The script's own traceback, what the worker said of the failure, or its last words where it died of it."""
+    if failed.trace:
+        trace = "".join(f"  {line}\n" for line in failed.trace)
+        return f"The script fails before it trains. {failed.message}\n{trace}"
+    if failed.message.endswith("."):
+        return f"{failed.message} "
+    return f"The script fails before it trains: {failed.message}.{_quote(output, LAST_WORDS_LINES)}"
+
+
+def _quote(output: str, lines: int) -> str:
+    tail = "".join(f"  {line}\n" for line in output.splitlines()[-lines:])
+    return f" It printed last:\n{tail}" if tail else " "
