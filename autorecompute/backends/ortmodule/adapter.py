@@ -3,7 +3,8 @@
 ORTModule's last release came before torch 2.7. What has moved since is put back here, before ORTModule is imported
 for the first time:
 
-* since 2.9 the TorchScript exporter lives in ``torch.onnx._internal.torchscript_exporter``;
+* since 2.9 the TorchScript exporter lives in ``torch.onnx._internal.torchscript_exporter``, and what was left of it where
+  it was lacks the functions that ORTModule exports convolutions with;
 * since 2.9 ``torch.onnx.export`` prefers the dynamo exporter, which cannot serve ORTModule;
 * since 2.7 the ``torch_interop_utils`` extension misses a symbol that torch no longer exports;
 * the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step;
@@ -38,6 +39,9 @@ MOVED_EXPORTER_MODULES = {
     "torch.onnx._type_utils": f"{EXPORTER}._type_utils",
 }
 
+UNEXPORTED_FUNCTIONS = ("_convolution", "_convolution_mode")
+"""What ORTModule takes from ``torch.onnx.symbolic_opset9`` when it meets a convolution."""
+
 
 def adapt() -> tuple[str, ...]:
     """Repairs what ORTModule needs of the installed torch, and returns the names of the repairs made.
@@ -51,6 +55,7 @@ def adapt() -> tuple[str, ...]:
 
     repairs: dict[str, Callable[[Any], bool]] = {
         "exporter modules": _restore_exporter_modules,
+        "convolutions": _restore_convolutions,
         "TorchScript export": _prefer_torchscript_export,
         "custom autograd stand-in": _stand_in_for_interop,
         "nvtx": _silence_nvtx,
@@ -72,6 +77,14 @@ def _restore_exporter_modules(_: Any) -> bool:
         parent, _, name = old.rpartition(".")
         sys.modules[old] = module
         setattr(importlib.import_module(parent), name, module)
+    return bool(missing)
+
+
+def _restore_convolutions(_: Any) -> bool:
+    opset = importlib.import_module("torch.onnx.symbolic_opset9")
+    missing = [name for name in UNEXPORTED_FUNCTIONS if not hasattr(opset, name)]
+    for name in missing:
+        setattr(opset, name, getattr(importlib.import_module(f"{EXPORTER}.symbolic_opset9"), name))
     return bool(missing)
 
 
