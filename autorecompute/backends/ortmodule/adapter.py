@@ -3,8 +3,8 @@
 ORTModule's last release came before torch 2.7. What has moved since is put back here, before ORTModule is imported
 for the first time:
 
-* since 2.9 the TorchScript exporter lives in ``torch.onnx._internal.torchscript_exporter``, and what was left of it where
-  it was lacks the functions that ORTModule exports convolutions with;
+* since 2.9 the TorchScript exporter lives in ``torch.onnx._internal.torchscript_exporter``;
+* since 2.9 ``torch.onnx.symbolic_opset9`` lacks the functions that ORTModule exports convolutions with;
 * since 2.9 ``torch.onnx.export`` prefers the dynamo exporter, which cannot serve ORTModule;
 * since 2.7 the ``torch_interop_utils`` extension misses a symbol that torch no longer exports;
 * the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step;
