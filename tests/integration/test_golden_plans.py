@@ -29,7 +29,8 @@ def test_the_plans_of_a_study_are_those_recorded(make_workplace, request, study)
         golden.write_text(live)
     assert golden.exists(), f"{golden.name} was never recorded: make golden-plans"
     recorded = golden.read_text()
-    assert live == recorded, describe_difference(recorded, live, golden.name)
+    if live != recorded:
+        pytest.fail(describe_difference(recorded, live, golden.name), pytrace=False)
 
 
 def normalise(answer):
