@@ -39,9 +39,6 @@ MOVED_EXPORTER_MODULES = {
     "torch.onnx._type_utils": f"{EXPORTER}._type_utils",
 }
 
-UNEXPORTED_FUNCTIONS = ("_convolution", "_convolution_mode")
-"""What ORTModule takes from ``torch.onnx.symbolic_opset9`` when it meets a convolution."""
-
 
 def adapt() -> tuple[str, ...]:
     """Repairs what ORTModule needs of the installed torch, and returns the names of the repairs made.
@@ -82,10 +79,22 @@ def _restore_exporter_modules(_: Any) -> bool:
 
 def _restore_convolutions(_: Any) -> bool:
     opset = importlib.import_module("torch.onnx.symbolic_opset9")
-    missing = [name for name in UNEXPORTED_FUNCTIONS if not hasattr(opset, name)]
-    for name in missing:
-        setattr(opset, name, getattr(importlib.import_module(f"{EXPORTER}.symbolic_opset9"), name))
-    return bool(missing)
+    if hasattr(opset, "_convolution"):
+        return False
+    exporter: Any = importlib.import_module(f"{EXPORTER}.symbolic_opset9")
+
+    def export_worded_padding(g: Any, *args: Any) -> Any:
+        *_, padding, _dilation, _groups = args
+        if padding != "valid":
+            # ORT's gradient takes no notice of the word (seen on 1.19.2): better to fail than to learn from it.
+            raise RuntimeError(
+                f'ORT computes wrong gradients for a convolution with padding="{padding}". Give its padding in numbers.'
+            )
+        return exporter._convolution_mode(g, *args)  # noqa: SLF001
+
+    opset._convolution = exporter._convolution  # type: ignore[attr-defined]  # noqa: SLF001
+    opset._convolution_mode = export_worded_padding  # type: ignore[attr-defined]  # noqa: SLF001
+    return True
 
 
 def _is_missing(module: str) -> bool:
