@@ -126,7 +126,7 @@ def make_bert():
     study = runpy.run_path(str(STUDY), run_name="study")
     args = argparse.Namespace(hidden=128, layers=4, heads=4, sequence=128)
     model = ORTModule(study["make_model"](args).train())
-    samples = study["ByteWindows"](args.sequence, count=32, seed=0)
+    samples = study["MaskedByteWindows"](args.sequence, count=32, seed=0)
     batch = torch.utils.data.default_collate([samples[index] for index in range(32)])
     return model, lambda: model(**batch).loss
 
