@@ -75,15 +75,15 @@ class Switch:
         self.is_on = True
         backend.install(self.agent)
         hooks.follow_losses(self.agent.on_loss)
-        hooks.follow_steps(self._on_step)
+        hooks.follow_steps(self._on_step, self.agent.on_skip)
         for owner, name in hooked:
             self._time(owner, name, sign=1)
         self._ways = [(*place, was, getattr(*place)) for place, was in zip(hooked, plain, strict=True)]
 
-    def _on_step(self):
+    def _on_step(self, optimizer):
         if self.is_on:
             began = time.perf_counter()
-            self.agent.on_step()
+            self.agent.on_step(optimizer)
             self.seconds += time.perf_counter() - began
 
     def _time(self, owner, name, sign):
