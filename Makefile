@@ -2,6 +2,7 @@
 # make test   lints, type-checks and tests
 # make bench  measures what tuning costs and gains, as ratios
 # make bench-noise  counts how often noise makes a race choose a wrong winner
+# make golden-plans  records the plans of the studies, which the tests compare with
 # make bench-hooks  measures what following a script costs each of its steps
 
 PYTHON ?= python3.11
@@ -13,7 +14,7 @@ ORT_VERSIONS ?= 1.17.3 1.18.0 1.19.2
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
 MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
 
-.PHONY: install tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu bench bench-noise bench-hooks clean
+.PHONY: install tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans bench bench-noise bench-hooks clean
 
 install: $(VENV)/.installed
 
@@ -80,6 +81,9 @@ $(ORT_VENVS)/%/.installed:
 		cattrs nvidia-ml-py optuna psutil rich sympy pytest
 	PYTHONPATH=$(CURDIR) $(ORT_VENVS)/$*/bin/python -m autorecompute doctor --fix
 	touch $@
+
+golden-plans: install
+	$(VENV)/bin/python -m pytest tests/integration/test_golden_plans.py --record-golden
 
 bench: install
 	$(VENV)/bin/python studies/bert_mlm/benchmark.py

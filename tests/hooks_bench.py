@@ -136,7 +136,7 @@ def make_bert(batch):
     study = runpy.run_path(str(STUDY), run_name="study")
     args = argparse.Namespace(hidden=128, layers=4, heads=4, sequence=128)
     model = ORTModule(study["make_model"](args).train())
-    samples = study["ByteWindows"](args.sequence, count=batch, seed=0)
+    samples = study["MaskedByteWindows"](args.sequence, count=batch, seed=0)
     inputs = torch.utils.data.default_collate([samples[index] for index in range(batch)])
     return model, lambda: model(**inputs).loss
 

@@ -58,8 +58,9 @@ class LiveView:
         """Tells what the script trains and how far an earlier session came."""
         versions = detection.versions
         self._say(
-            f"{len(detection.plans)} plans at batch {detection.batch} on {escape(detection.device.name)}, limit "
-            f"{format_bytes(limit_bytes)}; torch {versions['torch']}, ONNX Runtime {versions['onnxruntime']}"
+            f"{format_count(len(detection.plans), 'plan')} at batch {detection.batch} on "
+            f"{escape(detection.device.name)}, limit {format_bytes(limit_bytes)}; torch {versions['torch']}, "
+            f"ONNX Runtime {versions['onnxruntime']}"
         )
         if known_trials:
             self._say(f"after {format_count(known_trials, 'trial')} of an earlier session")

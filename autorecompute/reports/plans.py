@@ -9,6 +9,7 @@ from rich.text import Text
 
 from autorecompute.plans import Option
 from autorecompute.plans.savings import evaluate
+from autorecompute.plans.worth import explain_worthless
 from autorecompute.reports.screen import make_console
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ STATED_NOTE = (
 
 
 def print_summary(overview: Overview, console: Console | None = None) -> None:
-    """Prints ORT's switches, a line for each plan, the table of batches, the notes and a command to paste."""
+    """Prints ORT's switches, a line for each plan, the table of batches, the notes and what to do next."""
     console = console or make_console()
     lines = overview.lines()
     console.print(Text(_describe_optimizer(overview)))
@@ -46,6 +47,9 @@ def print_summary(overview: Overview, console: Console | None = None) -> None:
         console.print(_batch_table(overview, lines), Text(), sep="\n")
     for number, note in enumerate(_notes(overview, lines), start=1):
         console.print(Text(f"Note {number}: {note}"))
+    if worthless := explain_worthless(overview.plans, overview.dims):
+        console.print(Text(f"\n{worthless}"))
+        return
     # A line to paste must not be broken or cut, however narrow the terminal is.
     console.print(Text(f"\nmeasure which of them pay:\n  {overview.command}"), soft_wrap=True)
 

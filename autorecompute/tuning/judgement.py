@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from autorecompute.backends import emission_of
 from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Config
+from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.worth import explain_worthless
 from autorecompute.result import Best, Figures, Ranking, Result, Verdict
 from autorecompute.studies.folder import write_atomically
 from autorecompute.tuning.race import FINALISTS, Raced, race
@@ -209,7 +211,7 @@ def explain_no_fit(
         way_out = f"Train with a smaller batch: --target-batch {detection.batch // 2}"
         return (
             f"No config holds {format_bytes(limit_bytes)}, and none ran to its end. "
-            f"{way_out if detection.batch > 1 else 'Train a smaller model.'}"
+            f"{way_out if detection.batch > 1 else 'Train a smaller model.'}{_explain_detected(detection)}"
         )
     least = min(peaks)
     if least <= limit_bytes and unconfirmed:
@@ -227,7 +229,13 @@ def explain_no_fit(
     return (
         f"No config holds {format_bytes(limit_bytes)} in {format_count(len(trials), 'trial')}. The least peak was "
         f"{format_bytes(least)} with {peaks[least].description}. Try --memory-limit {-(-enough // MIB)}MiB{smaller}."
+        f"{_explain_detected(detection)}"
     )
+
+
+def _explain_detected(detection: Detection) -> str:
+    reason = explain_worthless(detection.plans, {**detection.dims, BATCH: detection.batch})
+    return f" {reason}" if reason else ""
 
 
 def _why_unconfirmed(measurement: Measurement, limit_bytes: int) -> str | None:

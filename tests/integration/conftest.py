@@ -32,6 +32,11 @@ HAND_WRITTEN_PLAN = "FusedMatMul+Add+:1:-1"
 """What a user of ORTModule could have switched on by hand; it saves a part of the transformer's peak."""
 
 
+def pytest_addoption(parser):
+    """The way to record golden files again; ``make golden-plans`` uses it."""
+    parser.addoption("--record-golden", action="store_true", help="record what the studies' plans are now")
+
+
 @dataclass(frozen=True)
 class Finished:
     """A command that ended."""

@@ -4,6 +4,7 @@ ORTModule's last release came before torch 2.7. What has moved since is put back
 for the first time:
 
 * since 2.9 the TorchScript exporter lives in ``torch.onnx._internal.torchscript_exporter``;
+* since 2.9 ``torch.onnx.symbolic_opset9`` lacks the functions that ORTModule exports convolutions with;
 * since 2.9 ``torch.onnx.export`` prefers the dynamo exporter, which cannot serve ORTModule;
 * since 2.7 the ``torch_interop_utils`` extension misses a symbol that torch no longer exports;
 * the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step;
@@ -51,6 +52,7 @@ def adapt() -> tuple[str, ...]:
 
     repairs: dict[str, Callable[[Any], bool]] = {
         "exporter modules": _restore_exporter_modules,
+        "convolutions": _restore_convolutions,
         "TorchScript export": _prefer_torchscript_export,
         "custom autograd stand-in": _stand_in_for_interop,
         "nvtx": _silence_nvtx,
@@ -73,6 +75,26 @@ def _restore_exporter_modules(_: Any) -> bool:
         sys.modules[old] = module
         setattr(importlib.import_module(parent), name, module)
     return bool(missing)
+
+
+def _restore_convolutions(_: Any) -> bool:
+    opset = importlib.import_module("torch.onnx.symbolic_opset9")
+    if hasattr(opset, "_convolution"):
+        return False
+    exporter: Any = importlib.import_module(f"{EXPORTER}.symbolic_opset9")
+
+    def export_worded_padding(g: Any, *args: Any) -> Any:
+        *_, padding, _dilation, _groups = args
+        if padding != "valid":
+            # ORT's gradient takes no notice of the word (seen on 1.19.2): better to fail than to learn from it.
+            raise RuntimeError(
+                f'ORT computes wrong gradients for a convolution with padding="{padding}". Give its padding in numbers.'
+            )
+        return exporter._convolution_mode(g, *args)  # noqa: SLF001
+
+    opset._convolution = exporter._convolution  # type: ignore[attr-defined]  # noqa: SLF001
+    opset._convolution_mode = export_worded_padding  # type: ignore[attr-defined]  # noqa: SLF001
+    return True
 
 
 def _is_missing(module: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
@@ -144,6 +145,15 @@ def test_the_command_to_paste_is_never_broken(make_overview):
     """However narrow the terminal is, the last line is the command as a whole."""
     text = render(print_summary, make_overview(), width=30)
     assert text.splitlines()[-1] == "  autorecompute tune train.py --target-batch=32"
+
+
+def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence(make_overview):
+    """There is nothing to measure, so no command is given to measure it."""
+    overview = make_overview()
+    empty = dataclasses.replace(overview, detection=dataclasses.replace(overview.detection, plans=(), insights=()))
+    text = render(print_summary, empty)
+    assert "nothing worth recomputing" in text
+    assert overview.command not in text
 
 
 def test_the_details_number_exclusive_options(make_overview):

@@ -8,11 +8,11 @@ import re
 import pytest
 
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config
+from autorecompute.plans import Config, Plan
 from autorecompute.result import Verdict
 from autorecompute.tuning.judgement import explain_no_fit, judge_recompute
 from autorecompute.tuning.tuner import judge
-from autorecompute.units import MIB, parse_bytes
+from autorecompute.units import GIB, MIB, parse_bytes
 
 LIMIT = 600 * MIB
 
@@ -101,3 +101,12 @@ def test_no_fit_without_any_trial_does_not_blame_the_batch(make_detection):
     text = explain_no_fit([], make_detection(), LIMIT)
     assert "smaller batch" not in text
     assert "--timeout" in text
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OVER_LIMIT, Outcome.OOM])
+def test_no_fit_of_a_model_with_nothing_to_recompute_says_so(make_trial, make_detection, outcome):
+    """The reason follows what it would take, and is not told of a model that has plans."""
+    trials = [make_trial(outcome=outcome, peak_bytes=None if outcome is Outcome.OOM else 900 * MIB)]
+    assert explain_no_fit(trials, make_detection(plans=()), LIMIT).count("nothing worth recomputing") == 1
+    large = Plan.parse("Gelu+:1:-1", frequency=1, saving_bytes=GIB, saving_symbolic=f"{GIB // 32}*batch")
+    assert "worth recomputing" not in explain_no_fit(trials, make_detection(plans=(large,), batch=32), LIMIT)

@@ -1,0 +1,53 @@
+"""Trains a small DeBERTa-v2 with random weights on masked bytes of the Python standard library's own source files.
+
+A plain ORTModule training script, as its users write them: it knows nothing of tuning. Every size is a flag.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from common.text import MASKED_VOCABULARY, MaskedByteWindows
+from common.training import make_parser, train
+from transformers import DebertaV2Config, DebertaV2ForMaskedLM
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def make_model(args: argparse.Namespace) -> DebertaV2ForMaskedLM:
+    config = DebertaV2Config(
+        vocab_size=MASKED_VOCABULARY,
+        hidden_size=args.hidden,
+        num_hidden_layers=args.layers,
+        num_attention_heads=args.heads,
+        intermediate_size=4 * args.hidden,
+        max_position_embeddings=args.sequence,
+        type_vocab_size=0,
+        relative_attention=True,
+        position_buckets=args.buckets,
+        pos_att_type=["p2c", "c2p"],
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        position_biased_input=False,
+    )
+    return DebertaV2ForMaskedLM(config)
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--layers", type=int, default=4, help="(default 4)")
+    parser.add_argument("--hidden", type=int, default=128, help="(default 128)")
+    parser.add_argument("--heads", type=int, default=4, help="(default 4)")
+    parser.add_argument("--sequence", type=int, default=128, help="bytes in a sample (default 128)")
+    parser.add_argument("--buckets", type=int, default=32, help="relative positions to each side (default 32)")
+    args = parser.parse_args()
+    train(args, make_model, lambda count: MaskedByteWindows(args.sequence, count, args.seed))
+
+
+if __name__ == "__main__":
+    main()
