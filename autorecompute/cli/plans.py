@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING
 
 from autorecompute.cli.tune import add_script_arguments, positive
 from autorecompute.errors import ScriptError, UsageError
+from autorecompute.plans import Config
+from autorecompute.units import parse_bytes
 
 if TYPE_CHECKING:
-    from autorecompute.measurement import Detection
+    from collections.abc import Iterator, Sequence
+
+    from autorecompute.memory import PeakView
+    from autorecompute.plans import Space
     from autorecompute.reports.overview import Overview
-    from autorecompute.trials import Job
+    from autorecompute.trials import Bench, Job
 
 DETECTION_BATCH = 8
 """Plans do not depend on the batch: a script that takes one is given no more than this to find them."""
@@ -47,6 +52,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--details", action="store_true", help="print which activations the plans are about, too")
     parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
+    peak = parser.add_argument_group(
+        "the peak, predicted from one profiled step of each of some thirty configs at a small batch"
+    )
+    peak.add_argument("--peak", action="store_true", help="what is held when, and what each plan saves at the peak")
+    peak.add_argument(
+        "--with",
+        dest="beside",
+        metavar="CONFIG",
+        help="what to hold against no recompute: all, level1, level2, numbers of plans like 1,4, or a file of plans "
+        "(default: what the environment switches on, else all)",
+    )
+    peak.add_argument("--picture", type=Path, metavar="FILE", help="draw both timelines to a .png or .svg file")
+    peak.add_argument("--memory-limit", metavar="SIZE", help="does it fit, and with what: 40GiB, 900MiB")
     parser.add_argument(
         "--log-level",
         choices=LEVELS,
@@ -63,24 +81,41 @@ def _dimension(text: str) -> tuple[str, int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Detects and prints."""
+    """Detects, profiles if that is wanted, and prints."""
     from autorecompute.reports.as_json import dumps
-    from autorecompute.reports.plans import print_details, print_summary
+    from autorecompute.reports.peak_json import peak_as_plain
+    from autorecompute.reports.picture import save_picture
     from autorecompute.reports.plans_json import overviews_as_plain
 
     level = args.log_level or _level_in_environment()
-    first, *others = overviews = _look(args, level)
-    for problem in first.problems():
+    overviews, view = _look(args, level)
+    for problem in overviews[0].problems():
         print(f"autorecompute: {problem}", file=sys.stderr)
+    if view is not None and args.picture is not None:
+        save_picture(view.timelines(), args.picture)
     if args.json:
-        print(dumps(overviews_as_plain(overviews)))
-        return 0
+        peak = {"peak": peak_as_plain(view)} if view is not None else {}
+        print(dumps({**overviews_as_plain(overviews), **peak}))
+    else:
+        _print(args, level, overviews, view)
+    return 0
+
+
+def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:
+    from autorecompute.reports.forecasts import print_effects, print_forecasts
+    from autorecompute.reports.peak import print_peak
+    from autorecompute.reports.plans import print_details, print_summary
+
     if level != "warning":
-        print_summary(first)
+        print_summary(overviews[0])
     if args.details or level in {"devinfo", "verbose"}:
         for rank, overview in enumerate(overviews):
-            print_details(overview, rank=rank if others else None)
-    return 0
+            print_details(overview, rank=rank if len(overviews) > 1 else None)
+    if view is not None and args.peak:
+        print_peak(view, is_detailed=args.details)
+        print_effects(view)
+    if view is not None and view.limit_bytes is not None:
+        print_forecasts(view)
 
 
 def _level_in_environment() -> str | None:
@@ -88,12 +123,13 @@ def _level_in_environment() -> str | None:
     return "warning" if word in {"error", "fatal"} else word if word in LEVELS else None
 
 
-def _look(args: argparse.Namespace, level: str | None) -> list[Overview]:
-    """What there is on each rank, the first one first."""
+def _look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], PeakView | None]:
+    """What there is on each rank, the first one first, and what its peak is made of, if that is wanted."""
     from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.reports.overview import Overview, choose_dims
     from autorecompute.trials import Job
 
+    limit_bytes = parse_bytes(args.memory_limit) if args.memory_limit is not None else None
     job = Job(
         script=args.script,
         arguments=tuple(args.rest),
@@ -103,37 +139,46 @@ def _look(args: argparse.Namespace, level: str | None) -> list[Overview]:
     )
     if job.takes_batch and args.batch is None:
         raise UsageError("The script's arguments take a batch and none is given. Add --batch N.")
+    if args.launcher and _profiles(args):
+        raise UsageError("One process is profiled at a time: leave out --launcher, or --peak and --memory-limit.")
     if args.log_level is not None:
         os.environ[LEVEL_VARIABLE] = args.log_level.upper()
     backend = emission_of(ORTMODULE)
-    follows = level not in {None, "warning"} and not args.debug_script
-    detections = _detect(job, args, backend.MEMORY_VARIABLES, follows=follows)
-    request = backend.requested_by(os.environ, ort_version=detections[0].versions["onnxruntime"])
-    return [
-        Overview(
-            detection=detection,
-            request=request,
-            probe_config=backend.probe_config_of(request.level),
-            dims=choose_dims(detection, args.batch, args.dim),
-            command=_tune_command(args, job),
-        )
-        for detection in detections
-    ]
+    with _bench(job, args, backend.MEMORY_VARIABLES, follows=level not in {None, "warning"}) as bench:
+        detections = bench.detect_ranks()
+        request = backend.requested_by(os.environ, ort_version=detections[0].versions["onnxruntime"])
+        overviews = [
+            Overview(
+                detection=detection,
+                request=request,
+                probe_config=backend.probe_config_of(request.level),
+                dims=choose_dims(detection, args.batch, args.dim),
+                command=_tune_command(args, job),
+            )
+            for detection in detections
+        ]
+        view = _survey(args, bench, overviews[0], limit_bytes) if _profiles(args) else None
+    return overviews, view
 
 
-def _detect(job: Job, args: argparse.Namespace, cleared: tuple[str, ...], *, follows: bool) -> tuple[Detection, ...]:
+def _profiles(args: argparse.Namespace) -> bool:
+    return bool(args.peak or args.picture or args.memory_limit is not None)
+
+
+@contextlib.contextmanager
+def _bench(job: Job, args: argparse.Namespace, cleared: tuple[str, ...], *, follows: bool) -> Iterator[Bench]:
     from autorecompute.trials import Bench, Follower
 
     logs = Path(tempfile.mkdtemp(prefix="autorecompute-plans-"))
-    batch = min(args.batch, DETECTION_BATCH) if args.batch is not None and job.takes_batch else None
     print(f"running {job.script} up to its first training step", file=sys.stderr)
     keeps_log = False
     # A crash must not keep its last words back: what is to be seen is passed on while it is written.
-    follower = Follower(logs, sys.stderr.buffer) if follows else contextlib.nullcontext()
+    has_follower = follows and not args.debug_script
+    follower = Follower(logs, sys.stderr.buffer) if has_follower else contextlib.nullcontext()
     try:
         # Followed inside the bench: what a launcher has to say of being ended is of no interest.
-        with Bench(job, batch, logs, cleared, debugs=args.debug_script) as bench, follower:
-            detections = bench.detect_ranks()
+        with Bench(job, _small_batch(job, args), logs, cleared, debugs=args.debug_script) as bench, follower:
+            yield bench
     except ScriptError:
         # Its message names the log.
         keeps_log = True
@@ -141,11 +186,50 @@ def _detect(job: Job, args: argparse.Namespace, cleared: tuple[str, ...], *, fol
     finally:
         if not keeps_log:
             shutil.rmtree(logs, ignore_errors=True)
-    return detections
+
+
+def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
+    """The batch that the script is run at; ``None`` for its own."""
+    from autorecompute.tuning.survey import PROFILED_BATCH
+
+    if _profiles(args):
+        return PROFILED_BATCH
+    return min(args.batch, DETECTION_BATCH) if args.batch is not None and job.takes_batch else None
+
+
+def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_bytes: int | None) -> PeakView:
+    from rich.console import Console
+    from rich.progress import track
+
+    from autorecompute.memory import PeakView
+    from autorecompute.tuning.survey import survey, telling_configs
+
+    space = overview.detection.space
+    config = _choose(args, overview, space)
+    configs = telling_configs(space, [config])
+    print(f"profiling a step of each of {len(configs)} configs", file=sys.stderr)
+    progress = track(configs, "profiling", console=Console(stderr=True), transient=True)
+    found = survey(bench, progress, space)
+    return PeakView(
+        survey=found,
+        config=config if config in found.profiles else Config(),
+        dims={**found.dims, **overview.dims},
+        limit_bytes=limit_bytes,
+        command=overview.command,
+    )
+
+
+def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Config:
+    from autorecompute.plans.choice import choose_config
+
+    if args.beside is not None:
+        return choose_config(args.beside, space, [line.plan for line in overview.lines()])
+    return space.canonical(overview.request.as_config(overview.plans)) if overview.request.is_on else space.all_on
 
 
 def _tune_command(args: argparse.Namespace, job: Job) -> str:
     flags = [f"--target-batch={args.batch}"] if args.batch is not None else []
+    flags += [f"--memory-limit={args.memory_limit}"] if args.memory_limit is not None else []
     flags += [f"--batch-flag={args.batch_flag}"] if args.batch_flag is not None else []
     flags += [f"--launcher={args.launcher}"] if args.launcher else []
     flags += ["--wrap"] if args.wrap else []

@@ -4,12 +4,14 @@ from autorecompute.memory.chains import Chain, find_chain
 from autorecompute.memory.step import Operation, Phase, StepProfile, Tensor
 from autorecompute.memory.survey import Effect, Forecast, Survey
 from autorecompute.memory.timeline import Timeline, trace
+from autorecompute.memory.view import PeakView
 
 __all__ = [
     "Chain",
     "Effect",
     "Forecast",
     "Operation",
+    "PeakView",
     "Phase",
     "StepProfile",
     "Survey",

@@ -6,6 +6,7 @@ import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autorecompute.memory.arena import taken_bytes
 from autorecompute.memory.step import Phase, StepProfile
 from autorecompute.memory.timeline import Timeline, trace
 from autorecompute.plans import Config, Plan, Space
@@ -13,10 +14,6 @@ from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-ALLOCATOR_SHARE = 0.08
-"""What allocators hold beyond the live tensors, as a share of these: chunks they cannot fill. Chosen on ``bert_mlm``;
-``make bench-forecast`` holds it against every study."""
 
 LIKELY_ERROR = 0.03
 """Forecasts were off by less than this share in half of all configs that ``make bench-forecast`` measured."""
@@ -45,11 +42,9 @@ class Forecast:
     stash_bytes: int
     recompute_share: float
 
-    def fits(self, limit_bytes: int) -> bool | None:
-        """Whether the peak holds the limit; ``None`` where it is too near to tell."""
-        if self.peak_bytes * (1 + WORST_ERROR) <= limit_bytes:
-            return True
-        return False if self.peak_bytes * (1 - WORST_ERROR) > limit_bytes else None
+    def is_near(self, limit_bytes: int) -> bool:
+        """Whether the peak is as near to the limit as forecasts have been wrong: which side it is on is not sure."""
+        return abs(self.peak_bytes - limit_bytes) < WORST_ERROR * self.peak_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +89,14 @@ class Survey:
         """What a profiled config should need at these dimensions.
 
         What the process holds besides, and does not grow, is what was measured without recompute at the profiled
-        dimensions less the tensors that were alive there.
+        dimensions less what the allocator took for its tensors there.
         """
-        resting = self.measured_bytes - _held(self.timeline(Config()).peak_bytes)
+        resting = self.measured_bytes - taken_bytes(self.timeline(Config()))
         timeline = self.timeline(config, dims)
         kernels = sum(self.profiles[Config()].seconds_in(phase) for phase in Phase)
         return Forecast(
             config=config,
-            peak_bytes=resting + _held(timeline.peak_bytes),
+            peak_bytes=resting + taken_bytes(timeline),
             live_bytes=timeline.peak_bytes,
             stash_bytes=timeline.stash_bytes,
             recompute_share=self.profiles[config].seconds_in(Phase.RECOMPUTE) / kernels if kernels else 0.0,
@@ -142,10 +137,6 @@ class Survey:
     def _forecast_without(self, plan: Plan, dims: Mapping[str, int]) -> Forecast | None:
         left_out = self.space.all_on.without_plan(plan)
         return self.forecast(left_out, dims) if left_out in self.profiles else None
-
-
-def _held(live_bytes: int) -> int:
-    return round(live_bytes * (1 + ALLOCATOR_SHARE))
 
 
 def _stash_of(profile: StepProfile) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from autorecompute.plans.config import Level
+from autorecompute.plans.config import Config, Level
 from autorecompute.plans.plan import ALL_OCCURRENCES, Row
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ class Request:
             return {row: count for row, count in self.counts.items() if row in offered}
         last = {row.subgraph: row for row in offered if row.option <= self.level}
         return dict.fromkeys(last.values(), ALL_OCCURRENCES)
+
+    def as_config(self, plans: Sequence[Plan]) -> Config:
+        """What takes effect, as a config; ORT recomputes all occurrences of a row whatever its count."""
+        return Config(level=self.level) if self.level is not Level.CHOSEN else Config(frozenset(self.resolve(plans)))
 
     def unknown(self, plans: Sequence[Plan]) -> list[Row]:
         """Rows that ORT ignores without a word, as the graph has no such plan."""

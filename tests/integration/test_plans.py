@@ -207,3 +207,63 @@ def test_details_come_from_every_rank_and_the_summary_from_the_first(look):
     assert "orttraining.rank-1 " not in brief.stderr
     (other,) = brief.answer["other_ranks"]
     assert (other["rank"], other["insights"]) == (1, brief.answer["insights"])
+
+
+@pytest.fixture(scope="session")
+def explained(look, place):
+    """A small BERT's peak at a batch that was never run, under a limit that nothing breaks; drawn, too."""
+    picture = place.path / "peak.svg"
+    options = ("--batch", str(BATCH), "--memory-limit", "100GiB", "--picture", str(picture), "--json")
+    return look(BERT, *options, arguments=(*SMALL_BERT, "--batch", "{batch}"))
+
+
+def test_the_peak_is_explained_from_one_small_step(explained, place):
+    """Both timelines are told at the batch that was asked for, from a step at a small one, and drawn."""
+    assert explained.code == 0, explained.stderr
+    peak = explained.answer["peak"]
+    assert (peak["dims"]["batch"], peak["profiled_dims"]["batch"], peak["is_predicted"]) == (BATCH, 7, True)
+    none, everything = peak["timelines"].values()
+    assert none["recomputed_operations"] == 0 < everything["recomputed_operations"]
+    assert everything["stash_bytes"] < none["stash_bytes"]
+    assert all(forecast["holds_limit"] for forecast in peak["forecasts"])
+    assert (place.path / "peak.svg").stat().st_size
+
+
+def test_the_stash_of_a_plan_is_what_it_states(explained):
+    """What a plan takes off the stash of a profiled step is the saving it states, where nothing is kept instead."""
+    stated = {plan["config"]: plan["saving_bytes"] for plan in explained.answer["plans"]}
+    for effect in explained.answer["peak"]["effects"]:
+        if effect["config"] in {"Gelu+:1:-1", "FusedMatMul+Add+:1:-1"}:
+            assert effect["stash_saving_bytes"] == pytest.approx(stated[effect["config"]], rel=0.02)
+
+
+def test_what_is_large_grows_with_the_batch(explained):
+    """The activations and their gradients, among the largest tensors at a peak, have the batch in their shapes."""
+    timelines = explained.answer["peak"]["timelines"].values()
+    tensors = [tensor for timeline in timelines for tensor in timeline["largest_at_peak"]]
+    assert len(tensors) == 20
+    assert all("batch" in " ".join(tensor["shape"]) for tensor in tensors)
+
+
+def test_the_peak_is_told_in_a_terminal(look):
+    """The timeline, the largest tensors with their plans, the effect of each plan and the answer to a limit."""
+    options = ("--batch", str(BATCH), "--peak", "--memory-limit", "100MiB", "--with", "1")
+    told = look(BERT, *options, arguments=(*SMALL_BERT, "--batch", "{batch}"))
+    assert told.code == 0, told.stderr
+    for words in ("predicted from a profiled one at batch 7", "largest at the peak of none", "Dropout+", "too large"):
+        assert words in told.stdout
+    assert told.stdout.count(f"--target-batch={BATCH} --memory-limit=100MiB") == 3
+
+
+def test_a_peak_is_that_of_one_process(look):
+    """Several ranks are refused before anything is started."""
+    refused = look("distributed.py", "--peak", "--launcher", "torchrun --nproc-per-node 2")
+    assert refused.code == 2
+    assert "--launcher" in refused.complaint
+
+
+def test_a_config_that_is_not_there_cannot_be_shown(look):
+    """A number without a plan ends in a sentence."""
+    refused = look(BERT, "--peak", "--with", "99", arguments=SMALL_BERT)
+    assert refused.code == 2
+    assert "There is no plan 99" in refused.complaint

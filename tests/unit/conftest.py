@@ -8,10 +8,12 @@ import pytest
 
 from autorecompute.backends import ORTMODULE
 from autorecompute.measurement import Detection, Device, Measurement, Outcome, Trial
+from autorecompute.memory import Operation, Phase, StepProfile, Tensor
 from autorecompute.plans import Config, Option, Plan, Row, Space
 from autorecompute.result import Best, Figures, Result, SearchEnd, Verdict
 from autorecompute.units import GIB, MIB
 
+PHASES = {"f": Phase.FORWARD, "l": Phase.LOSS, "b": Phase.BACKWARD, "r": Phase.RECOMPUTE}
 ROWS = ("Gelu+", "FusedMatMul+Add+", "Softmax+", "LayerNormalization+", "Dropout+")
 BATCH = 32
 
@@ -44,6 +46,22 @@ def build_trial(config=None, *, number=0, reference_seconds=None, description=No
         reason=reason,
         measurement=build_measurement(**measured),
         reference_seconds=reference_seconds,
+    )
+
+
+def build_step(phases, *tensors, seconds=1.0, batch=2):
+    """A profiled step: a letter for the phase of each operation, and tensors as ``(name, first, last, *shape)``."""
+    return StepProfile(
+        operations=tuple(
+            Operation(name=f"/model/layer.{place}/{letter}", operator="Gelu", phase=PHASES[letter], seconds=seconds)
+            for place, letter in enumerate(phases)
+        ),
+        tensors=tuple(
+            Tensor(name=name, first=first, last=last, shape=tuple(shape), element_bytes=1)
+            for name, first, last, *shape in tensors
+        ),
+        backward=phases.index("l"),
+        dims={"batch": batch},
     )
 
 
@@ -118,6 +136,12 @@ def make_trial():
 def make_detection():
     """Builds a detection."""
     return build_detection
+
+
+@pytest.fixture(scope="session")
+def make_step():
+    """Builds a profiled step."""
+    return build_step
 
 
 @pytest.fixture(scope="session")

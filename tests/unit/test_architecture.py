@@ -24,7 +24,7 @@ FLOW = {
     "errors": set(),
     "files": set(),
     "plans": {"errors"},
-    "memory": {"errors", "plans.*"},
+    "memory": {"errors", "units", "plans.*"},
     "units": BASE,
     "measurement": BASE,
     "result": BASE,

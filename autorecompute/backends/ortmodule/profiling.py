@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,7 +168,7 @@ class _Lives:
         self._results = {value.name for value in graph.output}
         self._owner: dict[str, str] = {}
         self._made: dict[str, tuple[int, tuple[str, ...], int]] = {}
-        self._read: Counter[str] = Counter()
+        self._read: dict[str, int] = {}
 
     def run(self, position: int, node: Any, run: Run) -> None:
         """One node, at its position in the step."""
@@ -190,8 +189,10 @@ class _Lives:
         """All that lived, where the step ends at this position."""
         for name in self._results:
             self._read[self._owned(name)] = position
+        # ORT frees a value when its last reader is done: one that nobody reads, such as the mask of a Dropout that is
+        # recomputed, stays until the step is over.
         return [
-            Tensor(name=name, shape=shape, element_bytes=size, first=first, last=max(first, self._read[name]))
+            Tensor(name=name, shape=shape, element_bytes=size, first=first, last=self._read.get(name, position))
             for name, (first, shape, size) in self._made.items()
             if name not in self._outside
         ]

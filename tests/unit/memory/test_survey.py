@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autorecompute.memory import Survey
-from autorecompute.memory.survey import ALLOCATOR_SHARE, WORST_ERROR
+from autorecompute.memory import Survey, trace
+from autorecompute.memory.arena import taken_bytes
+from autorecompute.memory.survey import WORST_ERROR
 from autorecompute.plans import Config, Plan, Space
 from autorecompute.units import MIB
 
@@ -27,7 +28,7 @@ def survey(make_step, plan):
         "fflr" + "bbb", ("x", 0, 6, "batch", HUGE), ("y", 1, 1, "batch", "8"), ("again", 3, 5, "batch", str(MIB // 2))
     )
     profiles = {Config(): none, Config.of([plan]): alone}
-    measured = RESTING + round(4 * MIB * (1 + ALLOCATOR_SHARE))
+    measured = RESTING + taken_bytes(trace(none))
     return Survey(space=Space(plans=(plan,)), measured_bytes=measured, profiles=profiles)
 
 
@@ -40,7 +41,7 @@ def test_only_tensors_grow_with_the_batch(survey):
     """At a hundred times the batch the resting memory stays, and the tensors are a hundred times as large."""
     forecast = survey.forecast(Config(), {"batch": 200})
     assert forecast.live_bytes == 400 * MIB
-    assert forecast.peak_bytes == pytest.approx(RESTING + 400 * MIB * (1 + ALLOCATOR_SHARE), abs=2)
+    assert forecast.peak_bytes == RESTING + taken_bytes(survey.timeline(Config(), {"batch": 200}))
 
 
 def test_a_plan_saves_at_the_stash_and_costs_time(survey, plan):
@@ -53,11 +54,12 @@ def test_a_plan_saves_at_the_stash_and_costs_time(survey, plan):
     assert effect.alone.recompute_share == pytest.approx(1 / 6)
 
 
-def test_a_limit_is_held_broken_or_too_near_to_tell(survey):
-    """Only a forecast that is farther from the limit than forecasts err says yes or no."""
+def test_a_limit_is_near_where_forecasts_err_that_much(survey):
+    """Only a forecast that is farther from the limit than forecasts err is sure of its side."""
     forecast = survey.forecast(Config(), {"batch": 200})
-    far = round(forecast.peak_bytes * (1 + 2 * WORST_ERROR)), round(forecast.peak_bytes * (1 - 2 * WORST_ERROR))
-    assert [forecast.fits(limit) for limit in (*far, forecast.peak_bytes)] == [True, False, None]
+    factors = (1 - 2 * WORST_ERROR, 1 - WORST_ERROR / 2, 1, 1 + WORST_ERROR / 2, 1 + 2 * WORST_ERROR)
+    near = [forecast.is_near(round(forecast.peak_bytes * factor)) for factor in factors]
+    assert near == [False, True, True, True, False]
 
 
 def test_the_largest_batch_is_the_last_that_holds_the_limit(survey):

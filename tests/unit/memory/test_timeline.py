@@ -60,7 +60,11 @@ def test_a_chain_is_what_has_to_be_recomputed_before_the_peak(make_step):
     """Three of four recomputed operations run before any backward: their tensors are most of the peak."""
     tensors = [(f"r{place}", place, last, "batch", "10") for place, last in ((3, 9), (4, 8), (5, 6), (7, 8))]
     chain = find_chain(trace(make_step("fflrrrbrbb", ("x", 0, 3, "6"), *tensors)))
-    assert [operation.name for operation in chain.operations] == ["layer.3/r", "layer.4/r", "layer.5/r"]
+    assert [operation.name for operation in chain.operations] == [
+        "/model/layer.3/r",
+        "/model/layer.4/r",
+        "/model/layer.5/r",
+    ]
     assert (chain.recomputed, chain.waiting_bytes, chain.peak_bytes) == (4, 60, 60)
     assert chain.share_of_work == pytest.approx(0.75)
 

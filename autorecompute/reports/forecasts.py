@@ -1,0 +1,99 @@
+"""What plans and configs should do at dimensions that were never run, as tables; every figure here is predicted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from autorecompute.memory.survey import LIKELY_ERROR, WORST_ERROR
+from autorecompute.reports.screen import make_console
+from autorecompute.reports.words import shorten
+from autorecompute.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from autorecompute.memory import Forecast, PeakView
+
+NAME_WIDTH = 60
+MOST_ROWS = 12
+WORDS = frozenset({"plan", "config", "answer"})
+
+
+def print_effects(view: PeakView, console: Console | None = None) -> None:
+    """Prints what each plan does to the stash, to the peak and to the time, alone and left out of all others."""
+    console = console or make_console()
+    none, effects = view.none, view.effects()
+    if not effects:
+        return
+    table = _make_table("plan", "alone: off the stash", "off the peak", "recompute", "peak of all others")
+    for effect in effects:
+        table.add_row(
+            Text(shorten(effect.plan.name, NAME_WIDTH)),
+            format_bytes(none.stash_bytes - effect.alone.stash_bytes),
+            format_bytes(none.live_bytes - effect.alone.live_bytes),
+            _format_share(effect.alone),
+            "-" if effect.left_out is None else format_bytes(effect.left_out.live_bytes),
+        )
+    console.print(Text("\nWhat each plan does, predicted; recompute: time of what runs once more, of a step's kernels"))
+    console.print(table)
+    _print_command(console, "measure which of them pay", view.command)
+
+
+def print_forecasts(view: PeakView, console: Console | None = None) -> None:
+    """Prints which configs should hold the limit, those that recompute least first, and up to which batch."""
+    assert view.limit_bytes is not None, "without a limit everything fits"
+    console = console or make_console()
+    limit, found = view.limit_bytes, view.forecasts()
+    holding = [forecast for forecast in found if forecast.peak_bytes <= limit]
+    shown = [view.none, *(holding[:MOST_ROWS] or sorted(found, key=_peak)[:1])]
+    table = _make_table("config", "peak", "recompute", "answer", "fits up to batch")
+    for forecast in dict.fromkeys(shown):
+        batch = view.largest_batch(forecast.config)
+        table.add_row(
+            Text(shorten(view.describe(forecast.config), NAME_WIDTH)),
+            format_bytes(forecast.peak_bytes),
+            _format_share(forecast),
+            _answer(forecast, limit),
+            "-" if batch is None else str(batch),
+        )
+    at = ", ".join(f"{name} {value}" for name, value in view.dims.items())
+    console.print(Text(f"\nDoes it fit {format_bytes(limit)} at {at}? Predicted, nothing was measured there:"), end=" ")
+    console.print(Text(f"{LIKELY_ERROR:.0%} off as a rule, {WORST_ERROR:.0%} at worst"))
+    console.print(Text(f"{len(holding)} of {len(found)} configs should, those that recompute least first"))
+    console.print(table)
+    _print_command(console, _advise(holding), view.command)
+
+
+def _answer(forecast: Forecast, limit_bytes: int) -> str:
+    if forecast.peak_bytes <= limit_bytes:
+        return "should fit" if forecast.is_near(limit_bytes) else "fits"
+    return "may not fit" if forecast.is_near(limit_bytes) else "too large"
+
+
+def _advise(holding: list[Forecast]) -> str:
+    if any(forecast.config.is_none for forecast in holding):
+        return "it should fit as it is; to be sure"
+    return "measure which holds it at the highest throughput" if holding else "no config should fit; to be sure"
+
+
+def _print_command(console: Console, purpose: str, command: str) -> None:
+    # A line to paste must not be broken or cut, however narrow the terminal is.
+    console.print(Text(f"\n{purpose}:\n  {command}"), soft_wrap=True)
+
+
+def _make_table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in WORDS else "right")
+    return table
+
+
+def _peak(forecast: Forecast) -> int:
+    return forecast.peak_bytes
+
+
+def _format_share(forecast: Forecast) -> str:
+    return f"+{forecast.recompute_share:.0%}"

@@ -1,0 +1,59 @@
+"""Timelines as a picture: what is alive during each operation, by what it was made in, with the peak marked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorecompute.errors import SetupError, UsageError
+from autorecompute.memory import Phase
+from autorecompute.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from autorecompute.memory import Timeline
+
+COLORS = {Phase.FORWARD: "#4477aa", Phase.LOSS: "#ccbb44", Phase.BACKWARD: "#228833", Phase.RECOMPUTE: "#ee6677"}
+"""Told apart by readers with any colour vision (Paul Tol's bright scheme)."""
+
+WIDTH_INCHES, HEIGHT_INCHES = 7.0, 4.5
+
+
+def save_picture(timelines: Mapping[str, Timeline], file: Path) -> None:
+    """Draws the timelines side by side on one scale.
+
+    Args:
+        timelines: What to draw, by name.
+        file: Where to; its suffix tells the format.
+
+    Raises:
+        SetupError: matplotlib is not installed.
+        UsageError: the file cannot be written, or its suffix is no format of a picture.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise SetupError('A picture needs matplotlib. Install it: pip install "autorecompute[report]".') from error
+    figure = Figure(figsize=(WIDTH_INCHES * len(timelines), HEIGHT_INCHES), layout="constrained")
+    axes = figure.subplots(1, len(timelines), sharey=True, squeeze=False)[0]
+    for axis, (name, timeline) in zip(axes, timelines.items(), strict=True):
+        live = {phase: held for phase, held in timeline.live_by_phase().items() if any(held)}
+        mebibytes = [[size / MIB for size in held] for held in live.values()]
+        axis.stackplot(range(len(timeline.live_bytes)), mebibytes, labels=list(live), colors=[COLORS[p] for p in live])
+        axis.axvline(timeline.profile.backward, color="0.4", linestyle=":", linewidth=1)
+        axis.annotate(
+            f"{format_bytes(timeline.peak_bytes)}, {timeline.profile.operations[timeline.peak].operator}",
+            (timeline.peak, timeline.peak_bytes / MIB),
+            xytext=(0, 6),
+            textcoords="offset points",
+            ha="center",
+        )
+        axis.set(title=name, xlabel="operation of the step (dotted: backward begins)")
+        axis.margins(x=0, y=0.12)
+        axis.legend(loc="upper right", title="made in")
+    axes[0].set_ylabel("alive, MiB")
+    try:
+        figure.savefig(file)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"The picture cannot be written to {file}: {error}. Give a .png or .svg file.") from error

@@ -1,0 +1,95 @@
+"""How far the peaks that ``plans`` predicts are off: each study profiled at a small batch, measured at a large one.
+
+Run it with ``make bench-forecast``; arguments name studies and leave out the rest. It takes some minutes a study.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.memory.survey import LIKELY_ERROR, WORST_ERROR
+from autorecompute.plans import Config
+from autorecompute.plans.dimensions import BATCH
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.bench import Effort
+from autorecompute.tuning.survey import PROFILED_BATCH, survey, telling_configs
+from autorecompute.units import MIB
+
+STUDIES = Path(__file__).parents[1] / "studies"
+TARGETS = {
+    "bert_mlm": 64,
+    "gpt2_clm": 64,
+    "deberta_mlm": 48,
+    "bloom_clm": 64,
+    "vit_images": 128,
+    "resnet_images": 128,
+}
+"""Batches at which the activations outweigh all else that the process holds."""
+
+CHANCE_CONFIGS, TELLING_CONFIGS = 8, 10
+EFFORT = Effort(warmup=1, steps=1)
+
+
+def choose_configs(space):
+    """None and the presets, some plans alone and all but each, and sets drawn by chance; the same in every run."""
+    chance = random.Random(0)
+    telling = telling_configs(space)
+    presets, rest = telling[: len(set(space.presets().values()))], telling[len(set(space.presets().values())) :]
+    drawn = [
+        Config.of(chance.sample(space.plans, chance.randint(2, max(2, len(space.plans) - 2))))
+        for _ in range(CHANCE_CONFIGS if len(space.plans) > CHANCE_CONFIGS else 0)
+        if len({plan.rows[0].subgraph for plan in space.plans}) == len(space.plans)
+    ]
+    return list(dict.fromkeys([*presets, *chance.sample(rest, min(TELLING_CONFIGS, len(rest))), *drawn]))
+
+
+def predict(job, logs, batch):
+    """The forecast of each config at the batch, by its name, from steps at a small one."""
+    with Bench(job, PROFILED_BATCH, logs, emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
+        space = bench.detect().space
+        found = survey(bench, choose_configs(space), space)
+    return space, {config: found.forecast(config, {**found.dims, BATCH: batch}) for config in found.profiles}
+
+
+def measure(job, logs, batch, configs):
+    """The peak of each config at the batch, where it could be measured."""
+    with Bench(job, batch, logs, emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
+        peaks = {config: bench.measure(config, EFFORT).peak_bytes for config in configs}
+        return bench.detect().resting_bytes, {config: peak for config, peak in peaks.items() if peak}
+
+
+def report(study, batch):
+    """Prints one study's line, and gives back its errors as shares of the measured peaks."""
+    job = Job(script=STUDIES / study / "train.py", arguments=("--device", "cpu"))
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        space, forecasts = predict(job, Path(first), batch)
+        resting, peaks = measure(job, Path(second), batch, forecasts)
+    errors = {config: forecasts[config].peak_bytes / peak - 1 for config, peak in peaks.items()}
+    worst = max(errors, key=lambda config: abs(errors[config]))
+    median = statistics.median(map(abs, errors.values()))
+    least, most, rest = (size // MIB for size in (min(peaks.values()), max(peaks.values()), resting))
+    print(
+        f"{study:14} batch {PROFILED_BATCH} -> {batch:3}  {len(errors):2} configs of {least:4} to {most:4} MiB, "
+        f"{rest} at rest  median {median:5.1%}  worst {errors[worst]:+6.1%} ({space.describe(worst)})",
+        flush=True,
+    )
+    return list(errors.values())
+
+
+def main(names):
+    """All studies, or those that are named."""
+    errors = [error for name in names or TARGETS for error in report(name, TARGETS[name])]
+    sizes = [abs(error) for error in errors]
+    print(
+        f"all: {len(errors)} configs, median {statistics.median(sizes):.1%} (goal {LIKELY_ERROR:.0%}), "
+        f"worst {max(sizes):.1%} (goal {WORST_ERROR:.0%}), too low {sum(error < 0 for error in errors)} times"
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,169 @@
+"""What the memory of a step is made of, as text, as JSON and as a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from autorecompute.errors import UsageError
+from autorecompute.memory import PeakView, Survey
+from autorecompute.plans import Config, Plan, Space
+from autorecompute.reports.as_json import dumps
+from autorecompute.reports.forecasts import print_effects, print_forecasts
+from autorecompute.reports.peak import explain_chain, print_peak
+from autorecompute.reports.peak_json import peak_as_plain
+from autorecompute.reports.picture import save_picture
+from autorecompute.units import MIB
+
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference.md"
+MIB_A_SAMPLE = ("batch", str(MIB))
+
+GELU, NORM = (
+    Plan.parse(f"{name}+:1:-1", frequency=3, saving_bytes=1, saving_symbolic="batch") for name in ("Gelu", "Norm")
+)
+SPACE = Space(plans=(GELU, NORM))
+
+
+@pytest.fixture(scope="module")
+def survey(make_step):
+    """Three layers keep a MiB a sample each; both plans together have all three recomputed before any backward."""
+    whole = [("x", 0, 6, *MIB_A_SAMPLE), ("y", 1, 5, *MIB_A_SAMPLE), ("z", 2, 4, *MIB_A_SAMPLE)]
+    again = [("x_recompute", 4, 9, *MIB_A_SAMPLE), ("y_recompute", 5, 8, *MIB_A_SAMPLE)]
+    last = ("z_recompute", 6, 7, *MIB_A_SAMPLE)
+    brief = [(name, place, place, *MIB_A_SAMPLE) for place, name in enumerate("xyz")]
+    profiles = {
+        Config(): make_step("ffflbbb", *whole),
+        SPACE.all_on: make_step("ffflrrrbbb", *brief, *again, last),
+        Config.of([GELU]): make_step("ffflrbbb", *whole[:2], brief[2], ("z_recompute", 4, 5, *MIB_A_SAMPLE)),
+        Config.of([NORM]): make_step("ffflbrb", brief[0], *whole[1:], ("x_recompute", 5, 6, *MIB_A_SAMPLE)),
+    }
+    return Survey(space=SPACE, measured_bytes=500 * MIB, profiles=profiles)
+
+
+@pytest.fixture
+def view(survey):
+    """All plans beside none, at a batch of 32."""
+    return PeakView(survey=survey, config=SPACE.all_on, dims={"batch": 32}, command="autorecompute tune train.py")
+
+
+@pytest.fixture
+def console():
+    """A wide console that remembers what was printed."""
+    return Console(file=io.StringIO(), width=200, highlight=False)
+
+
+def printed(console):
+    """What the console was given."""
+    return console.file.getvalue()
+
+
+def test_the_timelines_are_drawn_on_one_scale(view, console):
+    """Each config has a bar for each operation, of the same height for the same bytes, over the phase it is in."""
+    print_peak(view, is_detailed=False, console=console)
+    drawn = [line for line in printed(console).splitlines() if re.fullmatch(r"  [ ▁▂▃▄▅▆▇█]+", line)]
+    assert drawn == ["  ▃▅███▅▃", "  ▃▃▃ ▃▅██▅▃"]
+    assert "fffLrrrbbb" in printed(console)
+
+
+def test_figures_stand_side_by_side_and_say_where_they_come_from(view, console):
+    """The step is named as predicted, and what is alive at both peaks is told by what it was made in."""
+    print_peak(view, is_detailed=False, console=console)
+    text = printed(console)
+    assert "at batch 32, predicted from a profiled one at batch 2" in text
+    assert re.search(r"made in forward +96 MiB +0 MiB", text)
+    assert re.search(r"made in recompute +0 MiB +96 MiB", text)
+    assert re.search(r"stash, after forward +96 MiB +0 MiB", text)
+
+
+def test_the_largest_tensors_come_with_their_plans(view, console):
+    """A tensor at the peak is told with its size, its shape, its node and the plan that would save it."""
+    print_peak(view, is_detailed=True, console=console)
+    rows = [line.split() for line in printed(console).splitlines() if "[batch x" in line]
+    assert ["32", "MiB", "[batch", "x", str(MIB) + "]", "Gelu", "forward", "/model/layer.2/f", "Gelu+"] in rows
+    assert ["32", "MiB", "[batch", "x", str(MIB) + "]", "Gelu", "recompute", "/model/layer.4/r", "Norm+"] in rows
+
+
+def test_why_all_on_saves_nothing_is_answered(view):
+    """The chain, what waits in it, and the plan to leave out are named."""
+    head, chain, waiting, advice = explain_chain(view)
+    assert "off the stash 96 MiB, off the peak 0 MiB" in head
+    assert "3 of 3 recomputed operators run before the peak" in chain
+    assert "layer.4, layer.5 and layer.6" in chain
+    assert "96 MiB" in waiting
+    assert "all but Gelu+" in advice or "Norm+" in advice
+
+
+def test_a_config_that_saves_what_it_states_needs_no_word(view):
+    """Where the peak falls with the stash there is nothing to explain."""
+    assert explain_chain(dataclasses.replace(view, config=Config.of([GELU]))) == []
+    assert explain_chain(dataclasses.replace(view, config=Config())) == []
+
+
+def test_each_plan_is_told_by_what_it_does(view, console):
+    """Off the stash, off the peak, the time of what runs once more, and the peak of all others without it."""
+    print_effects(view, console)
+    (row,) = [line.split() for line in printed(console).splitlines() if line.startswith("Gelu+")]
+    assert row == ["Gelu+", "32", "MiB", "0", "MiB", "+14%", "64", "MiB"]
+    assert printed(console).rstrip().endswith("autorecompute tune train.py")
+
+
+@pytest.mark.parametrize(
+    ("limit", "answer"), [(1000, "fits"), (605, "should fit"), (580, "may not fit"), (450, "too large")]
+)
+def test_a_limit_is_answered_for_each_config(view, console, limit, answer):
+    """None comes first, with how sure the answer is, and with the batch up to which it should fit."""
+    print_forecasts(dataclasses.replace(view, limit_bytes=limit * MIB), console)
+    (none,) = [line for line in printed(console).splitlines() if line.startswith("none ")]
+    assert f" {answer} " in none
+    assert (int(none.split()[-1]) >= 32) == (limit >= 605)
+    assert "Predicted" in printed(console)
+
+
+def test_json_has_every_figure(view):
+    """The object holds timelines, effects and forecasts, and can be read back."""
+    plain = json.loads(dumps(peak_as_plain(dataclasses.replace(view, limit_bytes=700 * MIB))))
+    assert [len(line["operations"]) for line in plain["timelines"].values()] == [7, 10]
+    timeline = plain["timelines"]["all plans"]
+    assert timeline["peak_bytes"] == max(operation["live_bytes"] for operation in timeline["operations"])
+    assert (timeline["recomputed_before_peak"], timeline["recomputed_operations"]) == (3, 3)
+    assert {forecast["config"] for forecast in plain["forecasts"]} == {"none", "all plans", "Gelu+", "Norm+"}
+    assert all(forecast["largest_batch"] >= 32 for forecast in plain["forecasts"])
+
+
+def test_every_field_is_in_the_reference(view):
+    """Whoever reads the JSON finds each of its words described."""
+    text = REFERENCE.read_text()
+
+    def fields(value):
+        if isinstance(value, dict):
+            return {field for name, inner in value.items() for field in {name} | fields(inner)}
+        return {field for inner in value for field in fields(inner)} if isinstance(value, list) else set()
+
+    plain = peak_as_plain(view)
+    names = fields({**plain, "timelines": list(plain["timelines"].values())})
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+def test_a_picture_shows_both_timelines(view, tmp_path):
+    """The file is a picture with both configs' names and what their bytes were made in."""
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "peak.svg"
+    save_picture(view.timelines(), file)
+    comments = re.findall(r"<!-- (.*?) -->", file.read_text())
+    assert ET.parse(file).getroot().tag.endswith("svg")  # noqa: S314  (we wrote it)
+    assert {"none", "all plans", "recompute"} <= set(comments)
+
+
+@pytest.mark.parametrize("name", ["peak.unheard", "missing/peak.png"])
+def test_a_picture_that_cannot_be_drawn_is_one_sentence(view, tmp_path, name):
+    """An unknown kind of file, or a folder that is not there, is told with what to give."""
+    pytest.importorskip("matplotlib")
+    with pytest.raises(UsageError, match=r"cannot be written.*\.png or \.svg"):
+        save_picture(view.timelines(), tmp_path / name)
