@@ -61,6 +61,7 @@ class Measurement:
         trace: Last lines of the script's own traceback, where it raised.
         peak_bytes: Largest memory held during the measured steps: the process's resident high-water mark on a CPU, the
             allocator's reserved peak on CUDA.
+        held_bytes: What was held between two steps, in the measure of ``peak_bytes``, when the measured ones began.
         allocated_bytes: CUDA only: the allocator's peak of live tensors.
         device_bytes: CUDA only: memory in use on the whole card after the timed steps, as the driver counts it.
         step_seconds: Wall time of each timed step, from one optimizer step's end to the next one's.
@@ -78,6 +79,7 @@ class Measurement:
     message: str = ""
     trace: tuple[str, ...] = ()
     peak_bytes: int | None = None
+    held_bytes: int | None = None
     allocated_bytes: int | None = None
     device_bytes: int | None = None
     step_seconds: tuple[float, ...] = ()

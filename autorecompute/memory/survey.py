@@ -68,12 +68,14 @@ class Survey:
 
     Attributes:
         space: The plans of the graph.
-        measured_bytes: Peak of the process in a step without recompute, as the meter saw it at those dimensions.
+        peak_bytes: Peak of the process in a step without recompute, as the meter saw it at those dimensions.
+        held_bytes: What it held before that step.
         profiles: The profiled step of each config; one without recompute is among them.
     """
 
     space: Space
-    measured_bytes: int
+    peak_bytes: int
+    held_bytes: int
     profiles: dict[Config, StepProfile]
 
     @property
@@ -88,15 +90,18 @@ class Survey:
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
         """What a profiled config should need at these dimensions.
 
-        What the process holds besides, and does not grow, is what was measured without recompute at the profiled
-        dimensions less what the allocator took for its tensors there.
+        Two parts were measured without recompute at the profiled dimensions: what the process held between two steps,
+        less what the allocator keeps of its tensors, stays as it is; what a step took for a moment, in workspaces and
+        in PyTorch, grows as the stash does. The third, what the allocator keeps, is simulated.
         """
-        resting = self.measured_bytes - taken_bytes(self.timeline(Config()))
+        small, none = self.timeline(Config()), self.timeline(Config(), dims)
+        fixed = self.held_bytes - taken_bytes(small)
+        growth = none.stash_bytes / small.stash_bytes if small.stash_bytes else 1.0
         timeline = self.timeline(config, dims)
         kernels = sum(self.profiles[Config()].seconds_in(phase) for phase in Phase)
         return Forecast(
             config=config,
-            peak_bytes=resting + taken_bytes(timeline),
+            peak_bytes=fixed + round(growth * (self.peak_bytes - self.held_bytes)) + taken_bytes(timeline),
             live_bytes=timeline.peak_bytes,
             stash_bytes=timeline.stash_bytes,
             recompute_share=self.profiles[config].seconds_in(Phase.RECOMPUTE) / kernels if kernels else 0.0,

@@ -29,6 +29,7 @@ class Window:
         self._whole_life, self._extends_itself = whole_life, extends_itself
         self._warmed_up, self._lost = 0, 0
         self._warmup_seconds = 0.0
+        self._held_bytes: int | None = None
         self._step_seconds: list[float] = []
         self._samples: list[int] = []
         self._losses: list[float] = []
@@ -86,6 +87,7 @@ class Window:
             self._meter.release()
         if self.is_timing:
             self._meter.reset()
+            self._held_bytes = self._meter.held_bytes()
 
     def measurement(self, batch: int) -> Measurement:
         """What the complete window measured."""
@@ -97,6 +99,7 @@ class Window:
             outcome=Outcome.OK if is_finite else Outcome.DIVERGED,
             message="" if is_finite else f"the loss is {next(x for x in self._losses if not math.isfinite(x))}",
             peak_bytes=reading.peak_bytes,
+            held_bytes=self._held_bytes,
             allocated_bytes=reading.allocated_bytes,
             device_bytes=reading.device_bytes,
             step_seconds=tuple(self._step_seconds),

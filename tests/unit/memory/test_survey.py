@@ -10,7 +10,7 @@ from autorecompute.memory.survey import WORST_ERROR
 from autorecompute.plans import Config, Plan, Space
 from autorecompute.units import MIB
 
-RESTING = 400 * MIB
+RESTING, WORKSPACE = 400 * MIB, MIB // 4
 HUGE = str(MIB)
 
 
@@ -28,20 +28,21 @@ def survey(make_step, plan):
         "fflr" + "bbb", ("x", 0, 6, "batch", HUGE), ("y", 1, 1, "batch", "8"), ("again", 3, 5, "batch", str(MIB // 2))
     )
     profiles = {Config(): none, Config.of([plan]): alone}
-    measured = RESTING + taken_bytes(trace(none))
-    return Survey(space=Space(plans=(plan,)), measured_bytes=measured, profiles=profiles)
+    held = RESTING + taken_bytes(trace(none))
+    return Survey(space=Space(plans=(plan,)), peak_bytes=held + WORKSPACE, held_bytes=held, profiles=profiles)
 
 
 def test_a_forecast_at_the_profiled_dimensions_is_what_was_measured(survey):
     """Where nothing has to be foretold, the config without recompute has the peak that the meter saw."""
-    assert survey.forecast(Config(), survey.dims).peak_bytes == survey.measured_bytes
+    assert survey.forecast(Config(), survey.dims).peak_bytes == survey.peak_bytes
 
 
 def test_only_tensors_grow_with_the_batch(survey):
-    """At a hundred times the batch the resting memory stays, and the tensors are a hundred times as large."""
+    """At a hundred times the batch the resting memory stays; tensors and workspaces are a hundred times as large."""
     forecast = survey.forecast(Config(), {"batch": 200})
     assert forecast.live_bytes == 400 * MIB
-    assert forecast.peak_bytes == RESTING + taken_bytes(survey.timeline(Config(), {"batch": 200}))
+    taken = taken_bytes(survey.timeline(Config(), {"batch": 200}))
+    assert forecast.peak_bytes == RESTING + taken + 100 * WORKSPACE
 
 
 def test_a_plan_saves_at_the_stash_and_costs_time(survey, plan):

@@ -44,7 +44,7 @@ def survey(make_step):
         Config.of([GELU]): make_step("ffflrbbb", *whole[:2], brief[2], ("z_recompute", 4, 5, *MIB_A_SAMPLE)),
         Config.of([NORM]): make_step("ffflbrb", brief[0], *whole[1:], ("x_recompute", 5, 6, *MIB_A_SAMPLE)),
     }
-    return Survey(space=SPACE, measured_bytes=500 * MIB, profiles=profiles)
+    return Survey(space=SPACE, peak_bytes=500 * MIB, held_bytes=500 * MIB, profiles=profiles)
 
 
 @pytest.fixture

@@ -28,26 +28,30 @@ class Device:
 
     def __init__(self, clock):
         self.clock, self.pending_seconds = clock, 0.0
-        self.held_bytes = self.peak_bytes = 0
+        self.held = self.peak_bytes = 0
         self.releases = 0
 
     def hold(self, number_of_bytes):
         """Allocates, or frees, up to so many bytes."""
-        self.held_bytes = number_of_bytes
+        self.held = number_of_bytes
         self.peak_bytes = max(self.peak_bytes, number_of_bytes)
 
     def release(self):
         """Half of what is held turns out to be free."""
         self.releases += 1
-        self.held_bytes //= 2
+        self.held //= 2
 
     def reset(self):
         """Forgets the peak."""
-        self.peak_bytes = self.held_bytes
+        self.peak_bytes = self.held
 
     def read(self):
         """The peak."""
-        return Reading(peak_bytes=self.peak_bytes, allocated_bytes=self.held_bytes)
+        return Reading(peak_bytes=self.peak_bytes, allocated_bytes=self.held)
+
+    def held_bytes(self):
+        """What is held."""
+        return self.held
 
     def synchronize(self):
         """Lets the device finish."""
@@ -82,6 +86,17 @@ def run(window, clock, count, *, seconds=1.0, **step):
     for _ in range(count):
         clock.now += seconds
         window.end_step(**{"samples": 8, "loss": 1.0, **step})
+
+
+def test_what_is_held_between_steps_is_told(begin, clock, device):
+    """The memory that stays when the heap was trimmed, and the peak that the steps reach above it."""
+    measured = begin(warmup=1, steps=1)
+    device.hold(1000)
+    run(measured, clock, 1)
+    device.hold(900)
+    run(measured, clock, 1)
+    reading = measured.measurement(8)
+    assert (reading.held_bytes, reading.peak_bytes) == (500, 900)
 
 
 def test_only_timed_steps_count(begin, clock):
