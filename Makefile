@@ -78,7 +78,7 @@ $(ORT_VENVS)/%/.installed:
 		-e 's/^sympy==.*/sympy==1.13.1/' constraints.txt > $(ORT_VENVS)/$*/constraints.txt
 	$(ORT_VENVS)/$*/bin/python -m pip install --quiet --constraint $(ORT_VENVS)/$*/constraints.txt \
 		onnxruntime-training-cpu==$* torch numpy "onnx>=1.16,<1.17" setuptools "transformers>=4.48,<5" \
-		cattrs nvidia-ml-py optuna psutil rich sympy pytest
+		cattrs matplotlib nvidia-ml-py optuna psutil rich sympy pytest
 	PYTHONPATH=$(CURDIR) $(ORT_VENVS)/$*/bin/python -m autorecompute doctor --fix
 	touch $@
 

@@ -90,12 +90,8 @@ class StepProfile:
         return self.operations[tensor.first].phase
 
     def is_stashed(self, tensor: Tensor) -> bool:
-        """Whether the forward pass made the tensor, and the backward pass reads it."""
+        """Whether the forward pass made the tensor, and it is still held in the backward pass."""
         return tensor.first < self.backward <= tensor.last
-
-    def seconds_in(self, phase: Phase) -> float:
-        """Wall time of the kernels of one phase."""
-        return math.fsum(operation.seconds for operation in self.operations if operation.phase is phase)
 
 
 def _size(expression: str, dims: Mapping[str, int]) -> int:

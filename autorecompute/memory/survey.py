@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import functools
+import math
+import statistics
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,7 +66,7 @@ class Effect:
     left_out: Forecast | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Survey:
     """One profiled step of each of many configs, all at the same small dimensions.
 
@@ -94,17 +98,15 @@ class Survey:
         less what the allocator keeps of its tensors, stays as it is; what a step took for a moment, in workspaces and
         in PyTorch, grows as the stash does. The third, what the allocator keeps, is simulated.
         """
-        small, none = self.timeline(Config()), self.timeline(Config(), dims)
-        fixed = self.held_bytes - taken_bytes(small)
-        growth = none.stash_bytes / small.stash_bytes if small.stash_bytes else 1.0
+        stash_bytes = self.timeline(Config()).stash_bytes
+        growth = self.timeline(Config(), dims).stash_bytes / stash_bytes if stash_bytes else 1.0
         timeline = self.timeline(config, dims)
-        kernels = sum(self.profiles[Config()].seconds_in(phase) for phase in Phase)
         return Forecast(
             config=config,
-            peak_bytes=fixed + round(growth * (self.peak_bytes - self.held_bytes)) + taken_bytes(timeline),
+            peak_bytes=self._fixed_bytes + round(growth * (self.peak_bytes - self.held_bytes)) + taken_bytes(timeline),
             live_bytes=timeline.peak_bytes,
             stash_bytes=timeline.stash_bytes,
-            recompute_share=self.profiles[config].seconds_in(Phase.RECOMPUTE) / kernels if kernels else 0.0,
+            recompute_share=self._recompute_share(config),
         )
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
@@ -138,6 +140,24 @@ class Survey:
                 again = {tensor.name for tensor in profile.tensors if profile.phase_of(tensor) is Phase.RECOMPUTE}
                 found.update(dict.fromkeys(saved | again, plan))
         return found
+
+    @functools.cached_property
+    def _fixed_bytes(self) -> int:
+        return self.held_bytes - taken_bytes(self.timeline(Config()))
+
+    @functools.cached_property
+    def _seconds(self) -> dict[str, float]:
+        """Time of each operation: the median over all profiles that have it; any one may have been disturbed."""
+        found = defaultdict(list)
+        for profile in self.profiles.values():
+            for operation in profile.operations:
+                found[operation.name].append(operation.seconds)
+        return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+    def _recompute_share(self, config: Config) -> float:
+        again = (op for op in self.profiles[config].operations if op.phase is Phase.RECOMPUTE)
+        whole = math.fsum(self._seconds[operation.name] for operation in self.profiles[Config()].operations)
+        return math.fsum(self._seconds[operation.name] for operation in again) / whole if whole else 0.0
 
     def _forecast_without(self, plan: Plan, dims: Mapping[str, int]) -> Forecast | None:
         left_out = self.space.all_on.without_plan(plan)

@@ -15,6 +15,9 @@ SMALL_BERT = ("--layers", "1", "--hidden", "32", "--heads", "2", "--sequence", "
 # Plans are detected at no more than 8 samples where the script takes its batch as an argument.
 BATCH = 24
 
+NEAR = 0.1
+"""Share by which a plan may take less off the stash than it states: here and there an input has to be kept."""
+
 
 @pytest.fixture(scope="session")
 def place(make_workplace):
@@ -234,7 +237,7 @@ def test_the_stash_of_a_plan_is_what_it_states(explained):
     stated = {plan["config"]: plan["saving_bytes"] for plan in explained.answer["plans"]}
     for effect in explained.answer["peak"]["effects"]:
         if effect["config"] in {"Gelu+:1:-1", "FusedMatMul+Add+:1:-1"}:
-            assert effect["stash_saving_bytes"] == pytest.approx(stated[effect["config"]], rel=0.02)
+            assert effect["stash_saving_bytes"] == pytest.approx(stated[effect["config"]], rel=NEAR)
 
 
 def test_what_is_large_grows_with_the_batch(explained):
