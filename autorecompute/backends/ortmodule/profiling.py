@@ -98,13 +98,22 @@ def read_halves(events: Iterable[Mapping[str, Any]]) -> tuple[list[Run], list[Ru
         events: The profile's events, in any order.
     """
     ordered = sorted(events, key=lambda event: event["ts"])
-    runs = [event for event in ordered if event["name"] == _RUN][-_HALVES:]
+    runs = _outermost(event for event in ordered if event["name"] == _RUN)[-_HALVES:]
     assert len(runs) == _HALVES, "a step that was profiled has run forward and backward"
     kernels = [event for event in ordered if event["name"].endswith(_KERNEL)]
     forward, backward = (
         [_read_run(kernel) for kernel in kernels if run["ts"] <= kernel["ts"] <= run["ts"] + run["dur"]] for run in runs
     )
     return forward, backward
+
+
+def _outermost(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Runs that lie in no other: the branch of an ``If`` is a run within that of its graph."""
+    found: list[Mapping[str, Any]] = []
+    for run in runs:
+        if not found or run["ts"] >= found[-1]["ts"] + found[-1]["dur"]:
+            found.append(run)
+    return found
 
 
 def _read_run(event: Mapping[str, Any]) -> Run:
@@ -131,6 +140,8 @@ def make_profile(graph: Any, forward: Sequence[Run], backward: Sequence[Run], na
     """
     nodes = {node.name: node for node in graph.node}
     between = next(node for node in graph.node if node.op_type == YIELD)
+    # What runs in the branch of an ``If`` is no node of the graph: the ``If`` has its time and its outputs.
+    forward, backward = ([run for run in half if run.name in nodes] for half in (forward, backward))
     runs = [*forward, Run(between.name), *backward]
     dims = read_dims(graph, _see_inputs(runs, nodes), names)
     lives = _Lives(graph, ShapeBook(graph, names, dims))

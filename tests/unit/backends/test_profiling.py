@@ -37,6 +37,7 @@ SHAPES = {
 }
 TYPES = dict.fromkeys(("mask", "mask_recompute"), "bool")
 FORWARD, BACKWARD = NODES[:3], NODES[4:]
+TYPE_FIELDS = ("input_type_shape", "output_type_shape")
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +59,17 @@ def graph():
 
 
 def make_events(start, nodes):
-    """What ORT's profiler writes of one half: each kernel, and the run that holds them, in the order they ended."""
+    """What ORT's profiler writes of one half: each kernel, the branch of an ``If``, and the run that holds them all."""
     events = []
     for place, (_, name, read, made) in enumerate(nodes):
         types = [[{TYPES.get(value, "float"): SHAPES[value]} for value in values] for values in (read, made)]
-        arguments = {"input_type_shape": types[0], "output_type_shape": types[1]}
+        arguments = dict(zip(TYPE_FIELDS, types, strict=True))
         events.append({"name": f"{name}_fence_before", "ts": start + 10 * place, "dur": 0, "args": {}})
         events.append({"name": f"{name}_kernel_time", "ts": start + 10 * place, "dur": 7, "args": arguments})
-    return [*events, {"name": "SequentialExecutor::Execute", "ts": start - 1, "dur": 10 * len(nodes), "args": {}}]
+    whole = {"name": "SequentialExecutor::Execute", "ts": start - 1, "dur": 10 * len(nodes), "args": {}}
+    branch = {"name": "SequentialExecutor::Execute", "ts": start + 1, "dur": 2, "args": {}}
+    inner = {"name": "Identity_7_kernel_time", "ts": start + 2, "dur": 1, "args": dict.fromkeys(TYPE_FIELDS, [])}
+    return [*events, inner, branch, whole]
 
 
 @pytest.fixture(scope="module")
