@@ -13,6 +13,7 @@ from autorecompute.trials.bench import Effort
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from autorecompute.measurement import Measurement
     from autorecompute.memory import StepProfile
     from autorecompute.plans import Space
     from autorecompute.trials import Bench
@@ -42,10 +43,9 @@ def survey(bench: Bench, configs: Iterable[Config], space: Space) -> Survey:
     # The first window of a process has a further step of warm-up after the heap was trimmed.
     bench.measure(Config(), MEASURING)
     measured = bench.measure(Config(), MEASURING)
+    if measured.peak_bytes is None or measured.held_bytes is None:
+        raise _failure(bench, measured)
     profiles = dict(_profile(bench, configs))
-    if measured.peak_bytes is None or measured.held_bytes is None or Config() not in profiles:
-        reason = measured.message or "no step of it could be profiled"
-        raise ScriptError(f"The script does not train without recompute: {reason}. Its output: {bench.log}")
     return Survey(space=space, peak_bytes=measured.peak_bytes, held_bytes=measured.held_bytes, profiles=profiles)
 
 
@@ -54,3 +54,12 @@ def _profile(bench: Bench, configs: Iterable[Config]) -> Iterator[tuple[Config, 
         measurement = bench.measure(config, PROFILING)
         if measurement.profile is not None:
             yield config, measurement.profile
+        elif config.is_none:
+            raise _failure(bench, measurement)
+
+
+def _failure(bench: Bench, measurement: Measurement) -> ScriptError:
+    return ScriptError(
+        f"No step without recompute could be profiled: {measurement.message}. Outcome: {measurement.outcome}. "
+        f"Its output: {bench.log}"
+    )

@@ -68,7 +68,7 @@ def make_events(start, nodes):
         events.append({"name": f"{name}_kernel_time", "ts": start + 10 * place, "dur": 7, "args": arguments})
     whole = {"name": "SequentialExecutor::Execute", "ts": start - 1, "dur": 10 * len(nodes), "args": {}}
     branch = {"name": "SequentialExecutor::Execute", "ts": start + 1, "dur": 2, "args": {}}
-    inner = {"name": "Identity_7_kernel_time", "ts": start + 2, "dur": 1, "args": dict.fromkeys(TYPE_FIELDS, [])}
+    inner = {"name": "Identity_7_kernel_time", "ts": start + 2, "dur": 1, "args": dict.fromkeys(TYPE_FIELDS, ())}
     return [*events, inner, branch, whole]
 
 

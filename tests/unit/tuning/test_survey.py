@@ -1,0 +1,63 @@
+"""Which configs are profiled, and what comes of those that fail; the worker is the test's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autorecompute.errors import ScriptError
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.tuning.survey import survey, telling_configs
+from autorecompute.units import MIB
+
+
+class Worker:
+    """A bench on which some configs fail, and whose first measurement of a process is too high."""
+
+    log = Path("worker.log")
+
+    def __init__(self, make_measurement, profile, failing):
+        self.make, self.profile, self.failing = make_measurement, profile, failing
+        self.measured = []
+
+    def measure(self, config, effort):
+        """The bench: one window."""
+        self.measured.append((config, effort.profiles))
+        if config in self.failing:
+            return self.make(Outcome.OOM, message="out of memory")
+        held = (900 if len(self.measured) == 1 else 500) * MIB
+        return self.make(held_bytes=held, profile=self.profile if effort.profiles else None)
+
+
+@pytest.fixture
+def begin(make_measurement, make_step):
+    """Builds a worker."""
+    return lambda *failing: Worker(make_measurement, make_step("fl", ("x", 0, 1, "batch")), failing)
+
+
+def test_none_comes_first_and_nothing_twice(make_space):
+    """Without recompute, what was wanted, the presets, each plan alone and all but each."""
+    space = make_space()
+    wanted = Config.of(space.plans[:2])
+    configs = telling_configs(space, [wanted, space.all_on])
+    assert configs[:3] == [Config(), wanted, space.all_on]
+    assert len(set(configs)) == len(configs)
+    assert {Config.of([plan]) for plan in space.plans} < set(configs)
+    assert {space.all_on.without_plan(plan) for plan in space.plans} < set(configs)
+
+
+def test_a_config_that_fails_is_left_out(begin, make_space):
+    """The others are told all the same, with what a settled process held without recompute."""
+    space = make_space()
+    worker = begin(space.all_on)
+    found = survey(worker, [Config(), space.all_on, Config.of(space.plans[:1])], space)
+    assert set(found.profiles) == {Config(), Config.of(space.plans[:1])}
+    assert (found.held_bytes, found.peak_bytes) == (500 * MIB, 700 * MIB)
+
+
+def test_without_a_step_without_recompute_there_is_nothing_to_tell(begin, make_space):
+    """The sentence says how it ended and where the script's output is."""
+    with pytest.raises(ScriptError, match=r"out of memory\. Outcome: oom\. Its output: worker\.log"):
+        survey(begin(Config()), [Config()], make_space())
