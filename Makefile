@@ -4,6 +4,7 @@
 # make bench-noise  counts how often noise makes a race choose a wrong winner
 # make golden-plans  records the plans of the studies, which the tests compare with
 # make bench-hooks  measures what following a script costs each of its steps
+# make bench-forecast  holds the peaks that plans predicts against measured ones
 
 PYTHON ?= python3.11
 VENV ?= .venv
@@ -14,7 +15,7 @@ ORT_VERSIONS ?= 1.17.3 1.18.0 1.19.2
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
 MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
 
-.PHONY: install tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans bench bench-noise bench-hooks clean
+.PHONY: install tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans bench bench-noise bench-hooks bench-forecast clean
 
 install: $(VENV)/.installed
 
@@ -93,6 +94,9 @@ bench-noise: install
 
 bench-hooks: install
 	$(VENV)/bin/python tests/hooks_bench.py
+
+bench-forecast: install
+	$(VENV)/bin/python tests/forecast_bench.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
