@@ -23,7 +23,7 @@ LIKELY_ERROR = 0.02
 """Forecasts were off by less than this share in half of all configs that ``make bench-forecast`` measured."""
 
 WORST_ERROR = 0.08
-"""No forecast there was off by so much (the worst by 4.7 %): what is this share away from a limit is sure of its side."""
+"""No forecast there was off by so much (the worst by 4.7 %): one this far from a limit is sure of its side."""
 
 LARGEST_BATCH = 1 << 20
 
