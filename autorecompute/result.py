@@ -137,6 +137,23 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A config that held the limit in its trial, and cannot be the answer all the same.
+
+    Attributes:
+        config: What it recomputes.
+        outcome: What it would be called as a trial: its gradients are wrong, or its whole process needs too much.
+        reason: The same in a sentence that names it.
+        excess_bytes: What its whole process needed beyond its timed steps; ``None`` where that is not known.
+    """
+
+    config: Config
+    outcome: Outcome
+    reason: str
+    excess_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """The answer of a study.
 

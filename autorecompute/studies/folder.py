@@ -1,7 +1,8 @@
 """The folder of a study: the single owner of every file name in it.
 
 ``study.json`` (what it is about), ``study.db`` (its trials), ``trials/0007/`` (one trial each), ``workers/`` (output of
-the processes), ``race.json`` (the finalists' rounds), ``best/`` (what was emitted) and ``result.json`` (the answer).
+the processes), ``race.json`` (the finalists' rounds), ``rejected.json`` (who was not confirmed), ``best/`` (what was
+emitted) and ``result.json`` (the answer).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from autorecompute import __version__, codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.files import write_whole
 from autorecompute.measurement import Trial
-from autorecompute.result import Result
+from autorecompute.result import Rejection, Result
 from autorecompute.studies.problem import Problem
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ FORMAT = 1
 
 STUDIES = Path("studies")
 IN_PROGRESS = "in_progress.json"
+REJECTED = "rejected.json"
 LONGEST_NAME = 200
 """Bytes; a file name may have 255, and drafts of files need a few."""
 
@@ -160,6 +162,17 @@ class StudyFolder:
             return None
         with self._saying_what_is_wrong(IN_PROGRESS):
             return codec.from_plain(self._read(IN_PROGRESS), Trial)
+
+    def keep_rejections(self, rejections: Sequence[Rejection]) -> None:
+        """Writes down which configs were not confirmed."""
+        self.write(REJECTED, {"rejected": codec.to_plain(rejections)})
+
+    def rejections(self) -> list[Rejection]:
+        """The configs that were not confirmed, in the order they were found out."""
+        if not (self.path / REJECTED).is_file():
+            return []
+        with self._saying_what_is_wrong(REJECTED):
+            return codec.from_plain(self._read(REJECTED)["rejected"], list[Rejection])
 
     def require_trials(self, count: int) -> None:
         """Checks that the storage still holds all trials that were kept here.

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
@@ -21,6 +18,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.trials.oom import OomKills
 from autorecompute.trials.quiet import quieten
 from autorecompute.trials.ranks import merge
+from autorecompute.trials.sockets import SocketFolder
 from autorecompute.worker.protocol import (
     SETTINGS_VARIABLE,
     STACK_SIGNAL,
@@ -37,10 +35,9 @@ from autorecompute.worker.protocol import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
+    from pathlib import Path
 
 GRACE_SECONDS = 3.0
-SOCKET = "worker.sock"
-LONGEST_SOCKET_PATH = 107
 POLL_SECONDS = 0.5
 STACK_SECONDS = 1.0
 STDERR = 2
@@ -73,10 +70,9 @@ class WorkerProcess:
         *,
         in_foreground: bool = False,
     ) -> None:
-        self._folder = _make_socket_folder()
-        address = str(self._folder / SOCKET)
+        self._folder = SocketFolder()
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(address)
+        self._listener.bind(self._folder.address)
         self._listener.listen()
         self._ranks: dict[Connection, int] = {}
         self.answers: tuple[Message, ...] = ()
@@ -84,8 +80,8 @@ class WorkerProcess:
         self._world_size = 1
         self._oom_kills = OomKills()
         self._in_foreground = in_foreground
-        environment = quieten(environment, self._folder)
-        environment[SETTINGS_VARIABLE] = codec.encode(settings(address)).decode()
+        environment = quieten(environment, self._folder.path)
+        environment[SETTINGS_VARIABLE] = codec.encode(settings(self._folder.address)).decode()
         try:
             self._process = _start(command, environment, None if in_foreground else log)
         except OSError as error:
@@ -212,16 +208,7 @@ class WorkerProcess:
         for connection in self._ranks:
             connection.close()
         self._listener.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _make_socket_folder() -> Path:
-    # A socket's path holds 107 characters at most: a study's folder can be deeper than that, and so can TMPDIR.
-    folder = Path(tempfile.mkdtemp(prefix="autorecompute-"))
-    if len(os.fsencode(folder / SOCKET)) <= LONGEST_SOCKET_PATH:
-        return folder
-    folder.rmdir()
-    return Path(tempfile.mkdtemp(prefix="autorecompute-", dir="/tmp"))
+        self._folder.remove()
 
 
 def _start(command: list[str], environment: dict[str, str], log: Path | None) -> subprocess.Popen[bytes]:

@@ -11,7 +11,7 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.worth import explain_worthless
-from autorecompute.result import Best, Figures, Ranking, Result, Verdict
+from autorecompute.result import Best, Figures, Ranking, Rejection, Result, Verdict
 from autorecompute.studies.folder import write_atomically
 from autorecompute.tuning.race import FINALISTS, Raced, race
 from autorecompute.tuning.rival import MARGIN, measure_rival
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Detection
     from autorecompute.studies import Problem
+    from autorecompute.tuning.rejections import Rejections
     from autorecompute.tuning.settings import Workplace
 
 CONFIRMATIONS = 5
@@ -38,16 +39,15 @@ class Judgement:
 
     Args:
         place: What it works with.
+        rejections: Who cannot be the answer; those that are found out here are added.
     """
 
-    def __init__(self, place: Workplace) -> None:
+    def __init__(self, place: Workplace, rejections: Rejections) -> None:
         self._job, self._bench, self._folder = place.job, place.bench, place.folder
         self._settings, self._progress = place.settings, place.progress
-        self._unconfirmed: list[str] = []
+        self._rejections = rejections
         self._ranked: tuple[Config, Ranking] | None = None
         self._raced: dict[str, float] = {}
-        self.excess_bytes = 0
-        """What a whole process needed beyond its timed steps, at least, where no finalist was confirmed."""
 
     def decide(
         self, trials: Sequence[Trial], detection: Detection, problem: Problem, *, deadline_seconds: float = math.inf
@@ -62,7 +62,8 @@ class Judgement:
         """
         by_hash = {trial.config.hash: trial for trial in trials}
         baseline = by_hash.get(Config().hash)
-        best = self._confirm(self._rank(trials, baseline, detection, deadline_seconds), detection, problem)
+        remaining = self._rejections.remaining(trials)
+        best = self._confirm(self._rank(remaining, baseline, detection, deadline_seconds), detection, problem)
         rival = self._measure_rival(best, baseline, detection, problem)
         return Result(
             study=self._folder.name,
@@ -78,7 +79,7 @@ class Judgement:
             rival=_figures_of(rival),
             raced=self._raced,
             warnings=tuple(dict.fromkeys(text for trial in trials for text in trial.measurement.warnings)),
-            unconfirmed=tuple(self._unconfirmed),
+            unconfirmed=self._rejections.sentences,
             trials=len(trials),
             device=detection.device,
             versions=detection.versions,
@@ -130,8 +131,8 @@ class Judgement:
             if failure is None:
                 best = _best(standing, description, environment, measurement, problem)
                 return replace(best, gradients=gradients, ranking=self._ranking_of(config))
-            self._note_excess(standing, measurement)
             self._progress.note(f"not confirmed: {description}: {failure}")
+            self._reject_for_memory(standing, measurement, f"{description}: {failure}")
         return None
 
     def _ranking_of(self, config: Config) -> Ranking | None:
@@ -139,23 +140,30 @@ class Judgement:
         winner, ranking = self._ranked or (None, None)
         return ranking if config == winner else None
 
-    def _note_excess(self, standing: Standing, measurement: Measurement) -> None:
-        if measurement.outcome is Outcome.OK and measurement.peak_bytes is not None:
-            excess = measurement.peak_bytes - standing.peak_bytes
-            self.excess_bytes = min(self.excess_bytes or excess, excess)
+    def _reject_for_memory(self, standing: Standing, measurement: Measurement, reason: str) -> None:
+        peak_bytes = measurement.peak_bytes
+        outcome = Outcome.OVER_LIMIT if measurement.outcome is Outcome.OK else measurement.outcome
+        # Whatever else ended the process may not end the next one.
+        if outcome.is_about_memory:
+            excess_bytes = None if peak_bytes is None else peak_bytes - standing.peak_bytes
+            config = standing.trial.config
+            self._rejections.add(Rejection(config=config, outcome=outcome, reason=reason, excess_bytes=excess_bytes))
 
     def _check_gradients(self, config: Config, detection: Detection) -> GradientCheck | None:
         if config.is_none:
             return None
-        check = self._compare(config)
-        if not check.agrees:
+        check, description = self._compare(config), detection.space.describe(config)
+        if not check.steps:
+            # What kept the worker from comparing may not keep the next one.
+            self._progress.note(f"not confirmed: {description}: its gradients were not compared, {check.message}")
+        elif not check.agrees:
             wrong = [
                 plan.name for plan in detection.space.plans_of(config) if not self._compare(Config.of([plan])).agrees
             ]
             culprits = f", by {' and '.join(wrong)}" if wrong else ", by its plans together"
-            name = detection.space.describe(config)
-            self._unconfirmed.append(f"{name} has wrong gradients{culprits}: {check.message}")
-            self._progress.note(f"{Outcome.WRONG_GRADIENT}: {self._unconfirmed[-1]}")
+            reason = f"{description} has wrong gradients{culprits}: {check.message.rstrip('.')}"
+            self._progress.note(f"{Outcome.WRONG_GRADIENT}: {reason}")
+            self._rejections.add(Rejection(config=config, outcome=Outcome.WRONG_GRADIENT, reason=reason))
         return check
 
     def _compare(self, config: Config) -> GradientCheck:

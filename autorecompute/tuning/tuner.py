@@ -21,6 +21,7 @@ from autorecompute.tuning.judgement import Judgement, explain_no_fit
 from autorecompute.tuning.limit import choose_limit
 from autorecompute.tuning.losses import settled, surviving_loss
 from autorecompute.tuning.reference import Reference
+from autorecompute.tuning.rejections import Rejections
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
@@ -110,18 +111,20 @@ class Tuner:
                 f"{format_bytes(problem.limit_bytes)}: no recompute can help. Raise --memory-limit, or train a "
                 "smaller model."
             )
-        limit_bytes = problem.limit_bytes
+        limit_bytes, rejections = problem.limit_bytes, Rejections(self._folder)
+        for rejection in rejections.describe():
+            self._progress.note(rejection)
         for _ in range(SEARCHES):
             search_end = self._search(store, detection, problem, limit_bytes)
             trials = [hold(trial, limit_bytes) for trial in store.trials]
-            judgement = Judgement(self._place)
+            judgement = Judgement(self._place, rejections)
             result = judgement.decide(trials, detection, problem, deadline_seconds=self._race_deadline(store))
-            if result.best is not None or not judgement.excess_bytes:
+            if result.best is not None or not rejections.excess_bytes:
                 break
             # Whole processes need more than the steps that were measured: search again with that much less.
-            limit_bytes = problem.limit_bytes - judgement.excess_bytes
+            limit_bytes = problem.limit_bytes - rejections.excess_bytes
             self._progress.note(
-                f"whole processes need {format_bytes(judgement.excess_bytes)} more: searching below that"
+                f"whole processes need {format_bytes(rejections.excess_bytes)} more: searching below that"
             )
         result = replace(result, search_end=search_end, wall_seconds=store.seconds)
         self._folder.finish(result)

@@ -307,3 +307,14 @@ def test_a_killed_tuner_leaves_no_worker(make_job, is_gone, tmp_path, sockets):
     assert killed.returncode == -signal.SIGKILL
     assert is_gone()
     assert "the tuner is gone" in (tmp_path / "log").read_text()
+
+
+def test_the_next_worker_clears_what_a_killed_tuner_left(start, make_job, tmp_path, sockets):
+    """The folder of a tuner's worker that nobody could remove goes when the next worker starts."""
+    command = json.dumps(make_job("detect forever").worker_command(None))
+    environment = {**os.environ, "TMPDIR": str(sockets)}
+    subprocess.run([sys.executable, "-c", CONTROLLER, command, str(tmp_path / "log")], env=environment, check=False)
+    (left,) = sockets.iterdir()
+    start("detect sleep:600")
+    assert not left.exists()
+    assert len(list(sockets.iterdir())) == 1

@@ -1,0 +1,110 @@
+"""Folders of sockets, and what becomes of them when their owners are killed for real."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from autorecompute.trials.sockets import OWNER, SocketFolder
+
+OWN = """
+import subprocess, sys, time
+from autorecompute.trials.sockets import SocketFolder
+
+folder = SocketFolder()
+(folder.path / "mlruns").mkdir()
+(folder.path / "mlruns" / "run").touch()
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=subprocess.DEVNULL)
+print(folder.path, child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path_factory, monkeypatch):
+    """A temporary directory of its own; its path is short, as those of sockets must be."""
+    tmp_path_factory.getbasetemp()  # which must not come to lie in it
+    with tempfile.TemporaryDirectory(prefix="ar-", dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def own():
+    """Starts a process that owns a folder, and has a child that outlives it."""
+    started, children = [], []
+
+    def own():
+        process = subprocess.Popen([sys.executable, "-c", OWN], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        path, child = process.stdout.readline().split()
+        children.append(int(child))
+        return process, Path(path)
+
+    yield own
+    for process in started:
+        process.kill()
+        process.communicate()
+    for child in children:
+        os.kill(child, 9)
+
+
+def test_a_folder_goes_with_its_worker():
+    """What is removed is gone with all that was written there."""
+    folder = SocketFolder()
+    (folder.path / "plans.json").touch()
+    folder.remove()
+    assert not folder.path.exists()
+
+
+def test_the_folder_of_a_killed_owner_is_removed_and_that_of_a_living_one_stays(own):
+    """Of two owners one is killed: the next folder that is made clears the one and leaves the other."""
+    (killed, left), (living, kept) = own(), own()
+    killed.kill()
+    killed.wait()
+    own_folder = SocketFolder()
+    assert living.poll() is None
+    assert not left.exists()
+    assert (kept / "mlruns" / "run").exists()
+    own_folder.remove()
+
+
+def test_ones_own_folders_stay():
+    """A process with several workers does not remove one for another."""
+    folders = [SocketFolder() for _ in range(3)]
+    assert all(folder.path.exists() for folder in folders)
+    for folder in folders:
+        folder.remove()
+
+
+@pytest.mark.parametrize("name", ["autorecompute-plans-x", "autorecompute-0-cpu.lock", "elsewhere"])
+def test_what_has_no_owner_is_left_alone(root, name):
+    """A folder without a lock, however old, and a folder of another name are nobody's to remove."""
+    stranger = root / name
+    stranger.mkdir()
+    if not name.startswith("autorecompute-"):
+        (stranger / OWNER).touch()
+    os.utime(stranger, (0, 0))
+    SocketFolder().remove()
+    assert stranger.exists()
+
+
+def test_a_link_is_not_followed(root, tmp_path):
+    """A link that looks like a folder of ours leads to nothing that is removed."""
+    elsewhere = tmp_path / "precious"
+    elsewhere.mkdir()
+    (elsewhere / OWNER).touch()
+    (root / "autorecompute-link").symlink_to(elsewhere)
+    (root / "autorecompute-inner").mkdir()
+    (root / "autorecompute-inner" / OWNER).symlink_to(elsewhere / OWNER)
+    SocketFolder().remove()
+    assert (elsewhere / OWNER).exists()
+    assert (root / "autorecompute-inner").exists()
+    shutil.rmtree(root / "autorecompute-inner")
