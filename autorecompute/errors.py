@@ -20,6 +20,10 @@ class UsageError(AutorecomputeError):
     exit_code = 2
 
 
+class WrongBatchError(UsageError):
+    """The model received another batch than it was to receive."""
+
+
 class SetupError(AutorecomputeError):
     """The machine or the installation lacks something."""
 

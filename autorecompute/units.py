@@ -7,7 +7,7 @@ import re
 
 from autorecompute.errors import UsageError
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 SECONDS_PER_MINUTE = 60
 
 _BYTES_PER_UNIT = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -48,12 +48,17 @@ def _parse(text: str, units: dict[str, int] | dict[str, float], *, default_unit:
 
 
 def format_bytes(number_of_bytes: float | None) -> str:
-    """``1.25 GiB``, or ``735 MiB`` below one GiB; a dash where nothing was measured."""
+    """``1.25 GiB``, ``735 MiB``, ``12 KiB``: in the unit that suits; a dash where nothing was measured."""
     if number_of_bytes is None:
         return "-"
-    if abs(number_of_bytes) >= GIB:
+    size = abs(number_of_bytes)
+    if size >= TIB:
+        return f"{number_of_bytes / TIB:.2f} TiB"
+    if size >= GIB:
         return f"{number_of_bytes / GIB:.2f} GiB"
-    return f"{number_of_bytes / MIB:.0f} MiB"
+    if size >= MIB or not size:
+        return f"{number_of_bytes / MIB:.0f} MiB"
+    return f"{number_of_bytes / KIB:.0f} KiB"
 
 
 def format_seconds(seconds: float | None) -> str:

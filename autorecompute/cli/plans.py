@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.cli.tune import add_script_arguments, positive
-from autorecompute.errors import ScriptError, UsageError
+from autorecompute.errors import ScriptError, UsageError, WrongBatchError
 from autorecompute.plans import Config
 from autorecompute.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from autorecompute.memory import PeakView
     from autorecompute.plans import Space
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 DETECTION_BATCH = 8
 """Plans do not depend on the batch: a script that takes one is given no more than this to find them."""
+
+STEPS_A_CONFIG = 2
+"""One to warm up, one to profile."""
 
 LEVELS = ("verbose", "devinfo", "info", "warning")
 LEVEL_VARIABLE = "ORTMODULE_LOG_LEVEL"
@@ -60,8 +63,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--with",
         dest="beside",
         metavar="CONFIG",
-        help="what to hold against no recompute: all, level1, level2, numbers of plans like 1,4, or a file of plans "
-        "(default: what the environment switches on, else all)",
+        help="the same, with this config held against no recompute: all, none, level1, level2, numbers of plans like "
+        "1,4, or a file of plans (default: what the environment switches on, else all)",
     )
     peak.add_argument("--picture", type=Path, metavar="FILE", help="draw both timelines to a .png or .svg file")
     peak.add_argument("--memory-limit", metavar="SIZE", help="does it fit, and with what: 40GiB, 900MiB")
@@ -111,7 +114,7 @@ def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Over
     if args.details or level in {"devinfo", "verbose"}:
         for rank, overview in enumerate(overviews):
             print_details(overview, rank=rank if len(overviews) > 1 else None)
-    if view is not None and args.peak:
+    if view is not None and _shows_peak(args):
         print_peak(view, is_detailed=args.details)
         print_effects(view)
     if view is not None and view.limit_bytes is not None:
@@ -125,8 +128,7 @@ def _level_in_environment() -> str | None:
 
 def _look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], PeakView | None]:
     """What there is on each rank, the first one first, and what its peak is made of, if that is wanted."""
-    from autorecompute.backends import ORTMODULE, emission_of
-    from autorecompute.reports.overview import Overview, choose_dims
+    from autorecompute.reports.picture import require_picture_file
     from autorecompute.trials import Job
 
     limit_bytes = parse_bytes(args.memory_limit) if args.memory_limit is not None else None
@@ -139,12 +141,30 @@ def _look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], 
     )
     if job.takes_batch and args.batch is None:
         raise UsageError("The script's arguments take a batch and none is given. Add --batch N.")
+    if args.picture is not None:
+        require_picture_file(args.picture)
     if args.launcher and _profiles(args):
         raise UsageError("One process is profiled at a time: leave out --launcher, or --peak and --memory-limit.")
     if args.log_level is not None:
         os.environ[LEVEL_VARIABLE] = args.log_level.upper()
+    follows = level not in {None, "warning"} and not args.debug_script
+    try:
+        return _look_at(_small_batch(job, args), job, args, limit_bytes, follows=follows)
+    except WrongBatchError:
+        if job.takes_batch:
+            raise
+        # Nobody asked for the small batch: a script without a DataLoader is profiled at its own.
+        return _look_at(None, job, args, limit_bytes, follows=follows)
+
+
+def _look_at(
+    batch: int | None, job: Job, args: argparse.Namespace, limit_bytes: int | None, *, follows: bool
+) -> tuple[list[Overview], PeakView | None]:
+    from autorecompute.backends import ORTMODULE, emission_of
+    from autorecompute.reports.overview import Overview, choose_dims
+
     backend = emission_of(ORTMODULE)
-    with _bench(job, args, backend.MEMORY_VARIABLES, follows=level not in {None, "warning"}) as bench:
+    with _bench(batch, job, backend.MEMORY_VARIABLES, follows=follows, debugs=args.debug_script) as bench:
         detections = bench.detect_ranks()
         request = backend.requested_by(os.environ, ort_version=detections[0].versions["onnxruntime"])
         overviews = [
@@ -162,22 +182,25 @@ def _look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], 
 
 
 def _profiles(args: argparse.Namespace) -> bool:
-    return bool(args.peak or args.picture or args.memory_limit is not None)
+    return bool(_shows_peak(args) or args.picture or args.memory_limit is not None)
+
+
+def _shows_peak(args: argparse.Namespace) -> bool:
+    return bool(args.peak or args.beside is not None)
 
 
 @contextlib.contextmanager
-def _bench(job: Job, args: argparse.Namespace, cleared: tuple[str, ...], *, follows: bool) -> Iterator[Bench]:
+def _bench(batch: int | None, job: Job, cleared: tuple[str, ...], *, follows: bool, debugs: bool) -> Iterator[Bench]:
     from autorecompute.trials import Bench, Follower
 
     logs = Path(tempfile.mkdtemp(prefix="autorecompute-plans-"))
     print(f"running {job.script} up to its first training step", file=sys.stderr)
     keeps_log = False
     # A crash must not keep its last words back: what is to be seen is passed on while it is written.
-    has_follower = follows and not args.debug_script
-    follower = Follower(logs, sys.stderr.buffer) if has_follower else contextlib.nullcontext()
+    follower = Follower(logs, sys.stderr.buffer) if follows else contextlib.nullcontext()
     try:
         # Followed inside the bench: what a launcher has to say of being ended is of no interest.
-        with Bench(job, _small_batch(job, args), logs, cleared, debugs=args.debug_script) as bench, follower:
+        with Bench(job, batch, logs, cleared, debugs=debugs) as bench, follower:
             yield bench
     except ScriptError:
         # Its message names the log.
@@ -209,7 +232,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     configs = telling_configs(space, [config])
     print(f"profiling a step of each of {len(configs)} configs", file=sys.stderr)
     progress = track(configs, "profiling", console=Console(stderr=True), transient=True)
-    found = survey(bench, progress, space)
+    found = survey(bench, _noticing_restarts(progress, bench), space)
     return PeakView(
         survey=found,
         config=config if config in found.profiles else Config(),
@@ -217,6 +240,17 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
         limit_bytes=limit_bytes,
         command=overview.command,
     )
+
+
+def _noticing_restarts(configs: Iterable[Config], bench: Bench) -> Iterator[Config]:
+    is_told = False
+    for config in configs:
+        yield config
+        if bench.starts > 1 and not is_told:
+            is_told = True
+            print(
+                f"the script ended and is started again: let it take {STEPS_A_CONFIG} steps a config", file=sys.stderr
+            )
 
 
 def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Config:

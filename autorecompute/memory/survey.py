@@ -25,6 +25,14 @@ LIKELY_ERROR = 0.02
 WORST_ERROR = 0.08
 """No forecast there was off by so much (the worst by 4.7 %): one this far from a limit is sure of its side."""
 
+CHECKED_GROWTH = 20.0
+"""Forecasts were held against measurements at up to so many times the profiled stash; farther out they may err twice as
+much."""
+
+LARGEST_PASSING_SHARE = 0.1
+"""What a step takes for a moment, beyond what the allocator keeps, was never more than this share of that. What little
+of it a small step shows is mostly noise."""
+
 LARGEST_BATCH = 1 << 20
 
 
@@ -37,6 +45,7 @@ class Forecast:
         peak_bytes: Memory of the process at its highest during a step.
         live_bytes: Tensors of the training graph that are alive then.
         stash_bytes: What the forward pass leaves for the backward pass.
+        error_share: By which share of it the peak may be off at worst.
         recompute_share: Time of the kernels that run once more, as a share of all kernels of a step without recompute.
     """
 
@@ -44,11 +53,12 @@ class Forecast:
     peak_bytes: int
     live_bytes: int
     stash_bytes: int
+    error_share: float
     recompute_share: float
 
     def is_near(self, limit_bytes: int) -> bool:
         """Whether the peak is as near to the limit as forecasts have been wrong: which side it is on is not sure."""
-        return abs(self.peak_bytes - limit_bytes) < WORST_ERROR * self.peak_bytes
+        return abs(self.peak_bytes - limit_bytes) < self.error_share * self.peak_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +111,14 @@ class Survey:
         stash_bytes = self.timeline(Config()).stash_bytes
         growth = self.timeline(Config(), dims).stash_bytes / stash_bytes if stash_bytes else 1.0
         timeline = self.timeline(config, dims)
+        taken = taken_bytes(timeline)
+        passing = min(growth * (self.peak_bytes - self.held_bytes), LARGEST_PASSING_SHARE * taken)
         return Forecast(
             config=config,
-            peak_bytes=self._fixed_bytes + round(growth * (self.peak_bytes - self.held_bytes)) + taken_bytes(timeline),
+            peak_bytes=self._fixed_bytes + taken + round(passing),
             live_bytes=timeline.peak_bytes,
             stash_bytes=timeline.stash_bytes,
+            error_share=WORST_ERROR if growth <= CHECKED_GROWTH else 2 * WORST_ERROR,
             recompute_share=self._recompute_share(config),
         )
 

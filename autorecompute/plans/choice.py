@@ -54,8 +54,10 @@ def _read(file: Path) -> Config:
     try:
         rows = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"'{file}' names no config: {error}. Give all, none, level1, level2, numbers of plans like 1,4, or a file."
+            f"'{file}' names no config, and cannot be read as a file of plans: {reason}. Give all, none, level1, "
+            "level2, numbers of plans like 1,4, or a JSON file."
         ) from error
     if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
         raise UsageError(f"{file} is no JSON array of strings like 'Gelu+:1:-1'.")

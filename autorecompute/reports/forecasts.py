@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute.memory.survey import LIKELY_ERROR, WORST_ERROR
+from autorecompute.memory.survey import LIKELY_ERROR
+from autorecompute.plans import Config
 from autorecompute.reports.screen import make_console
 from autorecompute.reports.words import shorten
 from autorecompute.units import format_bytes
@@ -39,6 +40,9 @@ def print_effects(view: PeakView, console: Console | None = None) -> None:
         )
     console.print(Text("\nWhat each plan does, predicted; recompute: time of what runs once more, of a step's kernels"))
     console.print(table)
+    console.print(
+        Text("off the stash can be less than stated: masks of a recomputed Dropout stay, inputs have to be kept")
+    )
     _print_command(console, "measure which of them pay", view.command)
 
 
@@ -48,7 +52,8 @@ def print_forecasts(view: PeakView, console: Console | None = None) -> None:
     console = console or make_console()
     limit, found = view.limit_bytes, view.forecasts()
     holding = [forecast for forecast in found if forecast.peak_bytes <= limit]
-    shown = [view.none, *(holding[:MOST_ROWS] or sorted(found, key=_peak)[:1])]
+    wanted = [forecast for forecast in found if forecast.config in {Config(), view.config}]
+    shown = [*wanted, *(holding[:MOST_ROWS] or sorted(found, key=_peak)[:1])]
     table = _make_table("config", "peak", "recompute", "answer", "fits up to batch")
     for forecast in dict.fromkeys(shown):
         batch = view.largest_batch(forecast.config)
@@ -61,7 +66,7 @@ def print_forecasts(view: PeakView, console: Console | None = None) -> None:
         )
     at = ", ".join(f"{name} {value}" for name, value in view.dims.items())
     console.print(Text(f"\nDoes it fit {format_bytes(limit)} at {at}? Predicted, nothing was measured there:"), end=" ")
-    console.print(Text(f"{LIKELY_ERROR:.0%} off as a rule, {WORST_ERROR:.0%} at worst"))
+    console.print(Text(f"{LIKELY_ERROR:.0%} off as a rule, {view.none.error_share:.0%} at worst"))
     console.print(Text(f"{len(holding)} of {len(found)} configs should, those that recompute least first"))
     console.print(table)
     _print_command(console, _advise(holding), view.command)

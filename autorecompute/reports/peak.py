@@ -49,7 +49,7 @@ def print_peak(view: PeakView, *, is_detailed: bool, console: Console | None = N
     console.print(Text(f"\nOne training step at {_name_dims(view.dims)}, {_describe_origin(view)}"))
     most = max(timeline.peak_bytes for timeline in timelines.values())
     for name, timeline in timelines.items():
-        console.print(Text("\n".join(["", *_draw(name, timeline, most)])), no_wrap=True)
+        console.print(Text("\n".join(["", *_draw(name, timeline, most)])), soft_wrap=True)
     console.print(Text(f"  {LEGEND}\n"))
     console.print(_figures(timelines), Text(), sep="\n")
     for name, timeline in list(timelines.items())[: None if is_detailed else 1]:
@@ -141,7 +141,9 @@ def _alive_table(view: PeakView, timeline: Timeline) -> Table:
     plans = view.survey.plans_by_tensor()
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("size", "shape", "made by", "in", "node", "plan"):
-        table.add_column(heading, justify="right" if heading == "size" else "left", no_wrap=heading != "node")
+        # On a narrow terminal the names wrap, the figures never do.
+        is_name = heading in {"node", "plan", "shape"}
+        table.add_column(heading, no_wrap=not is_name, min_width=len("1023 MiB"), overflow="fold")
     for tensor, size in timeline.alive_at(timeline.peak)[:LARGEST]:
         maker = timeline.profile.operations[tensor.first]
         plan = plans.get(tensor.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.memory import find_chain
-from autorecompute.memory.survey import LIKELY_ERROR, WORST_ERROR
+from autorecompute.memory.survey import LIKELY_ERROR
 
 if TYPE_CHECKING:
     from autorecompute.memory import Effect, Forecast, PeakView, Timeline
@@ -20,7 +20,7 @@ def peak_as_plain(view: PeakView) -> dict[str, Any]:
         "profiled_dims": view.survey.dims,
         "is_predicted": view.is_predicted,
         "likely_error": LIKELY_ERROR,
-        "worst_error": WORST_ERROR,
+        "worst_error": view.none.error_share,
         "limit_bytes": view.limit_bytes,
         "timelines": {name: _timeline_as_plain(view, timeline) for name, timeline in view.timelines().items()},
         "effects": [_effect_as_plain(view, effect) for effect in view.effects()],

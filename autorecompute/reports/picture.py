@@ -17,7 +17,21 @@ if TYPE_CHECKING:
 COLORS = {Phase.FORWARD: "#4477aa", Phase.LOSS: "#ccbb44", Phase.BACKWARD: "#228833", Phase.RECOMPUTE: "#ee6677"}
 """Told apart by readers with any colour vision (Paul Tol's bright scheme)."""
 
+FORMATS = (".png", ".svg", ".pdf")
+
 WIDTH_INCHES, HEIGHT_INCHES = 7.0, 4.5
+
+
+def require_picture_file(file: Path) -> None:
+    """Checks that a picture can be written there, before anything is done for it.
+
+    Raises:
+        UsageError: the suffix is no format of a picture, or there is no such folder.
+    """
+    if file.suffix not in FORMATS:
+        raise UsageError(f"'{file}' is no picture: its name must end with {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")
+    if not file.absolute().parent.is_dir():
+        raise UsageError(f"There is no folder '{file.parent}' to draw a picture in. Make it, or name another.")
 
 
 def save_picture(timelines: Mapping[str, Timeline], file: Path) -> None:
@@ -29,7 +43,7 @@ def save_picture(timelines: Mapping[str, Timeline], file: Path) -> None:
 
     Raises:
         SetupError: matplotlib is not installed.
-        UsageError: the file cannot be written, or its suffix is no format of a picture.
+        UsageError: the file cannot be written.
     """
     try:
         from matplotlib.figure import Figure
@@ -51,9 +65,9 @@ def save_picture(timelines: Mapping[str, Timeline], file: Path) -> None:
         )
         axis.set(title=name, xlabel="operation of the step (dotted: backward begins)")
         axis.margins(x=0, y=0.12)
-        axis.legend(loc="upper right", title="made in")
+        axis.legend(loc="upper left", title="made in")
     axes[0].set_ylabel("alive, MiB")
     try:
         figure.savefig(file)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"The picture cannot be written to {file}: {error}. Give a .png or .svg file.") from error
+    except OSError as error:
+        raise UsageError(f"The picture cannot be written to {file}: {error.strerror}. Name another file.") from error

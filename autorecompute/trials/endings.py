@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, UsageError
+from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, WrongBatchError
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.worker.protocol import Ended, Failed, Message, Refused
 
@@ -53,7 +53,7 @@ def failure_to_start(message: Message, log: Path, output: str, *, wraps: bool) -
     if isinstance(message, Refused):
         return SetupError(message.message)
     if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
-        return UsageError(message.message)
+        return WrongBatchError(message.message)
     if isinstance(message, Failed):
         return ScriptError(f"{_describe_failure(message, output)}Outcome: {message.outcome}. Its output: {log}")
     assert isinstance(message, Ended), "a worker that does not detect says why"

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from autorecompute.errors import UsageError
-from autorecompute.units import GIB, MIB, format_bytes, format_count, format_seconds, parse_bytes, parse_seconds
+from autorecompute.units import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    format_bytes,
+    format_count,
+    format_seconds,
+    parse_bytes,
+    parse_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +64,8 @@ def test_memory_is_printed_in_the_unit_that_suits_it():
     assert format_bytes(GIB - MIB) == "1023 MiB"
     assert format_bytes(-2 * GIB) == "-2.00 GiB"
     assert format_bytes(0) == "0 MiB"
+    assert format_bytes(1.5 * TIB) == "1.50 TiB"
+    assert format_bytes(-12 * KIB) == "-12 KiB"
     assert format_bytes(None) == "-"
 
 

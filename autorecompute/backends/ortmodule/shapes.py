@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.dimensions import BATCH, SEQUENCE
 from autorecompute.plans.savings import evaluate, simplify
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class ShapeBook:
     def shape_of(self, name: str, seen: Sequence[int]) -> tuple[str, ...]:
         """The value's sizes as expressions that agree with what was seen.
 
-        Where ORT inferred nothing, a first size that the batch divides grows with the batch and every other size is
-        constant: of what a graph has without a shape, that is the rule with hardly an exception.
+        Where ORT inferred nothing, a first size that the batch divides grows with the batch, and with the sequence
+        where that divides the rest; every other size is constant.
         """
         inferred = self._inferred.get(name) or self._inferred.get(name.removesuffix(RECOMPUTED)) or ()
         if len(inferred) != len(seen):
@@ -60,9 +61,12 @@ class ShapeBook:
         return expression if expression is not None and evaluate(expression, self._dims) == seen else None
 
     def _guess(self, place: int, seen: int) -> str:
-        batch = self._dims.get(BATCH, 0)
-        grows = place == 0 and batch > 1 and seen % batch == 0
-        return f"{seen // batch}*{BATCH}" if grows else str(seen)
+        names = [name for name in (BATCH, SEQUENCE) if self._dims.get(name, 0) > 1]
+        for known in (names, names[:1]) if place == 0 and BATCH in names else ():
+            size = math.prod(self._dims[name] for name in known)
+            if seen % size == 0:
+                return "*".join([str(seen // size), *known])
+        return str(seen)
 
 
 def read_shape(value: Any) -> tuple[str, ...]:

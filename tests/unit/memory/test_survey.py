@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from autorecompute.memory import Survey, trace
@@ -45,6 +47,19 @@ def test_only_tensors_grow_with_the_batch(survey):
     assert forecast.peak_bytes == RESTING + taken + 100 * WORKSPACE
 
 
+def test_noise_of_a_small_step_is_not_made_large(survey):
+    """However far the batch is from the profiled one, what a step takes for a moment stays in proportion."""
+    noisy = dataclasses.replace(survey, peak_bytes=survey.peak_bytes + 10 * MIB)
+    far = {"batch": 20_000}
+    assert noisy.forecast(Config(), far).peak_bytes < 1.15 * survey.forecast(Config(), far).live_bytes
+
+
+def test_far_from_what_was_checked_less_is_sure(survey):
+    """Beyond the growth that forecasts were held against, they are taken to err twice as much."""
+    shares = [survey.forecast(Config(), {"batch": batch}).error_share for batch in (2, 40, 42)]
+    assert shares == [WORST_ERROR, WORST_ERROR, 2 * WORST_ERROR]
+
+
 def test_a_plan_saves_at_the_stash_and_costs_time(survey, plan):
     """A plan's effect is told at the stash, at the peak and in the time of what runs once more."""
     (effect,) = survey.effects({"batch": 2})
@@ -57,7 +72,7 @@ def test_a_plan_saves_at_the_stash_and_costs_time(survey, plan):
 
 def test_a_limit_is_near_where_forecasts_err_that_much(survey):
     """Only a forecast that is farther from the limit than forecasts err is sure of its side."""
-    forecast = survey.forecast(Config(), {"batch": 200})
+    forecast = survey.forecast(Config(), {"batch": 20})
     factors = (1 - 2 * WORST_ERROR, 1 - WORST_ERROR / 2, 1, 1 + WORST_ERROR / 2, 1 + 2 * WORST_ERROR)
     near = [forecast.is_near(round(forecast.peak_bytes * factor)) for factor in factors]
     assert near == [False, True, True, True, False]

@@ -19,7 +19,7 @@ from autorecompute.reports.as_json import dumps
 from autorecompute.reports.forecasts import print_effects, print_forecasts
 from autorecompute.reports.peak import explain_chain, print_peak
 from autorecompute.reports.peak_json import peak_as_plain
-from autorecompute.reports.picture import save_picture
+from autorecompute.reports.picture import require_picture_file, save_picture
 from autorecompute.units import MIB
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference.md"
@@ -161,9 +161,16 @@ def test_a_picture_shows_both_timelines(view, tmp_path):
     assert {"none", "all plans", "recompute"} <= set(comments)
 
 
-@pytest.mark.parametrize("name", ["peak.unheard", "missing/peak.png"])
-def test_a_picture_that_cannot_be_drawn_is_one_sentence(view, tmp_path, name):
-    """An unknown kind of file, or a folder that is not there, is told with what to give."""
+@pytest.mark.parametrize(("name", "words"), [("peak.unheard", "must end with"), ("missing/peak.png", "no folder")])
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_run(tmp_path, name, words):
+    """An unknown kind of file, or a folder that is not there, is told with what to do."""
+    with pytest.raises(UsageError, match=words):
+        require_picture_file(tmp_path / name)
+
+
+def test_a_picture_that_cannot_be_written_is_one_sentence(view, tmp_path):
+    """Where something else is in its place, the reason is told."""
     pytest.importorskip("matplotlib")
-    with pytest.raises(UsageError, match=r"cannot be written.*\.png or \.svg"):
-        save_picture(view.timelines(), tmp_path / name)
+    (tmp_path / "peak.png").mkdir()
+    with pytest.raises(UsageError, match=r"cannot be written.*directory"):
+        save_picture(view.timelines(), tmp_path / "peak.png")
