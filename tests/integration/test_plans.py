@@ -270,3 +270,26 @@ def test_a_config_that_is_not_there_cannot_be_shown(look):
     refused = look(BERT, "--peak", "--with", "99", arguments=SMALL_BERT)
     assert refused.code == 2
     assert "There is no plan 99" in refused.complaint
+
+
+def test_a_script_without_a_loader_is_profiled_at_its_own_batch(look):
+    """Nothing can tell it another, and nobody asked for one."""
+    told = look("tensors.py", "--peak", "--json")
+    assert told.code == 0, told.stderr
+    assert told.answer["peak"]["profiled_dims"]["batch"] == told.answer["peak"]["dims"]["batch"] == 4
+
+
+def test_a_picture_that_cannot_be_drawn_stops_nothing_halfway(look):
+    """It is refused before the script is started."""
+    refused = look(BERT, "--picture", "missing/peak.png", arguments=SMALL_BERT)
+    assert refused.code == 2
+    assert "There is no folder 'missing'" in refused.complaint
+    assert "running" not in refused.stderr
+
+
+def test_a_script_that_ends_soon_is_told_to_train_longer(look):
+    """It is started again for each config, which takes its time, and that is said."""
+    arguments = (*SMALL_BERT, "--batch", "{batch}", "--steps", "12")
+    told = look(BERT, "--batch", "8", "--memory-limit", "100GiB", "--json", arguments=arguments)
+    assert told.code == 0, told.stderr
+    assert told.stderr.count("the script ended and is started again: let it take 2 steps a config") == 1
