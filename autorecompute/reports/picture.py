@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.memory import Phase
+from autorecompute.reports.interactive import COLORS, make_page
 from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
     from autorecompute.memory import Timeline
 
-COLORS = {Phase.FORWARD: "#4477aa", Phase.LOSS: "#ccbb44", Phase.BACKWARD: "#228833", Phase.RECOMPUTE: "#ee6677"}
-"""Told apart by readers with any colour vision (Paul Tol's bright scheme)."""
-
-FORMATS = (".png", ".svg", ".pdf")
+PAGE = ".html"
+FORMATS = (".png", ".svg", ".pdf", PAGE)
 
 WIDTH_INCHES, HEIGHT_INCHES = 7.0, 4.5
 
@@ -39,16 +37,26 @@ def save_picture(timelines: Mapping[str, Timeline], file: Path) -> None:
 
     Args:
         timelines: What to draw, by name.
-        file: Where to; its suffix tells the format.
+        file: Where to; its suffix tells the format. An HTML page can be looked into.
 
     Raises:
-        SetupError: matplotlib is not installed.
+        SetupError: matplotlib or plotly is not installed.
         UsageError: the file cannot be written.
     """
     try:
-        from matplotlib.figure import Figure
+        if file.suffix == PAGE:
+            file.write_text(make_page(timelines), encoding="utf-8")
+        else:
+            _draw(timelines, file)
     except ModuleNotFoundError as error:
-        raise SetupError('A picture needs matplotlib. Install it: pip install "autorecompute[report]".') from error
+        raise SetupError(f'A picture needs {error.name}. Install it: pip install "autorecompute[report]".') from error
+    except OSError as error:
+        raise UsageError(f"The picture cannot be written to {file}: {error.strerror}. Name another file.") from error
+
+
+def _draw(timelines: Mapping[str, Timeline], file: Path) -> None:
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(WIDTH_INCHES * len(timelines), HEIGHT_INCHES), layout="constrained")
     axes = figure.subplots(1, len(timelines), sharey=True, squeeze=False)[0]
     for axis, (name, timeline) in zip(axes, timelines.items(), strict=True):
@@ -67,7 +75,4 @@ def save_picture(timelines: Mapping[str, Timeline], file: Path) -> None:
         axis.margins(x=0, y=0.12)
         axis.legend(loc="upper left", title="made in")
     axes[0].set_ylabel("alive, MiB")
-    try:
-        figure.savefig(file)
-    except OSError as error:
-        raise UsageError(f"The picture cannot be written to {file}: {error.strerror}. Name another file.") from error
+    figure.savefig(file)
