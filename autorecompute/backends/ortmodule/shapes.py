@@ -40,7 +40,7 @@ class ShapeBook:
         values = (*graph.value_info, *graph.input, *graph.output)
         self._inferred = {value.name: read_shape(value) for value in values}
         self._names, self._dims = names, dims
-        self._expressions: dict[str, str | None] = {}
+        self._expressions: dict[str, tuple[str, int | None]] = {}
 
     def shape_of(self, name: str, seen: Sequence[int]) -> tuple[str, ...]:
         """The value's sizes as expressions that agree with what was seen.
@@ -55,10 +55,13 @@ class ShapeBook:
         return tuple(self._express(text, size) or self._guess(place, size) for place, (text, size) in pairs)
 
     def _express(self, text: str, seen: int) -> str | None:
+        if not text:
+            return None
         if text not in self._expressions:
-            self._expressions[text] = simplify(text, self._names) if text else None
-        expression = self._expressions[text]
-        return expression if expression is not None and evaluate(expression, self._dims) == seen else None
+            simple = simplify(text, self._names)
+            self._expressions[text] = (simple, evaluate(simple, self._dims))
+        expression, size = self._expressions[text]
+        return expression if size == seen else None
 
     def _guess(self, place: int, seen: int) -> str:
         names = [name for name in (BATCH, SEQUENCE) if self._dims.get(name, 0) > 1]
