@@ -1,0 +1,190 @@
+"""What ``plans`` looks at: a training script up to its first step, or through some small ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autorecompute.errors import ScriptError, UsageError, WrongBatchError
+from autorecompute.plans import Config
+from autorecompute.units import parse_bytes
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+
+    from autorecompute.memory import PeakView
+    from autorecompute.plans import Space
+    from autorecompute.reports.overview import Overview
+    from autorecompute.trials import Bench, Job
+
+LEVEL_VARIABLE = "ORTMODULE_LOG_LEVEL"
+
+DETECTION_BATCH = 8
+"""Plans do not depend on the batch: a script that takes one is given no more than this to find them."""
+
+STEPS_A_CONFIG = 2
+"""One to warm up, one to profile."""
+
+
+def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], PeakView | None]:
+    """What there is on each rank, the first one first, and what its peak is made of, if that is wanted.
+
+    Args:
+        args: Those of the verb.
+        level: The log level, where one was chosen.
+
+    Raises:
+        AutorecomputeError: there is nothing to look at, for one of the reasons that have an exit code.
+    """
+    from autorecompute.reports.picture import require_picture_file
+    from autorecompute.trials import Job
+
+    limit_bytes = parse_bytes(args.memory_limit) if args.memory_limit is not None else None
+    job = Job(
+        script=args.script,
+        arguments=tuple(args.rest),
+        batch_flag=args.batch_flag,
+        launcher=args.launcher,
+        wrap=args.wrap,
+    )
+    if job.takes_batch and args.batch is None:
+        raise UsageError("The script's arguments take a batch and none is given. Add --batch N.")
+    if args.picture is not None:
+        require_picture_file(args.picture)
+    if args.launcher and _profiles(args):
+        raise UsageError("One process is profiled at a time: leave out --launcher, or --peak and --memory-limit.")
+    if args.log_level is not None:
+        os.environ[LEVEL_VARIABLE] = args.log_level.upper()
+    follows = level not in {None, "warning"} and not args.debug_script
+    try:
+        return _look_at(_small_batch(job, args), job, args, limit_bytes, follows=follows)
+    except WrongBatchError:
+        if job.takes_batch:
+            raise
+        # Nobody asked for the small batch: a script without a DataLoader is profiled at its own.
+        return _look_at(None, job, args, limit_bytes, follows=follows)
+
+
+def _look_at(
+    batch: int | None, job: Job, args: argparse.Namespace, limit_bytes: int | None, *, follows: bool
+) -> tuple[list[Overview], PeakView | None]:
+    from autorecompute.backends import ORTMODULE, emission_of
+    from autorecompute.reports.overview import Overview, choose_dims
+
+    backend = emission_of(ORTMODULE)
+    with _bench(batch, job, backend.MEMORY_VARIABLES, follows=follows, debugs=args.debug_script) as bench:
+        detections = bench.detect_ranks()
+        request = backend.requested_by(os.environ, ort_version=detections[0].versions["onnxruntime"])
+        overviews = [
+            Overview(
+                detection=detection,
+                request=request,
+                probe_config=backend.probe_config_of(request.level),
+                dims=choose_dims(detection, args.batch, args.dim),
+                command=_tune_command(args, job),
+            )
+            for detection in detections
+        ]
+        view = _survey(args, bench, overviews[0], limit_bytes) if _profiles(args) else None
+    return overviews, view
+
+
+def _profiles(args: argparse.Namespace) -> bool:
+    return bool(shows_peak(args) or args.picture or args.memory_limit is not None)
+
+
+def shows_peak(args: argparse.Namespace) -> bool:
+    """Whether timelines are to be printed."""
+    return bool(args.peak or args.beside is not None)
+
+
+@contextlib.contextmanager
+def _bench(batch: int | None, job: Job, cleared: tuple[str, ...], *, follows: bool, debugs: bool) -> Iterator[Bench]:
+    from autorecompute.trials import Bench, Follower
+
+    logs = Path(tempfile.mkdtemp(prefix="autorecompute-plans-"))
+    print(f"running {job.script} up to its first training step", file=sys.stderr)
+    keeps_log = False
+    # A crash must not keep its last words back: what is to be seen is passed on while it is written.
+    follower = Follower(logs, sys.stderr.buffer) if follows else contextlib.nullcontext()
+    try:
+        # Followed inside the bench: what a launcher has to say of being ended is of no interest.
+        with Bench(job, batch, logs, cleared, debugs=debugs) as bench, follower:
+            yield bench
+    except ScriptError:
+        # Its message names the log.
+        keeps_log = True
+        raise
+    finally:
+        if not keeps_log:
+            shutil.rmtree(logs, ignore_errors=True)
+
+
+def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
+    """The batch that the script is run at; ``None`` for its own."""
+    from autorecompute.tuning.survey import PROFILED_BATCH
+
+    if _profiles(args):
+        return PROFILED_BATCH
+    return min(args.batch, DETECTION_BATCH) if args.batch is not None and job.takes_batch else None
+
+
+def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_bytes: int | None) -> PeakView:
+    from rich.console import Console
+    from rich.progress import track
+
+    from autorecompute.memory import PeakView
+    from autorecompute.tuning.survey import survey, telling_configs
+
+    space = overview.detection.space
+    config = _choose(args, overview, space)
+    configs = telling_configs(space, [config])
+    print(f"profiling a step of each of {len(configs)} configs", file=sys.stderr)
+    progress = track(configs, "profiling", console=Console(stderr=True), transient=True)
+    found = survey(bench, _noticing_restarts(progress, bench), space)
+    if config not in found.profiles:
+        print(f"autorecompute: {space.describe(config)} could not be profiled and is not shown", file=sys.stderr)
+        config = Config()
+    return PeakView(
+        survey=found,
+        config=config,
+        dims={**found.dims, **overview.dims},
+        limit_bytes=limit_bytes,
+        command=overview.command,
+    )
+
+
+def _noticing_restarts(configs: Iterable[Config], bench: Bench) -> Iterator[Config]:
+    is_told = False
+    for config in configs:
+        yield config
+        if bench.starts > 1 and not is_told:
+            is_told = True
+            print(
+                f"the script ended and is started again: let it take {STEPS_A_CONFIG} steps a config", file=sys.stderr
+            )
+
+
+def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Config:
+    from autorecompute.plans.choice import choose_config
+
+    if args.beside is not None:
+        return choose_config(args.beside, space, [line.plan for line in overview.lines()])
+    return space.canonical(overview.request.as_config(overview.plans)) if overview.request.is_on else space.all_on
+
+
+def _tune_command(args: argparse.Namespace, job: Job) -> str:
+    flags = [f"--target-batch={args.batch}"] if args.batch is not None else []
+    flags += [f"--memory-limit={args.memory_limit}"] if args.memory_limit is not None else []
+    flags += [f"--batch-flag={args.batch_flag}"] if args.batch_flag is not None else []
+    flags += [f"--launcher={args.launcher}"] if args.launcher else []
+    flags += ["--wrap"] if args.wrap else []
+    rest = ["--", *job.arguments] if job.arguments else []
+    return shlex.join(["autorecompute", "tune", str(args.script), *flags, *rest])
