@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autorecompute.errors import ScriptError
-from autorecompute.measurement import Outcome
+from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
@@ -135,6 +135,7 @@ def test_each_step_has_a_loss(measured):
 
 def test_gradients_are_those_without_recompute(measured):
     """The script's own batch gives the same gradients with all recompute as without."""
+    assert isinstance(measured.check, GradientCheck), measured.check
     assert measured.check.agrees, measured.check
 
 
@@ -151,6 +152,7 @@ def test_each_rank_receives_the_batch(measure):
         assert (measurement.outcome, measurement.message) == (Outcome.OK, "")
         assert (measurement.batch, measurement.samples) == (BATCH, 2 * FORWARDS["accelerated.py"] * BATCH)
         assert_all_steps_timed(measurement)
+    assert isinstance(measured.check, GradientCheck), measured.check
     assert measured.check.agrees, measured.check
 
 

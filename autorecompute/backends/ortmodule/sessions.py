@@ -19,6 +19,7 @@ from autorecompute.backends.ortmodule.environment import probe_config_of
 from autorecompute.backends.ortmodule.gradients import check_gradients, slice_batch
 from autorecompute.backends.ortmodule.pairing import ForwardPairing
 from autorecompute.backends.ortmodule.profiling import Profiler
+from autorecompute.files import write_whole
 from autorecompute.plans import Config, Level
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ def _write_plans(config: Config, folder: Path) -> str:
     if not config.rows:
         return ""
     file = folder / f"{config.hash}.json"
-    file.write_text(json.dumps(config.row_texts), encoding="utf-8")
+    # Ranks that train together switch at the same moment: one of them may be reading what another writes.
+    write_whole(file, json.dumps(config.row_texts))
     return str(file)
 
 
