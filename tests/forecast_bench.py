@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 
 from autorecompute.backends import ORTMODULE, emission_of
-from autorecompute.memory.survey import LIKELY_ERROR, WORST_ERROR
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.trials import Bench, Job
@@ -31,6 +30,7 @@ TARGETS = {
 }
 """Batches at which the activations outweigh all else that the process holds."""
 
+MEDIAN_GOAL, WORST_GOAL = 0.03, 0.08
 CHANCE_CONFIGS, TELLING_CONFIGS = 8, 10
 EFFORT = Effort(warmup=1, steps=1)
 
@@ -39,7 +39,8 @@ def choose_configs(space):
     """None and the presets, some plans alone and all but each, and sets drawn by chance; the same in every run."""
     chance = random.Random(0)
     telling = telling_configs(space)
-    presets, rest = telling[: len(set(space.presets().values()))], telling[len(set(space.presets().values())) :]
+    count = len(set(space.presets().values()))
+    presets, rest = telling[:count], telling[count:]
     drawn = [
         Config.of(chance.sample(space.plans, chance.randint(2, max(2, len(space.plans) - 2))))
         for _ in range(CHANCE_CONFIGS if len(space.plans) > CHANCE_CONFIGS else 0)
@@ -49,7 +50,7 @@ def choose_configs(space):
 
 
 def predict(job, logs, batch):
-    """The forecast of each config at the batch, by its name, from steps at a small one."""
+    """The forecast of each config at the batch, from steps at a small one."""
     with Bench(job, PROFILED_BATCH, logs, emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
         space = bench.detect().space
         found = survey(bench, choose_configs(space), space)
@@ -86,8 +87,8 @@ def main(names):
     errors = [error for name in names or TARGETS for error in report(name, TARGETS[name])]
     sizes = [abs(error) for error in errors]
     print(
-        f"all: {len(errors)} configs, median {statistics.median(sizes):.1%} (goal {LIKELY_ERROR:.0%}), "
-        f"worst {max(sizes):.1%} (goal {WORST_ERROR:.0%}), too low {sum(error < 0 for error in errors)} times"
+        f"all: {len(errors)} configs, median {statistics.median(sizes):.1%} (goal {MEDIAN_GOAL:.0%}), "
+        f"worst {max(sizes):.1%} (goal {WORST_GOAL:.0%}), too low {sum(error < 0 for error in errors)} times"
     )
 
 

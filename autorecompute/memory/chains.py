@@ -23,23 +23,16 @@ class Chain:
         operations: What was recomputed up to the peak, in order.
         recomputed: How many operations the whole step recomputes.
         waiting_bytes: Bytes of recomputed tensors that are alive at the peak.
-        peak_bytes: All bytes alive at the peak.
     """
 
     operations: tuple[Operation, ...]
     recomputed: int
     waiting_bytes: int
-    peak_bytes: int
 
     @property
     def share_of_work(self) -> float:
         """Share of the step's recompute that is done before its peak, from 0 to 1."""
         return len(self.operations) / self.recomputed if self.recomputed else 0.0
-
-    @property
-    def share_of_peak(self) -> float:
-        """Share of the peak that recomputed tensors hold, from 0 to 1."""
-        return self.waiting_bytes / self.peak_bytes if self.peak_bytes else 0.0
 
 
 def find_chain(timeline: Timeline) -> Chain:
@@ -55,5 +48,4 @@ def find_chain(timeline: Timeline) -> Chain:
         operations=tuple(operation for position, operation in recomputed if position <= timeline.peak),
         recomputed=len(recomputed),
         waiting_bytes=waiting,
-        peak_bytes=timeline.peak_bytes,
     )

@@ -30,8 +30,8 @@ CHECKED_GROWTH = 20.0
 much."""
 
 LARGEST_PASSING_SHARE = 0.1
-"""What a step takes for a moment, beyond what the allocator keeps, was never more than this share of that. What little
-of it a small step shows is mostly noise."""
+"""What a step takes for a moment is not taken for more than this share of what the allocator keeps, twice what BERT's
+showed: what little of it the small step of a small model shows is mostly noise."""
 
 LARGEST_BATCH = 1 << 20
 

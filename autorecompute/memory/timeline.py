@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from autorecompute.memory.step import Tensor
 
 
+LARGEST = 10
+"""So many tensors tell what a peak is made of."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """A profiled step at some dimensions: the bytes of all tensors that are alive during each of its operations.
@@ -47,6 +51,10 @@ class Timeline:
         """The tensors that are alive during an operation, with their bytes, the largest first."""
         alive = [(tensor, size) for tensor, size in self._sized() if tensor.first <= position <= tensor.last]
         return sorted(alive, key=lambda pair: (-pair[1], pair[0].name))
+
+    def largest_at_peak(self) -> list[tuple[Tensor, int]]:
+        """The largest tensors at the peak, with their bytes."""
+        return self.alive_at(self.peak)[:LARGEST]
 
     def live_by_phase(self) -> dict[Phase, tuple[int, ...]]:
         """Bytes alive during each operation, by what they were made in; they add up to ``live_bytes``."""

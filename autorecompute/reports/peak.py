@@ -26,7 +26,6 @@ COLUMNS = 72
 BARS = " ▁▂▃▄▅▆▇█"
 LETTERS = {Phase.FORWARD: "f", Phase.LOSS: "L", Phase.BACKWARD: "b", Phase.RECOMPUTE: "r"}
 LEGEND = "f forward   L loss   b backward   r recompute"
-LARGEST = 10
 NODE_WIDTH = 64
 
 MOST_OF_THE_WORK = 0.5
@@ -144,7 +143,7 @@ def _alive_table(view: PeakView, timeline: Timeline) -> Table:
         # On a narrow terminal the names wrap, the figures never do.
         is_name = heading in {"node", "plan", "shape"}
         table.add_column(heading, no_wrap=not is_name, min_width=len("1023 MiB"), overflow="fold")
-    for tensor, size in timeline.alive_at(timeline.peak)[:LARGEST]:
+    for tensor, size in timeline.largest_at_peak():
         maker = timeline.profile.operations[tensor.first]
         plan = plans.get(tensor.name)
         table.add_row(

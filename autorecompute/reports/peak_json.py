@@ -10,8 +10,6 @@ from autorecompute.memory.survey import LIKELY_ERROR
 if TYPE_CHECKING:
     from autorecompute.memory import Effect, Forecast, PeakView, Timeline
 
-LARGEST = 10
-
 
 def peak_as_plain(view: PeakView) -> dict[str, Any]:
     """Timelines, effects and forecasts, all of them predicted from the profiled steps."""
@@ -51,7 +49,7 @@ def _timeline_as_plain(view: PeakView, timeline: Timeline) -> dict[str, Any]:
                 "phase": operations[tensor.first].phase,
                 "plan": plans[tensor.name].key if tensor.name in plans else None,
             }
-            for tensor, size in timeline.alive_at(timeline.peak)[:LARGEST]
+            for tensor, size in timeline.largest_at_peak()
         ],
     }
 

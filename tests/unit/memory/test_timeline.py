@@ -65,11 +65,11 @@ def test_a_chain_is_what_has_to_be_recomputed_before_the_peak(make_step):
         "/model/layer.4/r",
         "/model/layer.5/r",
     ]
-    assert (chain.recomputed, chain.waiting_bytes, chain.peak_bytes) == (4, 60, 60)
+    assert (chain.recomputed, chain.waiting_bytes) == (4, 60)
     assert chain.share_of_work == pytest.approx(0.75)
 
 
 def test_a_step_without_recompute_has_no_chain(step):
     """Nothing is recomputed, so nothing waits."""
     chain = find_chain(trace(step))
-    assert (chain.operations, chain.share_of_work, chain.share_of_peak) == ((), 0.0, 0.0)
+    assert (chain.operations, chain.share_of_work, chain.waiting_bytes) == ((), 0.0, 0)
