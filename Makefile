@@ -1,9 +1,17 @@
 # make tune   installs what is needed and tunes the first study, end to end
 # make test   lints, type-checks and tests
+# make docs   builds the documentation into site/
+# make docs-serve  shows it on this machine, and builds again what is changed
+# make system  installs the Debian packages that tests need, where they are missing
 # make bench  measures what tuning costs and gains, as ratios
 # make bench-noise  counts how often noise makes a race choose a wrong winner
 # make golden-plans  records the plans of the studies, which the tests compare with
 # make bench-hooks  measures what following a script costs each of its steps
+# make bench-search  replays searches on recorded tables, beside Optuna's samplers
+# make record-tables  records those tables; takes hours, and goes on where it stopped
+# make bench-live  tunes a model of the tables from scratch, and looks its answer up
+# make bench-anchors  trains twice the batch in the same memory, on every study
+# make bench-reuse  measures what an answer costs that is known already
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 
 PYTHON ?= python3.11
@@ -15,21 +23,36 @@ ORT_VERSIONS ?= 1.17.3 1.18.0 1.19.2
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
 MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
 
-.PHONY: install tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans bench bench-noise bench-hooks bench-forecast clean
+.PHONY: install system tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast clean docs docs-serve test-docs test-browser bench-reuse
 
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,studies,report]" --group test
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,studies,report]" --group test --group docs
 	$(VENV)/bin/autorecompute doctor --fix
 	touch $@
 
 tune: install
 	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --target-batch 32 --memory-limit $(MEMORY_LIMIT)
 
-test: lint test-unit test-integration
+docs: install
+	$(VENV)/bin/mkdocs build --strict
+
+docs-serve: install
+	$(VENV)/bin/mkdocs serve
+
+# Debian's own names: a browser, and letters for it.
+SYSTEM_PACKAGES = chromium fonts-dejavu-core
+SUDO ?= $(if $(filter 0,$(shell id -u)),,sudo)
+system:
+	@for package in $(SYSTEM_PACKAGES); do \
+		dpkg --status $$package 2>/dev/null | grep --quiet '^Status: install ok installed' || missing="$$missing $$package"; \
+	done; \
+	test -z "$$missing" || { $(SUDO) apt-get update --quiet && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install --quiet --yes --no-install-recommends $$missing; }
+
+test: system lint test-unit test-browser test-integration test-docs
 
 lint: install
 	$(VENV)/bin/ruff check .
@@ -39,8 +62,16 @@ lint: install
 test-unit: install
 	$(VENV)/bin/python -m pytest tests/unit
 
+# The page of a study in Debian's Chromium.
+test-browser: install system
+	$(VENV)/bin/python -m pytest tests/browser
+
 test-integration: install
 	$(VENV)/bin/python -m pytest tests/integration
+
+# Builds the site, and runs or reads every command on it.
+test-docs: install
+	$(VENV)/bin/python -m pytest tests/docs
 
 # Skips everything where there is no card; the environment needs the CUDA build of torch.
 test-gpu: install
@@ -48,8 +79,9 @@ test-gpu: install
 
 # The integration tests on a PyTorch that ORTModule 1.19.2 runs on as it is. The package is not installed there: a training
 # script that imports nothing of it must do without. Left out is what has nothing to do with PyTorch (who kills whom, what
-# the clock says, gradients that ORT gets wrong), and the plans of the studies, which are the same there and take minutes.
-ONCE = clock golden_plans kernel_kills kills wrong_gradients
+# the clock says, gradients that ORT gets wrong, what a knob or several batches do), and what is the same there and takes
+# minutes: the plans of the studies, their simulation, what is shipped of them, and what a check finds.
+ONCE = anytime batches check clock golden_plans kernel_kills kills knobs reuse simulator wrong_gradients
 test-torch26: $(TORCH26_VENV)/.installed
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m pytest tests/integration $(ONCE:%=--ignore tests/integration/test_%.py)
 
@@ -95,8 +127,24 @@ bench-noise: install
 bench-hooks: install
 	$(VENV)/bin/python tests/hooks_bench.py
 
+bench-search: install
+	$(VENV)/bin/python tests/replay/bench.py
+
+bench-live: install
+	$(VENV)/bin/python tests/replay/live.py bert_mlm
+
+record-tables: install
+	$(VENV)/bin/python tests/replay/record.py
+	$(VENV)/bin/python tests/replay/tables.py bert_mlm gpt2_clm vit_images bloom_clm deberta_mlm
+
+bench-anchors: install
+	$(VENV)/bin/python tests/anchors_bench.py
+
 bench-forecast: install
 	$(VENV)/bin/python tests/forecast_bench.py
 
+bench-reuse: install
+	$(VENV)/bin/python tests/reuse_bench.py
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache

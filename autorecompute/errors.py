@@ -36,6 +36,10 @@ class NothingFitsError(AutorecomputeError):
     exit_code = 4
 
 
+class TooLittleTimeError(NothingFitsError):
+    """The time was over before there was any answer, be it that nothing fits."""
+
+
 class ScriptError(AutorecomputeError):
     """The user's script fails by itself, whatever is recomputed."""
 

@@ -15,10 +15,19 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: the disk is full, or the place cannot be written.
     """
+    # Paths need not be UTF-8: what Python took in as a surrogate goes out as the byte it was.
+    write_whole_bytes(path, text.encode("utf-8", errors="surrogateescape"))
+
+
+def write_whole_bytes(path: Path, content: bytes) -> None:
+    """The same for what is no text.
+
+    Raises:
+        OSError: the disk is full, or the place cannot be written.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        # Paths need not be UTF-8: what Python took in as a surrogate goes out as the byte it was.
-        draft.write_text(text, encoding="utf-8", errors="surrogateescape")
+        draft.write_bytes(content)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -37,6 +37,8 @@ class Outcome(enum.StrEnum):
     """The loss is no finite number."""
     WRONG_GRADIENT = "wrong_gradient"
     """The gradients differ from those without recompute."""
+    WRONG_LOSS = "wrong_loss"
+    """The loss differs from that without the knob that was turned."""
     LOST = "lost"
     """The machine, the tuner or the worker was taken away meanwhile; tried once more."""
 
@@ -124,6 +126,29 @@ class GradientCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What was expected of a config before it was measured. One measurement lies in the intervals nine times in ten.
+
+    Attributes:
+        peak_bytes: Expected peak.
+        peak_low: Lower end of its interval.
+        peak_high: Upper end of it.
+        step: Expected step time, relative to the reference's; ``None`` where that could not be measured.
+        step_low: Lower end of its interval.
+        step_high: Upper end of it.
+        fits: Probability that the peak holds the limit.
+    """
+
+    peak_bytes: int
+    peak_low: int
+    peak_high: int
+    step: float | None
+    step_low: float | None
+    step_high: float | None
+    fits: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One config as measured in a study.
 
@@ -136,6 +161,7 @@ class Trial:
         reference_seconds: Median step of the reference config, measured in the same minutes; ``None`` where the
             reference could not run.
         overhead_seconds: Wall time of the trial beyond its warm-up and timed steps.
+        prediction: What the search expected of it; ``None`` where it could not tell.
     """
 
     number: int
@@ -145,6 +171,7 @@ class Trial:
     measurement: Measurement
     reference_seconds: float | None = None
     overhead_seconds: float | None = None
+    prediction: Prediction | None = None
 
     @property
     def relative_throughput(self) -> float | None:
@@ -186,7 +213,7 @@ class Detection:
         layer_insights: The same for the plans within layer boundaries.
         dims: Symbolic dimensions of the model's inputs at the first batch, under names that are the same in every run.
         aliases: The names that the training system has for each of them.
-        graph: Digest of the training graph's structure: operators, shapes and types, no names.
+        graph: Digest of the training graph's structure: operators, shapes, types and wiring, no names.
         device: Where it trains.
         versions: ``python``, ``torch``, ``onnxruntime``, ``backend``.
         batch: Samples a forward is to receive: the target batch, or what the script gave first where there is none.
@@ -194,6 +221,7 @@ class Detection:
         outside_bytes: CUDA only: memory of the card in use outside of this process's allocator at that moment; ``None``
             where nobody can tell.
         loader: Digest of the lines that made the DataLoader which was told the batch; empty where none was.
+        features: What optional parts the training system has here, and its model needs, by their names there.
     """
 
     plans: tuple[Plan, ...]
@@ -209,6 +237,7 @@ class Detection:
     resting_bytes: int = 0
     outside_bytes: int | None = None
     loader: str = ""
+    features: tuple[str, ...] = ()
 
     @property
     def space(self) -> Space:

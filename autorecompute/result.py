@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from autorecompute.measurement import Device, GradientCheck, Outcome, Trial
+from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures
+from autorecompute.measurement import Device, GradientCheck, Outcome
 from autorecompute.plans import Config
 
 
@@ -31,6 +32,13 @@ class SearchEnd(enum.StrEnum):
     """The trials that the user allowed were used up."""
     TIME = "time"
     """The time that the user allowed was used up."""
+    INTERRUPTED = "interrupted"
+    """The user stopped it; this is the best that was confirmed until then."""
+
+    @property
+    def is_early(self) -> bool:
+        """Whether there is more to be found with more time."""
+        return self in {SearchEnd.TIME, SearchEnd.INTERRUPTED}
 
 
 class RaceEnd(enum.StrEnum):
@@ -75,30 +83,6 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """A config's outcome, peak and throughput; ``None`` where it was not measured."""
-
-    outcome: Outcome | None = None
-    samples_per_second: float | None = None
-    relative_throughput: float | None = None
-    peak_bytes: int | None = None
-    batch: int | None = None
-
-    @classmethod
-    def of(cls, trial: Trial | None) -> Figures:
-        """The figures of a trial, all ``None`` without one."""
-        if trial is None:
-            return cls()
-        return cls(
-            outcome=trial.measurement.outcome,
-            samples_per_second=trial.measurement.samples_per_second,
-            relative_throughput=trial.relative_throughput,
-            peak_bytes=trial.measurement.peak_bytes,
-            batch=trial.measurement.batch,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
     """The config to train with.
 
@@ -108,8 +92,8 @@ class Best:
         environment: The variables that switch it on in an unmodified run.
         batch: Samples a forward.
         samples_per_second: Throughput of the confirming run.
-        relative_throughput: Share of the throughput without recompute, from interleaved rounds; ``None`` where the
-            batch cannot run without.
+        relative_throughput: Share of the throughput without recompute, from interleaved rounds, before any knob was
+            turned; ``None`` where the batch cannot run without.
         relative_low: Lower end of the 95 % interval of that; ``None`` where fewer than two rounds had a reference.
         relative_high: Upper end of it.
         ranking: How the race ended that it won; ``None`` where it won none.
@@ -144,13 +128,35 @@ class Rejection:
         config: What it recomputes.
         outcome: What it would be called as a trial: its gradients are wrong, or its whole process needs too much.
         reason: The same in a sentence that names it.
-        excess_bytes: What its whole process needed beyond its timed steps; ``None`` where that is not known.
+        excess_bytes: What its whole process needed beyond its timed steps, assumed where it ran out of memory; ``None``
+            where memory was not the reason.
     """
 
     config: Config
     outcome: Outcome
     reason: str
     excess_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Where a tuning started from, or had its answer from.
+
+    Attributes:
+        study: Name of the stored study.
+        differences: In what the problem differs from that study's, in words; empty for the same problem, whose trials
+            and answer were taken over.
+    """
+
+    study: str
+    differences: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The same in a line."""
+        if not self.differences:
+            return f"takes over study {self.study}, which is about the same problem"
+        return f"starts from study {self.study}: here it is {'; '.join(self.differences)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +170,13 @@ class Result:
         best: The config to train with; ``None`` where none fits.
         baseline: The figures without recompute.
         presets: The figures of ``level_1``, ``level_2`` and ``all_on``.
-        rival: The largest batch measured to fit without recompute, where it was looked for.
+        rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
+            without, the fastest.
+        comparison: Recompute beside the rival; ``None`` where there was nothing to compare.
+        curve: Every batch that was measured, the smallest first; empty where one batch was asked for.
+        compared: Whether all was done that an answer takes: finalists confirmed, and a rival looked for where there may
+            be one; not so where the time was over first, or where a config that fits was kept from being confirmed by
+            what may not happen again.
         raced: Relative throughput of each finalist that was raced, by the hash of its config.
         warnings: What the script does that recompute does not bear.
         unconfirmed: What else than memory kept configs that fit from being the best, in words.
@@ -177,6 +189,8 @@ class Result:
         command_gives_batch: Whether that command gives the batch; where not, the tuner told the script's DataLoader,
             and whoever trains has to give it.
         wrap: Whether the tool wrapped the model, so that only ``autorecompute run`` trains it this way.
+        transferred_from: The stored study that it started from.
+        knobs: What other settings did to the winner; empty where they were not tried.
     """
 
     study: str
@@ -186,6 +200,9 @@ class Result:
     baseline: Figures
     presets: dict[str, Figures] = field(default_factory=dict)
     rival: Figures | None = None
+    compared: bool = True
+    comparison: Comparison | None = None
+    curve: tuple[CurvePoint, ...] = ()
     raced: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
@@ -197,3 +214,12 @@ class Result:
     command: list[str]
     command_gives_batch: bool
     wrap: bool = False
+    transferred_from: Transfer | None = None
+    knobs: tuple[KnobFigures, ...] = ()
+
+    @property
+    def unrivalled(self) -> str | None:
+        """What recompute is worth where no smaller batch has figures without it, in words; ``None`` where one has."""
+        if self.verdict is not Verdict.RECOMPUTE_PAYS or self.rival is not None:
+            return None
+        return "the batch fits with recompute only; no smaller batch without was measured"

@@ -1,5 +1,7 @@
 """How far the peaks that ``plans`` predicts are off: each study profiled at a small batch, measured at a large one.
 
+A second line holds what is simulated from two of the profiled steps alone against all of them.
+
 Run it with ``make bench-forecast``; arguments name studies and leave out the rest. It takes some minutes a study.
 """
 
@@ -12,8 +14,10 @@ import tempfile
 from pathlib import Path
 
 from autorecompute.backends import ORTMODULE, emission_of
-from autorecompute.plans import Config
+from autorecompute.memory import Simulator
+from autorecompute.plans import Config, Level
 from autorecompute.plans.dimensions import BATCH
+from autorecompute.search.candidates import rows_of
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.survey import PROFILED_BATCH, survey, telling_configs
@@ -29,6 +33,9 @@ TARGETS = {
     "resnet_images": 128,
 }
 """Batches at which the activations outweigh all else that the process holds."""
+
+EXACT = 1e-4
+"""Sums of float32 differ by less."""
 
 MEDIAN_GOAL, WORST_GOAL = 0.03, 0.08
 CHANCE_CONFIGS, TELLING_CONFIGS = 8, 10
@@ -54,7 +61,24 @@ def predict(job, logs, batch):
     with Bench(job, PROFILED_BATCH, logs, emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
         space = bench.detect().space
         found = survey(bench, choose_configs(space), space)
+    report_simulation(found)
     return space, {config: found.forecast(config, {**found.dims, BATCH: batch}) for config in found.profiles}
+
+
+def report_simulation(found):
+    """Prints how far tensors alive at the peak are off that were simulated, from those of each profiled step."""
+    configs = [config for config in found.profiles if config.level is Level.CHOSEN]
+    simulator = Simulator(found.blueprint, found.dims, rows_of(found.space))
+    simulated = simulator.simulate(simulator.matrix(configs)).peak_bytes
+    errors = [
+        abs(float(bytes_alive) / found.timeline(config).peak_bytes - 1)
+        for config, bytes_alive in zip(configs, simulated, strict=True)
+    ]
+    exact = sum(error < EXACT for error in errors)
+    print(
+        f"{'':14} simulated from two steps: {exact} of {len(errors)} live peaks exact, "
+        f"median {statistics.median(errors):.2%} off, worst {max(errors):.1%}"
+    )
 
 
 def measure(job, logs, batch, configs):

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from autorecompute.backends.interface import Emission
+    from autorecompute.backends.interface import Emission, Knobs
 
 ORTMODULE = "ortmodule"
 
@@ -14,3 +14,8 @@ ORTMODULE = "ortmodule"
 def emission_of(backend: str) -> Emission:
     """How configs are switched on from outside the process, in the backend of this name."""
     return cast("Emission", importlib.import_module(f"{__name__}.{backend}.environment"))
+
+
+def knobs_of(backend: str) -> Knobs:
+    """What else can be set from outside the process, in the backend of this name."""
+    return cast("Knobs", importlib.import_module(f"{__name__}.{backend}.knobs"))

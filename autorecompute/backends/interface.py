@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from autorecompute.knobs import Knob
     from autorecompute.measurement import Detection, GradientCheck, Outcome
     from autorecompute.memory import StepProfile
     from autorecompute.plans import Config, Level, Request
@@ -52,12 +53,29 @@ class Emission(Protocol):
         """
         ...
 
-    def probe_config_of(self, level: Level) -> str:
-        """How the training system looks for plans under a level, in its own words."""
+    def probe_config_of(self, level: Level, environment: Mapping[str, str]) -> str:
+        """How the training system looks for plans under a level and these variables, in its own words."""
         ...
 
     def plans_file_text(self, config: Config) -> str:
         """What ``plans_file`` has to hold."""
+        ...
+
+
+class Knobs(Protocol):
+    """What else than recompute is set from outside the process; a module like that of an ``Emission``."""
+
+    def knobs_for(self, detection: Detection, inherited: Mapping[str, str]) -> tuple[Knob, ...]:
+        """Every knob, with the reason where it cannot be tried.
+
+        Args:
+            detection: What is trained, where and with which versions.
+            inherited: The environment that the script starts from.
+        """
+        ...
+
+    def variables(self) -> frozenset[str]:
+        """Every variable that turns a knob, wherever it can be turned."""
         ...
 
 

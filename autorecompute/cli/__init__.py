@@ -8,11 +8,11 @@ import signal
 import sys
 
 from autorecompute import __version__
-from autorecompute.cli import doctor, emit, plans, run, show, tune
+from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, tune
 from autorecompute.errors import AutorecomputeError, InterruptedByUser
 
 BATCH_FLAG = "--batch-flag"
-VERBS = (tune, plans, show, emit, run, doctor)
+VERBS = (tune, plans, show, report, studies, emit, run, check, doctor)
 
 
 def main(argv: list[str] | None = None) -> int:

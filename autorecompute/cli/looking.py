@@ -86,7 +86,7 @@ def _look_at(
             Overview(
                 detection=detection,
                 request=request,
-                probe_config=backend.probe_config_of(request.level),
+                probe_config=backend.probe_config_of(request.level, os.environ),
                 dims=choose_dims(detection, args.batch, args.dim),
                 command=_tune_command(args, job),
             )

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autorecompute.cli.batches import positive
 from autorecompute.cli.looking import LEVEL_VARIABLE, look, shows_peak
-from autorecompute.cli.tune import add_script_arguments, positive
+from autorecompute.cli.tune import add_script_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autorecompute.errors import UsageError
+
 if TYPE_CHECKING:
     import argparse
 
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.transfer import Nearest, Tuned
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -18,32 +21,76 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Prints every trial of a study and its answer; without STUDY, the studies in ./studies.",
     )
     parser.add_argument("study", nargs="?", metavar="STUDY", help="name of the study")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_show_arguments(parser)
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Prints a study, or their list."""
-    from autorecompute.studies import StudyFolder, list_studies
+def add_show_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds how a study is to be shown."""
+    parser.add_argument("--why", action="store_true", help="tell which part differs from the nearest stored study")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
+
+def run(args: argparse.Namespace) -> int:
+    """Prints a study, or their list.
+
+    Raises:
+        UsageError: there is no such study, or ``--why`` comes without one.
+    """
     if args.study is not None:
-        _show(StudyFolder(args.study), as_json=args.json)
-    else:
-        _list(list_studies(), as_json=args.json)
+        return run_show(args)
+    if args.why:
+        raise UsageError("--why is about one study. Name it: autorecompute show STUDY --why")
+    from autorecompute.studies import list_studies
+
+    list_all(list_studies(), as_json=args.json)
     return 0
 
 
-def _show(folder: StudyFolder, *, as_json: bool) -> None:
+def run_show(args: argparse.Namespace) -> int:
+    """Prints one study."""
+    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.records import read_head
+    from autorecompute.studies.transfer import Tuned, find_most_alike
+
+    folder = StudyFolder(args.study)
+    tuned = Tuned.of(read_head(folder))
+    nearest = find_most_alike(tuned, folder) if args.why else None
+    if args.json:
+        _print_json(folder, tuned, {"nearest": nearest} if args.why else {})
+    else:
+        _print(folder, tuned)
+        if args.why:
+            from autorecompute.reports.identity import print_nearest
+
+            print()
+            print_nearest(tuned, nearest)
+    return 0
+
+
+def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | None]) -> None:
     from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
+    from autorecompute.reports.identity import nearest_as_plain
+    from autorecompute.studies.storage import read_trials
+
+    trials, result = read_trials(folder.database, folder.name_in_database), folder.result()
+    plain = {
+        "provenance": folder.provenance(),
+        "identity": tuned.parts,
+        "result": result_as_plain(result, trials) if result else None,
+        "trials": trials_as_plain(trials),
+    }
+    print(dumps({**plain, **{name: nearest_as_plain(tuned, nearest) for name, nearest in asked.items()}}))
+
+
+def _print(folder: StudyFolder, tuned: Tuned) -> None:
+    from autorecompute.reports.identity import print_identity
     from autorecompute.reports.screen import print_result, print_trials
     from autorecompute.studies.storage import read_trials
 
-    provenance = folder.provenance()
     trials, result = read_trials(folder.database, folder.name_in_database), folder.result()
-    if as_json:
-        answer = result_as_plain(result) if result else None
-        print(dumps({"provenance": provenance, "result": answer, "trials": trials_as_plain(trials)}))
-        return
+    print_identity(tuned.problem.digest, tuned.parts)
+    print()
     if trials:
         print_trials(trials)
         print()
@@ -53,7 +100,8 @@ def _show(folder: StudyFolder, *, as_json: bool) -> None:
         print("No answer yet: run its tune command again to go on.")
 
 
-def _list(folders: list[StudyFolder], *, as_json: bool) -> None:
+def list_all(folders: list[StudyFolder], *, as_json: bool) -> None:
+    """Prints the studies there are."""
     from autorecompute.reports.as_json import dumps
     from autorecompute.reports.listing import print_studies, study_as_plain
 

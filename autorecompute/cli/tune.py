@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autorecompute.cli.batches import (
+    add_batch_arguments,
+    asked_batches,
+    describe_interruption,
+    in_a_name,
+    positive,
+)
 from autorecompute.errors import InterruptedByUser, NothingFitsError, UsageError
 from autorecompute.units import MIB, format_count, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
+    import argparse
+
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.trials import Job
     from autorecompute.tuning import TuningSettings
+
+SAMPLERS = ("model", "greedy", "tpe", "gp", "nsga2", "random", "brute")
+"""The searchers there are; their code is imported once one is needed."""
 
 DEFAULT_TRIALS = 40
 DEFAULT_WARMUP, DEFAULT_STEPS = 2, 5
@@ -34,13 +47,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="example: autorecompute tune train.py --target-batch 32 --memory-limit 40GiB -- --epochs 1",
     )
     add_script_arguments(parser)
-    parser.add_argument("--target-batch", type=positive, metavar="N", help="samples a forward on one device")
+    add_batch_arguments(parser)
     parser.add_argument("--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB")
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from script and batch)")
     parser.add_argument("--max-trials", type=positive, default=DEFAULT_TRIALS, metavar="N", help="(default 40)")
-    parser.add_argument("--timeout", metavar="TIME", help="end the search after this time, such as 30m")
+    parser.add_argument("--timeout", metavar="TIME", help="end with an answer within this time, such as 30m")
     parser.add_argument("--steps", type=positive, default=DEFAULT_STEPS, metavar="N", help="timed steps (default 5)")
     parser.add_argument("--warmup", type=positive, default=DEFAULT_WARMUP, metavar="N", help="(default 2)")
+    parser.add_argument("--sampler", choices=SAMPLERS, default=SAMPLERS[0], help="who proposes configs (default model)")
+    parser.add_argument("--fresh", action="store_true", help="take nothing over from other studies")
+    parser.add_argument(
+        "--knobs", action="store_true", help="then try other settings on the winner, which takes fresh processes"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -56,22 +74,19 @@ def add_script_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def positive(text: str) -> int:
-    """A whole number from 1 on."""
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
-    return int(text)
-
-
 def run(args: argparse.Namespace) -> int:
     """Tunes, or answers from the finished study."""
+    began_seconds = time.monotonic()
     limit_bytes = _limit(args.memory_limit) if args.memory_limit else None
     timeout_seconds = parse_seconds(args.timeout) if args.timeout else None
+    from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
     from autorecompute.trials import Job
     from autorecompute.trials.bench import Effort
+    from autorecompute.trials.signals import ignoring_interrupts, interruptible
     from autorecompute.tuning import TuningSettings
 
+    require_installed(args.sampler)
     job = Job(
         script=args.script,
         arguments=tuple(args.rest),
@@ -79,19 +94,28 @@ def run(args: argparse.Namespace) -> int:
         launcher=args.launcher,
         wrap=args.wrap,
     )
-    job.script_arguments(args.target_batch)
+    batch, batches = asked_batches(args)
+    job.script_arguments(batch)
     settings = TuningSettings(
         limit_bytes=limit_bytes,
         max_trials=args.max_trials,
         timeout_seconds=timeout_seconds,
+        began_seconds=began_seconds,
         effort=Effort(warmup=args.warmup, steps=args.steps),
-        batch=args.target_batch,
+        batch=batch,
+        sampler=args.sampler,
+        is_fresh=args.fresh,
+        turns_knobs=args.knobs,
     )
-    folder = StudyFolder(args.study or default_name(job, args.target_batch, limit_bytes))
-    try:
-        return _tune(job, folder, settings, as_json=args.json, debugs=args.debug_script)
-    except KeyboardInterrupt:
-        raise InterruptedByUser(_describe_interruption(folder)) from None
+    label = batch if batches is None else in_a_name(batches)
+    folder = StudyFolder(args.study or default_name(job, label, limit_bytes))
+    with interruptible():
+        try:
+            return _tune(job, folder, settings, batches, as_json=args.json, debugs=args.debug_script)
+        except KeyboardInterrupt:
+            with ignoring_interrupts():
+                describe = _describe_interruption if batches is None else describe_interruption
+                raise InterruptedByUser(describe(folder)) from None
 
 
 def _limit(text: str) -> int:
@@ -101,7 +125,7 @@ def _limit(text: str) -> int:
     return limit_bytes
 
 
-def default_name(job: Job, batch: int | None, limit_bytes: int | None) -> str:
+def default_name(job: Job, batch: int | str | None, limit_bytes: int | None) -> str:
     """A study's name, the same for the same command: ``bert_mlm-train-b32-1f3a5c``."""
     script = job.script.resolve()
     parts = [str(script), *job.arguments, job.batch_flag, job.launcher, batch, limit_bytes]
@@ -111,35 +135,55 @@ def default_name(job: Job, batch: int | None, limit_bytes: int | None) -> str:
     return f"{words or 'study'}{f'-b{batch}' if batch else ''}-{tag}"
 
 
-def _tune(job: Job, folder: StudyFolder, settings: TuningSettings, *, as_json: bool, debugs: bool) -> int:
+def _tune(  # noqa: PLR0913  (the user decides about each of them)
+    job: Job,
+    folder: StudyFolder,
+    settings: TuningSettings,
+    batches: tuple[int, ...] | None,
+    *,
+    as_json: bool,
+    debugs: bool,
+) -> int:
     from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.reports.live import LiveView
     from autorecompute.trials import Bench
-    from autorecompute.tuning import Tuner, Workplace
+    from autorecompute.trials.signals import ignoring_interrupts
+    from autorecompute.tuning import BatchTuner, Tuner, Workplace
+
+    def open_bench(batch: int | None, study: StudyFolder) -> Bench:
+        return Bench(
+            job,
+            batch,
+            study.workers,
+            cleared=emission_of(ORTMODULE).MEMORY_VARIABLES,
+            limit_bytes=settings.limit_bytes,
+            debugs=debugs and study is folder,
+        )
 
     if folder.exists():
         folder.provenance()
     folder.prepare()
     with LiveView(has_bar=not debugs) as view:
         view.note(f"study {folder.path}")
-        bench = Bench(
-            job,
-            settings.batch,
-            folder.workers,
-            cleared=emission_of(ORTMODULE).MEMORY_VARIABLES,
-            limit_bytes=settings.limit_bytes,
-            debugs=debugs,
-        )
+        bench = open_bench(settings.batch, folder)
         place = Workplace(job=job, bench=bench, folder=folder, settings=settings, progress=view)
+        tuner = Tuner(place) if batches is None else BatchTuner(place, batches, open_bench)
         try:
             with bench:
-                result = Tuner(place).run()
+                result = tuner.run()
         except NothingFitsError:
             # That nothing fits is an answer, too; a limit below what the script holds at rest has none.
             answer = folder.result()
-            if answer is not None:
+            if answer is not None and answer.best is None:
                 _print(answer, folder, as_json=as_json)
             raise
+        except KeyboardInterrupt:
+            with ignoring_interrupts():
+                if tuner.so_far is not None:
+                    _print(tuner.so_far, folder, as_json=as_json)
+                    sys.stdout.flush()
+                describe = _describe_interruption if batches is None else describe_interruption
+                raise InterruptedByUser(describe(folder, tuner.so_far)) from None
     _print(result, folder, as_json=as_json)
     return 0
 
@@ -150,17 +194,19 @@ def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
     from autorecompute.studies.storage import read_trials
 
     if as_json:
-        print(dumps(result_as_plain(result)))
+        print(dumps(result_as_plain(result, read_trials(folder.database, folder.name_in_database))))
     else:
         print_result(result, read_trials(folder.database, folder.name_in_database), folder.path)
 
 
-def _describe_interruption(folder: StudyFolder) -> str:
+def _describe_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
     from autorecompute.studies.storage import read_trials
 
     trials = read_trials(folder.database, folder.name_in_database)
     fitting = [trial for trial in trials if trial.fits]
     best = max(fitting, key=lambda trial: trial.relative_throughput or 0, default=None)
-    so_far = f" The best that fits so far, not confirmed: {best.description}." if best else ""
+    found = f" The best that fits so far, not confirmed: {best.description}." if best else ""
+    if so_far is not None and so_far.best is not None:
+        found = f" The best that is confirmed so far: {so_far.best.description}."
     kept = f"{format_count(len(trials), 'trial')} kept in {folder.path}"
-    return f"interrupted. {kept}.{so_far} The same command goes on from there."
+    return f"interrupted. {kept}.{found} The same command goes on from there."

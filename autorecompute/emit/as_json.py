@@ -51,6 +51,7 @@ def _describe_origin(result: Result) -> dict[str, object]:
         "verdict": result.verdict.value,
         "baseline": codec.to_plain(result.baseline),
         "rival": codec.to_plain(result.rival),
+        "knobs": codec.to_plain(result.knobs),
         "device": codec.to_plain(result.device),
         "versions": result.versions,
         "command": result.command,

@@ -14,7 +14,7 @@ from autorecompute.errors import UsageError
 if TYPE_CHECKING:
     from autorecompute.result import Result
 
-_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_@%+:,./-]+")
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_@%+:,./=-]+")
 
 
 def render(result: Result) -> str:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from autorecompute import __version__
 from autorecompute.backends import emission_of
+from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE
 from autorecompute.emit.plans_file import plans_file_of
 from autorecompute.errors import NothingFitsError
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
-    from autorecompute.result import Best, Figures, Result
+    from autorecompute.figures import Figures
+    from autorecompute.result import Best, Result
 
 NOT_MEASURED = "not measured"
 
@@ -61,6 +63,14 @@ def _describe_use(best: Best, result: Result) -> dict[str, str]:
     facts["must not be set"] = ", ".join(stray_variables(best, result))
     if plans_file_of(best):
         facts["plans file"] = "must be readable under the same path wherever the script trains"
+    turned = [knob for knob in result.knobs if knob.kept]
+    if turned:
+        facts["other settings"] = "; ".join(f"{knob.name} {knob.sentence}" for knob in turned)
+    if PROBE_VARIABLE in best.environment:
+        facts[PROBE_VARIABLE] = (
+            "not ONNX Runtime's own: other nodes are recomputed unless the script is started with 'autorecompute run', "
+            "or imports autorecompute.compat before ORTModule"
+        )
     if result.wrap:
         facts["the script has no ORTModule"] = (
             f"start it with 'autorecompute run {shlex.quote(result.study)} -- COMMAND', nothing else wraps its model"
@@ -83,6 +93,8 @@ def _describe_measurement(best: Best, result: Result) -> dict[str, str]:
     }
     if result.rival is not None:
         facts["largest batch without recompute"] = _describe_figures(result.rival)
+    elif not result.compared:
+        facts["largest batch without recompute"] = NOT_MEASURED
     return facts
 
 

@@ -34,12 +34,25 @@ class Operation:
         operator: What it computes: ``Gelu``.
         phase: What it is for.
         seconds: Wall time of its kernel.
+        reads: Names of the values that it reads.
+        makes: Names of the values that it makes.
+        shares: Whether its first result lies in the memory of the first value that it reads.
+        repeats: Name of the first value that it makes once more; empty for all other operations.
     """
 
     name: str
     operator: str
     phase: Phase
     seconds: float
+    reads: tuple[str, ...] = ()
+    makes: tuple[str, ...] = ()
+    shares: bool = False
+    repeats: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells it from all others of a step: the first value it makes. Names occur several times."""
+        return self.makes[0] if self.makes else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.memory.arena import taken_bytes
+from autorecompute.memory.blueprint import Blueprint, draw_blueprint
 from autorecompute.memory.step import Phase, StepProfile
 from autorecompute.memory.timeline import Timeline, trace
 from autorecompute.plans import Config, Plan, Space
@@ -91,6 +92,16 @@ class Survey:
     peak_bytes: int
     held_bytes: int
     profiles: dict[Config, StepProfile]
+
+    @functools.cached_property
+    def blueprint(self) -> Blueprint:
+        """What a step would be under any config; both steps it is drawn from have to be among the profiles."""
+        return draw_blueprint(self.profiles[Config()], self.profiles[self.space.all_on])
+
+    def base_bytes(self, dims: Mapping[str, int]) -> int:
+        """What a process needs at its peak beyond the tensors that are alive then, at these dimensions."""
+        plain = self.forecast(Config(), dims)
+        return plain.peak_bytes - plain.live_bytes
 
     @property
     def dims(self) -> dict[str, int]:

@@ -7,6 +7,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
+from autorecompute.reports.answer import runners_up
+from autorecompute.reports.curve import curve_as_plain
+from autorecompute.reports.predictions import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,9 +18,13 @@ if TYPE_CHECKING:
     from autorecompute.result import Result
 
 
-def result_as_plain(result: Result) -> dict[str, Any]:
-    """The contract's object; what was not measured is ``None``."""
+def result_as_plain(result: Result, trials: Sequence[Trial]) -> dict[str, Any]:
+    """The contract's object, with all figures of the last screen; what was not measured is ``None``."""
     plain: dict[str, Any] = codec.to_plain(result)
+    plain["curve"] = curve_as_plain(result.curve)
+    others = runners_up(result, trials)
+    plain["runners_up"] = [{"description": name, **codec.to_plain(figures)} for name, figures in others]
+    plain["predictions"] = codec.to_plain(summarise(trials))
     best = plain["best"]
     if best is not None:
         config = best.pop("config")

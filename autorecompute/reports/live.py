@@ -1,25 +1,35 @@
-"""The live view of a tuning, on stderr: a line a trial, and a progress bar where there is a terminal."""
+"""The live view of a tuning, on stderr: a line a trial, and below them, on a terminal, how it stands."""
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from autorecompute.measurement import Outcome
-from autorecompute.reports.words import format_relative, shorten
+from autorecompute.reports.plane import DRAWN, TYPED, best_of, draw_plane
+from autorecompute.reports.words import format_rate, format_relative, shorten
 from autorecompute.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self
 
-    from autorecompute.measurement import Detection, Trial
+    from autorecompute.measurement import Detection, Prediction, Trial
 
 DESCRIPTION_WIDTH = 52
+MOST_COLUMNS = 72
+PLANE_LINES = 6
+LEAST_LINES = 18
+"""On a lower terminal the drawing would push the lines away that it stands below."""
+REFRESHES_PER_SECOND = 2
 _COLORS = {Outcome.OK: "green", Outcome.OVER_LIMIT: "yellow"}
 
 
@@ -28,33 +38,50 @@ class LiveView:
 
     Args:
         console: Where to; stderr where none is given.
-        has_bar: Whether a progress bar may move over the terminal.
+        has_bar: Whether anything may move on the terminal.
     """
 
     def __init__(self, console: Console | None = None, *, has_bar: bool = True) -> None:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._began = time.monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-            disable=not (has_bar and self._console.is_terminal),
-        )
-        self._task = self._bar.add_task("starting the script", total=None)
+        self._trials: list[Trial] = []
+        self._limit_bytes, self._budget = 0, 0
+        self._deadline_seconds = math.inf
+        self._doing = "starting the script"
+        self._expecting = ""
+        self._trial_began: float | None = None
+        self._durations: list[float] = []
+        self._live: Live | None = None
+        if has_bar and self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._live = Live(
+                get_renderable=self._render,
+                console=self._console,
+                transient=True,
+                refresh_per_second=REFRESHES_PER_SECOND,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if self._live is not None:
+            self._live.stop()
 
-    def detected(self, detection: Detection, limit_bytes: int, *, known_trials: int, budget: int) -> None:
+    def detected(
+        self,
+        detection: Detection,
+        limit_bytes: int,
+        *,
+        known_trials: Sequence[Trial],
+        budget: int,
+        deadline_seconds: float,
+    ) -> None:
         """Tells what the script trains and how far an earlier session came."""
         versions = detection.versions
         self._say(
@@ -63,15 +90,22 @@ class LiveView:
             f"ONNX Runtime {versions['onnxruntime']}"
         )
         if known_trials:
-            self._say(f"after {format_count(known_trials, 'trial')} of an earlier session")
-        self._bar.update(self._task, total=budget, completed=known_trials, description="searching")
+            self._say(f"after {format_count(len(known_trials), 'trial')} of an earlier session")
+        self._trials, self._limit_bytes, self._budget = list(known_trials), limit_bytes, budget
+        self._deadline_seconds, self._doing = deadline_seconds, "searching"
 
-    def trial_begins(self, number: int, description: str, reason: str) -> None:
-        """Shows what is being measured."""
-        self._bar.update(self._task, completed=number, description=escape(f"{shorten(description, 40)} ({reason})"))
+    def trial_begins(self, number: int, description: str, reason: str, prediction: Prediction | None = None) -> None:
+        """Shows what is being measured, why, and what is expected of it."""
+        self._trial_began = time.monotonic()
+        self._doing = f"trial {number}: {description} ({reason})"
+        self._expecting = _describe(prediction) if prediction is not None else ""
 
     def trial_ended(self, trial: Trial) -> None:
         """One line: what was measured and what came of it."""
+        if self._trial_began is not None:
+            self._durations.append(time.monotonic() - self._trial_began)
+        self._trials.append(trial)
+        self._doing, self._expecting = "searching", ""
         measurement = trial.measurement
         remarks = (measurement.message, *measurement.marks)
         color = _COLORS.get(measurement.outcome, "red")
@@ -80,12 +114,46 @@ class LiveView:
             f"{format_bytes(measurement.peak_bytes):>9} {format_relative(trial.relative_throughput):>6}  "
             f"[{color}]{measurement.outcome}[/] {escape('; '.join(filter(None, remarks)))}".rstrip()
         )
-        self._bar.update(self._task, completed=trial.number + 1)
 
     def note(self, text: str) -> None:
         """A line of its own."""
         self._say(escape(text))
-        self._bar.update(self._task, description=escape(shorten(text, 60)))
+        self._doing, self._expecting = text, ""
 
     def _say(self, text: str) -> None:
         self._console.print(f"[dim]\\[{format_seconds(time.monotonic() - self._began):>11}][/] {text}")
+
+    def _render(self) -> Group:
+        """How it stands now, in lines that are cut at the terminal's edge, wherever that is by now."""
+        width = min(self._console.width - 1, MOST_COLUMNS)
+        marks = TYPED if self._console.options.ascii_only else DRAWN
+        plane = []
+        if self._console.height >= LEAST_LINES:
+            plane = draw_plane(self._trials, self._limit_bytes, width=width, height=PLANE_LINES, marks=marks)
+        lines = [*plane, self._best(), f"now   {self._doing}", self._expecting, self._time()]
+        return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in filter(None, lines)))
+
+    def _best(self) -> str:
+        best = best_of(self._trials)
+        if best is None:
+            return f"best  none of {format_count(len(self._trials), 'trial')} fits yet" if self._trials else ""
+        relative, speed = best.relative_throughput, best.measurement.samples_per_second
+        gain = format_relative(relative) if relative is not None else format_rate(speed)
+        return f"best  {format_bytes(best.measurement.peak_bytes)}, {gain}: {best.description}"
+
+    def _time(self) -> str:
+        now = time.monotonic()
+        parts = [f"time  {format_seconds(now - self._began)} so far"]
+        left = max(self._budget - len(self._trials), 0)
+        if self._durations and left:
+            seconds = left * statistics.median(self._durations)
+            parts.append(f"{left} trials left at most, about {format_seconds(seconds)}")
+        if math.isfinite(self._deadline_seconds):
+            parts.append(f"ends within {format_seconds(max(self._deadline_seconds - now, 0))}")
+        return "; ".join(parts)
+
+
+def _describe(prediction: Prediction) -> str:
+    peaks = f"{format_bytes(prediction.peak_low)} to {format_bytes(prediction.peak_high)}"
+    speed = "" if prediction.step is None else f" {format_relative(1 / prediction.step)},"
+    return f"      expected: {peaks},{speed} {prediction.fits:.0%} to fit"

@@ -1,4 +1,4 @@
-"""The part ``peak`` of what ``plans --json`` prints; docs/reference.md describes each field."""
+"""The part ``peak`` of what ``plans --json`` prints; docs/json.md describes each field."""
 
 from __future__ import annotations
 

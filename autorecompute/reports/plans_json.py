@@ -1,4 +1,4 @@
-"""What ``plans --json`` prints; docs/reference.md describes each field."""
+"""What ``plans --json`` prints; docs/json.md describes each field."""
 
 from __future__ import annotations
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.result import Verdict
+from autorecompute.figures import format_interval
+from autorecompute.result import SearchEnd, Verdict
 
 if TYPE_CHECKING:
-    from autorecompute.result import Best
+    from autorecompute.result import Best, Result
 
 VERDICTS = {
     Verdict.RECOMPUTE_PAYS: "recompute pays: the batch fits only with it, and no smaller one without is 2 % faster",
@@ -16,8 +17,30 @@ VERDICTS = {
     Verdict.NO_FIT: "no fit: no config holds the limit",
 }
 
-MOST_TELLING = 3
-"""An interval whose ends are further apart than this tells nothing of a config that recomputes."""
+NOT_COMPARED = {
+    Verdict.RECOMPUTE_PAYS: "the batch fits with recompute only; not compared with a smaller batch without",
+    Verdict.NO_FIT: "no answer yet: no config was confirmed so far",
+}
+"""What is known where the tuning ended early."""
+
+NOT_ALL_BATCHES = "the best of the batches so far; what recompute gives at the others is not known yet"
+
+
+def describe_verdict(result: Result) -> str:
+    """What was found out about recompute, and no more than that."""
+    is_open = result.best is None and result.search_end.is_early
+    if result.curve and result.best is not None and not result.compared:
+        return NOT_ALL_BATCHES
+    known = NOT_COMPARED.get(result.verdict) if is_open or not result.compared else result.unrivalled
+    return known or VERDICTS[result.verdict]
+
+
+def describe_early_end(result: Result) -> str:
+    """That there is more to be found, and how; empty where there is not."""
+    if not result.search_end.is_early or result.best is None:
+        return ""
+    why = "interrupted" if result.search_end is SearchEnd.INTERRUPTED else "the time is over"
+    return f"{why}: this is the best that was confirmed; the same command goes on from there"
 
 
 def format_relative(ratio: float | None) -> str:
@@ -30,9 +53,7 @@ def format_spread(best: Best) -> str:
     ratio, low, high = best.relative_throughput, best.relative_low, best.relative_high
     if ratio is None or low is None or high is None:
         return format_relative(ratio)
-    if high > MOST_TELLING * low:
-        return f"{format_relative(ratio)} (noisy)"
-    return f"{format_relative(ratio)} ({low:.2f}-{high:.2f})"
+    return f"{format_relative(ratio)} ({format_interval(low, high)})"
 
 
 def format_rate(samples_per_second: float | None) -> str:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from autorecompute.plans import Config
 from autorecompute.search.interface import Proposal
 from autorecompute.search.moves import moves_from
 from autorecompute.search.opening import Opening
 from autorecompute.search.peaks import PeakModel
+from autorecompute.search.soundness import sound_space
 from autorecompute.search.times import TimeModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.plans import Plan, Space
+    from autorecompute.plans import Config, Plan, Space
 
 NOISE = 0.01
 """A gain below this share of the step time is not worth a trial: it could not be told from noise."""
@@ -48,17 +47,21 @@ class GreedySearcher:
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
         tried = {trial.config.hash for trial in trials}
-        space = self._sound_space(trials)
+        space = sound_space(self._space, trials)
         opening = Opening(space, self._space.presets().values(), self._budget)
         # What the opening left out comes last: it may still tell something where no step looks worth a trial.
         proposals = chain(opening.proposals(trials), self._steps(space, opening, trials), opening.whole)
         return next((proposal for proposal in proposals if proposal.config.hash not in tried), None)
 
-    def _sound_space(self, trials: Sequence[Trial]) -> Space:
-        """The space without the plans that failed alone, and not for want of memory: they would fail in any company."""
-        outcomes = {trial.config: trial.measurement.outcome for trial in trials}
-        failed = {c for c, outcome in outcomes.items() if not outcome.is_measured and not outcome.is_about_memory}
-        return replace(self._space, plans=tuple(p for p in self._space.plans if Config.of([p]) not in failed))
+    @staticmethod
+    def predict(config: Config, trials: Sequence[Trial]) -> None:
+        """Nothing: its sums have no interval."""
+        del config, trials
+
+    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
+        """As a sum of plans says, and never less than was measured."""
+        times = TimeModel(self._space, trials)
+        return {trial.number: times.expected(trial) for trial in trials if trial.measurement.step_seconds}
 
     def _steps(self, space: Space, opening: Opening, trials: Sequence[Trial]) -> Iterator[Proposal]:
         """Untried configs that should be faster: those that should fit, the fastest first, then by peak the others."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from autorecompute.measurement import Prediction
 from autorecompute.plans import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autorecompute.measurement import Trial
 
@@ -20,10 +21,12 @@ class Proposal:
     Attributes:
         config: The config, in its canonical form and not among the trials yet.
         reason: Why, in a few words for the one who watches.
+        prediction: What the search expects of it; ``None`` where it cannot tell.
     """
 
     config: Config
     reason: str
+    prediction: Prediction | None = None
 
 
 class Searcher(Protocol):
@@ -33,5 +36,16 @@ class Searcher(Protocol):
         """The next config to measure, or ``None`` when nothing is left to gain.
 
         The answer depends on the trials alone, so that an interrupted search goes on where it stopped.
+        """
+        ...
+
+    def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
+        """What is expected of a config that somebody else chose; ``None`` where the searcher cannot tell."""
+        ...
+
+    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
+        """What the timed trials' steps should really take, by number: who was measured fastest was lucky, as a rule.
+
+        Only their order has a meaning.
         """
         ...

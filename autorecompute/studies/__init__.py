@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autorecompute.studies.folder import StudyFolder, list_studies, load_result
-from autorecompute.studies.problem import Problem
+from autorecompute.studies.knobs import KnobFolder
+from autorecompute.studies.problem import Problem, Sizes
 
-__all__ = ["Problem", "StudyFolder", "list_studies", "load_result"]
+__all__ = ["KnobFolder", "Problem", "Sizes", "StudyFolder", "list_studies", "load_result"]

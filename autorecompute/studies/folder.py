@@ -1,8 +1,8 @@
 """The folder of a study: the single owner of every file name in it.
 
 ``study.json`` (what it is about), ``study.db`` (its trials), ``trials/0007/`` (one trial each), ``workers/`` (output of
-the processes), ``race.json`` (the finalists' rounds), ``rejected.json`` (who was not confirmed), ``best/`` (what was
-emitted) and ``result.json`` (the answer).
+the processes), ``race.json`` (the finalists' rounds), ``rejected.json`` and ``confirmed.json`` (who was not confirmed,
+and who was), ``best/`` (what was emitted) and ``result.json`` (the answer); more in ``batches.py`` and ``knobs.py``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autorecompute import __version__, codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.files import write_whole
 from autorecompute.measurement import Trial
-from autorecompute.result import Rejection, Result
-from autorecompute.studies.problem import Problem
+from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies.problem import Problem, Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+T = TypeVar("T")
 
 FORMAT = 1
 """Counts up when an older autorecompute could no longer read a study, or a newer one would misread it."""
@@ -32,6 +34,7 @@ FORMAT = 1
 STUDIES = Path("studies")
 IN_PROGRESS = "in_progress.json"
 REJECTED = "rejected.json"
+CONFIRMED = "confirmed.json"
 LONGEST_NAME = 200
 """Bytes; a file name may have 255, and drafts of files need a few."""
 
@@ -97,7 +100,7 @@ class StudyFolder:
             # Logs and databases do not belong into the user's repository unless the user says so.
             (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
 
-    def begin(self, problem: Problem, command: Sequence[str]) -> None:
+    def begin(self, problem: Problem, command: Sequence[str], sizes: Sizes | None = None) -> None:
         """Writes down what the study is about, in ``study.json``."""
         self.write(
             "study.json",
@@ -109,6 +112,7 @@ class StudyFolder:
                 "command": list(command),
                 "digest": problem.digest,
                 "problem": codec.to_plain(problem),
+                "sizes": codec.to_plain(sizes or Sizes()),
             },
         )
 
@@ -132,6 +136,11 @@ class StudyFolder:
         """The problem the study is about."""
         with self._saying_what_is_wrong("study.json"):
             return codec.from_plain(self.provenance()["problem"], Problem)
+
+    def sizes(self) -> Sizes:
+        """The sizes that its figures were measured at."""
+        with self._saying_what_is_wrong("study.json"):
+            return codec.from_plain(self.provenance()["sizes"], Sizes)
 
     def command(self) -> list[str]:
         """The command that was tuned."""
@@ -158,10 +167,7 @@ class StudyFolder:
 
     def trial_in_progress(self) -> Trial | None:
         """The trial that was begun and never ended."""
-        if not (self.path / IN_PROGRESS).is_file():
-            return None
-        with self._saying_what_is_wrong(IN_PROGRESS):
-            return codec.from_plain(self._read(IN_PROGRESS), Trial)
+        return self.read(IN_PROGRESS, Trial)
 
     def keep_rejections(self, rejections: Sequence[Rejection]) -> None:
         """Writes down which configs were not confirmed."""
@@ -173,6 +179,17 @@ class StudyFolder:
             return []
         with self._saying_what_is_wrong(REJECTED):
             return codec.from_plain(self._read(REJECTED)["rejected"], list[Rejection])
+
+    def keep_confirmed(self, confirmed: Sequence[Best]) -> None:
+        """Writes down which configs were confirmed, and what that measured."""
+        self.write(CONFIRMED, {"confirmed": codec.to_plain(confirmed)})
+
+    def confirmed(self) -> list[Best]:
+        """The configs that were confirmed, in the order they were."""
+        if not (self.path / CONFIRMED).is_file():
+            return []
+        with self._saying_what_is_wrong(CONFIRMED):
+            return codec.from_plain(self._read(CONFIRMED)["confirmed"], list[Best])
 
     def require_trials(self, count: int) -> None:
         """Checks that the storage still holds all trials that were kept here.
@@ -194,17 +211,22 @@ class StudyFolder:
         """Writes a JSON file whole or not at all; a file that is there is replaced."""
         write_atomically(self.path / name, json.dumps(plain, indent=2) + "\n")
 
+    def read(self, name: str, kind: type[T]) -> T | None:
+        """What a JSON file holds; ``None`` where there is none."""
+        if not (self.path / name).is_file():
+            return None
+        with self._saying_what_is_wrong(name):
+            return codec.from_plain(self._read(name), kind)
+
     def finish(self, result: Result) -> None:
         """Writes down the answer."""
         self.write("result.json", codec.to_plain(result))
 
     def result(self) -> Result | None:
         """The answer, once there is one."""
-        if not (self.path / "result.json").is_file():
-            return None
-        with self._saying_what_is_wrong("result.json"):
-            # The folder may have been renamed since, and what is printed must lead here.
-            return replace(codec.from_plain(self._read("result.json"), Result), study=self.name)
+        result = self.read("result.json", Result)
+        # The folder may have been renamed since, and what is printed must lead here.
+        return None if result is None else replace(result, study=self.name)
 
     def _read(self, name: str) -> dict[str, Any]:
         with self._saying_what_is_wrong(name):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from autorecompute import codec
-from autorecompute.units import format_bytes
+from autorecompute.plans.dimensions import BATCH
+from autorecompute.studies.identity import compare
+from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from autorecompute.measurement import Detection
 
 DIGEST_LENGTH = 16
+SHORT_LENGTH = 6
+"""Hexadecimal digits that tell two sets of plans of the same size apart."""
+
+SEVERAL_BATCHES = 0
+"""The batch of a study that looks for the best one, and has a study of its own for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +28,9 @@ class Problem:
     """All that a study's figures depend on. Equal problems have equal answers.
 
     Attributes:
-        graph: Digest of the training graph.
+        graph: Digest of the training graph: what it computes and how it is wired, no names.
         plans: Keys of the plans that can be switched on.
-        batch: Samples a forward.
+        batch: Samples a forward, or ``SEVERAL_BATCHES``.
         limit_bytes: What the peak may reach.
         device: Kind and name of the device.
         device_bytes: Its memory.
@@ -61,22 +67,56 @@ class Problem:
     @property
     def digest(self) -> str:
         """Sixteen hexadecimal digits, equal for equal problems."""
-        canonical = json.dumps(codec.to_plain(self), sort_keys=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_LENGTH]
+        return _digest(codec.to_plain(self))
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Each part of the identity in words, by its name."""
+        return {
+            "graph": self.graph[:DIGEST_LENGTH],
+            "plans": f"{format_count(len(self.plans), 'plan')} ({_digest(self.plans)[:SHORT_LENGTH]})",
+            "batch": "one of several" if self.batch == SEVERAL_BATCHES else str(self.batch),
+            "limit": f"{format_bytes(self.limit_bytes)} ({self.limit_bytes} bytes)",
+            "device": self.device,
+            "device memory": f"{format_bytes(self.device_bytes)} ({self.device_bytes} bytes)",
+            "torch": self.torch,
+            "onnxruntime": self.onnxruntime,
+            "wrap": "yes" if self.wrap else "no",
+        }
 
     def differences(self, other: Problem) -> list[str]:
         """The parts in which the other problem differs, in words: ``batch 32, not 16``."""
-        return [
-            f"{field.name.removesuffix('_bytes')} {_show(field.name, mine)}, not {_show(field.name, theirs)}"
-            for field in dataclasses.fields(self)
-            if (mine := getattr(self, field.name)) != (theirs := getattr(other, field.name))
-        ]
+        return [difference.sentence for difference in compare(self.parts, other.parts)]
 
 
-def _show(name: str, value: object) -> str:
-    if isinstance(value, tuple):
-        return f"{len(value)} plans"
-    if name.endswith("_bytes"):
-        assert isinstance(value, int), "bytes are counted"
-        return f"{format_bytes(value)} ({value} bytes)"
-    return str(value)[:DIGEST_LENGTH] if name == "graph" else str(value)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What figures depend on as well, and what may differ from run to run of one problem.
+
+    Attributes:
+        dims: Dimensions of the first batch other than the batch itself: the length of its sequences, for instance.
+        resting_bytes: Memory held before the first activation existed.
+    """
+
+    dims: dict[str, int] = field(default_factory=dict)
+    resting_bytes: int = 0
+
+    @classmethod
+    def of(cls, detection: Detection) -> Self:
+        """Those of what was detected."""
+        dims = {name: size for name, size in detection.dims.items() if name != BATCH}
+        return cls(dims=dims, resting_bytes=detection.resting_bytes)
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Each dimension by its name."""
+        return {name: str(size) for name, size in sorted(self.dims.items())}
+
+    def differences(self, other: Sizes) -> list[str]:
+        """The dimensions in which the other differs, in words: ``sequence 128, not 64``."""
+        return [difference.sentence for difference in compare(self.parts, other.parts)]
+
+
+def _digest(plain: object) -> str:
+    canonical = json.dumps(plain, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_LENGTH]

@@ -6,17 +6,16 @@ import sqlite3
 import time
 import urllib.parse
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import optuna
 import sqlalchemy
 import sqlalchemy.exc
-from optuna.distributions import IntDistribution
-from optuna.trial import TrialState, create_trial
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
-from autorecompute.measurement import Outcome, Trial
+from autorecompute.measurement import Trial
+from autorecompute.studies.frozen import LEVEL, TRIAL_ATTRIBUTE, freeze, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from autorecompute.plans import Space
 
-TRIAL_ATTRIBUTE = "trial"
 SECONDS_ATTRIBUTE = "wall_seconds"
 BUSY_TIMEOUT_SECONDS = 30
 
@@ -79,29 +77,19 @@ class TrialStore:
             self._study.set_user_attr(name, codec.to_plain(value))
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
-        parameters = {plan.key: int(trial.config.has(plan)) for plan in self._space.plans}
-        distributions: dict[str, Any] = {key: IntDistribution(0, 1) for key in parameters}
-        measurement = trial.measurement
-        state = _STATES.get(measurement.outcome, TrialState.FAIL)
-        return create_trial(
-            state=state,
-            value=measurement.samples_per_second if state is TrialState.COMPLETE else None,
-            params={**parameters, "level": int(trial.config.level)},
-            distributions={**distributions, "level": IntDistribution(0, 2)},
-            constraints={"bytes over the limit": self._violation(trial)},
-            user_attrs={
-                TRIAL_ATTRIBUTE: codec.to_plain(trial),
-                "config": trial.description,
-                "hash": trial.config.hash,
-                "outcome": str(measurement.outcome),
-            },
+        frozen = freeze(
+            trial,
+            {**parameters_of(trial.config, self._space), LEVEL: int(trial.config.level)},
+            value=trial.measurement.samples_per_second,
+            limit_bytes=self._limit_bytes,
         )
-
-    def _violation(self, trial: Trial) -> float:
-        if trial.measurement.peak_bytes is not None:
-            return float(trial.measurement.peak_bytes - self._limit_bytes)
-        # Without a peak all that is known is that a config which ran out of memory is above the limit.
-        return float(self._limit_bytes) if trial.measurement.outcome.is_about_memory else 0.0
+        frozen.user_attrs = {
+            TRIAL_ATTRIBUTE: codec.to_plain(trial),
+            "config": trial.description,
+            "hash": trial.config.hash,
+            "outcome": str(trial.measurement.outcome),
+        }
+        return frozen
 
 
 def read_trials(database: Path, name: str) -> list[Trial]:
@@ -176,11 +164,3 @@ def _sqlite_error_name(error: BaseException | None) -> str:
             return getattr(error, "sqlite_errorname", "")
         error = error.__cause__ or error.__context__
     return ""
-
-
-_STATES = {
-    Outcome.OK: TrialState.COMPLETE,
-    Outcome.OVER_LIMIT: TrialState.COMPLETE,
-    # Optuna's samplers learn from pruned trials and their constraints, and nothing from failed ones.
-    Outcome.OOM: TrialState.PRUNED,
-}

@@ -42,15 +42,18 @@ class Effort:
         warmup: Steps before the timed ones.
         steps: Timed steps.
         profiles: Whether the last step is profiled, which takes time of its own.
+        batch: Samples a forward instead of the target batch, on a bench that can change it.
     """
 
     warmup: int = 2
     steps: int = 5
     profiles: bool = False
+    batch: int | None = None
 
-    def order(self, config: Config) -> Order:
-        """What the worker is told."""
-        return Order(config=config, warmup=self.warmup, steps=self.steps, profiles=self.profiles)
+    def order(self, config: Config, target: int | None = None) -> Order:
+        """What the worker is told, where the target batch is this."""
+        batch = self.batch or target
+        return Order(config=config, warmup=self.warmup, steps=self.steps, profiles=self.profiles, batch=batch)
 
 
 class Bench:
@@ -93,11 +96,21 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def is_live(self) -> bool:
+        """Whether a script waits for orders; where none does, the next one has to be started first."""
+        return self._worker is not None
+
     def close(self) -> None:
         """Ends the live worker, if there is one."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
+
+    @property
+    def can_change_batch(self) -> bool:
+        """Whether the script's DataLoader is told the batch, so that it can be told another."""
+        return self._batch is not None and not self._job.takes_batch
 
     def detect(self) -> Detection:
         """What can be recomputed; starts the script up to its first training session, where it waits.
@@ -135,9 +148,9 @@ class Bench:
         for _ in range(2):
             self.detect()
             load = self._count_load()
-            message = self._ask(effort.order(config))
+            message = self._ask(effort.order(config, self._batch))
             if isinstance(message, Measurement):
-                self._note_pace(message)
+                self._note_pace(message, effort)
                 if not message.outcome.is_measured:
                     self.close()  # a loss that is no number stays one, whatever is recomputed next
                 return replace(message, marks=(*message.marks, *(load.marks() if load is not None else ())))
@@ -181,6 +194,18 @@ class Bench:
         self.close()
         return message if isinstance(message, Measurement) else as_measurement(message)
 
+    def under(self, variables: Mapping[str, str], logs: Path) -> Bench:
+        """Another bench for the same job, whose processes see these variables, too; ends the live worker of this one.
+
+        Args:
+            variables: What is added to their environment.
+            logs: Folder for their output.
+        """
+        self.close()
+        other = Bench(self._job, self._batch, logs, (), limit_bytes=self._limit_bytes)
+        other._base = {**self._base, **variables}
+        return other
+
     def take_output(self) -> str:
         """What the live or last worker printed since this was asked last."""
         if not self.log.is_file():
@@ -196,7 +221,9 @@ class Bench:
             address=address,
             target_batch=batch,
             override_loader=not self._job.takes_batch,
-            loader=self._detection.loader if self._detection is not None else "",
+            # A worker that is replaced has to begin as the first one did, with the script's own batch: what the export
+            # of a model leaves behind depends on it, and peaks would not be those of the same process.
+            loader=self._detection.loader if self._detection is not None and watch is not None else "",
             watch=watch,
             limit_bytes=self._limit_bytes,
             wrap=self._job.wrap,
@@ -245,6 +272,8 @@ class Bench:
             # It died between its last answer and this order, which will tell how.
             return None
 
-    def _note_pace(self, measurement: Measurement) -> None:
+    def _note_pace(self, measurement: Measurement, effort: Effort) -> None:
         self._has_measured = True
+        if effort.batch is not None:
+            return
         self._pace = self._pace or measurement.median_step_seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, WrongBatchError
@@ -10,6 +11,9 @@ from autorecompute.worker.protocol import Ended, Failed, Message, Refused
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+LEAST_ROOM_BYTES = 16 * 1024
+"""On a disk with less a script cannot print, and fails of that."""
 
 TAIL_LINES = 5
 LAST_WORDS_LINES = 60
@@ -52,6 +56,11 @@ def failure_to_start(message: Message, log: Path, output: str, *, wraps: bool) -
     """
     if isinstance(message, Refused):
         return SetupError(message.message)
+    if shutil.disk_usage(log.parent).free < LEAST_ROOM_BYTES:
+        return SetupError(
+            f"The disk is full at {log}, where the script writes. Trials so far are kept: free some space and run the "
+            "same command again."
+        )
     if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
         return WrongBatchError(message.message)
     if isinstance(message, Failed):

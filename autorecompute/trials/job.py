@@ -71,6 +71,11 @@ class Job:
         start = shlex.split(self.launcher) or ["python"]
         return [*start, str(self.script), *self.script_arguments(batch)]
 
+    def command_of_any_batch(self) -> list[str]:
+        """The same with the place for the batch left open."""
+        flag = [self.batch_flag, PLACEHOLDER] if self.batch_flag is not None else []
+        return [*(shlex.split(self.launcher) or ["python"]), str(self.script), *self.arguments, *flag]
+
     @staticmethod
     def batch_environment(batch: int | None) -> dict[str, str]:
         """The variable that scripts may read the batch from."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from autorecompute.figures import Figures
+from autorecompute.search.choice import MODEL
 from autorecompute.studies import StudyFolder
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
@@ -17,16 +19,26 @@ class TuningSettings:
     Attributes:
         limit_bytes: What the peak may reach; ``None`` takes what the device has to give (``tuning/limit.py``).
         max_trials: How many configs may be measured over the study's life.
-        timeout_seconds: How long this session may search; ``None`` for no end.
+        timeout_seconds: How long the command may take as a whole; ``None`` for no end.
+        began_seconds: When the command began, on the monotonic clock; ``None`` for when it begins to tune.
         effort: How long each config is measured.
         batch: The target batch; ``None`` takes what the script gives.
+        sampler: Who proposes configs, by one of the names in ``search/choice.py``.
+        is_fresh: Whether nothing is taken over from other studies.
+        rival: The largest batch that fits without recompute, where it was measured before.
+        turns_knobs: Whether other settings are tried on the winner, each in fresh processes.
     """
 
     limit_bytes: int | None
     max_trials: int
     timeout_seconds: float | None
+    began_seconds: float | None = None
     effort: Effort = field(default_factory=Effort)
     batch: int | None = None
+    sampler: str = MODEL
+    is_fresh: bool = False
+    rival: Figures | None = None
+    turns_knobs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import ScriptError
@@ -32,26 +33,33 @@ def telling_configs(space: Space, wanted: Iterable[Config] = ()) -> list[Config]
     return list(dict.fromkeys([Config(), *wanted, *(proposal.config for proposal in opening)]))
 
 
-def survey(bench: Bench, configs: Iterable[Config], space: Space) -> Survey:
+def survey(bench: Bench, configs: Iterable[Config], space: Space, batch: int | None = None) -> Survey:
     """Measures a step without recompute, and profiles one of each config.
 
     A config that fails where others do not is left out.
+
+    Args:
+        bench: Where they are measured.
+        configs: What to profile; without recompute is among them.
+        space: The plans.
+        batch: Samples a forward; ``None`` for the bench's own.
 
     Raises:
         ScriptError: not even the config without recompute can train.
     """
     # The first window of a process has a further step of warm-up after the heap was trimmed.
-    bench.measure(Config(), MEASURING)
-    measured = bench.measure(Config(), MEASURING)
+    measuring = replace(MEASURING, batch=batch)
+    bench.measure(Config(), measuring)
+    measured = bench.measure(Config(), measuring)
     if measured.peak_bytes is None or measured.held_bytes is None:
         raise _failure(bench, measured)
-    profiles = dict(_profile(bench, configs))
+    profiles = dict(_profile(bench, configs, replace(PROFILING, batch=batch)))
     return Survey(space=space, peak_bytes=measured.peak_bytes, held_bytes=measured.held_bytes, profiles=profiles)
 
 
-def _profile(bench: Bench, configs: Iterable[Config]) -> Iterator[tuple[Config, StepProfile]]:
+def _profile(bench: Bench, configs: Iterable[Config], effort: Effort) -> Iterator[tuple[Config, StepProfile]]:
     for config in configs:
-        measurement = bench.measure(config, PROFILING)
+        measurement = bench.measure(config, effort)
         if measurement.profile is not None:
             yield config, measurement.profile
         elif config.is_none:

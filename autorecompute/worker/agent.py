@@ -97,6 +97,7 @@ class Agent:
         )
         order = self._channel.receive_order()
         assert isinstance(order, Order), "gradients are compared between measurements"
+        self._change_batch(order)
         # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
         self._window = self._open(Order(config=order.config, warmup=order.warmup + 1, steps=order.steps))
         # This session exists, and only one to come can be profiled.
@@ -189,9 +190,15 @@ class Agent:
             self._check = order
             return
         assert self._meter is not None, "an order to measure comes after a detection"
+        self._change_batch(order)
         self._backend.switch(order.config, profiles=order.profiles)
         self._meter.release()
         self._window = self._open(order)
+
+    def _change_batch(self, order: Order) -> None:
+        if order.batch is not None and self._loader is not None:
+            self._target = order.batch
+            self._loader.change(order.batch)
 
     def _read_loss(self, window: Window) -> float | None:
         loss, self._loss = self._loss, None

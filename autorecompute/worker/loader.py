@@ -57,6 +57,10 @@ class LoaderOverride:
         # torch reads the batch size once an epoch; ours reads it for every batch, so that it can change in between.
         BatchSampler.__iter__ = _draw_batches
 
+    def change(self, batch: int) -> None:
+        """Has the model receive another batch, from the next time on that it is applied."""
+        self._batch = batch
+
     def apply(self) -> bool:
         """Sets the batch of the loader that served last, from its next one on; ``False`` where it draws none itself."""
         samplers = list(_nested(self._latest))

@@ -59,12 +59,15 @@ class Order:
         warmup: Steps before the timed ones, at least 1.
         steps: Timed steps.
         profiles: Whether the last step is to be profiled.
+        batch: Samples that each forward must receive from now on; ``None`` for as many as until now. Only a DataLoader
+            that may be overridden can change it.
     """
 
     config: Config
     warmup: int
     steps: int
     profiles: bool = False
+    batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,9 @@ SCRIPT = Path(__file__).with_name("train.py").resolve()
 LIMIT_SHARE = 0.6
 """Where the limit lies between the resting memory and the peak without recompute."""
 
+FRESH_TRIALS = 25
+"""A search that knows nothing takes about as many trials; a process for each is how others run them."""
+
 HELP_RUNS = 5
 PLAIN_STEPS = 12
 
@@ -41,7 +44,9 @@ def main() -> int:
         if args.limit:
             print(f"{limit // MIB}MiB")
             return 0
+        began = time.monotonic()
         answer = tune(where, args.batch, limit)
+        tuning_seconds = time.monotonic() - began
         trials = show(where, answer["study"])["trials"]
         plain_peak = measure_plain_run(where, args.batch, answer["best"]["env"])
     overheads = [trial["overhead_seconds"] for trial in trials]
@@ -57,6 +62,7 @@ def main() -> int:
         "confirmed within the limit": (int(best["confirmed"] and best["peak_bytes"] <= limit), ">= 1"),
         "throughput relative to no recompute": (best["relative_throughput"], ">= 0.85"),
         "trials": (answer["trials"], "<= 40"),
+        "tuning over 25 fresh-process trials": (tuning_seconds / (FRESH_TRIALS * costs["fresh_trial_seconds"]), "<= 1"),
         "plain run's peak off the reported one": (abs(plain_peak / best["peak_bytes"] - 1), "<= 0.05"),
         "CPU seconds of --help": (measure_help(), "<= 0.2"),
     }
@@ -87,7 +93,7 @@ def holds(value: float, goal: str) -> bool:
 
 def measure_starts(where: Path, batch: int, starts: int) -> dict[str, float]:
     """What a fresh process for each config costs beyond its steps, and the memory without recompute."""
-    job, effort, overheads = Job(script=SCRIPT), Effort(), []
+    job, effort, overheads, whole = Job(script=SCRIPT), Effort(), [], []
     with Bench(job, batch, where, emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
         for _ in range(starts):
             bench.close()
@@ -95,16 +101,19 @@ def measure_starts(where: Path, batch: int, starts: int) -> dict[str, float]:
             detection = bench.detect()
             measurement = bench.measure(Config(), effort)
             elapsed = time.monotonic() - began
+            whole.append(elapsed)
             overheads.append(elapsed - measurement.warmup_seconds - sum(measurement.step_seconds))
     return {
         "fresh_overhead_seconds": statistics.median(overheads),
+        "fresh_trial_seconds": statistics.median(whole),
         "resting_bytes": detection.resting_bytes,
         "peak_without_recompute_bytes": measurement.peak_bytes,
     }
 
 
 def tune(where: Path, batch: int, limit: int) -> dict:
-    command = ["tune", str(SCRIPT), "--target-batch", str(batch), "--memory-limit", str(limit), "--json"]
+    # What a study that comes with the package knows would be counted as found.
+    command = ["tune", str(SCRIPT), "--fresh", "--target-batch", str(batch), "--memory-limit", str(limit), "--json"]
     return json.loads(run_tool(where, *command))
 
 

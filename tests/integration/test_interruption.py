@@ -34,15 +34,15 @@ def place(make_workplace):
 
 @pytest.fixture(scope="module")
 def start(place, hopeless):
-    """Starts the command that is stopped again and again."""
-    return lambda: place.start_tuning(*hopeless, "--max-trials", "5", "--json")
+    """Starts the command that is stopped again and again; its search does not see that nothing will fit."""
+    return lambda: place.start_tuning(*hopeless, "--sampler", "greedy", "--max-trials", "5", "--json")
 
 
 @pytest.fixture(scope="module")
 def stops(place, start):
-    """One tuning, stopped by one signal after its first trial, and by the other after its second."""
+    """One tuning, stopped by one signal after its second trial, and by the other after its third."""
     stops = {}
-    for trials, number in enumerate((signal.SIGTERM, signal.SIGINT), start=1):
+    for trials, number in enumerate((signal.SIGTERM, signal.SIGINT), start=2):
         process = start()
         place.wait_for_trials(process, trials)
         running = place.processes()

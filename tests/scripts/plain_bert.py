@@ -47,6 +47,7 @@ for step in range(1, args.steps + 1):
     model.train()
 torch.save(model.state_dict(), args.checkpoint)
 print("class", type(model).__name__, isinstance(model, BertForMaskedLM))
+# A wrapped model can be pickled as ever. What is read back is what was just written, in this process.
 for name, twin in {"copied": copy.deepcopy(model), "pickled": pickle.loads(pickle.dumps(model))}.items():  # noqa: S301
     with torch.no_grad():
         print(name, twin(**batch).loss.item())

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 
 import pytest
 
 from autorecompute.backends import ORTMODULE
+from autorecompute.figures import Figures
 from autorecompute.measurement import Detection, Device, Measurement, Outcome, Trial
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
 from autorecompute.plans import Config, Option, Plan, Row, Space
-from autorecompute.result import Best, Figures, Result, SearchEnd, Verdict
+from autorecompute.result import Best, Result, SearchEnd, Verdict
 from autorecompute.units import GIB, MIB
 
 PHASES = {"f": Phase.FORWARD, "l": Phase.LOSS, "b": Phase.BACKWARD, "r": Phase.RECOMPUTE}
 ROWS = ("Gelu+", "FusedMatMul+Add+", "Softmax+", "LayerNormalization+", "Dropout+")
 BATCH = 32
+COPIED = "_recompute"
 
 
 def build_space(*, layers=()):
@@ -62,6 +66,165 @@ def build_step(phases, *tensors, seconds=1.0, batch=2):
         ),
         backward=phases.index("l"),
         dims={"batch": batch},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """An operation of a graph that a test writes down.
+
+    Attributes:
+        operator: What it computes.
+        reads: The values that it reads.
+        makes: The bytes a sample of each value that it makes; what shares memory has none of its own.
+        again: Whether it can run once more.
+        shares: Whether it hands the first value that it reads on under another shape.
+        seconds: How long it takes.
+    """
+
+    operator: str
+    reads: tuple[str, ...]
+    makes: dict[str, int]
+    again: bool = False
+    shares: bool = False
+    seconds: float = 1.0
+
+    @property
+    def key(self):
+        """The first value that it makes."""
+        return next(iter(self.makes))
+
+
+class Graph:
+    """A training graph, and what recompute makes of it, written out one operation after another.
+
+    Args:
+        forward: The forward pass, in order.
+        outputs: The values that PyTorch gets, and gives a gradient ``d`` of each for.
+        backward: The backward pass, in order.
+        results: Values that outlive the step.
+    """
+
+    def __init__(self, forward, outputs, backward, results=()):
+        self.forward, self.backward, self.results = forward, backward, set(results)
+        self._maker = {value: node for node in forward for value in node.makes}
+        gradients = {f"d{value}": self._maker[value].makes[value] for value in outputs}
+        self.handover = Node("YieldOp", tuple(outputs), gradients, seconds=0.0)
+        read = {value for node in backward for value in node.reads}
+        self._exits = {node.key for node in forward if node.again and read.intersection(node.makes)}
+
+    @functools.cached_property
+    def subgraphs(self):
+        """Keys of the nodes of each subgraph, by the words that ORT has for it."""
+        found = {}
+        for node in self.forward:
+            if node.key in self._exits:
+                nodes = self._reach(node)
+                words = "".join(f"{node.operator}+" for node in nodes)
+                found.setdefault(words, []).append(tuple(node.key for node in nodes))
+        return found
+
+    @property
+    def space(self):
+        """A plan for each subgraph."""
+        plans = tuple(
+            Plan(rows=(Row(words, Option.RECOMPUTE),), frequency=len(group), saving_bytes=1, saving_symbolic="batch")
+            for words, group in self.subgraphs.items()
+        )
+        return Space(plans=plans, layer_plans=plans)
+
+    def again(self, config):
+        """Keys of what runs once more under a config."""
+        rows = {row.subgraph for row in config.rows}
+        return {key for words in rows for keys in self.subgraphs[words] for key in keys}
+
+    def run(self, config=None, *, batch=1):
+        """A config's step, profiled."""
+        groups = self._write_out(self.again(config or Config()))
+        nodes = [node for group in groups for node in group]
+        backward = next(place for place, node in enumerate(nodes) if node.operator == "YieldOp")
+        tensors = _follow([[node] for node in nodes], self.results)
+        return StepProfile(
+            operations=tuple(_operation(node, place, backward) for place, node in enumerate(nodes)),
+            tensors=tuple(
+                Tensor(name=name, shape=("batch", str(size)), element_bytes=1, first=first, last=last)
+                for name, size, first, last in tensors
+            ),
+            backward=backward,
+            dims={"batch": batch},
+        )
+
+    def count_live(self, config):
+        """Bytes alive at the peak and when the backward pass begins; what runs once more in a row counts as one."""
+        groups = self._write_out(self.again(config))
+        lives = [life for life in _follow(groups, self.results) if life[2] < life[3]]
+        peak = max(sum(size for _, size, first, last in lives if first <= at <= last) for at in range(len(groups)))
+        backward = groups.index([self.handover])
+        return peak, sum(size for _, size, first, last in lives if first < backward <= last)
+
+    def _reach(self, end):
+        keys = {end.key}
+        for node in reversed(self.forward):
+            if node.key in keys:
+                sources = {self._maker[value].key for value in node.reads if value in self._maker}
+                keys |= {key for key in sources if self._maker[key].again and key not in self._exits}
+        return [node for node in self.forward if node.key in keys]
+
+    def _write_out(self, again):
+        groups, made = [[node] for node in (*self.forward, self.handover)], set()
+        for node in self.backward:
+            copies = []
+            for value in node.reads:
+                self._copy(value, again, made, copies)
+            groups += [copies, [self._rename(node, again)]] if copies else [[self._rename(node, again)]]
+        return groups
+
+    def _copy(self, value, again, made, copies):
+        node = self._maker.get(value)
+        if node is None or node.key not in again or node.key in made:
+            return
+        made.add(node.key)
+        for read in node.reads:
+            self._copy(read, again, made, copies)
+        makes = {f"{name}{COPIED}": size for name, size in node.makes.items()}
+        copies.append(dataclasses.replace(self._rename(node, again), makes=makes))
+
+    def _rename(self, node, again):
+        reads = (f"{v}{COPIED}" if v in self._maker and self._maker[v].key in again else v for v in node.reads)
+        return dataclasses.replace(node, reads=tuple(reads))
+
+
+def _follow(groups, results):
+    """Each piece of memory: its name and size, and the groups of nodes in which it is made and read last."""
+    owner, lives = {}, {}
+    for place, node in ((place, node) for place, group in enumerate(groups) for node in group):
+        for value in node.reads:
+            if (life := lives.get(owner.get(value, value))) is not None:
+                life[1] = place
+        for value, size in node.makes.items():
+            if node.shares:
+                owner[value] = owner.get(node.reads[0], node.reads[0])
+            else:
+                lives[value] = [place, None, size]
+    end = len(groups)
+    return [
+        (name, size, first, end if last is None or name in results else last)
+        for name, (first, last, size) in lives.items()
+    ]
+
+
+def _operation(node, place, backward):
+    is_copy = node.key.endswith(COPIED)
+    half = Phase.FORWARD if place < backward else Phase.BACKWARD
+    return Operation(
+        name=f"{node.operator}_{place}",
+        operator=node.operator,
+        phase=Phase.RECOMPUTE if is_copy else Phase.LOSS if place == backward else half,
+        seconds=node.seconds,
+        reads=node.reads,
+        makes=tuple(node.makes),
+        shares=node.shares,
+        repeats=node.key.removesuffix(COPIED) if is_copy else "",
     )
 
 
@@ -142,6 +305,28 @@ def make_detection():
 def make_step():
     """Builds a profiled step."""
     return build_step
+
+
+@pytest.fixture(scope="session")
+def make_node():
+    """Builds an operation of a graph."""
+    return Node
+
+
+@pytest.fixture(scope="session")
+def make_graph():
+    """Builds a graph that can be run under any config."""
+    return Graph
+
+
+@pytest.fixture(scope="session")
+def list_configs():
+    """Lists every config of a space."""
+    return lambda space: [
+        Config.of(plans)
+        for count in range(len(space.plans) + 1)
+        for plans in itertools.combinations(space.plans, count)
+    ]
 
 
 @pytest.fixture(scope="session")

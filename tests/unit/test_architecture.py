@@ -17,7 +17,19 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # What each room may import beyond itself: "plans.*" stands for a module with all that is below it, "backends" for the
 # door of that room and nothing behind it.
-BASE = {"errors", "units", "plans.*", "memory.*", "measurement", "result", "codec", "files", "__init__"}
+BASE = {
+    "errors",
+    "units",
+    "plans.*",
+    "memory.*",
+    "measurement",
+    "figures",
+    "result",
+    "knobs",
+    "codec",
+    "files",
+    "__init__",
+}
 SWITCHES = {"backends.ortmodule.environment"}
 ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
@@ -27,17 +39,19 @@ FLOW = {
     "memory": {"errors", "units", "plans.*"},
     "units": BASE,
     "measurement": BASE,
+    "figures": BASE,
     "result": BASE,
+    "knobs": BASE,
     "codec": BASE,
     "__init__": BASE,
     "meters": BASE,
     "backends": {"meters.*", *BASE},
     "worker": {"backends.*", "meters.*", *BASE},
     "trials": {"worker.protocol", *BASE},
-    "search": BASE,
+    "search": {"studies.frozen", *BASE},
     "studies": BASE,
     "tuning": {"search.*", "trials.*", "studies.*", "backends", *BASE},
-    "reports": {"studies.*", *BASE},
+    "reports": {"studies.*", "search.hindsight", *BASE},
     "testing": BASE,
     "emit": {"studies.*", "backends", *SWITCHES, *BASE},
     "startup": {"backends.ortmodule.wrapping", *ADAPTER},
@@ -54,6 +68,8 @@ IN_THE_USERS_PROCESS = {
     "startup.*",
     *ADAPTER,
     "backends.ortmodule.detection",
+    "backends.ortmodule.features",
+    "backends.ortmodule.probe",
     "backends.ortmodule.gradients",
     "backends.ortmodule.insight_table",
     "backends.ortmodule.pairing",
@@ -64,6 +80,7 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.extensions",
     "backends.ortmodule.diagnose",
     "backends.ortmodule.failures",
+    "backends.ortmodule.structure",
     "backends.ortmodule.wrapping",
 }
 TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}

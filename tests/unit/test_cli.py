@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -11,8 +12,11 @@ import time
 import psutil
 import pytest
 
+from autorecompute.cli.batches import in_a_name
 from autorecompute.cli.tune import default_name
 from autorecompute.errors import InterruptedByUser, SetupError, UsageError
+from autorecompute.figures import KnobFigures
+from autorecompute.measurement import Outcome
 from autorecompute.studies import Problem, StudyFolder
 from autorecompute.studies.storage import TrialStore
 from autorecompute.trials import Job
@@ -76,6 +80,14 @@ def begin(tmp_path, make_detection):
         (["tune", "train.py", "--", "--bs", "{batch}"], "--target-batch"),
         (["tune", "train.py", "--batch-flag", "--bs"], "--target-batch"),
         (["tune", "train.py", "--batch-flag=--bs"], "--target-batch"),
+        (["tune", "train.py", "--target-batch", "many"], "'many' is neither"),
+        (["tune", "train.py", "--target-batch", "0"], "'0'"),
+        (["tune", "train.py", "--batches", "8,,16"], "'' is not a positive number"),
+        (["tune", "train.py", "--batches", "8,0"], "'0' is not a positive number"),
+        (["tune", "train.py", "--batches", "auto"], "'auto' is not a positive number"),
+        (["tune", "train.py", "--batches", "8,16", "--target-batch", "32"], "not allowed with"),
+        (["tune", "train.py", "--target-batch", "auto", "--batches", "8,16"], "not allowed with"),
+        (["tune", "no.py", "--target-batch", "auto"], "no script 'no.py'"),
         (["tune", "train.py", "--launcher", "it's"], "--launcher"),
         (["tune"], "SCRIPT"),
         (["plans", "no.py"], "no script 'no.py'"),
@@ -170,6 +182,31 @@ def test_a_study_without_an_answer_can_be_shown(run, begin):
     assert json.loads(run("show", "bert", "--json")[1])["result"] is None
 
 
+def test_knobs_are_shown_with_the_answer(run, begin, make_result):
+    """``show`` tells what was tried and what was not, on the screen and as JSON."""
+    tried = KnobFigures(
+        name="huge_pages",
+        environment={"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+        available=True,
+        outcome=Outcome.OK,
+        throughput_ratio=1.08,
+        low=1.05,
+        high=1.11,
+        kept=True,
+    )
+    untried = KnobFigures(name="triton", environment={}, available=False, why_not="it is for CUDA only")
+    begin("bert").finish(dataclasses.replace(make_result(), knobs=(tried, untried)))
+    code, out, _ = run("show", "bert")
+    assert code == 0
+    for words in ("huge_pages", "1.08x", "1.05-1.11", "kept", "triton was not tried: it is for CUDA only"):
+        assert words in out
+    knobs = json.loads(run("show", "bert", "--json")[1])["result"]["knobs"]
+    assert [(knob["name"], knob["throughput_ratio"], knob["kept"]) for knob in knobs] == [
+        ("huge_pages", 1.08, True),
+        ("triton", None, False),
+    ]
+
+
 def test_a_study_that_was_ended_before_its_first_trial_can_be_shown(run, begin):
     """A database that was made and never written to belongs to a study without trials."""
     begin("bert").database.touch()
@@ -236,12 +273,14 @@ def test_a_name_is_the_same_for_the_same_command(tmp_path):
     assert "b32" in name
     others = [
         default_name(job, 16, 2**30),
+        default_name(job, in_a_name(()), 2**30),
+        default_name(job, in_a_name((8, 16)), 2**30),
         default_name(job, 32, 2**31),
         default_name(job, None, None),
         default_name(Job(script=script, arguments=("--seed", "1")), 32, 2**30),
         default_name(Job(script=script, wrap=True), 32, 2**30),
     ]
-    assert len({name, *others}) == 6
+    assert len({name, *others}) == 8
 
 
 @pytest.mark.parametrize("place", [".cache/train.py", "--x/train.py", f"{'d' * 200}/{'e' * 200}.py"])

@@ -8,9 +8,10 @@ import math
 import pytest
 
 from autorecompute import codec
+from autorecompute.figures import Figures
 from autorecompute.measurement import Detection, Measurement, Outcome, Trial
 from autorecompute.plans import Config, Level
-from autorecompute.result import Figures, Result, Verdict
+from autorecompute.result import Result, Verdict
 from autorecompute.studies import Problem
 
 CONFIGS = [

@@ -18,6 +18,7 @@ from autorecompute.backends.ortmodule.environment import (
     CONFIG_VARIABLE,
     LEVEL_VARIABLE,
     MEMORY_VARIABLES,
+    PROBE_VARIABLE,
     environment_for,
     plans_file_text,
 )
@@ -26,9 +27,10 @@ from autorecompute.emit import RENDERERS
 from autorecompute.emit.plans_file import require_plans_file
 from autorecompute.emit.provenance import NOT_MEASURED
 from autorecompute.errors import NothingFitsError, UsageError
+from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Device, Outcome
 from autorecompute.plans import Config, Level
-from autorecompute.result import Best, Figures, Result, SearchEnd, Verdict
+from autorecompute.result import Best, Result, SearchEnd, Verdict
 
 CONFIG = Config.from_rows(["Gelu+:1:-1", "FusedMatMul+Add+:1:-1"])
 AWKWARD_FOLDERS = ["plain", "with space", "it's", 'double"quote', "$HOME `id` \\", "new\nline", "ümlaut", "-n; exit 7"]
@@ -175,6 +177,13 @@ def test_comments_tell_where_the_variables_come_from(form):
 
 
 @pytest.mark.parametrize("form", ["shell", "dotenv"])
+def test_comments_of_an_early_answer_say_that_it_was_compared_with_nothing(form):
+    """Whoever reads the file sees that a smaller batch may be faster."""
+    lines = comments(RENDERERS[form](make_result(compared=False, rival=None))).splitlines()
+    assert "# largest batch without recompute: not measured" in lines
+
+
+@pytest.mark.parametrize("form", ["shell", "dotenv"])
 def test_comments_say_what_was_not_measured(form):
     """An unmeasured share of the throughput is called so, and a measured one is not."""
     unmeasured = make_result(baseline=Figures(outcome=Outcome.OK, samples_per_second=40.0, peak_bytes=2**30))
@@ -280,3 +289,32 @@ def test_a_wrapped_study_names_the_one_way_to_train(form):
 def test_a_program_can_see_whether_a_study_was_wrapped(wrap):
     """The JSON form has a field for it."""
     assert json.loads(RENDERERS["json"](make_result(wrap=wrap)))["wrap"] is wrap
+
+
+def test_a_variable_of_ours_comes_with_what_reads_it():
+    """ORT does not know the probe's variable: whoever sets it is told what has to be done besides."""
+    result = make_result()
+    environment = {**result.best.environment, PROBE_VARIABLE: "1:1"}
+    result = dataclasses.replace(result, best=dataclasses.replace(result.best, environment=environment))
+    for form in ("shell", "dotenv"):
+        told = comments(RENDERERS[form](result))
+        assert PROBE_VARIABLE in told.partition("must not be set")[2].partition("\n")[2]
+        assert "autorecompute.compat" in told
+        assert PROBE_VARIABLE not in told.partition("must not be set: ")[2].partition("\n")[0]
+
+
+def test_kept_knobs_are_told_with_what_they_gained():
+    """The comments name each setting that was kept; its value is read back as any other."""
+    gain = {"throughput_ratio": 1.08, "low": 1.05, "high": 1.11}
+    kept = KnobFigures(name="huge_pages", environment={}, available=True, outcome=Outcome.OK, kept=True, **gain)
+    left = KnobFigures(name="no_model_copy", environment={}, available=True, outcome=Outcome.OK, **gain)
+    result = make_result()
+    environment = {**result.best.environment, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    result = dataclasses.replace(
+        result, knobs=(kept, left), best=dataclasses.replace(result.best, environment=environment)
+    )
+    told = comments(RENDERERS["shell"](result))
+    assert "huge_pages 1.08x (1.05-1.11)" in told
+    assert "no_model_copy" not in told
+    pairs = dict(line.split("=", 1) for line in statements(RENDERERS["dotenv"](result)))
+    assert pairs == environment

@@ -21,9 +21,10 @@ from autorecompute.backends.ortmodule.environment import (
     plans_file_text,
 )
 from autorecompute.errors import NothingFitsError, UsageError
+from autorecompute.figures import Figures
 from autorecompute.measurement import Device
 from autorecompute.plans import Config
-from autorecompute.result import Best, Figures, Result, SearchEnd, Verdict
+from autorecompute.result import Best, Result, SearchEnd, Verdict
 from autorecompute.startup import FOLDER, WRAP_VARIABLE, prepend_to_python_path
 from autorecompute.worker.protocol import BATCH_VARIABLE
 

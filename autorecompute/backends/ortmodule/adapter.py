@@ -10,7 +10,8 @@ for the first time:
 * the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step;
 * ORT's CUDA build wants CUDA 11, which the loader does not find among the wheels of a CUDA 12 torch.
 
-Each repair looks whether it is needed; on torch 2.4 to 2.6 none but the last is, and nothing is touched.
+Each repair looks whether it is needed; on torch 2.4 to 2.6 none but the last is, and nothing is touched. Beside them, a
+variable of ours is made to reach an option of ORTModule that no variable of its own does (``probe.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.ortmodule import cuda_libraries
+from autorecompute.backends.ortmodule import cuda_libraries, probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,7 @@ def adapt() -> tuple[str, ...]:
         "custom autograd stand-in": _stand_in_for_interop,
         "nvtx": _silence_nvtx,
         "CUDA 11 libraries": _preload_cuda,
+        "plan probe": lambda _: probe.install(),
     }
     return tuple(name for name, repair in repairs.items() if repair(torch))
 

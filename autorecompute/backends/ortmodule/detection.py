@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import platform
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
+from autorecompute.backends.ortmodule.features import read_features
 from autorecompute.backends.ortmodule.insight_table import read_insights
+from autorecompute.backends.ortmodule.structure import digest_graph
 from autorecompute.measurement import Detection, Device
 from autorecompute.plans import Axis, Plan, canonical_names, find_sharing, saving_of
 from autorecompute.plans.savings import evaluate, simplify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autorecompute.plans import Insight
-
-SMALL_CONSTANT_BYTES = 1024
 
 _WHOLE_NUMBERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
 """The integers among ONNX's element types."""
@@ -55,6 +52,7 @@ def detect(manager: Any) -> Detection:
         graph=digest_graph(graph),
         device=describe_device(manager._device),  # noqa: SLF001
         versions=read_versions(),
+        features=read_features(graph),
     )
 
 
@@ -140,30 +138,6 @@ def correct_for_sharing(
         return plan
     stated = plan.stated_symbolic or plan.saving_symbolic
     return replace(plan, saving_bytes=saving_bytes, saving_symbolic=saving, stated_symbolic=stated)
-
-
-def digest_graph(graph: Any) -> str:
-    """A digest of operators, input types and shapes, and small constants; the same whatever the nodes are called."""
-    operators = Counter(f"{node.domain}:{node.op_type}" for node in graph.node)
-    inputs = Counter(_describe_input(value.type.tensor_type) for value in graph.input)
-    constants = Counter(_describe_constant(constant) for constant in graph.initializer)
-    structure = [sorted(counter.items()) for counter in (operators, inputs, constants)]
-    return hashlib.sha256(json.dumps(structure).encode()).hexdigest()
-
-
-def _describe_input(tensor: Any) -> str:
-    # A symbolic dimension's name is one of several aliases that vary between runs: only its place is kept.
-    shape = ("?" if dim.dim_param else dim.dim_value for dim in tensor.shape.dim)
-    return _describe(tensor.elem_type, shape)
-
-
-def _describe_constant(constant: Any) -> str:
-    content = constant.raw_data if len(constant.raw_data) <= SMALL_CONSTANT_BYTES else b""
-    return f"{_describe(constant.data_type, constant.dims)} {hashlib.sha256(content).hexdigest()}"
-
-
-def _describe(element_type: int, shape: Iterable[int | str]) -> str:
-    return f"{element_type} {'x'.join(map(str, shape))}"
 
 
 def describe_device(device: Any) -> Device:

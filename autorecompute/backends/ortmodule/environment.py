@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 LEVEL_VARIABLE = "ORTMODULE_MEMORY_OPT_LEVEL"
 CONFIG_VARIABLE = "ORTMODULE_MEMORY_OPT_CONFIG"
-MEMORY_VARIABLES = (LEVEL_VARIABLE, CONFIG_VARIABLE)
+PROBE_VARIABLE = "AUTORECOMPUTE_ORT_PROBE"
+"""Ours: a probe config for chosen plans, where ORTModule is adapted (``probe.py``)."""
+
+MEMORY_VARIABLES = (LEVEL_VARIABLE, CONFIG_VARIABLE, PROBE_VARIABLE)
 """What decides about recompute in ORTModule; one of them left over from elsewhere changes what is trained."""
 
 IGNORING_LAYERS, WITHIN_LAYERS = "1:0", "1:1"
@@ -32,9 +35,9 @@ LONGEST_COMMA_STRING = 2048
 """Characters that a session option of ONNX Runtime holds."""
 
 
-def probe_config_of(level: Level) -> str:
-    """How ORT looks for plans under a level; no variable sets it otherwise."""
-    return IGNORING_LAYERS if level is Level.CHOSEN else WITHIN_LAYERS
+def probe_config_of(level: Level, environment: Mapping[str, str]) -> str:
+    """How ORT looks for plans under a level, and in an adapted process under a variable of ours."""
+    return (environment.get(PROBE_VARIABLE) or IGNORING_LAYERS) if level is Level.CHOSEN else WITHIN_LAYERS
 
 
 def environment_for(config: Config, *, ort_version: str, plans_file: Path) -> dict[str, str]:

@@ -150,7 +150,18 @@ def make_profile(graph: Any, forward: Sequence[Run], backward: Sequence[Run], na
         node = nodes[run.name]
         lives.run(position, node, run)
         phase = _phase(node, Phase.FORWARD if position < len(forward) else Phase.BACKWARD)
-        operations.append(Operation(name=run.name, operator=node.op_type, phase=phase, seconds=run.seconds))
+        operations.append(
+            Operation(
+                name=run.name,
+                operator=node.op_type,
+                phase=phase,
+                seconds=run.seconds,
+                reads=tuple(filter(None, node.input)),
+                makes=tuple(filter(None, node.output)),
+                shares=lives.shares(node),
+                repeats=node.output[0].removesuffix(RECOMPUTED) if phase is Phase.RECOMPUTE else "",
+            )
+        )
     tensors = tuple(lives.end(len(runs)))
     return StepProfile(operations=tuple(operations), tensors=tensors, backward=len(forward), dims=dims)
 
@@ -190,11 +201,14 @@ class _Lives:
             self._take_gradients(position, node, outputs)
             return
         for place, (name, (kind, shape)) in enumerate(zip(outputs, run.outputs, strict=False)):
-            # A result of the graph is copied: PyTorch gets memory of its own.
-            if place == 0 and node.op_type in ALIASING and name not in self._results:
+            if place == 0 and self.shares(node):
                 self._owner[name] = self._owned(node.input[0])
             else:
                 self._made[name] = (position, self._shapes.shape_of(name, shape), bytes_of_element(kind))
+
+    def shares(self, node: Any) -> bool:
+        """Whether the node's result is its input under another shape; a result of the graph is a copy."""
+        return node.op_type in ALIASING and node.output[0] not in self._results
 
     def end(self, position: int) -> list[Tensor]:
         """All that lived, where the step ends at this position."""

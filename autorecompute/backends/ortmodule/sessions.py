@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -144,7 +145,7 @@ def rebuild(manager: Any, config: Config, folder: Path) -> None:
     """Builds the manager's training session anew with the config; export and gradient graph stay as they are."""
     options, observer = manager._runtime_options, manager._runtime_inspector.memory_ob  # noqa: SLF001
     options.memory_optimization_level = int(config.level)
-    options.recompute_probe_config = probe_config_of(config.level)
+    options.recompute_probe_config = probe_config_of(config.level, os.environ)
     if hasattr(options, "memory_optimizer_config_file_path"):
         options.memory_optimizer_config_file_path = _write_plans(config, folder)
     else:  # ORT 1.17 and 1.18 take the rows themselves

@@ -137,3 +137,29 @@ def test_a_shape_that_nobody_inferred_grows_with_the_batch_where_it_can(tensors)
     """A first size that the batch divides is the batch's, and any other is constant."""
     assert tensors["input_gradient"].shape == ("1*batch", "8")
     assert tensors["weight_gradient"].shape == ("8", "5")
+
+
+def test_who_reads_and_makes_what_is_told(profile):
+    """Weights and inputs of the model among it; what an operation makes first tells it from all others."""
+    told = {operation.name: (operation.reads, operation.makes) for operation in profile.operations}
+    assert told == {name: (tuple(read), tuple(made)) for _, name, read, made in NODES}
+    assert [operation.key for operation in profile.operations] == [made[0] for _, _, _, made in NODES]
+
+
+def test_what_runs_once_more_names_what_it_repeats(profile):
+    """By the value that was made first the first time, and nothing else repeats anything."""
+    repeats = {operation.name: operation.repeats for operation in profile.operations if operation.repeats}
+    assert repeats == {"drop_recompute": "dropped"}
+
+
+def test_a_result_under_another_shape_is_a_copy(graph):
+    """A reshape hands its input on, except where its result is the graph's: PyTorch gets memory of its own."""
+    events = [event for start, nodes in ((0, FORWARD), (100, BACKWARD)) for event in make_events(start, nodes)]
+    handed_out = onnx.GraphProto()
+    handed_out.CopyFrom(graph)
+    handed_out.output.append(onnx.helper.make_tensor_value_info("flat", FLOAT, [48]))
+    shares = [
+        [operation.name for operation in make_profile(each, *read_halves(events), NAMES).operations if operation.shares]
+        for each in (graph, handed_out)
+    ]
+    assert shares == [["flatten"], []]

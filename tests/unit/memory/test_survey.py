@@ -91,6 +91,26 @@ def test_no_batch_holds_a_limit_below_rest(survey):
     assert survey.largest_batch(Config(), {"batch": 2}, RESTING) == 0
 
 
+@pytest.mark.parametrize("batch", [2, 20])
+def test_the_base_is_what_a_forecast_has_beyond_its_tensors(survey, batch):
+    """At any dimensions it is what is missing from the tensors alive to the whole peak without recompute."""
+    forecast = survey.forecast(Config(), {"batch": batch})
+    assert survey.base_bytes({"batch": batch}) + trace(survey.profiles[Config()], {"batch": batch}).peak_bytes == (
+        forecast.peak_bytes
+    )
+
+
+def test_a_blueprint_is_drawn_from_none_and_all_on(make_layers):
+    """Whatever else was profiled, it takes these two."""
+    graph = make_layers()
+    configs = [Config.of(graph.space.plans[:1]), Config(), graph.space.all_on]
+    survey = Survey(
+        space=graph.space, peak_bytes=1, held_bytes=1, profiles={config: graph.run(config) for config in configs}
+    )
+    assert set(survey.blueprint.subgraphs) == {plan.rows[0].subgraph for plan in graph.space.plans}
+    assert survey.blueprint.plain == survey.profiles[Config()]
+
+
 def test_a_tensor_belongs_to_the_plan_that_saves_it(survey, plan):
     """Kept without recompute and not with the plan, or made by its recompute: both are the plan's."""
     assert survey.plans_by_tensor() == {"y": plan, "again": plan}

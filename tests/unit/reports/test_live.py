@@ -1,17 +1,42 @@
-"""The live view: lines for a file, a bar for a terminal."""
+"""The live view: lines for a file, and how it stands for a terminal."""
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import io
+import math
+import os
+import pty
 import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
 
 import pytest
 from rich.console import Console
 
-from autorecompute.measurement import Outcome
+from autorecompute.measurement import Outcome, Prediction
+from autorecompute.plans import Config
 from autorecompute.reports.live import LiveView
+from autorecompute.reports.plane import DRAWN, draw_plane
 from autorecompute.units import MIB
+
+
+def refresh(view):
+    """Draws what moves now, and not when its thread comes to it."""
+    if view._live is not None:
+        view._live.refresh()
+
+
+def drawn(view, console):
+    """What stands below the lines now, as text."""
+    with console.capture() as capture:
+        console.print(view._render())
+    return capture.get()
 
 
 @pytest.fixture
@@ -27,10 +52,11 @@ def watch(make_detection, make_trial):
         detection = make_detection()
         detection = dataclasses.replace(detection, device=dataclasses.replace(detection.device, name=device))
         with LiveView(console) as view:
-            view.detected(detection, 600 * MIB, known_trials=2, budget=40)
+            known = [make_trial(number=number) for number in range(2)]
+            view.detected(detection, 600 * MIB, known_trials=known, budget=40, deadline_seconds=math.inf)
             for number, outcome in ((2, Outcome.OK), (3, Outcome.OOM)):
                 view.trial_begins(number, description, description)
-                view._bar.refresh()
+                refresh(view)
                 text = message if outcome is Outcome.OOM else ""
                 view.trial_ended(
                     make_trial(
@@ -38,7 +64,7 @@ def watch(make_detection, make_trial):
                     )
                 )
             view.note(note)
-            view._bar.refresh()
+            refresh(view)
         return console.file.getvalue()
 
     return watch
@@ -99,3 +125,152 @@ def test_a_failure_leaves_the_terminal_usable():
         work()
     text = console.file.getvalue()
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
+
+
+@pytest.fixture
+def searched(make_trial, make_space, list_configs):
+    """Seven trials from 700 down to 640 MiB, ever slower; those from 660 MiB down fit."""
+    configs = list_configs(make_space())
+    return [
+        make_trial(
+            configs[number],
+            number=number,
+            reference_seconds=0.5,
+            peak_bytes=(700 - 10 * number) * MIB,
+            step_seconds=(0.5 + number / 20,),
+            outcome=Outcome.OK if number > 3 else Outcome.OVER_LIMIT,
+        )
+        for number in range(7)
+    ]
+
+
+def console_of(width, height=30, encoding="utf-8"):
+    """A terminal of that size."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    return Console(file=file, force_terminal=True, width=width, height=height, highlight=False, color_system=None)
+
+
+@pytest.mark.parametrize("width", [40, 60, 120])
+def test_how_it_stands_fits_the_terminal(make_detection, searched, width):
+    """The best, what is tried and expected, and the time are told, and no line is broken or too long."""
+    console = console_of(width)
+    view = LiveView(console)
+    deadline = time.monotonic() + 36_000
+    view.detected(make_detection(), 665 * MIB, known_trials=searched[:5], budget=40, deadline_seconds=deadline)
+    for trial in searched[5:]:
+        view.trial_begins(trial.number, trial.description, trial.reason)
+        view.trial_ended(trial)
+    expected = Prediction(
+        peak_bytes=600 * MIB, peak_low=590 * MIB, peak_high=610 * MIB, step=1.25, step_low=1, step_high=2, fits=0.9
+    )
+    view.trial_begins(7, "a config of a very long name " * 5, "90% to fit", expected)
+    lines = drawn(view, console).splitlines()
+    assert max(map(len, lines)) <= width
+    best, now, expecting, ends = lines[-4:]
+    assert best.startswith(f"best  660 MiB, {0.5 / 0.7:.2f}x: ")
+    assert now.startswith("now   trial 7: a config")
+    assert expecting.startswith("      expected: 590 MiB to 610 MiB")
+    assert ends.startswith("time  ")
+    if width == 120:
+        assert "90% to fit" in expecting
+        assert "33 trials left at most, about " in ends
+        assert re.search(r"ends within (600|59\d) min \d\d s$", ends)
+
+
+def test_the_plane_has_every_trial_and_the_limit(searched):
+    """Fast is above and small is left; what fits, what does not and the best are told apart, with the scale below."""
+    *lines, scale = draw_plane(searched, 665 * MIB, width=68, height=7, marks=DRAWN)
+    assert [sum(line.count(mark) for line in lines) for mark in (DRAWN.fits, DRAWN.over, DRAWN.best)] == [2, 4, 1]
+    columns = [place for line in lines if (place := max(map(line.find, (DRAWN.fits, DRAWN.over, DRAWN.best)))) >= 0]
+    assert columns == sorted(columns, reverse=True)
+    limits = {line.find(DRAWN.limit) for line in lines} - {-1}
+    (limit,) = limits
+    assert lines[3].find(DRAWN.over) > limit > lines[-1].find(DRAWN.fits)
+    assert lines[0].split()[0].startswith("1.00x")
+    assert scale.split() == ["640", "MiB", "limit", "665", "MiB", "700", "MiB"]
+
+
+def test_too_little_is_not_drawn(searched, make_trial):
+    """One trial, or none with figures, is no picture; equal ones are."""
+    lost = make_trial(outcome=Outcome.OOM)
+    assert draw_plane([searched[0], lost], 665 * MIB, width=60, height=6, marks=DRAWN) == []
+    same = [make_trial(config, peak_bytes=665 * MIB) for config in (Config(), searched[1].config)]
+    assert len(draw_plane(same, 665 * MIB, width=60, height=6, marks=DRAWN)) == 7
+
+
+def test_a_terminal_without_unicode_gets_ascii(make_detection, searched):
+    """Nothing is drawn that the terminal cannot show."""
+    console = console_of(80, encoding="ascii")
+    view = LiveView(console)
+    view.detected(make_detection(), 665 * MIB, known_trials=searched, budget=40, deadline_seconds=math.inf)
+    assert drawn(view, console).isascii()
+    assert "*" in drawn(view, console)
+
+
+def test_a_low_terminal_gets_no_drawing(make_detection, searched):
+    """Where it would push the lines away there are only words."""
+    console = console_of(80, height=12)
+    view = LiveView(console)
+    view.detected(make_detection(), 665 * MIB, known_trials=searched, budget=40, deadline_seconds=math.inf)
+    assert len(drawn(view, console).splitlines()) == 3
+
+
+@pytest.mark.parametrize("settings", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_the_terminals_wishes_are_kept(make_trial, monkeypatch, settings):
+    """A dumb terminal gets plain lines and nothing that moves, and NO_COLOR no colour."""
+    for name, value in {"TERM": "xterm-256color", **settings}.items():
+        monkeypatch.setenv(name, value)
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, highlight=False, soft_wrap=True)
+    with LiveView(console) as view:
+        view.trial_ended(make_trial())
+        refresh(view)
+    text = console.file.getvalue()
+    assert "700 MiB" in text
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", text)
+    assert ("\x1b" in text) == ("NO_COLOR" in settings)
+
+
+PROGRAM = """
+import sys, time
+from autorecompute.reports.live import LiveView
+with LiveView() as view:
+    view.note("ready")
+    view.trial_begins(0, "a long description " * 20, "because")
+    while True:
+        time.sleep(0.1)
+"""
+
+
+def read_until(terminal, pattern):
+    """What a terminal shows until then."""
+    shown = b""
+    while not re.search(pattern, shown):
+        shown += os.read(terminal, 4096)
+    return shown.decode()
+
+
+def resize(terminal, columns):
+    """Makes a terminal so wide."""
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+
+
+def test_a_real_terminal_may_be_resized_and_interrupted():
+    """Made narrower, the view keeps within the new width; after Ctrl-C the cursor is back and the lines are gone."""
+    ours, theirs = pty.openpty()
+    resize(ours, 100)
+    environment = {**os.environ, "TERM": "xterm"}
+    for name in ("COLUMNS", "LINES"):
+        environment.pop(name, None)
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as program:
+        os.close(theirs)
+        assert "\x1b[?25l" in read_until(ours, b"now   trial 0")
+        resize(ours, 60)
+        read_until(ours, rb"(?s)now   [^\r\n]*\r\n.*now   [^\r\n]*\r\n")
+        narrow = read_until(ours, rb"now   [^\r\n]*\r\n")
+        assert len(re.findall(r"now   [^\r\n]*", narrow)[-1]) <= 60
+        program.send_signal(signal.SIGINT)
+        assert "\x1b[?25h" in read_until(ours, rb"\x1b\[\?25h")
+        os.close(ours)
+        program.wait(timeout=60)

@@ -22,7 +22,7 @@ from autorecompute.reports.peak_json import peak_as_plain
 from autorecompute.reports.picture import require_picture_file, save_picture
 from autorecompute.units import MIB
 
-REFERENCE = Path(__file__).parents[3] / "docs" / "reference.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "json.md"
 MIB_A_SAMPLE = ("batch", str(MIB))
 
 GELU, NORM = (

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.reports.screen import RUNNERS_UP, print_result, print_trials
-from autorecompute.result import Figures, RaceEnd, Ranking, Verdict
+from autorecompute.reports.answer import RUNNERS_UP
+from autorecompute.reports.screen import print_result, print_trials
+from autorecompute.result import RaceEnd, Ranking, SearchEnd, Transfer, Verdict
 from autorecompute.units import MIB
 
 FOLDER = Path("/studies/bert")
@@ -110,6 +112,33 @@ def test_the_rival_is_told_with_its_batch(show, make_result):
         assert words in row
 
 
+@pytest.mark.parametrize(
+    ("end", "words"), [(SearchEnd.INTERRUPTED, "interrupted"), (SearchEnd.TIME, "the time is over")], ids=str
+)
+def test_an_early_end_is_told_with_what_is_not_known(show, make_result, end, words):
+    """An answer that was compared with nothing does not say that no smaller batch is faster, and how to go on."""
+    text = "\n".join(show(make_result(search_end=end, compared=False), width=200))
+    assert f"{words}: this is the best that was confirmed; the same command goes on" in text
+    assert "not compared with a smaller batch" in text
+    assert "no smaller one" not in text
+
+
+def test_no_answer_in_time_is_no_proof_that_nothing_fits(show, make_result):
+    """Where the time was over first, the verdict does not blame the limit."""
+    unanswered = dataclasses.replace(make_result(), best=None, verdict=Verdict.NO_FIT, search_end=SearchEnd.TIME)
+    lines = show(unanswered)
+    assert not any("no config holds the limit" in line for line in lines)
+    assert any("no answer yet" in line for line in lines)
+
+
+def test_where_it_started_from_is_told(show, make_result):
+    """The study that gave the first configs has a line, with the differences."""
+    near = Transfer(study="small", differences=("batch 32, not 16",))
+    assert "starts from study small: here it is batch 32, not 16" in show(make_result(transferred_from=near), width=120)
+    same = show(make_result(transferred_from=Transfer(study="small")), width=120)
+    assert "takes over study small, which is about the same problem" in same
+
+
 @pytest.mark.parametrize("verdict", Verdict)
 def test_each_verdict_is_a_sentence(show, make_result, verdict):
     """Every verdict is told in words, and where the study lies."""
@@ -199,7 +228,7 @@ def test_every_trial_has_its_row(trials):
 def test_a_trial_without_figures_has_dashes(make_trial):
     """A config that ran out of memory has no peak, throughput, share and step."""
     row = print_table([make_trial(outcome=Outcome.OOM, reason="presets")])[1]
-    assert row.split() == ["0", "none", "presets", "-", "-", "-", "-", "oom"]
+    assert row.split() == ["0", "none", "presets", "-", "-", "-", "-", "-", "-", "oom"]
 
 
 @pytest.mark.parametrize("name", ["[red]", "[/nothing]"])
@@ -220,3 +249,29 @@ def test_a_wrapped_script_has_one_way_to_train(show, make_result):
     lines = show(dataclasses.replace(make_result(), wrap=True), width=200)
     assert [line for line in lines if "export" in line or line == "or:"] == []
     assert any(line.strip().startswith("autorecompute run ") for line in lines)
+
+
+def test_knobs_are_told_with_what_they_changed(show, make_result):
+    """Each knob has its line: what it gained and took and whether it was kept, what failed, or why it was not tried."""
+    base = {"environment": {}, "available": True, "outcome": Outcome.OK, "base_peak_bytes": 600 * MIB}
+    knobs = (
+        KnobFigures(name="fast", throughput_ratio=1.08, low=1.05, high=1.11, peak_bytes=610 * MIB, kept=True, **base),
+        KnobFigures(name="slow", throughput_ratio=0.9, low=0.8, high=1.0, peak_bytes=590 * MIB, **base),
+        KnobFigures(name="broken", environment={}, available=True, outcome=Outcome.CRASH, message="signal 11"),
+        KnobFigures(name="absent", environment={}, available=False, why_not="it is for CUDA only"),
+        KnobFigures(name="late", environment={}, available=True),
+    )
+    lines = show(dataclasses.replace(make_result(), knobs=knobs), width=120)
+    assert row_of(lines, "fast").split() == ["fast", "1.08x", "1.05-1.11", "610", "MiB", "+10", "MiB", "kept"]
+    assert row_of(lines, "slow").split()[-4:] == ["-10", "MiB", "not", "kept"]
+    assert row_of(lines, "broken").endswith("crash: signal 11")
+    assert row_of(lines, "absent").endswith("not tried: it is for CUDA only")
+    assert row_of(lines, "late").endswith("was not tried yet")
+
+
+def test_a_variable_of_ours_is_not_pasted_in_vain(show, make_result):
+    """Where an emitted variable is none of ORT's, the lines to paste say what has to read it."""
+    result = make_result()
+    best = dataclasses.replace(result.best, environment={"AUTORECOMPUTE_ORT_PROBE": "1:1"})
+    assert any("autorecompute.compat" in line for line in show(dataclasses.replace(result, best=best)))
+    assert not any("autorecompute.compat" in line for line in show(result))

@@ -10,10 +10,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from autorecompute.measurement import Measurement, Outcome, Trial
+from autorecompute.memory import Survey
 from autorecompute.plans import Config, Option, Plan, Row, Space
-from autorecompute.search import GreedySearcher, Proposal
+from autorecompute.search import GreedySearcher, ModelSearcher, Proposal
+from autorecompute.units import MIB
 
 LAYERS = 6
+BATCH, SMALL_BATCH = 16, 2
+RESTING_BYTES = 200 * MIB
 HEAD_BYTES = 40
 """What the loss holds at the end of the forward pass, beyond the activations kept."""
 
@@ -164,6 +168,90 @@ class Bench:
         return trials
 
 
+class ProfiledBench(Bench):
+    """A bench whose graph is written out, so that two steps of it can be profiled.
+
+    Peaks are those of the graph and somewhat off, as an allocator's are: by much for all configs, by little for each.
+
+    Args:
+        make_node: Builds an operation.
+        make_graph: Builds a graph.
+        plans: How many subgraphs there are.
+        seed: Draws the graph, sizes, times and noise.
+        runs_out: Whether a config above the limit fails instead of being measured.
+        crashing: A subgraph whose plans end the process.
+        noise: Standard deviation of a step time, as a share of it.
+    """
+
+    def __init__(
+        self, make_node, make_graph, *, plans=7, seed=0, runs_out=False, crashing=None, noise=0.004, surprise=0.003
+    ):
+        self.seed, self.runs_out, self.crashing, self.noise, self.surprise = seed, runs_out, crashing, noise, surprise
+        self.graph = _draw_layers(random.Random(seed), make_node, make_graph, plans)
+        self.space = self.graph.space
+        self._whole = sum(node.seconds for node in (*self.graph.forward, *self.graph.backward))
+        self._seconds = {node.key: node.seconds for node in self.graph.forward}
+        self.limit_bytes = self.peak_bytes(Config()) - 1
+
+    @property
+    def survey(self):
+        """Two small steps, as they are profiled before the first trial."""
+        configs = (Config(), self.space.all_on)
+        profiles = {config: self.graph.run(config, batch=SMALL_BATCH) for config in configs}
+        held = RESTING_BYTES + SMALL_BATCH * self.graph.count_live(Config())[0]
+        return Survey(space=self.space, peak_bytes=held, held_bytes=held, profiles=profiles)
+
+    def peak_bytes(self, config):
+        """The true peak."""
+        live = BATCH * self.graph.count_live(config)[0]
+        own = random.Random(f"{self.seed} peak {config.hash}").gauss(1, self.surprise)
+        return round(RESTING_BYTES + 1.06 * live * own)
+
+    def step_seconds(self, config):
+        """The true step time, 1 without recompute; each plan costs somewhat more or less than its kernels say."""
+        own = {plan.key: random.Random(f"{self.seed} {plan.key}").gauss(0, 0.003) for plan in self.space.plans}
+        share = sum(self._seconds[key] for key in self.graph.again(config)) / self._whole
+        return 1 + 1.1 * share + sum(own[plan.key] for plan in self.space.plans_of(config))
+
+    def searcher(self, **fields):
+        """The searcher that knows the graph."""
+        return ModelSearcher(
+            self.space, limit_bytes=self.limit_bytes, survey=self.survey, dims={"batch": BATCH}, **fields
+        )
+
+    def run(self, *, budget=40, reference_seconds=lambda _number: 1.0, **fields):
+        """The trials of a whole search, each with what was expected of it."""
+        searcher, trials = self.searcher(**fields), []
+        while len(trials) < budget and (proposal := searcher.propose(trials)):
+            number = len(trials)
+            trial = self.try_out(proposal, number, reference_seconds=reference_seconds(number))
+            trials.append(replace(trial, prediction=proposal.prediction))
+        return trials
+
+
+def _draw_layers(draw, make_node, make_graph, plans):
+    """Layers of activations, each made from one of those before it in its layer; projections stand between layers."""
+    kinds = [
+        (f"Node{number}", draw.randrange(64, 640) * 1024, draw.uniform(0.3, 2), draw.randrange(number + 1))
+        for number in range(plans)
+    ]
+    forward, backward = [], []
+    for layer in range(LAYERS):
+        made = [f"input{layer}"]
+        for name, size, seconds, source in kinds:
+            made.append(f"{name}_{layer}")
+            forward.append(make_node(name, (made[source],), {made[-1]: size}, again=True, seconds=seconds))
+        forward.append(make_node("MatMul", (made[-1],), {f"input{layer + 1}": 128 * 1024}, seconds=8))
+        backward = [
+            *(make_node("Grad", (value, f"d{layer}"), {f"d{value}": 64 * 1024}, seconds=3) for value in made[:0:-1]),
+            make_node("MatMulGrad", (f"d{made[1]}",), {f"d{layer - 1}": 128 * 1024}, seconds=16),
+            *backward,
+        ]
+    last = f"input{LAYERS}"
+    backward.insert(0, make_node("LossGrad", (f"d{last}",), {f"d{LAYERS - 1}": 256 * 1024}))
+    return make_graph(forward, [last], backward)
+
+
 def _draw_node(draw, index):
     parents = draw.sample(range(index), k=min(index, draw.choice((1, 1, 2)))) if index else [-1]
     if index and draw.random() < 0.75:
@@ -183,6 +271,12 @@ def _half(row):
 
 def _plan(row, saving_bytes):
     return Plan(rows=(row,), frequency=LAYERS, saving_bytes=saving_bytes, saving_symbolic="")
+
+
+@pytest.fixture(scope="session")
+def make_profiled(make_node, make_graph):
+    """Builds a bench whose steps can be profiled."""
+    return functools.partial(ProfiledBench, make_node, make_graph)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -168,6 +169,39 @@ def test_the_loader_is_told_the_batch_only_where_the_script_is_not(make_bench, f
     measured = make_bench("detect forever", batch=32, batch_flag=flag)
     settings = seen(measured.measure(CONFIG, EFFORT))["settings"]
     assert (settings["target_batch"], settings["override_loader"], settings["watch"]) == (32, told, None)
+
+
+@pytest.mark.parametrize(
+    ("batch", "flag", "can"), [(32, None, True), (32, "--bs", False), (None, None, False)], ids=str
+)
+def test_the_batch_can_be_changed_where_the_loader_is_told_it(make_bench, batch, flag, can):
+    """Not where the script's arguments have it, and not where there is no target to go back to."""
+    assert make_bench("detect forever", batch=batch, batch_flag=flag).can_change_batch is can
+
+
+def test_a_window_at_another_batch_is_followed_by_one_at_the_target(make_bench):
+    """Each order names its batch: nobody has to remember what the last one was."""
+    measured = make_bench("detect forever", batch=32)
+    efforts = (EFFORT, replace(EFFORT, batch=7), EFFORT)
+    assert [seen(measured.measure(CONFIG, effort))["batch"] for effort in efforts] == [32, 7, 32]
+    assert measured.starts == 1
+
+
+def test_a_worker_started_anew_is_told_the_batch_of_its_order(make_bench):
+    """A script that ends in between is started at the target, and still measures at the batch that was ordered."""
+    measured = make_bench("detect measure order ended:9:0 then detect forever", batch=32)
+    measured.measure(CONFIG, EFFORT)
+    again = seen(measured.measure(CONFIG, replace(EFFORT, batch=7)))
+    assert (again["start"], again["settings"]["target_batch"], again["batch"]) == (2, 32, 7)
+
+
+def test_small_steps_do_not_tell_how_long_the_targets_take(make_bench, monkeypatch):
+    """A trial at the target may take many times a step of its own, however fast steps at a small batch were."""
+    monkeypatch.setattr(bench, "LEAST_STALL_SECONDS", 0.5)
+    monkeypatch.setattr(bench, "SLOWDOWN", 0.1)
+    measured = make_bench("detect measure order sleep:1 answer forever", batch=32)
+    assert measured.measure(CONFIG, replace(EFFORT, batch=7)).outcome is Outcome.OK
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
 
 
 def test_a_watched_run_is_the_users_own(make_bench, monkeypatch, is_gone):

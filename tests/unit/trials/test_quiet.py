@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autorecompute.trials.quiet import FORGOTTEN, SWITCHES, quieten
 
-REFERENCE = Path(__file__).parents[3] / "docs" / "reference.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "environment.md"
 FOLDER = Path("/tmp/worker")
 
 

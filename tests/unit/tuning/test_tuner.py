@@ -70,6 +70,17 @@ def test_no_config_is_tried_twice(finished):
     assert [trial.number for trial in kept(tuning)] == list(range(result.trials))
 
 
+def test_another_sampler_finds_an_answer(make_tuning):
+    """Who proposes is the user's choice: the trials are that sampler's, and what holds the limit is confirmed."""
+    tuning = make_tuning(sampler="tpe", max_trials=15)
+    result = tuning.run()
+    reasons = [trial.reason for trial in kept(tuning)]
+    assert reasons[:2] == ["preset", "preset"]
+    assert set(reasons) <= {"preset", "TPESampler", "by chance: TPESampler repeats itself"}
+    assert (result.search_end, result.trials) == (SearchEnd.TRIALS, 15)
+    assert result.best.peak_bytes <= 600 * MIB
+
+
 def test_every_trial_has_a_folder_to_repeat_it_from(finished):
     """A trial's folder holds its plans, its environment and its output."""
     tuning, _ = finished

@@ -7,122 +7,11 @@ import contextlib
 import pytest
 
 from autorecompute.measurement import GradientCheck, Outcome
-from autorecompute.memory import StepProfile
-from autorecompute.meters import Reading
 from autorecompute.plans import Config
 from autorecompute.worker import agent
-from autorecompute.worker.agent import PATIENCE_SKIPS, PATIENCE_STEPS, STEPS_WITHOUT_SESSION, Abandon, Agent
-from autorecompute.worker.protocol import Beat, Check, Failed, Order, Settings
-
-CONFIG = Config.from_rows(["Gelu+:1:-1"])
-FIRST, SECOND = Order(config=CONFIG, warmup=1, steps=2), Order(config=Config(), warmup=1, steps=3)
-TARGET = 8
-PROFILE = StepProfile(operations=(), tensors=(), backward=0, dims={})
-PROFILING = Order(config=CONFIG, warmup=1, steps=1, profiles=True)
-
-
-class Optimizer:
-    """An optimizer, known by its identity alone."""
-
-
-class Training:
-    """A script, its training system, its memory and its controller, all under the test's hand."""
-
-    def __init__(self, detection, target, orders):
-        self.detection, self.orders = detection, list(orders)
-        self.sent, self.happened = [], []
-        self.held, self.warnings = 700, ()
-        self.optimizers = [Optimizer() for _ in range(3)]
-        self.has_open_forward = False
-        self.agent = Agent(self, self, Settings(address="", target_batch=target))
-
-    def begin(self):
-        """The first forward, in which the session is created."""
-        self.agent.on_forward(TARGET, self.check)
-        return self.agent.on_session(lambda: self.detection)
-
-    def step(self, *batches, loss=1.0, optimizers=1, skips=False):
-        """Forwards, a backward and the steps of so many optimizers, or one GradScaler's refusal of each."""
-        for batch in batches:
-            self.agent.on_forward(batch, self.check)
-        self.agent.on_loss(loss)
-        for optimizer in self.optimizers[:optimizers]:
-            (self.agent.on_skip if skips else self.agent.on_step)(optimizer)
-
-    def steps(self, count, batch=TARGET, **options):
-        """Steps of one forward each."""
-        for _ in range(count):
-            self.step(batch, **options)
-
-    def send(self, message):
-        """The channel: what the controller hears, its heartbeat aside."""
-        if not isinstance(message, Beat):
-            self.sent.append(message)
-
-    def check(self, config):
-        """The backend: gradients compared."""
-        self.happened.append(("checked", config))
-        return GradientCheck(agrees=True, worst=0.0, steps=3)
-
-    def end_step(self):
-        """The backend: what there is to warn of."""
-        return self.warnings
-
-    def receive_order(self):
-        """The channel: what it orders next; a controller without orders is gone."""
-        if not self.orders:
-            raise SystemExit("the tuner is gone")
-        return self.orders.pop(0)
-
-    def switch(self, config, *, profiles=False):
-        """The backend: another config from now on."""
-        self.happened.append(config)
-        self.profiles = profiles
-
-    def take_profile(self):
-        """The backend: what the last step was seen to do, if it was to be looked at."""
-        assert self.profiles, "a session that was made without a profile has none"
-        return PROFILE
-
-    def release(self):
-        """The meter: gives back what is free."""
-        self.happened.append("release")
-        self.held = 500
-
-    def reset(self):
-        """The meter: forgets the peak."""
-        self.happened.append("reset")
-
-    def held_bytes(self):
-        """The meter: what is held."""
-        return self.held
-
-    def read(self):
-        """The meter: the peak."""
-        return Reading(peak_bytes=900)
-
-    def observe(self):
-        """The meter: notes that it was asked to look."""
-        self.happened.append("observe")
-
-    def outside_bytes(self):
-        """The meter: what others hold on the device."""
-        return 300
-
-    def synchronize(self):
-        """The meter: nothing to wait for."""
-
-
-@pytest.fixture
-def make_training(make_detection, monkeypatch):
-    """Builds a training."""
-
-    def make(target=TARGET, orders=(FIRST, SECOND)):
-        training = Training(make_detection(batch=0), target, orders)
-        monkeypatch.setattr(agent, "meter_for", lambda _: training)
-        return training
-
-    return make
+from autorecompute.worker.agent import STEPS_WITHOUT_SESSION, Abandon, Agent
+from autorecompute.worker.protocol import Check, Order, Settings
+from stand_ins.training import CONFIG, FIRST, PROFILE, PROFILING, SECOND, TARGET
 
 
 def test_the_first_session_is_told_and_the_first_config_obeyed(make_training):
@@ -180,121 +69,49 @@ def test_a_profile_ordered_first_is_taken_from_a_session_made_for_it(make_traini
     assert len(training.sent[1].step_seconds) == PROFILING.steps
 
 
-def test_accumulated_forwards_are_one_step(make_training):
-    """A step over several forwards has all their samples, at the batch of one."""
-    training = make_training()
-    training.begin()
-    training.step(TARGET, TARGET)
-    for _ in range(3):
-        training.step(TARGET, TARGET, TARGET)
-    measured = training.sent[1]
-    assert (measured.samples, measured.batch) == (3 * TARGET, TARGET)
-
-
-def test_several_optimizers_of_one_forward_are_one_step(make_training):
-    """A window of a script with three optimizers needs as many forwards as with one."""
-    training = make_training()
-    training.begin()
-    training.step(optimizers=3)
-    training.steps(2, optimizers=3)
-    assert len(training.sent) == 1
-    training.steps(1, optimizers=3)
-    assert len(training.sent) == 2
-
-
-def test_the_steps_of_a_script_are_counted_once(make_training):
-    """What a script is said to have taken, when it ends too early, are its steps and not its optimizers'."""
-    training = make_training()
-    training.begin()
-    training.step(optimizers=2)
-    training.steps(2, optimizers=2)
-    assert training.agent.steps == 3
-
-
-def test_optimizers_that_take_turns_are_one_step(make_training):
-    """Two optimizers, each with a forward of its own, end one step with the samples of both."""
-    training = make_training()
-    training.begin()
-    first, second, _ = training.optimizers
-    for _ in range(FIRST.warmup + FIRST.steps + 2):
-        training.agent.on_step(first)
-        training.agent.on_forward(TARGET, training.check)
-        training.agent.on_step(second)
-        training.agent.on_forward(TARGET, training.check)
-    assert training.sent[1].samples == 2 * TARGET
-
-
-def test_a_step_that_a_grad_scaler_skips_is_left_out(make_training):
-    """A skipped step is neither timed nor counted, and its samples do not go to the next one."""
-    training = make_training()
-    training.begin()
-    training.step(skips=True)
-    training.steps(1)
-    training.step(TARGET, skips=True)
-    training.steps(1)
-    assert len(training.sent) == 1
-    training.steps(2)
-    assert training.sent[1].samples == TARGET
-
-
-def test_gradients_that_are_never_finite_end_the_trial(make_training):
-    """A GradScaler that skips every step ends the trial as diverged, rather than keep it waiting."""
-    training = make_training()
-    training.begin()
-    for _ in range(PATIENCE_SKIPS):
-        training.step(TARGET, skips=True)
-    with pytest.raises(Abandon):
-        training.step(TARGET, skips=True)
-    assert training.sent[1].outcome is Outcome.DIVERGED
-    assert "GradScaler" in training.sent[1].message
-
-
-def test_a_ragged_last_batch_is_left_out(make_training):
-    """A smaller batch at the end of an epoch is neither timed nor counted, however many epochs there are."""
-    training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2 * PATIENCE_STEPS),))
+def test_an_order_may_change_the_batch_and_the_next_one_change_it_back(make_training, monkeypatch):
+    """Steps at the batch before are left out, and what is measured has the batch that was ordered."""
+    small, back = (Order(config=CONFIG, warmup=1, steps=2, batch=batch) for batch in (3, TARGET))
+    training = make_training(orders=(small, back, small))
+    training.give_loader(monkeypatch)
     training.begin()
     training.step()
-    training.steps(1)
-    for _ in range(2 * PATIENCE_STEPS - 1):
-        training.step(TARGET)
-        training.step(3)
-    assert len(training.sent) == 1
     with pytest.raises(SystemExit):
-        training.step(TARGET)
-    measured = training.sent[1]
-    assert (measured.outcome, measured.samples, measured.batch) == (Outcome.OK, TARGET, TARGET)
+        training.train(20)
+    assert [(measured.batch, measured.samples) for measured in training.sent[1:3]] == [(3, 3), (TARGET, TARGET)]
 
 
-def test_a_step_with_one_wrong_forward_is_left_out(make_training):
-    """Accumulation over a right and a wrong batch is no step at the target batch."""
-    training = make_training()
+def test_an_order_without_a_batch_leaves_it(make_training, monkeypatch):
+    """What was changed stays until it is changed again."""
+    small, same = Order(config=CONFIG, warmup=1, steps=2, batch=3), Order(config=CONFIG, warmup=1, steps=2)
+    training = make_training(orders=(small, same, same))
+    training.give_loader(monkeypatch)
     training.begin()
     training.step()
-    training.step(TARGET, 3)
-    training.steps(2)
-    assert len(training.sent) == 1
+    with pytest.raises(SystemExit):
+        training.train(20)
+    assert [measured.batch for measured in training.sent[1:3]] == [3, 3]
 
 
-def test_a_batch_that_stays_wrong_is_told_with_the_ways_out(make_training):
-    """After some patience the script is left, and the sentence names both batches and how to give the right one."""
-    training = make_training()
+def test_a_profile_at_another_batch_ordered_first_is_of_that_batch(make_training, monkeypatch):
+    """The session made for the profile sees it, though the one before had begun with the target."""
+    profiling = Order(config=CONFIG, warmup=1, steps=1, profiles=True, batch=3)
+    training = make_training(orders=(profiling, SECOND))
+    training.give_loader(monkeypatch)
     training.begin()
     training.step()
-    training.steps(PATIENCE_STEPS, batch=3)
-    assert len(training.sent) == 1
-    with pytest.raises(Abandon):
-        training.step(3)
-    told = training.sent[1]
-    assert (type(told), told.outcome) == (Failed, Outcome.WRONG_BATCH)
-    for words in ("batch of 3, not 8", "{batch}", "--batch-flag", "AUTORECOMPUTE_BATCH_SIZE"):
-        assert words in told.message
+    with pytest.raises(SystemExit):
+        training.train(12)
+    assert (training.sent[1].batch, training.sent[1].profile) == (3, PROFILE)
 
 
-def test_without_a_target_the_first_batch_is_the_target(make_training):
-    """A tuning at the script's own batch measures at the first one it sees."""
-    training = make_training(target=None)
+def test_a_batch_cannot_be_ordered_of_a_script_that_takes_its_own(make_training):
+    """Where no DataLoader may be overridden the target stays, rather than every step be missed."""
+    training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2, batch=3), SECOND))
     training.begin()
-    assert training.sent[0].batch == TARGET
+    training.step()
+    training.steps(3)
+    assert training.sent[1].batch == TARGET
 
 
 def test_a_script_without_ortmodule_is_left_early(make_training):
@@ -339,18 +156,6 @@ def test_gradients_are_checked_on_the_next_batch(make_training):
     assert len(training.sent[4].step_seconds) == SECOND.steps
 
 
-def test_each_step_is_a_sign_of_life(make_training):
-    """The controller hears of every step, timed or not, so that it knows a slow script from a hanging one."""
-    training = make_training()
-    beats = []
-    training.send = lambda message: beats.append(message) if isinstance(message, Beat) else None
-    training.begin()
-    training.step()
-    training.step(3)
-    training.steps(1)
-    assert [beat.step for beat in beats] == [1, 2, 3]
-
-
 def test_warnings_reach_the_controller(make_training):
     """What the backend has to say about the script's steps comes with the measurement."""
     training = make_training()
@@ -371,29 +176,6 @@ def test_ranks_leave_their_windows_together(make_training):
     training.step(3)
     training.step(TARGET)
     assert len(training.sent[1].step_seconds) == FIRST.steps - 1
-
-
-class Loss:
-    """A tensor that would have to come from the device."""
-
-    def __init__(self, value):
-        self.value, self.reads = value, 0
-
-    def __float__(self):
-        self.reads += 1
-        return self.value
-
-
-def test_losses_are_fetched_in_timed_steps_only(make_training):
-    """Each timed step has its loss; a warm-up step does not make the process wait for one."""
-    losses = [Loss(value) for value in (4.0, 3.0, 2.0, 1.0)]
-    training = make_training()
-    training.begin()
-    training.step(loss=losses[0])
-    for loss in losses[1:]:
-        training.step(TARGET, loss=loss)
-    assert training.sent[1].losses == (2, 1)
-    assert [loss.reads for loss in losses] == [0, 0, 1, 1]
 
 
 def test_a_watched_run_is_left_alone(make_training, monkeypatch):

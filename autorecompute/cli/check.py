@@ -1,0 +1,162 @@
+"""``autorecompute check``: is the stored config still valid here?"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autorecompute.cli.batches import positive
+from autorecompute.errors import NothingFitsError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from autorecompute.result import Result
+    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.checked import CheckReport
+    from autorecompute.trials import Bench, Job
+    from autorecompute.tuning.check import Stored
+
+DEFAULT_STEPS = 3
+PYTHON, SUFFIX = "python", ".py"
+PYTHONS = {PYTHON, "python3"}
+EPILOG = """example: autorecompute check bert -- train.py --batch-size 32
+
+Exit codes: 0 the config is valid here, 4 it is not, 5 the script fails, 2 there is no such study.
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the verb."""
+    parser = subparsers.add_parser(
+        "check",
+        help="is a study's config still valid here?",
+        description="Runs a few steps under the config and holds plans, peak, gradients and speed against the study.",
+        usage="%(prog)s [-h] [--steps N] [--json] STUDY [-- [COMMAND] SCRIPT [ARGUMENT ...]]",
+        epilog=EPILOG,
+    )
+    parser.add_argument("study", metavar="STUDY", help="name of the study")
+    parser.add_argument("--steps", type=positive, default=DEFAULT_STEPS, metavar="N", help="timed steps (default 3)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Checks the config, with the command after ``--`` or the one that was tuned.
+
+    Raises:
+        UsageError: there is no such study, it has no answer, or the command names no script.
+        NothingFitsError: the config is not valid here.
+        ScriptError: the script fails by itself.
+    """
+    from autorecompute.emit.provenance import require_best
+    from autorecompute.studies import StudyFolder, load_result
+
+    folder, result = StudyFolder(args.study), load_result(args.study)
+    require_best(result)
+    command = as_typed(args.rest) or _stored_command(folder, result)
+    job = job_of(command, wrap=result.wrap)
+    report = _check(folder, result, job, args.steps)
+    _print(report, as_json=args.json)
+    if not report.is_valid:
+        failures = "; ".join(f"{line.what} {line.here}" for line in report.failures)
+        raise NothingFitsError(
+            f"The config of study '{args.study}' is not valid here any more ({failures}). "
+            "Tune again: autorecompute tune, with what it was tuned with."
+        )
+    return 0
+
+
+def _stored_command(folder: StudyFolder, result: Result) -> Sequence[str]:
+    if folder.provenance().get("is_imported"):
+        raise UsageError(
+            f"Study '{folder.name}' was imported, and what an archive says is not run. Give the command: "
+            f"autorecompute check {folder.name} -- train.py …"
+        )
+    return result.command
+
+
+def as_typed(words: Sequence[str]) -> Sequence[str]:
+    """The command that the words after ``--`` stand for: a script may come alone, as it does after ``tune``.
+
+    A stored command is not read this way: what starts it may be called like a script itself.
+    """
+    return [PYTHON, *words] if words and words[0].endswith(SUFFIX) else words
+
+
+def job_of(command: Sequence[str], *, wrap: bool) -> Job:
+    """The training command as a worker is started with it.
+
+    Raises:
+        UsageError: no script is named in it, or there is none.
+    """
+    import shlex
+
+    from autorecompute.trials import Job
+
+    place = next((place for place, word in enumerate(command) if place and word.endswith(SUFFIX)), None)
+    if place is None:
+        raise UsageError(f"No script is named in '{shlex.join(command)}'. Write it as: train.py ARGUMENTS")
+    start = list(command[:place])
+    # python alone is the interpreter that this runs in, as when it was tuned.
+    launcher = "" if len(start) == 1 and start[0] in PYTHONS else shlex.join(start)
+    return Job(script=Path(command[place]), arguments=tuple(command[place + 1 :]), launcher=launcher, wrap=wrap)
+
+
+def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckReport:
+    from autorecompute.tuning.check import Checker
+
+    def note(sentence: str) -> None:
+        print(f"autorecompute: {sentence}", file=sys.stderr)
+
+    stored = _stored(folder, result)
+    batch = stored.best.batch if job.takes_batch or not result.command_gives_batch else None
+    command = tuple(job.plain_command(batch))
+    with _open_bench(folder, stored, job, batch) as bench:
+        return Checker(bench, stored, steps, note).run(command, wrap=job.wrap)
+
+
+def _stored(folder: StudyFolder, result: Result) -> Stored:
+    from autorecompute.emit.provenance import require_best
+    from autorecompute.studies.storage import read_trials
+    from autorecompute.tuning.check import Stored
+
+    best = require_best(result)
+    return Stored(
+        study=folder.name,
+        problem=replace(folder.problem(), batch=best.batch),
+        sizes=folder.sizes(),
+        result=result,
+        best=best,
+        trials=tuple(read_trials(folder.database, folder.name_in_database)),
+        has_knobs=any(knob.kept for knob in result.knobs),
+    )
+
+
+def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None) -> Bench:
+    from autorecompute.backends import ORTMODULE, emission_of
+    from autorecompute.studies.folder import saying_what_fails
+    from autorecompute.trials import Bench
+
+    emission, logs = emission_of(ORTMODULE), folder.workers / "check"
+    with saying_what_fails(logs):
+        logs.mkdir(parents=True, exist_ok=True)
+    own = emission.environment_for(
+        stored.best.config, ort_version=stored.result.versions["onnxruntime"], plans_file=folder.plans_file
+    )
+    knobs = {name: value for name, value in stored.best.environment.items() if name not in own}
+    bench = Bench(job, batch, logs, emission.MEMORY_VARIABLES, limit_bytes=stored.problem.limit_bytes)
+    return bench.under(knobs, logs) if knobs else bench
+
+
+def _print(report: CheckReport, *, as_json: bool) -> None:
+    from autorecompute.reports.as_json import dumps
+    from autorecompute.reports.check import check_as_plain, print_check
+
+    if as_json:
+        print(dumps(check_as_plain(report)))
+    else:
+        print_check(report)

@@ -1,0 +1,47 @@
+"""``autorecompute report``: a study as a page to look at and to pass on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the verb."""
+    parser = subparsers.add_parser(
+        "report",
+        help="a study as one HTML page",
+        description="Writes one HTML page that needs nothing from elsewhere: what to use, what it buys, why, how sure.",
+        epilog="example: autorecompute report bert -o bert.html",
+    )
+    parser.add_argument("study", metavar="STUDY", help="name of the study")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="where to (default: report.html in the study's folder)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the page and prints its path.
+
+    Raises:
+        UsageError: there is no such study, or FILE cannot be written.
+        SetupError: jinja2 or matplotlib is not installed, or the study cannot be read.
+    """
+    from autorecompute.cli.emit import write_file
+    from autorecompute.reports.answer import PAGE
+    from autorecompute.reports.html import make_page
+    from autorecompute.studies import StudyFolder
+
+    folder = StudyFolder(args.study)
+    folder.provenance()
+    page = args.output or folder.path / PAGE
+    # The page in the study's folder is ours, and made anew.
+    force = args.force or args.output is None
+    write_file(page, make_page(folder, page), force=force)
+    print(page)
+    return 0

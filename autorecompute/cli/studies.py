@@ -1,0 +1,202 @@
+"""``autorecompute studies``: what there is, two side by side, and studies that come, go and travel."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autorecompute.cli.show import add_show_arguments, list_all, run_show
+from autorecompute.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.importing import Trusted
+
+EPILOG = "example: autorecompute studies export bert -o bert.jsonl.gz"
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the verb with its own verbs."""
+    description = "Lists, compares, exports, imports and removes the studies in ./studies."
+    parser = subparsers.add_parser("studies", help="list, compare, move and remove studies", epilog=EPILOG)
+    parser.description = description
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="the studies there are")
+    listing.add_argument("--json", action="store_true", help="print one JSON object")
+    listing.set_defaults(run=run_list)
+    show = actions.add_parser("show", help="every trial of a study, and its answer")
+    show.add_argument("study", metavar="STUDY", help="name of the study")
+    add_show_arguments(show)
+    show.set_defaults(run=run_show)
+    _add_compare(actions)
+    _add_export(actions)
+    _add_import(actions)
+    _add_removal(actions)
+
+
+def _add_compare(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    compare = actions.add_parser("compare", help="two studies side by side")
+    compare.add_argument("studies", nargs=2, metavar="STUDY", help="names of two studies")
+    compare.add_argument("--json", action="store_true", help="print one JSON object")
+    compare.set_defaults(run=run_compare)
+
+
+def _add_export(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    export = actions.add_parser(
+        "export",
+        help="a study as one portable file",
+        description="Writes all that a study measured as JSON lines: no logs, no absolute paths, no pickle. Its "
+        "command is in it, with the arguments.",
+    )
+    export.add_argument("study", metavar="STUDY", help="name of the study")
+    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="compressed where it ends in .gz")
+    export.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    export.set_defaults(run=run_export)
+
+
+def _add_import(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    importing = actions.add_parser("import", help="a study from such a file")
+    importing.add_argument("file", type=Path, metavar="FILE", help="what 'studies export' wrote")
+    importing.add_argument("--study", metavar="NAME", help="what to call it (default: as it was called)")
+    importing.add_argument("--force", action="store_true", help="replace a study of this name")
+    importing.set_defaults(run=run_import)
+
+
+def _add_removal(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    delete = actions.add_parser("delete", help="remove studies")
+    delete.add_argument("studies", nargs="+", metavar="STUDY", help="names of studies")
+    delete.add_argument("--force", action="store_true", help="ask nothing")
+    delete.set_defaults(run=run_delete)
+    prune = actions.add_parser(
+        "prune",
+        help="remove what reuse does not need",
+        description="Removes the output of finished studies' processes, studies that measured nothing, and what "
+        "commands that were ended have left.",
+    )
+    prune.add_argument("--dry-run", action="store_true", help="only print what would go, and its size")
+    prune.set_defaults(run=run_prune)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """Prints the studies there are."""
+    from autorecompute.studies import list_studies
+
+    list_all(list_studies(), as_json=args.json)
+    return 0
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    """Prints two studies side by side."""
+    from autorecompute.reports.as_json import dumps
+    from autorecompute.reports.compare import comparison_as_plain, print_comparison
+    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.records import read_records
+
+    first, second = (read_records(StudyFolder(name)) for name in args.studies)
+    if args.json:
+        print(dumps(comparison_as_plain(first, second)))
+    else:
+        print_comparison(first, second)
+    return 0
+
+
+def run_export(args: argparse.Namespace) -> int:
+    """Writes a study's archive.
+
+    Raises:
+        UsageError: there is no such study, or FILE exists or cannot be written.
+    """
+    from autorecompute.cli.emit import write_file_bytes
+    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump
+    from autorecompute.studies.records import read_records
+
+    archive = dump(read_records(StudyFolder(args.study)))
+    if args.output is None:
+        sys.stdout.write(archive.decode())
+    else:
+        is_compressed = args.output.name.endswith(GZIP_SUFFIX)
+        write_file_bytes(args.output, compress(archive) if is_compressed else archive, force=args.force)
+    return 0
+
+
+def run_import(args: argparse.Namespace) -> int:
+    """Makes a study of an archive.
+
+    Raises:
+        UsageError: FILE is no archive, or the name is taken.
+    """
+    from autorecompute.studies.archive_reading import read_archive
+    from autorecompute.studies.importing import import_records
+
+    records = read_archive(args.file)
+    name = records.head.study if args.study is None else args.study
+    folder = import_records(records, name, _trusted(), force=args.force)
+    print(f"study {folder.path}", file=sys.stderr)
+    return 0
+
+
+def _trusted() -> Trusted:
+    from autorecompute.backends import ORTMODULE, emission_of, knobs_of
+    from autorecompute.studies.importing import Trusted
+
+    emission = emission_of(ORTMODULE)
+    variables = frozenset(emission.MEMORY_VARIABLES) | knobs_of(ORTMODULE).variables()
+    return Trusted(backend=ORTMODULE, variables=variables, plans_text=emission.plans_file_text)
+
+
+def run_delete(args: argparse.Namespace) -> int:
+    """Removes studies, after asking on a terminal.
+
+    Raises:
+        UsageError: one of them does not exist or is in use; then none is removed.
+    """
+    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.removal import delete
+    from autorecompute.studies.use import require_unused
+    from autorecompute.units import format_bytes
+
+    folders = [StudyFolder(name) for name in dict.fromkeys(args.studies)]
+    for folder in folders:
+        _require(folder)
+        require_unused(folder)
+    if not args.force and not _agrees(folders):
+        print("nothing was removed", file=sys.stderr)
+        return 0
+    for folder in folders:
+        print(f"removed {folder.path}, {format_bytes(delete(folder))}", file=sys.stderr)
+    return 0
+
+
+def _require(folder: StudyFolder) -> None:
+    # One that cannot be read may go, too.
+    if not folder.exists():
+        raise UsageError(f"There is no study '{folder.name}' in {folder.path.parent}. List them: autorecompute show")
+
+
+def _agrees(folders: list[StudyFolder]) -> bool:
+    from autorecompute.studies.removal import size_of
+    from autorecompute.units import format_bytes
+
+    if not sys.stdin.isatty():
+        raise UsageError("Nobody is there to be asked whether to remove it. Add --force.")
+    for folder in folders:
+        print(f"{folder.path}, {format_bytes(size_of(folder.path))}", file=sys.stderr)
+    print("remove? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def run_prune(args: argparse.Namespace) -> int:
+    """Removes what reuse does not need, and prints it."""
+    from autorecompute.studies.removal import find_removable, remove
+    from autorecompute.units import format_bytes
+
+    found = list(find_removable())
+    for removable in found:
+        print(f"{removable.path}  {format_bytes(removable.size_bytes)}  {removable.why}")
+    total = sum(removable.size_bytes if args.dry_run else remove(removable) for removable in found)
+    print(f"{'would free' if args.dry_run else 'freed'} {format_bytes(total)}", file=sys.stderr)
+    return 0

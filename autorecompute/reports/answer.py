@@ -1,0 +1,187 @@
+"""The answer in words and figures, once for every form: the last screen, the page and the JSON say the same."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autorecompute.figures import Figures
+from autorecompute.reports.predictions import describe_predictions
+from autorecompute.reports.words import (
+    describe_early_end,
+    describe_verdict,
+    format_rate,
+    format_relative,
+    format_spread,
+)
+from autorecompute.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from autorecompute.measurement import GradientCheck, Trial
+    from autorecompute.result import Best, Result
+
+RUNNERS_UP = 3
+OWN_VARIABLES = "AUTORECOMPUTE_"
+PAGE = "report.html"
+BEST = "best"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the answer's table, each figure as people read it.
+
+    Attributes:
+        role: ``baseline``, ``preset``, ``best``, ``runner-up`` or ``rival``.
+        config: What is recomputed, in a few words.
+        peak: Its peak.
+        throughput: Its samples/s.
+        relative: Its throughput relative to that without recompute, with the spread where there is one.
+        outcome: How it ended.
+    """
+
+    role: str
+    config: str
+    peak: str
+    throughput: str
+    relative: str
+    outcome: str
+
+    @property
+    def is_best(self) -> bool:
+        """Whether it is the config to train with."""
+        return self.role == BEST
+
+
+def answer_lines(result: Result, trials: Sequence[Trial]) -> list[Line]:
+    """The answer's table: none, the presets, the best, who came after it, and the largest batch without recompute."""
+    lines = [_line("baseline", "none", result.baseline)]
+    lines += [_line("preset", name.replace("_", " "), figures) for name, figures in result.presets.items()]
+    if result.best is not None:
+        lines.append(_best_line(result.best))
+    lines += [_line("runner-up", name, figures) for name, figures in runners_up(result, trials)]
+    if result.rival is not None:
+        lines.append(_line("rival", f"none at batch {result.rival.batch}", result.rival))
+    return lines
+
+
+def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figures]]:
+    """The fastest other configs that fit, with what the race made of their relative throughput."""
+    best = result.best.config if result.best is not None else None
+    others = [trial for trial in trials if trial.fits and trial.config != best]
+    speeds = {trial.number: result.raced.get(trial.config.hash, trial.relative_throughput or 0) for trial in others}
+    # Who was raced comes first: one window says less than many rounds.
+    order = sorted(others, key=lambda trial: (trial.config.hash not in result.raced, -speeds[trial.number]))
+    return [(trial.description, _raced(result, trial)) for trial in order[:RUNNERS_UP]]
+
+
+def answer_sentences(result: Result, trials: Sequence[Trial]) -> list[str]:
+    """The verdict, and how sure it is, a sentence each."""
+    return [f"verdict: {describe_verdict(result)}", *circumstances(result), *certainties(result, trials)]
+
+
+def circumstances(result: Result) -> list[str]:
+    """Under what the answer holds."""
+    best = result.best
+    limit = ""
+    if best is not None:
+        limit = (
+            f"limit {format_bytes(best.limit_bytes)} on {result.device.name}, batch {best.batch}; "
+            f"{format_count(result.trials, 'trial')} in {format_seconds(result.wall_seconds)}"
+        )
+    start = result.transferred_from.sentence if result.transferred_from is not None else ""
+    return list(filter(None, [describe_early_end(result), start, limit]))
+
+
+def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
+    """How sure the answer is."""
+    best = result.best
+    sentences: list[str] = []
+    if best is not None:
+        sentences.append(f"race: {best.ranking.sentence}" if best.ranking is not None else "")
+        sentences += [_describe_gradients(best.gradients), describe_predictions(trials)]
+    if result.comparison is not None:
+        sentences.append(f"recompute gives {result.comparison.sentence}")
+    sentences += [f"warning: {warning}" for warning in result.warnings]
+    return list(filter(None, sentences))
+
+
+def lines_to_paste(result: Result) -> list[str]:
+    """What to do to train with the answer, commands on lines of their own; empty where there is none."""
+    best = result.best
+    if best is None:
+        return []
+    # The variables alone do nothing to a model that nobody wraps.
+    ways = [] if result.wrap else [*(f"  {line}" for line in exports(best)), "or:"]
+    lines = ["train with it:", *ways, f"  {run_command(result)}"]
+    return [*lines, *remarks(result)]
+
+
+def exports(best: Best) -> list[str]:
+    """The variables to train with, as a shell sets them."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in best.environment.items()]
+    return lines or ["# nothing to set: train without recompute"]
+
+
+def run_command(result: Result) -> str:
+    """The command that trains with the answer."""
+    return f"autorecompute run {shlex.quote(result.study)} -- {shlex.join(result.command)}"
+
+
+def remarks(result: Result) -> list[str]:
+    """What else has to be done."""
+    lines: list[str] = []
+    best = result.best
+    if best is None:
+        return lines
+    # Ours are read where ORTModule is adapted, and nowhere else.
+    if not result.wrap and any(name.startswith(OWN_VARIABLES) for name in best.environment):
+        lines.append("the variables alone take a script that imports autorecompute.compat; run needs nothing in it")
+    if not result.command_gives_batch:
+        lines.append(f"and give the script a batch of {best.batch}: while tuning, its DataLoader was told")
+    return lines
+
+
+def describe_page(folder: Path) -> str:
+    """Where the study's page is, or how to make it."""
+    page, answer = folder / PAGE, folder / "result.json"
+    is_current = page.is_file() and answer.is_file() and page.stat().st_mtime >= answer.stat().st_mtime
+    return f"page: {page if is_current else f'autorecompute report {shlex.quote(folder.name)}'}"
+
+
+def _line(role: str, name: str, figures: Figures) -> Line:
+    return Line(
+        role=role,
+        config=name,
+        peak=format_bytes(figures.peak_bytes),
+        throughput=format_rate(figures.samples_per_second),
+        relative=format_relative(figures.relative_throughput),
+        outcome=str(figures.outcome or "not measured"),
+    )
+
+
+def _best_line(best: Best) -> Line:
+    return Line(
+        role=BEST,
+        config=best.description,
+        peak=format_bytes(best.peak_bytes),
+        throughput=format_rate(best.samples_per_second),
+        relative=format_spread(best),
+        outcome="confirmed" if best.confirmed else "not confirmed",
+    )
+
+
+def _raced(result: Result, trial: Trial) -> Figures:
+    figures = Figures.of(trial)
+    relative = result.raced.get(trial.config.hash, figures.relative_throughput)
+    return replace(figures, relative_throughput=relative)
+
+
+def _describe_gradients(check: GradientCheck | None) -> str:
+    if check is None:
+        return ""
+    equality = "equal bit for bit" if check.worst == 0 else f"equal within {check.worst:.1e}"
+    return f"gradients {equality} to those without recompute, over {check.steps} steps"

@@ -1,0 +1,94 @@
+"""Two studies side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from autorecompute import codec
+from autorecompute.reports.as_json import result_as_plain
+from autorecompute.reports.identity import differences_table
+from autorecompute.reports.screen import make_console
+from autorecompute.reports.words import describe_verdict, format_rate, format_spread
+from autorecompute.studies.transfer import Tuned
+from autorecompute.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autorecompute.figures import Figures
+    from autorecompute.result import Best, Result
+    from autorecompute.studies.records import StudyRecords
+
+UNKNOWN = "-"
+
+
+def print_comparison(first: StudyRecords, second: StudyRecords) -> None:
+    """Prints in what the problems differ, and what each study found out."""
+    console, names = make_console(), (first.head.study, second.head.study)
+    differences = Tuned.of(first.head).compare(Tuned.of(second.head))
+    if differences:
+        console.print(differences_table(differences, *names))
+    else:
+        console.print(Text("Both are about the same problem."))
+    console.print()
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("", *names):
+        table.add_column(Text(column), overflow="fold")
+    for name, tell in _figures(first, second).items():
+        table.add_row(name, Text(tell(first)), Text(tell(second)))
+    console.print(table)
+
+
+def comparison_as_plain(first: StudyRecords, second: StudyRecords) -> dict[str, Any]:
+    """The same as JSON has it."""
+    differences = Tuned.of(first.head).compare(Tuned.of(second.head))
+    return {"differences": codec.to_plain(differences), "studies": [_as_plain(first), _as_plain(second)]}
+
+
+def _as_plain(records: StudyRecords) -> dict[str, Any]:
+    result = records.result
+    return {
+        "study": records.head.study,
+        "problem": records.head.problem.digest,
+        "trials": len(records.trials),
+        "result": None if result is None else result_as_plain(result, records.trials),
+    }
+
+
+def _figures(*studies: StudyRecords) -> dict[str, Callable[[StudyRecords], str]]:
+    presets = dict.fromkeys(name for study in studies if study.result is not None for name in study.result.presets)
+    return {
+        "verdict": _of_result(describe_verdict),
+        "best": _of_best(lambda best: best.description),
+        "peak": _of_best(lambda best: format_bytes(best.peak_bytes)),
+        "limit": lambda study: format_bytes(study.head.problem.limit_bytes),
+        "throughput": _of_best(lambda best: format_rate(best.samples_per_second)),
+        "relative": _of_best(format_spread),
+        "baseline": _of_result(lambda result: _describe(result.baseline)),
+        **{name.replace("_", " "): _of_preset(name) for name in presets},
+        "rival": _of_result(lambda result: UNKNOWN if result.rival is None else _describe(result.rival)),
+        "trials": lambda study: str(len(study.trials)),
+        "wall time": _of_result(lambda result: format_seconds(result.wall_seconds)),
+    }
+
+
+def _of_result(tell: Callable[[Result], str]) -> Callable[[StudyRecords], str]:
+    return lambda study: UNKNOWN if study.result is None else tell(study.result)
+
+
+def _of_best(tell: Callable[[Best], str]) -> Callable[[StudyRecords], str]:
+    return _of_result(lambda result: UNKNOWN if result.best is None else tell(result.best))
+
+
+def _of_preset(name: str) -> Callable[[StudyRecords], str]:
+    return _of_result(lambda result: _describe(result.presets[name]) if name in result.presets else UNKNOWN)
+
+
+def _describe(figures: Figures) -> str:
+    if figures.outcome is None:
+        return "not measured"
+    batch = "" if figures.batch is None else f" at batch {figures.batch}"
+    return f"{figures.outcome}{batch}, {format_bytes(figures.peak_bytes)}, {format_rate(figures.samples_per_second)}"

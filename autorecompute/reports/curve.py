@@ -1,0 +1,77 @@
+"""The curve of throughput against batch, as a small table and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from autorecompute import codec
+from autorecompute.measurement import Outcome
+from autorecompute.reports.words import shorten
+from autorecompute.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.figures import CurvePoint, Figures, Recomputed
+
+NAME_WIDTH = 40
+FIGURES = ("batch", "without", "peak", "with", "peak")
+
+
+def curve_table(curve: Sequence[CurvePoint], chosen: int | None) -> Table:
+    """Samples/s and peak of every batch without recompute and with it; the chosen batch has a star."""
+    table = Table(box=None, pad_edge=False, header_style="dim", title="samples/s by batch", title_justify="left")
+    for column in FIGURES:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("config", overflow="fold")
+    table.add_column("study", overflow="fold")
+    for point in curve:
+        *figures, config, study = curve_cells(point, chosen)
+        table.add_row(*figures, Text(shorten(config, NAME_WIDTH)), Text(study))
+    return table
+
+
+def curve_cells(point: CurvePoint, chosen: int | None) -> tuple[str, ...]:
+    """A batch's figures as people read them: those of ``FIGURES``, the config, and the study that tuned it."""
+    return (
+        f"{'* ' if point.batch == chosen else ''}{point.batch}",
+        *_cells(point.without),
+        *_cells_with(point.recomputed),
+    )
+
+
+def _cells(figures: Figures) -> tuple[str, str]:
+    speed = "-" if figures.samples_per_second is None else f"{figures.samples_per_second:.1f}"
+    # What does not fit has a figure all the same: in brackets, as nobody can train that way.
+    is_beyond = figures.samples_per_second is not None and figures.outcome is not Outcome.OK
+    return (f"({speed})" if is_beyond else speed, format_bytes(figures.peak_bytes))
+
+
+def _cells_with(recomputed: Recomputed | None) -> tuple[str, ...]:
+    if recomputed is None:
+        return ("", "", "", "")
+    speed, peak = _cells(recomputed.figures)
+    if recomputed.config is None:
+        peak = format_bytes(recomputed.least_peak_bytes)
+    return (speed, peak, recomputed.description, recomputed.study)
+
+
+def curve_as_plain(curve: Sequence[CurvePoint]) -> list[dict[str, Any]]:
+    """The contract's list: each ``batch`` with what it does ``without`` recompute and ``with`` it."""
+    return [
+        {
+            "batch": point.batch,
+            "without": codec.to_plain(point.without),
+            "with": _recomputed_as_plain(point.recomputed) if point.recomputed is not None else None,
+        }
+        for point in curve
+    ]
+
+
+def _recomputed_as_plain(recomputed: Recomputed) -> dict[str, Any]:
+    plain = codec.to_plain(recomputed)
+    config = plain.pop("config") or {"rows": None, "level": None}
+    return {**plain.pop("figures"), **plain, "config": config["rows"], "level": config["level"]}

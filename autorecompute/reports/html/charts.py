@@ -1,0 +1,184 @@
+"""The page's charts: memory against throughput, memory over a step, predicted against measured, throughput by batch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autorecompute.reports.html.svg import COLORS, new_figure, to_element
+from autorecompute.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+    from autorecompute.figures import CurvePoint
+    from autorecompute.memory import Timeline
+
+WIDTH_INCHES = 5.4
+COLUMNS = 220
+"""A timeline has no more points than a screen shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A config in the plane of memory and throughput.
+
+    Attributes:
+        peak_bytes: Its peak.
+        throughput: Its throughput, in the measure of the chart.
+        title: What is told of it.
+        fits: Whether it holds the limit.
+    """
+
+    peak_bytes: int
+    throughput: float
+    title: str
+    fits: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane:
+    """What is drawn of memory against throughput.
+
+    Attributes:
+        points: What was measured.
+        frontier: What the model expects of the configs that no other beats, the lowest peak first.
+        best: The config to train with; ``None`` where there is none.
+        limit_bytes: The memory limit.
+        measure: What throughput is measured in.
+    """
+
+    points: Sequence[Point]
+    frontier: Sequence[Point]
+    best: Point | None
+    limit_bytes: int
+    measure: str
+
+
+def draw_plane(plane: Plane) -> str:
+    """Memory against throughput: up and to the left is better."""
+    figure = new_figure(WIDTH_INCHES, 3.7)
+    axes = figure.subplots()
+    axes.axvline(plane.limit_bytes / MIB, color=COLORS["limit"], linestyle="--", linewidth=1.2, label="limit")
+    titles = {}
+    for group, name, face, edge in (("fits", "fits", "fit", "fit"), ("over", "over the limit", "paper", "over")):
+        points = [point for point in plane.points if point.fits == (group == "fits")]
+        if points:
+            titles[group] = [point.title for point in points]
+            axes.plot(
+                *_xy(points), "o", markersize=5.5, gid=group, label=name,
+                markerfacecolor=COLORS[face], markeredgecolor=COLORS[edge],
+            )  # fmt: skip
+    line = undominated(plane.points)
+    axes.plot(*_xy(line), color=COLORS["fit"], linewidth=1, drawstyle="steps-post", label="measured frontier")
+    if plane.frontier:
+        axes.plot(*_xy(plane.frontier), color=COLORS["muted"], linestyle=":", linewidth=1.8, label="predicted frontier")
+    if plane.best is not None:
+        titles["best"] = [plane.best.title]
+        axes.plot(
+            *_xy([plane.best]), "*", markersize=15, gid="best", label="to train with",
+            markerfacecolor=COLORS["best"], markeredgecolor=COLORS["paper"],
+        )  # fmt: skip
+    axes.margins(0.06, 0.08)
+    axes.set(xlabel="peak, MiB", ylabel=plane.measure)
+    figure.legend(loc="outside upper left", ncols=3, handlelength=1.6, columnspacing=1.2)
+    return to_element(figure, "plane", "Peak memory against throughput of every measured config", titles)
+
+
+def draw_timelines(before: Timeline, after: Timeline) -> str:
+    """What is alive during each operation of a step, without recompute above and with the config below."""
+    figure = new_figure(WIDTH_INCHES, 4.6)
+    above, below = figure.subplots(2, 1, sharey=True)
+    for axes, name, timeline in ((above, "before: no recompute", before), (below, "after: the config", after)):
+        _draw_timeline(axes, timeline)
+        axes.set_title(f"{name}, {format_bytes(timeline.peak_bytes)} alive at the peak", loc="left")
+        axes.set_ylabel("alive, MiB")
+        axes.margins(x=0, y=0.05)
+    below.set_xlabel("operation of the step (dotted: backward begins)")
+    handles: dict[str, Artist] = {}
+    for axes in (above, below):
+        found, labels = axes.get_legend_handles_labels()
+        handles |= dict(zip(labels, found, strict=True))
+    figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=4, columnspacing=1.2)
+    return to_element(figure, "timelines", "Memory alive during each operation of a step, before and after")
+
+
+def _draw_timeline(axes: Axes, timeline: Timeline) -> None:
+    live, count = timeline.live_bytes, len(timeline.live_bytes)
+    columns = min(count, COLUMNS)
+    edges = [column * count // columns for column in range(columns + 1)]
+    # Of each stretch the moment of its highest memory is drawn: thinned out otherwise, a peak may be lost.
+    places = [max(range(start, end), key=live.__getitem__) for start, end in itertools.pairwise(edges)]
+    held = {phase: values for phase, values in timeline.live_by_phase().items() if any(values)}
+    axes.stackplot(
+        places,
+        [[values[place] / MIB for place in places] for values in held.values()],
+        labels=[str(phase) for phase in held],
+        colors=[COLORS[str(phase)] for phase in held],
+        linewidth=0,
+    )
+    axes.axvline(timeline.profile.backward, color=COLORS["ink"], linestyle=":", linewidth=1)
+
+
+def draw_predictions(peaks: Sequence[tuple[float, float, str]], steps: Sequence[tuple[float, float, str]]) -> str:
+    """What was expected before each trial beside what was measured: ``(expected, measured, title)`` of each.
+
+    Where nothing was expected of step times there is no plot of them.
+    """
+    figure = new_figure(WIDTH_INCHES, 2.9)
+    left, right = figure.subplots(1, 2)
+    titles = {}
+    for axes, group, pairs, unit in ((left, "peaks", peaks, "peak, MiB"), (right, "steps", steps, "step, ms")):
+        if not pairs:
+            axes.set_visible(False)
+            continue
+        expected, measured, titles[group] = map(list, zip(*pairs, strict=True))
+        low, high = min(*expected, *measured), max(*expected, *measured)
+        axes.plot([low, high], [low, high], color=COLORS["muted"], linestyle=":", linewidth=1.2)
+        axes.plot(expected, measured, "o", markersize=4.5, color=COLORS["fit"], gid=group)
+        axes.set(xlabel=f"predicted {unit}", ylabel="measured")
+        axes.margins(0.08)
+    return to_element(figure, "predictions", "Predicted against measured peaks and step times", titles)
+
+
+def draw_curve(curve: Sequence[CurvePoint], chosen: int | None) -> str:
+    """Samples/s by batch, without recompute and with it."""
+    figure = new_figure(WIDTH_INCHES, 3.0)
+    axes = figure.subplots()
+    fitting = [(p.batch, p.without.samples_per_second) for p in curve if p.fits_without]
+    beyond = [(p.batch, p.without.samples_per_second) for p in curve if not p.fits_without]
+    recomputed = [(p.batch, p.recomputed.figures.samples_per_second) for p in curve if p.recomputed is not None]
+    for name, form, color, face, found in (
+        ("without recompute", "o-", "over", "over", fitting),
+        ("without, over the limit", "o", "over", "paper", beyond),
+        ("with recompute", "o-", "fit", "fit", recomputed),
+    ):
+        known = [(batch, speed) for batch, speed in found if speed is not None]
+        if known:
+            axes.plot(
+                *zip(*known, strict=True), form, markersize=5, linewidth=1.4, label=name,
+                color=COLORS[color], markerfacecolor=COLORS[face],
+            )  # fmt: skip
+    if chosen is not None:
+        axes.axvline(chosen, color=COLORS["best"], linewidth=1, linestyle="--", label="chosen batch")
+    axes.margins(0.05, 0.1)
+    axes.set_ylim(bottom=0, top=axes.get_ylim()[1])
+    axes.set(xlabel="batch, samples", ylabel="samples/s")
+    figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
+    return to_element(figure, "curve", "Samples a second by batch, without recompute and with it")
+
+
+def undominated(points: Sequence[Point]) -> list[Point]:
+    """The points that no other beats in both memory and throughput, the lowest peak first."""
+    found: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.peak_bytes, -point.throughput)):
+        if not found or point.throughput > found[-1].throughput:
+            found.append(point)
+    return found
+
+
+def _xy(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    return [point.peak_bytes / MIB for point in points], [point.throughput for point in points]

@@ -1,0 +1,202 @@
+"""What the page tells, in its order: what to use, what it buys, why, how sure, and all trials."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autorecompute.reports.answer import (
+    Line,
+    answer_lines,
+    certainties,
+    circumstances,
+    exports,
+    remarks,
+    run_command,
+)
+from autorecompute.reports.curve import curve_cells
+from autorecompute.reports.html.charts import draw_curve, draw_predictions
+from autorecompute.reports.html.parts import main_part, read_parts
+from autorecompute.reports.html.rows import WORDS, Cell, trial_columns, trial_rows
+from autorecompute.reports.html.why import Why, explain
+from autorecompute.reports.knobs import knob_cells
+from autorecompute.reports.predictions import expected_step_seconds
+from autorecompute.reports.words import describe_verdict, format_rate
+from autorecompute.units import MIB, format_bytes, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from autorecompute.measurement import Trial
+    from autorecompute.reports.html.parts import Part
+    from autorecompute.result import Result
+    from autorecompute.studies import StudyFolder
+
+UNANSWERED = "No answer yet: run its tune command again to go on. Here is what was measured so far."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """All words and figures of a page, ready to be set.
+
+    Attributes:
+        study: Name of the study.
+        verdict: What was found out about recompute, in a sentence.
+        facts: What the study is about, by name.
+        exports: Variables to train with, as a shell sets them; empty where there is nothing to train with.
+        run: The command that trains with them; empty likewise.
+        wraps: Whether that command is the only way.
+        remarks: What else has to be done.
+        circumstances: Under what the answer holds.
+        lines: The answer's table.
+        curve: The chart of throughput by batch; empty where one batch was tuned.
+        curve_rows: Its figures.
+        knobs: What other settings did, a row for each that was tried.
+        untried: The other settings, a sentence each.
+        why: The explanation; ``None`` where no config was measured.
+        sure: How sure it is, a sentence each.
+        predictions: The chart of predictions; empty where nothing was predicted.
+        columns: Headings of the list of trials.
+        words: The headings whose columns are no figures.
+        rows: The trials.
+    """
+
+    study: str
+    verdict: str
+    facts: dict[str, str]
+    exports: tuple[str, ...] = ()
+    run: str = ""
+    wraps: bool = False
+    remarks: tuple[str, ...] = ()
+    circumstances: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
+    curve: str = ""
+    curve_rows: tuple[tuple[str, ...], ...] = ()
+    knobs: tuple[tuple[str, ...], ...] = ()
+    untried: tuple[str, ...] = ()
+    why: Why | None = None
+    sure: tuple[str, ...] = ()
+    predictions: str = ""
+    columns: tuple[str, ...]
+    words: frozenset[str] = WORDS
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def tell(folder: StudyFolder, page: Path) -> Story:
+    """What there is to tell of a study, finished or not.
+
+    Args:
+        folder: The study.
+        page: The file that links lead from.
+
+    Raises:
+        UsageError: there is no such study, or another version of autorecompute made it.
+        SetupError: it cannot be read.
+    """
+    result = folder.result()
+    parts = read_parts(folder, result)
+    main = main_part(parts, result)
+    trials = main.trials if main is not None else ()
+    return Story(
+        study=folder.name,
+        facts=_facts(folder, result, parts),
+        why=explain(main, result.best if result is not None else None) if main is not None else None,
+        predictions=_draw_predictions(trials),
+        columns=trial_columns(parts),
+        rows=tuple(tuple(row) for row in trial_rows(parts, page)),
+        **(_told_by(result, parts) if result is not None else {"verdict": UNANSWERED, "sure": _measured(parts)}),
+    )
+
+
+def _told_by(result: Result, parts: Sequence[Part]) -> dict[str, Any]:
+    best, own = result.best, _own_trials(result, parts)
+    return {
+        "verdict": describe_verdict(result),
+        "exports": tuple(exports(best)) if best is not None and not result.wrap else (),
+        "run": run_command(result) if best is not None else "",
+        "wraps": result.wrap,
+        "remarks": tuple(remarks(result)),
+        "circumstances": (*circumstances(result), *_what_it_would_take(result, parts)),
+        "lines": tuple(answer_lines(result, own)),
+        "curve": draw_curve(result.curve, best.batch if best is not None else None) if result.curve else "",
+        "curve_rows": tuple(curve_cells(point, best.batch if best is not None else None) for point in result.curve),
+        "knobs": tuple(knob_cells(knob) for knob in result.knobs if knob.outcome is not None),
+        "untried": tuple(f"{knob.name} was {knob.sentence}" for knob in result.knobs if knob.outcome is None),
+        "sure": (*_confirmed(result), *certainties(result, own), *result.unconfirmed, *_measured(parts)),
+    }
+
+
+def _what_it_would_take(result: Result, parts: Sequence[Part]) -> list[str]:
+    peaks = [(trial.measurement.peak_bytes, part) for part in parts for trial in part.trials]
+    known = [(peak, part) for peak, part in peaks if peak is not None]
+    if result.best is not None or not known:
+        return []
+    least, part = min(known, key=lambda pair: pair[0])
+    limit = part.problem.limit_bytes
+    if least <= limit:
+        return []
+    lowest = f"the lowest peak of any config was {format_bytes(least)} at batch {part.problem.batch}"
+    return [f"{lowest}, {format_bytes(least - limit)} over the limit: raise the limit, or train a smaller batch"]
+
+
+def _own_trials(result: Result, parts: Sequence[Part]) -> tuple[Trial, ...]:
+    """Trials of the study itself, as the last screen has them; those of several batches are in studies of their own."""
+    return () if result.curve else parts[0].trials
+
+
+def _facts(folder: StudyFolder, result: Result | None, parts: Sequence[Part]) -> dict[str, str]:
+    provenance, problem = folder.provenance(), folder.problem()
+    facts = {
+        "script": shlex.join(folder.command()),
+        "device": problem.device,
+        "memory limit": format_bytes(problem.limit_bytes),
+        "batch": str(problem.batch or "one of several"),
+        "versions": f"torch {problem.torch}, ONNX Runtime {problem.onnxruntime}, "
+        f"autorecompute {provenance.get('autorecompute', '?')}",
+        "begun": str(provenance.get("created", "?")),
+        "problem": problem.digest,
+    }
+    if result is None:
+        facts["trials"] = str(sum(len(part.trials) for part in parts))
+    return facts
+
+
+def _confirmed(result: Result) -> list[str]:
+    best = result.best
+    if best is None:
+        return []
+    by = (
+        "a fresh process under nothing but the variables" if best.confirmed else "no fresh process has confirmed it; it"
+    )
+    return [f"{by} had a peak of {format_bytes(best.peak_bytes)} and {format_rate(best.samples_per_second)}"]
+
+
+def _measured(parts: Sequence[Part]) -> tuple[str, ...]:
+    trials = [trial for part in parts for trial in part.trials]
+    if not trials:
+        return ()
+    steps = sum(len(trial.measurement.step_seconds) for trial in trials)
+    marked = sum(bool(trial.measurement.marks) for trial in trials)
+    sentences = [f"{format_count(len(trials), 'trial')} with {format_count(steps, 'timed step')} in all"]
+    if marked:
+        sentences.append(
+            f"{format_count(marked, 'trial')} disturbed by something else on the machine, marked in the list"
+        )
+    return tuple(sentences)
+
+
+def _draw_predictions(trials: Sequence[Trial]) -> str:
+    told = [trial for trial in trials if trial.prediction is not None and trial.measurement.peak_bytes is not None]
+    if not told:
+        return ""
+    peaks, steps = [], []
+    for trial in told:
+        assert trial.prediction is not None, "they were chosen for it"
+        peak = (trial.measurement.peak_bytes or 0) / MIB
+        peaks.append((trial.prediction.peak_bytes / MIB, peak, f"{trial.number}: {trial.description}"))
+        expected, measured = expected_step_seconds(trial), trial.measurement.median_step_seconds
+        if expected is not None and measured is not None:
+            steps.append((expected * 1000, measured * 1000, f"{trial.number}: {trial.description}"))
+    return draw_predictions(peaks, steps)

@@ -1,0 +1,177 @@
+"""Why the answer is what it is: the plane of memory and throughput, the step before and after, what each plan does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autorecompute.memory import trace, write_out
+from autorecompute.plans import Config, Level
+from autorecompute.reports.html.charts import Plane, Point, draw_plane, draw_timelines
+from autorecompute.reports.words import format_rate, format_relative
+from autorecompute.search.hindsight import Hindsight, look_back
+from autorecompute.studies.analysis import read_analysis
+from autorecompute.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Trial
+    from autorecompute.memory import Survey
+    from autorecompute.reports.html.parts import Part
+    from autorecompute.result import Best
+    from autorecompute.search.hindsight import Expected, PlanEffect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """What a plan does, as people read it; a dash where nothing is known.
+
+    Attributes:
+        name: The plan.
+        is_on: Whether the config to train with has it on.
+        nodes: How many nodes of the graph it covers.
+        peak: How the peak changes with this plan alone.
+        step: How the step time changes with it.
+        left_out: The peak with all plans on but this one.
+    """
+
+    name: str
+    is_on: bool
+    nodes: str = "-"
+    peak: str = "-"
+    step: str = "-"
+    left_out: str = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """The part of the page that explains.
+
+    Attributes:
+        plane: The chart of memory against throughput; empty where nothing was measured.
+        timelines: The chart of a step before and after; empty where no step was profiled.
+        shown: The config of the step after, in words.
+        plans: What each plan does.
+        configs: How many configs the model was asked about; 0 where there is none.
+        all_on_peak: The peak with all plans on, as the model has it; empty where there is none.
+    """
+
+    plane: str
+    timelines: str
+    shown: str
+    plans: tuple[PlanRow, ...]
+    configs: int
+    all_on_peak: str = ""
+
+
+def explain(part: Part, best: Best | None) -> Why:
+    """What the trials of a study and its two profiled steps tell.
+
+    Raises:
+        SetupError: what the study keeps cannot be read.
+    """
+    space, config = part.space, best.config if best is not None else None
+    survey = read_analysis(part.folder, space)
+    hindsight = _look_back(part, survey) if survey is not None else None
+    shown = _config_to_show(part.trials, config)
+    timelines = ""
+    if survey is not None and hindsight is not None and shown is not None:
+        after = trace(write_out(survey.blueprint, shown), part.dims)
+        timelines = draw_timelines(survey.timeline(Config(), part.dims), after)
+    all_on = hindsight.all_on if hindsight is not None else None
+    return Why(
+        plane=_draw_plane(part, best, hindsight),
+        timelines=timelines,
+        shown=space.describe(shown) if shown is not None else "",
+        plans=_plan_rows(part, config, survey, hindsight),
+        configs=hindsight.configs if hindsight is not None else 0,
+        all_on_peak=format_bytes(all_on.peak_bytes) if all_on is not None else "",
+    )
+
+
+def _look_back(part: Part, survey: Survey) -> Hindsight | None:
+    try:
+        return look_back(part.space, survey, part.dims, limit_bytes=part.problem.limit_bytes, trials=part.trials)
+    except KeyError:
+        # A dimension that the study did not write down: its peaks cannot be simulated at the target batch.
+        return None
+
+
+def _config_to_show(trials: Sequence[Trial], config: Config | None) -> Config | None:
+    """The config to train with where it recomputes; else the one that would need least."""
+    if config is not None and config.rows:
+        return config
+    chosen = [t for t in trials if t.config.level is Level.CHOSEN and t.config.rows and t.measurement.peak_bytes]
+    return min(chosen, key=lambda trial: trial.measurement.peak_bytes or 0).config if chosen else None
+
+
+def _draw_plane(part: Part, best: Best | None, hindsight: Hindsight | None) -> str:
+    measured = [t for t in part.trials if t.measurement.peak_bytes is not None and t.measurement.samples_per_second]
+    if not measured:
+        return ""
+    is_relative = all(trial.relative_throughput for trial in measured)
+    fastest = max(trial.measurement.samples_per_second or 0.0 for trial in measured)
+    # The model's step times are relative to the reference's or, without one, to the fastest trial's.
+    unit = 1.0 if is_relative else fastest
+    knows = hindsight is not None and hindsight.has_reference == is_relative
+    return draw_plane(
+        Plane(
+            points=[_point(trial, is_relative=is_relative) for trial in measured],
+            frontier=[
+                Point(peak_bytes=expected.peak_bytes, throughput=unit / expected.step, title="")
+                for expected in (hindsight.frontier if hindsight is not None and knows else ())
+            ],
+            best=_best_point(best, is_relative=is_relative),
+            limit_bytes=part.problem.limit_bytes,
+            measure="throughput, none = 1" if is_relative else "samples/s",
+        )
+    )
+
+
+def _point(trial: Trial, *, is_relative: bool) -> Point:
+    measurement = trial.measurement
+    speed = trial.relative_throughput if is_relative else measurement.samples_per_second
+    assert measurement.peak_bytes is not None, "only what was measured is drawn"
+    assert speed is not None, "only what was timed is drawn"
+    figures = ", ".join(
+        [
+            format_bytes(measurement.peak_bytes),
+            format_rate(measurement.samples_per_second),
+            format_relative(trial.relative_throughput),
+        ]
+    )
+    title = f"{trial.number}: {trial.description}\n{figures}"
+    return Point(peak_bytes=measurement.peak_bytes, throughput=speed, title=title, fits=trial.fits)
+
+
+def _best_point(best: Best | None, *, is_relative: bool) -> Point | None:
+    speed = None if best is None else best.relative_throughput if is_relative else best.samples_per_second
+    if best is None or speed is None:
+        return None
+    return Point(peak_bytes=best.peak_bytes, throughput=speed, title=f"{best.description}, as confirmed")
+
+
+def _plan_rows(
+    part: Part, config: Config | None, survey: Survey | None, hindsight: Hindsight | None
+) -> tuple[PlanRow, ...]:
+    if survey is None or hindsight is None:
+        return tuple(PlanRow(name=p.name, is_on=config is not None and config.has(p)) for p in part.space.plans)
+    return tuple(_plan_row(effect, config, survey, hindsight.none) for effect in hindsight.effects)
+
+
+def _plan_row(effect: PlanEffect, config: Config | None, survey: Survey, none: Expected) -> PlanRow:
+    alone, left_out = effect.alone, effect.left_out
+    groups = survey.blueprint.subgraphs
+    return PlanRow(
+        name=effect.plan.name,
+        is_on=config is not None and config.has(effect.plan),
+        nodes=str(sum(len(groups.get(row.subgraph, ())) for row in effect.plan.rows)),
+        peak="-" if alone is None else _format_change(alone.peak_bytes - none.peak_bytes),
+        step="-" if alone is None else f"{alone.step / none.step - 1:+.1%}",
+        left_out="-" if left_out is None else format_bytes(left_out.peak_bytes),
+    )
+
+
+def _format_change(change_bytes: int) -> str:
+    return f"{'+' if change_bytes >= 0 else '-'}{format_bytes(abs(change_bytes))}"

@@ -1,0 +1,80 @@
+"""The parts of a problem's identity, and which of them another study has otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from autorecompute import codec
+from autorecompute.reports.screen import make_console
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autorecompute.studies.identity import Difference
+    from autorecompute.studies.transfer import Nearest, Tuned
+
+
+def print_identity(digest: str, parts: Mapping[str, str]) -> None:
+    """Prints what makes two tunings the same."""
+    table = _table()
+    for name, value in parts.items():
+        table.add_row(name, Text(value))
+    console = make_console()
+    console.print(Text(f"problem {digest}"))
+    console.print(table)
+
+
+def print_nearest(tuned: Tuned, nearest: Nearest | None) -> None:
+    """Prints which part differs from the nearest stored study, and what follows from that."""
+    console = make_console()
+    if nearest is None:
+        console.print(Text("There is no other study to start from."))
+        return
+    console.print(Text(f"nearest: {_describe(nearest)}"))
+    differences = tuned.compare(nearest.tuned)
+    if differences:
+        console.print(differences_table(differences, "here", "there"))
+    console.print(Text(_consequence(nearest, differences)))
+
+
+def differences_table(differences: Sequence[Difference], here: str, there: str) -> Table:
+    """A row for each part that differs."""
+    table = _table("", here, there)
+    for difference in differences:
+        table.add_row(difference.part, Text(difference.here), Text(difference.there))
+    return table
+
+
+def nearest_as_plain(tuned: Tuned, nearest: Nearest | None) -> dict[str, Any] | None:
+    """The same as JSON has it."""
+    if nearest is None:
+        return None
+    return {
+        "study": nearest.name,
+        "is_shipped": nearest.is_shipped,
+        "has_same_plans": nearest.is_source,
+        "differences": codec.to_plain(tuned.compare(nearest.tuned)),
+    }
+
+
+def _describe(nearest: Nearest) -> str:
+    return f"study {nearest.name}" + (", which comes with autorecompute" if nearest.is_shipped else "")
+
+
+def _consequence(nearest: Nearest, differences: Sequence[Difference]) -> str:
+    if not nearest.is_source:
+        return "its plans are others, or of another ONNX Runtime: it tells nothing of this problem"
+    if differences or nearest.is_shipped:
+        return "its plans are the same: a tuning starts from what it knows, unless --fresh is given"
+    return "it is about the same problem: its answer is taken over, unless --fresh is given"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", show_header=bool(columns))
+    table.add_column(columns[0] if columns else "", style="dim", no_wrap=True)
+    for column in columns[1:] or ("",):
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,86 @@
+"""What was expected of each trial beside what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """How far off the predictions of a study were, made before each trial.
+
+    Attributes:
+        trials: How many trials have both a predicted and a measured peak.
+        peak_median_error: By which share the peaks were off in the median.
+        peak_worst_error: The same at worst.
+        within_interval: How many peaks were within their 90 % interval.
+        step_median_error: By which share the step times were off in the median; ``None`` without a reference.
+    """
+
+    trials: int
+    peak_median_error: float
+    peak_worst_error: float
+    within_interval: int
+    step_median_error: float | None
+
+    @property
+    def sentence(self) -> str:
+        """The same in a line."""
+        steps = "" if self.step_median_error is None else f"; step times {self.step_median_error:.1%} off"
+        return (
+            f"predicted before each trial: peaks {self.peak_median_error:.1%} off in the median and "
+            f"{self.peak_worst_error:.1%} at worst, {self.within_interval} of {self.trials} within their 90 % "
+            f"interval{steps}"
+        )
+
+
+def expected_step_seconds(trial: Trial) -> float | None:
+    """The step time that was expected of a trial; ``None`` where none was, or relative to nothing that was measured."""
+    step = trial.prediction.step if trial.prediction is not None else None
+    return None if step is None or trial.reference_seconds is None else step * trial.reference_seconds
+
+
+def peak_error(trial: Trial) -> float | None:
+    """By which share the measured peak was above the expected one; ``None`` without both."""
+    peak = trial.measurement.peak_bytes
+    return peak / trial.prediction.peak_bytes - 1 if peak is not None and trial.prediction is not None else None
+
+
+def step_error(trial: Trial) -> float | None:
+    """By which share the measured step was longer than the expected one; ``None`` without both or a reference."""
+    relative = trial.relative_throughput
+    step = trial.prediction.step if trial.prediction is not None else None
+    return 1 / relative / step - 1 if relative and step else None
+
+
+def summarise(trials: Sequence[Trial]) -> Summary | None:
+    """How far off the predictions were; ``None`` where nothing was predicted."""
+    peaks = [abs(error) for trial in trials if (error := peak_error(trial)) is not None]
+    steps = [abs(error) for trial in trials if (error := step_error(trial)) is not None]
+    if not peaks:
+        return None
+    return Summary(
+        trials=len(peaks),
+        peak_median_error=statistics.median(peaks),
+        peak_worst_error=max(peaks),
+        within_interval=sum(_holds(trial) for trial in trials),
+        step_median_error=statistics.median(steps) if steps else None,
+    )
+
+
+def describe_predictions(trials: Sequence[Trial]) -> str:
+    """How far off the predictions of a study were, in a line; empty where nothing was predicted."""
+    summary = summarise(trials)
+    return summary.sentence if summary is not None else ""
+
+
+def _holds(trial: Trial) -> bool:
+    peak, prediction = trial.measurement.peak_bytes, trial.prediction
+    return peak is not None and prediction is not None and prediction.peak_low <= peak <= prediction.peak_high

@@ -1,0 +1,90 @@
+"""The configs that a model is asked about: all that there are, or all of the plans that matter most."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autorecompute.plans import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.memory import Simulator
+    from autorecompute.plans import Plan, Row, Space
+
+MOST_PLANS = 13
+"""So many plans have 8,192 configs. Of more plans, those that change the simulated peak least stay off."""
+
+
+class Candidates:
+    """Configs as arrays, and what was simulated of each.
+
+    Args:
+        space: The plans.
+        simulator: Made for the rows of :func:`rows_of`.
+    """
+
+    def __init__(self, space: Space, simulator: Simulator) -> None:
+        self._rows = rows_of(space)
+        plans = _most_telling(space, simulator)
+        switches = np.unique(_subsets(_by_plan(plans, self._rows)), axis=0)
+        self.switches = switches[_has_one_option_each(switches, self._rows)]
+        self.simulated = simulator.simulate(self.switches)
+        self.places = {self.config(index): index for index in range(len(self))}
+        """Where each config stands."""
+        self.row_shares = simulator.simulate(np.eye(len(self._rows), dtype=np.float32)).recompute_share
+        """What each switch adds alone, as a share of the kernels' time."""
+
+    def __len__(self) -> int:
+        return len(self.switches)
+
+    def config(self, index: int) -> Config:
+        """The config in this place."""
+        return Config(frozenset(row for row, on in zip(self._rows, self.switches[index], strict=True) if on))
+
+    @functools.cached_property
+    def full(self) -> int:
+        """Where the config with the most switches on stands."""
+        return int(self.switches.sum(axis=1).argmax())
+
+
+def rows_of(space: Space) -> tuple[Row, ...]:
+    """The switches of a space, in a fixed order."""
+    return tuple(sorted({row for plan in space.plans for row in plan.rows}))
+
+
+def _by_plan(plans: Sequence[Plan], rows: Sequence[Row]) -> np.ndarray:
+    return np.array([[row in plan.rows for row in rows] for plan in plans], dtype=bool).reshape(len(plans), len(rows))
+
+
+def _most_telling(space: Space, simulator: Simulator) -> list[Plan]:
+    if len(space.plans) <= MOST_PLANS:
+        return list(space.plans)
+    cases = [Config(), space.all_on]
+    cases += [case for plan in space.plans for case in (Config.of([plan]), space.all_on.without_plan(plan))]
+    none, full, *others = simulator.simulate(simulator.matrix(cases)).peak_bytes
+    effects = {
+        plan.key: max(abs(none - alone), abs(full - left_out))
+        for plan, alone, left_out in zip(space.plans, others[::2], others[1::2], strict=True)
+    }
+    ranked = sorted(space.plans, key=lambda plan: effects[plan.key], reverse=True)
+    return ranked[:MOST_PLANS]
+
+
+def _subsets(by_plan: np.ndarray) -> np.ndarray:
+    """The rows that are on in each subset of the plans."""
+    count = len(by_plan)
+    chosen = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
+    return (chosen @ by_plan.astype(np.int64) > 0).astype(np.float32)
+
+
+def _has_one_option_each(switches: np.ndarray, rows: Sequence[Row]) -> np.ndarray:
+    """Which configs exist: a subgraph can be recomputed with one option only."""
+    subgraphs = sorted({row.subgraph for row in rows})
+    belongs = np.array([[row.subgraph == subgraph for subgraph in subgraphs] for row in rows], dtype=np.float32)
+    belongs = belongs.reshape(len(rows), len(subgraphs))
+    fine: np.ndarray = (switches @ belongs).max(axis=1, initial=0) <= 1
+    return fine

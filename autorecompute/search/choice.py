@@ -1,0 +1,49 @@
+"""The searchers by the names that ``--sampler`` has for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorecompute.search.greedy import GreedySearcher
+from autorecompute.search.model import ModelSearcher
+from autorecompute.search.sampling import SAMPLERS, OptunaSearcher
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autorecompute.measurement import Trial
+    from autorecompute.memory import Survey
+    from autorecompute.plans import Space
+    from autorecompute.search.interface import Searcher
+
+MODEL = "model"
+GREEDY = "greedy"
+NAMES = (MODEL, GREEDY, *SAMPLERS)
+
+
+def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
+    name: str,
+    space: Space,
+    *,
+    budget: int,
+    limit_bytes: int,
+    survey: Survey | None = None,
+    dims: Mapping[str, int] | None = None,
+    prior: Sequence[Trial] = (),
+) -> Searcher:
+    """The searcher of that name, one of ``NAMES``; the greedy one where there is nothing to make a model of.
+
+    Args:
+        name: Which.
+        space: The plans.
+        budget: How many trials the study may have.
+        limit_bytes: The memory limit.
+        survey: Profiled steps, without recompute and with all plans on; ``None`` where there are none.
+        dims: The dimensions of a step at the target batch.
+        prior: Trials of a problem that is like this one.
+    """
+    if name == MODEL and survey is not None:
+        return ModelSearcher(space, limit_bytes=limit_bytes, survey=survey, dims=dims or {}, prior=prior)
+    if name in {MODEL, GREEDY}:
+        return GreedySearcher(space, budget=budget, limit_bytes=limit_bytes)
+    return OptunaSearcher(space, limit_bytes=limit_bytes, sampler=SAMPLERS[name])

@@ -1,0 +1,145 @@
+"""Looks for the batch with the most samples a second, where nobody named any."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autorecompute.search.growth import Limits, is_hidden, largest_with, largest_without, throughput_without
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.figures import CurvePoint
+
+START = 8
+"""The first batch to be measured: small enough for most cards, large enough to tell what a sample takes."""
+
+CLOSE = 0.05
+"""The largest batch that fits without recompute is known well enough within this share."""
+
+FASTEST_GROWTH = 8
+"""So many times as large as one that fits may the next batch be: forecasts from far away are not to end a machine."""
+
+MOST_WITHOUT = 10
+"""Batches that are measured without recompute."""
+
+APART = 2.5
+"""The fastest batch has neighbours that are measured, and no farther away than this factor."""
+
+LADDER = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+"""Batches with recompute, as multiples of the largest that fits without."""
+
+LEAST_STEP = 1.1
+"""A batch that is larger by less than this is not worth a tuning of its own."""
+
+NOISE = 0.02
+"""Throughput that grows by less than this share does not grow."""
+
+PATIENCE = 2
+"""So many batches in a row that gain nothing end the search; one does where no larger batch can gain."""
+
+MOST_TUNED = 6
+SHARES = 3
+"""A batch gets a third of the trials and the time that are left: it learns from those before it."""
+
+FORECAST_SHARE = 0.97
+"""Of the limit, so much may be filled by what is forecast from the steps of a trial: a whole process needs more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """From the largest batch that fits without recompute upward, as long as throughput grows.
+
+    Args:
+        limits: Between what memory lies.
+    """
+
+    limits: Limits
+
+    def without(self, curve: Sequence[CurvePoint]) -> int | None:
+        """Towards the largest batch that fits, then around the fastest."""
+        if not curve:
+            return START
+        if len(curve) >= MOST_WITHOUT or any(point.recomputed is not None for point in curve):
+            return None
+        larger = self._towards_the_limit(curve)
+        return larger if larger is not None else _beside_the_fastest(curve)
+
+    def recomputed(self, curve: Sequence[CurvePoint]) -> int | None:
+        """The next larger batch that some config may hold, unless throughput has ceased to grow."""
+        tuned = [point for point in curve if point.recomputed is not None]
+        largest = max((point.batch for point in curve if point.fits_without or point.fits_with), default=0)
+        too_large = min((point.batch for point in tuned if not point.fits_with), default=math.inf)
+        batch = min(self._next_on_ladder(curve, largest), largest_with(curve, self.limits, FORECAST_SHARE))
+        if batch >= too_large:
+            batch = (largest + too_large) / 2
+        is_step = batch >= max(LEAST_STEP * largest, largest + 1)
+        if len(tuned) >= MOST_TUNED or not is_step or _has_ceased_to_grow(curve, has_end=too_large < math.inf):
+            return None
+        return math.floor(batch)
+
+    def expected(self, _: Sequence[CurvePoint]) -> int:
+        """A few, whatever was measured."""
+        return SHARES
+
+    def may_answer(self, _: int) -> bool:
+        """Any batch may."""
+        return True
+
+    def _towards_the_limit(self, curve: Sequence[CurvePoint]) -> int | None:
+        fitting = max((point.batch for point in curve if point.fits_without), default=0)
+        too_large = min((point.batch for point in curve if not point.fits_without), default=None)
+        guess = largest_without(curve, self.limits)
+        if too_large is not None and (guess is None or guess >= too_large):
+            # What failed told no peak, or less than its whole process needs: halfway is as good as any guess.
+            guess = (fitting + too_large) // 2
+        if guess is not None and too_large is None and is_hidden(curve):
+            guess = max(guess, 2 * fitting)
+        if guess is None or guess <= fitting * (1 + CLOSE):
+            return None
+        return min(guess, fitting * FASTEST_GROWTH) if fitting else guess
+
+    def _next_on_ladder(self, curve: Sequence[CurvePoint], largest: int) -> float:
+        foot = max((point.batch for point in curve if point.fits_without), default=0)
+        if not foot:
+            # Nothing fits without recompute: half of what did not is as good a beginning as any.
+            least = min(point.batch for point in curve)
+            return 2 * largest if largest else max(least // 2, 1)
+        rungs = [round(foot * ratio) for ratio in LADDER]
+        return next((rung for rung in rungs if rung >= LEAST_STEP * largest), 0)
+
+
+def _beside_the_fastest(curve: Sequence[CurvePoint]) -> int | None:
+    speeds = {point.batch: point.without.samples_per_second or 0.0 for point in curve if point.fits_without}
+    if not speeds:
+        return None
+    fastest = max(speeds, key=lambda batch: speeds[batch])
+    below = max((batch for batch in speeds if batch < fastest), default=0)
+    above = min((batch for batch in speeds if batch > fastest), default=fastest)
+    wanted = [fastest // 2] if below * APART < fastest and below < fastest // 2 else []
+    wanted += [2 * fastest] if above > APART * fastest else []
+    # What failed stays far away, and fails again.
+    tried = {point.batch for point in curve}
+    return next((batch for batch in wanted if batch not in tried), None)
+
+
+def _has_ceased_to_grow(curve: Sequence[CurvePoint], *, has_end: bool) -> bool:
+    """Whether no larger batch is worth a try.
+
+    Args:
+        curve: What was measured.
+        has_end: Whether a batch is known that no config holds: what lies below is then between two that were tuned.
+    """
+    best = max((point.without.samples_per_second or 0.0 for point in curve if point.fits_without), default=0.0)
+    idle = 0
+    for point in sorted(curve, key=lambda point: point.batch):
+        if point.recomputed is None or not point.fits_with:
+            continue
+        speed = point.recomputed.figures.samples_per_second or 0.0
+        idle = 0 if speed > best * (1 + NOISE) else idle + 1
+        best = max(best, speed)
+    largest = max(point.batch for point in curve)
+    can_gain = throughput_without(curve, LADDER[-1] * largest) > best * (1 + NOISE)
+    return idle >= PATIENCE or (idle > 0 and (has_end or not can_gain))

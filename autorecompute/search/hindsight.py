@@ -1,0 +1,131 @@
+"""What the model of memory and time says of all configs once the trials are over: for people to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autorecompute.memory import Simulator
+from autorecompute.plans import Config, Plan
+from autorecompute.search.candidates import Candidates, rows_of
+from autorecompute.search.surrogate import Surrogate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autorecompute.measurement import Trial
+    from autorecompute.memory import Survey
+    from autorecompute.plans import Space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What is expected of a config.
+
+    Attributes:
+        config: Which.
+        peak_bytes: Its peak.
+        step: Its step time, relative to the reference's; to the fastest trial's where there is no reference.
+    """
+
+    config: Config
+    peak_bytes: int
+    step: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEffect:
+    """What one plan is expected to do; ``None`` where the model has no such config.
+
+    Attributes:
+        plan: The plan.
+        alone: The config that has nothing else on.
+        left_out: The config that has everything else on.
+    """
+
+    plan: Plan
+    alone: Expected | None
+    left_out: Expected | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindsight:
+    """What all trials together say of every config.
+
+    Attributes:
+        none: The config without recompute.
+        all_on: The one with all plans on, where the model has it.
+        frontier: The configs that no other beats in both peak and step time, the lowest peak first.
+        effects: What each plan does, what saves most alone first.
+        configs: How many configs were looked at.
+        has_reference: Whether step times are relative to those without recompute.
+    """
+
+    none: Expected
+    all_on: Expected | None
+    frontier: tuple[Expected, ...]
+    effects: tuple[PlanEffect, ...]
+    configs: int
+    has_reference: bool
+
+
+def look_back(
+    space: Space, survey: Survey, dims: Mapping[str, int], *, limit_bytes: int, trials: Sequence[Trial]
+) -> Hindsight:
+    """Fits the model to all trials, as the search does before each of them, and asks it about every config.
+
+    Args:
+        space: The plans.
+        survey: Profiled steps, without recompute and with all plans on.
+        dims: The dimensions that the trials were measured at.
+        limit_bytes: The memory limit.
+        trials: What was measured.
+
+    Raises:
+        KeyError: a shape depends on a dimension that is not known.
+    """
+    candidates = Candidates(space, Simulator(survey.blueprint, dims, rows_of(space)))
+    surrogate = Surrogate(
+        candidates, base_bytes=survey.base_bytes(dims), limit_bytes=limit_bytes, trials=trials, prior=()
+    )
+    outlook = surrogate.outlook()
+
+    def expect(config: Config) -> Expected | None:
+        place = candidates.places.get(config)
+        return None if place is None else expect_at(place)
+
+    def expect_at(place: int) -> Expected:
+        return Expected(
+            config=candidates.config(place),
+            peak_bytes=round(float(outlook.peak_bytes[place])),
+            step=float(outlook.step[place]),
+        )
+
+    effects = (
+        PlanEffect(plan=p, alone=expect(Config.of([p])), left_out=expect(space.all_on.without_plan(p)))
+        for p in space.plans
+    )
+    return Hindsight(
+        none=expect_at(candidates.places[Config()]),
+        all_on=expect(space.all_on),
+        frontier=tuple(expect_at(place) for place in _undominated(outlook.peak_bytes, outlook.step)),
+        effects=tuple(sorted(effects, key=_peak_alone)),
+        configs=len(candidates),
+        has_reference=surrogate.has_reference,
+    )
+
+
+def _undominated(peaks: np.ndarray, steps: np.ndarray) -> list[int]:
+    """The places that no other beats in both, the lowest peak first."""
+    places, least = [], np.inf
+    for place in np.lexsort((steps, peaks)):
+        if steps[place] < least:
+            places.append(int(place))
+            least = steps[place]
+    return places
+
+
+def _peak_alone(effect: PlanEffect) -> tuple[float, str]:
+    return effect.alone.peak_bytes if effect.alone is not None else np.inf, effect.plan.key

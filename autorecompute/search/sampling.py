@@ -1,0 +1,174 @@
+"""Optuna's own samplers as searchers, for comparison and for those who want them."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import random
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import optuna
+from optuna.samplers import BruteForceSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.trial import TrialState
+
+from autorecompute.errors import SetupError
+from autorecompute.plans import Level
+from autorecompute.search.interface import Proposal
+from autorecompute.studies.frozen import (
+    CONSTRAINT,
+    config_of,
+    distributions_of,
+    freeze,
+    parameters_of,
+    state_of,
+    violation,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from optuna.samplers import BaseSampler
+
+    from autorecompute.measurement import Trial
+    from autorecompute.plans import Config, Space
+
+ASKS = 10
+"""So often a sampler is asked for a config that was not tried yet, before chance decides."""
+
+DRAWS = 64
+"""So often chance may hit what was tried, before all configs are gone through."""
+
+POPULATION = 16
+"""Of NSGA-II: with Optuna's 50, a study would be over before the first generation is."""
+
+GENERATION = f"{NSGAIISampler.__name__}:generation"
+"""Where NSGA-II keeps with a trial which generation it is of; it overlooks trials that have none."""
+
+SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
+    "tpe": lambda seed: TPESampler(seed=seed),
+    "gp": lambda seed: GPSampler(seed=seed),
+    "nsga2": lambda seed: NSGAIISampler(population_size=POPULATION, seed=seed),
+    "random": lambda seed: RandomSampler(seed=seed),
+    "brute": lambda seed: BruteForceSampler(seed=seed),
+}
+"""Optuna's samplers by the names that the command line has for them, each made from a seed."""
+
+NEEDED = {"gp": ("scipy", "torch")}
+"""What samplers import beyond what a tuning needs."""
+
+
+def require_installed(name: str) -> None:
+    """Checks that this sampler can run here.
+
+    Raises:
+        SetupError: something that it imports is not installed.
+    """
+    missing = [module for module in NEEDED.get(name, ()) if importlib.util.find_spec(module) is None]
+    if missing:
+        raise SetupError(
+            f"Optuna's sampler {name} needs {' and '.join(missing)} where autorecompute runs. "
+            f"Install: pip install {' '.join(missing)}"
+        )
+
+
+class OptunaSearcher:
+    """Asks one of Optuna's samplers, after ORT's presets.
+
+    The sampler and its study are made anew from the trials for every proposal, so that the answer depends on them
+    alone. The study maximizes throughput beside the reference, under the constraint that the peak holds the limit. The
+    search ends when the batch fits without recompute, or when every config was tried.
+
+    Args:
+        space: The plans, each of which is a parameter.
+        limit_bytes: The memory limit.
+        sampler: Makes the sampler from a seed.
+        seed: Searches with other seeds draw other configs.
+    """
+
+    def __init__(self, space: Space, *, limit_bytes: int, sampler: Callable[[int], BaseSampler], seed: int = 0) -> None:
+        self._space, self._limit_bytes = space, limit_bytes
+        self._sampler, self._seed = sampler, seed
+
+    def propose(self, trials: Sequence[Trial]) -> Proposal | None:
+        """The next config to measure, or ``None`` when the search has ended."""
+        if any(trial.config.is_none and trial.fits for trial in trials):
+            return None
+        known = {trial.config: trial for trial in trials}
+        for preset in self._space.presets().values():
+            if preset not in known:
+                return Proposal(config=preset, reason="preset")
+        chance = random.Random(f"{self._seed} {len(trials)}")  # noqa: S311 (chance, not secrecy)
+        study = self._study(trials, chance.getrandbits(31))
+        if (asked := self._ask(study, known)) is not None:
+            return Proposal(config=asked, reason=str(study.sampler))
+        drawn = self._draw(known, chance)
+        return None if drawn is None else Proposal(config=drawn, reason=f"by chance: {study.sampler} repeats itself")
+
+    @staticmethod
+    def predict(config: Config, trials: Sequence[Trial]) -> None:
+        """Nothing: these samplers tell nobody what they expect."""
+        del config, trials
+
+    @staticmethod
+    def expect_steps(trials: Sequence[Trial]) -> Mapping[int, float]:
+        """As they were measured: these samplers have no opinion that can be asked for."""
+        values = _values(trials)
+        return {trial.number: -values[trial.config] for trial in trials if trial.config in values}
+
+    def _study(self, trials: Sequence[Trial], seed: int) -> optuna.Study:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        with warnings.catch_warnings(category=optuna.exceptions.ExperimentalWarning, action="ignore"):
+            study = optuna.create_study(direction="maximize", sampler=self._sampler(seed))
+        values, completed = _values(trials), 0
+        # What a level switches on is no point of the space that the parameters span.
+        for trial in (trial for trial in trials if trial.config.level is Level.CHOSEN):
+            frozen = freeze(
+                trial,
+                parameters_of(trial.config, self._space),
+                value=values.get(trial.config),
+                limit_bytes=self._limit_bytes,
+                system_attrs={GENERATION: completed // POPULATION},
+            )
+            completed += frozen.state is TrialState.COMPLETE
+            study.add_trial(frozen)
+        return study
+
+    def _ask(self, study: optuna.Study, known: Mapping[Config, Trial]) -> Config | None:
+        """What the sampler wants, unless it wants what was tried however often it is told what that came to."""
+        values = _values(list(known.values()))
+        distributions = distributions_of(plan.key for plan in self._space.plans)
+        for _ in range(ASKS):
+            asked = study.ask(dict(distributions))
+            config = config_of(asked.params, self._space)
+            if config not in known:
+                return config
+            measurement = known[config].measurement
+            asked.set_constraint(CONSTRAINT, violation(measurement, self._limit_bytes))
+            state = state_of(measurement.outcome)
+            value = values[config] if state is TrialState.COMPLETE else None
+            # The brute-force sampler stops the study when it has gone through the space; here is no loop to stop.
+            with suppress(RuntimeError):
+                study.tell(asked, value, state)
+        return None
+
+    def _draw(self, known: Mapping[Config, Trial], chance: random.Random) -> Config | None:
+        """An untried config by chance; ``None`` where there is none."""
+        keys = [plan.key for plan in self._space.plans]
+        drawn = ([chance.getrandbits(1) for _ in keys] for _ in range(DRAWS))
+        every = itertools.product((0, 1), repeat=len(keys))
+        configs = (
+            config_of(dict(zip(keys, values, strict=True)), self._space) for values in itertools.chain(drawn, every)
+        )
+        return next((config for config in configs if config not in known), None)
+
+
+def _values(trials: Sequence[Trial]) -> dict[Config, float]:
+    """Throughput beside the reference of the same minutes; of each trial by itself where one has no reference."""
+    timed = {trial.config: trial for trial in trials if trial.measurement.median_step_seconds}
+    relative = {config: trial.relative_throughput for config, trial in timed.items()}
+    if all(relative.values()):
+        return {config: value for config, value in relative.items() if value}
+    medians = {config: trial.measurement.median_step_seconds for config, trial in timed.items()}
+    return {config: 1 / seconds for config, seconds in medians.items() if seconds}

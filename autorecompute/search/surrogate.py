@@ -1,0 +1,220 @@
+"""A model of peak and step time that begins with what was simulated, and learns from each trial what that got wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autorecompute.plans import Level
+from autorecompute.search.regression import Beliefs, Regression
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Trial
+    from autorecompute.plans import Config
+    from autorecompute.search.candidates import Candidates
+
+PEAK_SLOPE = 0.05
+"""How far measured peaks grow faster or slower than what is alive in them: the allocator cannot fill all gaps."""
+
+PEAK_OFFSET, PEAK_OFFSET_OF_REST = 0.1, 0.02
+"""How far off the memory may be that is not simulated: shares of the activations, and of all else."""
+
+PEAK_PER_ROW, PEAK_OWN, PEAK_NOISE = 0.005, 0.02, 0.01
+"""What is special about one switch, about one config, and about one measurement, as shares of the activations."""
+
+PEAK_OF_NONE = 0.06
+"""Without recompute ORT runs another order of operations, and holds so much more or less."""
+
+TIME_SLOPE, TIME_SLOPE_SPREAD = 0.8, 0.3
+"""Of the kernels' time that recompute adds, as a share, so much is added to the step: it has more to do."""
+
+TIME_OFFSET, TIME_OWN, TIME_NOISE = 0.05, 0.005, 0.05
+"""What the other order of operations changes, what is special about one config, and about one measurement."""
+
+TIME_PER_ROW, TIME_PER_ROW_SHARE = 0.005, 0.25
+"""How far off the kernels' time of one switch may be: so much of a step, and this share of itself."""
+
+TIME_OF_ANOTHER = 0.03
+"""How far the step times of another problem are from those of this one: each of them, and all of them together."""
+
+TIME_OF_LEVEL = 0.02
+"""How far the step of a level is from that with all plans on: it recomputes the same, but at the borders of layers."""
+
+UNKNOWN_OFFSET = 1.0
+"""Without a reference times are relative to the fastest trial, whichever that was; those of another problem are not."""
+
+OF_ANOTHER = 2
+"""The feature of step times that is 1 for those of another problem."""
+
+OVER = 0.01
+"""A config that ran out of memory needs at least so much more than the limit, as a share of the activations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a surrogate expects of candidates, an entry for each.
+
+    Attributes:
+        peak_bytes: Expected peak.
+        peak_deviation: Its standard deviation, in bytes.
+        step: Expected step time, relative to the reference or, without one, to the fastest trial.
+        step_deviation: Its standard deviation.
+        fits: Probability that the peak holds the limit.
+        peak_noise: Standard deviation of one measurement of a peak beside the true one, in bytes; the same for all.
+        step_noise: The same of a step time.
+        is_relative: Whether step times are relative to the reference.
+    """
+
+    peak_bytes: np.ndarray
+    peak_deviation: np.ndarray
+    step: np.ndarray
+    step_deviation: np.ndarray
+    fits: np.ndarray
+    peak_noise: float
+    step_noise: float
+    is_relative: bool
+
+
+class Surrogate:
+    """Peaks and step times as sums: of what was simulated, and of what each switch adds to it.
+
+    Args:
+        candidates: The configs it is asked about.
+        base_bytes: Memory that the simulation leaves out: the process, weights, optimizer, workspaces.
+        limit_bytes: The memory limit.
+        trials: What was measured.
+        prior: Trials of another problem whose step times tell something of this one's.
+    """
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        *,
+        base_bytes: float,
+        limit_bytes: int,
+        trials: Sequence[Trial],
+        prior: Sequence[Trial] = (),
+    ) -> None:
+        self._candidates, self._limit_bytes = candidates, limit_bytes
+        self._activations = max(float(candidates.simulated.peak_bytes.max()), 1.0)
+        known = [trial for trial in trials if _is_known(trial.config, candidates)]
+        timed = [trial for trial in trials if trial.measurement.step_seconds]
+        self._fastest = min(map(_seconds, timed), default=1.0)
+        self.has_reference = all(trial.reference_seconds for trial in timed)
+        self._peaks = self._learn_peaks(known, base_bytes)
+        self._times = self._learn_times(known, [t for t in prior if _is_known(t.config, candidates)])
+
+    def outlook(self) -> Outlook:
+        """What to expect of every candidate."""
+        peaks, peak_deviations = self._peaks.predict(self._peak_features(slice(None)))
+        steps, step_deviations = self._times.predict(self._time_features(slice(None)))
+        fits = normal((self._limit_bytes - peaks) / peak_deviations)
+        return Outlook(
+            peak_bytes=peaks,
+            peak_deviation=peak_deviations,
+            step=steps,
+            step_deviation=step_deviations,
+            fits=fits,
+            peak_noise=self._peaks.noise,
+            step_noise=self._times.noise,
+            is_relative=self.has_reference,
+        )
+
+    def settled_step(self, trial: Trial) -> float:
+        """Step time of a trial without the luck of its measurement."""
+        place = self._candidates.places.get(trial.config, self._candidates.full)
+        own = 0.0 if trial.config in self._candidates.places else TIME_OF_LEVEL
+        return self._times.settle(self._time_features([place])[0], self._relative(trial), own)
+
+    def _learn_peaks(self, trials: Sequence[Trial], base_bytes: float) -> Regression:
+        activations = self._activations
+        rows = self._candidates.switches.shape[1]
+        offset = PEAK_OFFSET * activations + PEAK_OFFSET_OF_REST * base_bytes
+        beliefs = Beliefs(
+            means=np.array([base_bytes, 1.0, 0.0, *np.zeros(rows)]),
+            deviations=np.array(
+                [offset, PEAK_SLOPE, PEAK_OF_NONE * activations, *np.full(rows, PEAK_PER_ROW * activations)]
+            ),
+            own=PEAK_OWN * activations,
+            noise=PEAK_NOISE * activations,
+        )
+        seen = {self._place(t): float(t.measurement.peak_bytes) for t in trials if t.measurement.peak_bytes is not None}
+        model = self._regress_peaks(beliefs, seen)
+        lost = [self._place(t) for t in trials if t.measurement.peak_bytes is None and _lacked_memory(t)]
+        if not lost:
+            return model
+        # Out of memory is above the limit; how far above, the model tells.
+        expected, _ = model.predict(self._peak_features(lost))
+        least = self._limit_bytes + OVER * activations
+        return self._regress_peaks(beliefs, seen | dict(zip(lost, np.maximum(expected, least), strict=True)))
+
+    def _regress_peaks(self, beliefs: Beliefs, peaks: dict[int, float]) -> Regression:
+        return Regression(beliefs, self._peak_features(list(peaks)), np.array(list(peaks.values())))
+
+    def _learn_times(self, trials: Sequence[Trial], prior: Sequence[Trial]) -> Regression:
+        beliefs = Beliefs(
+            means=np.array([1.0, TIME_SLOPE, 0.0, *np.zeros(self._candidates.switches.shape[1])]),
+            deviations=np.array(
+                [
+                    TIME_OFFSET if self.has_reference else UNKNOWN_OFFSET,
+                    TIME_SLOPE_SPREAD,
+                    TIME_OF_ANOTHER if self.has_reference else UNKNOWN_OFFSET,
+                    *(TIME_PER_ROW + TIME_PER_ROW_SHARE * self._candidates.row_shares),
+                ]
+            ),
+            own=TIME_OWN,
+            noise=TIME_NOISE,
+        )
+        timed = [t for t in trials if t.measurement.step_seconds and not t.config.is_none]
+        told = [t for t in prior if t.relative_throughput and not t.config.is_none]
+        values = [self._relative(t) for t in timed] + [1 / t.relative_throughput for t in told if t.relative_throughput]
+        extra = np.array([0.0] * len(timed) + [TIME_OF_ANOTHER] * len(told))
+        features = self._time_features([self._place(t) for t in (*timed, *told)])
+        features[len(timed) :, OF_ANOTHER] = 1.0
+        return Regression(beliefs, features, np.array(values), extra)
+
+    def _place(self, trial: Trial) -> int:
+        return self._candidates.places[trial.config]
+
+    def _relative(self, trial: Trial) -> float:
+        if self.has_reference and trial.relative_throughput:
+            return 1 / trial.relative_throughput
+        return _seconds(trial) / self._fastest
+
+    def _peak_features(self, places: slice | list[int]) -> np.ndarray:
+        switches = self._candidates.switches[places]
+        simulated = self._candidates.simulated.peak_bytes[places].astype(float)
+        return np.column_stack([np.ones(len(switches)), simulated, switches.sum(axis=1) == 0, switches])
+
+    def _time_features(self, places: slice | list[int]) -> np.ndarray:
+        switches = self._candidates.switches[places]
+        shares = self._candidates.simulated.recompute_share[places]
+        return np.column_stack([np.ones(len(switches)), shares, np.zeros(len(switches)), switches])
+
+
+def _is_known(config: Config, candidates: Candidates) -> bool:
+    return config.level is Level.CHOSEN and config in candidates.places
+
+
+def _lacked_memory(trial: Trial) -> bool:
+    return trial.measurement.outcome.is_about_memory
+
+
+def _seconds(trial: Trial) -> float:
+    median = trial.measurement.median_step_seconds
+    assert median is not None, "a timed trial has a step time"
+    return median
+
+
+_erf = np.vectorize(math.erf, otypes=[float])
+
+
+def normal(values: np.ndarray) -> np.ndarray:
+    """The standard normal distribution function."""
+    share: np.ndarray = 0.5 * (1 + _erf(values / math.sqrt(2)))
+    return share

@@ -1,0 +1,79 @@
+"""The two profiled steps that a study keeps: ``analysis.json``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autorecompute import codec
+from autorecompute.memory import StepProfile, Survey
+from autorecompute.plans import Config
+from autorecompute.plans.dimensions import BATCH
+
+if TYPE_CHECKING:
+    from autorecompute.plans import Space
+    from autorecompute.studies.folder import StudyFolder
+
+FILE = "analysis.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Profiled:
+    config: Config
+    profile: StepProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Analysis:
+    peak_bytes: int
+    held_bytes: int
+    profiles: tuple[_Profiled, ...]
+
+    @property
+    def batch(self) -> int | None:
+        """Samples a forward of the profiled steps."""
+        return next((entry.profile.dims.get(BATCH) for entry in self.profiles), None)
+
+    def survey(self, space: Space) -> Survey:
+        profiles = {entry.config: entry.profile for entry in self.profiles}
+        return Survey(space=space, peak_bytes=self.peak_bytes, held_bytes=self.held_bytes, profiles=profiles)
+
+
+def read_analysis(folder: StudyFolder, space: Space) -> Survey | None:
+    """The profiled steps of a study; ``None`` where none were kept.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    kept = folder.read(FILE, _Analysis)
+    return None if kept is None else kept.survey(space)
+
+
+def keep_analysis(folder: StudyFolder, found: Survey) -> None:
+    """Writes the profiled steps down.
+
+    Raises:
+        SetupError: the folder cannot be written.
+    """
+    profiles = tuple(_Profiled(config=config, profile=profile) for config, profile in found.profiles.items())
+    kept = _Analysis(peak_bytes=found.peak_bytes, held_bytes=found.held_bytes, profiles=profiles)
+    folder.write(FILE, codec.to_plain(kept))
+
+
+def share(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
+    """Gives a study the profiled steps of another one of the same graph, where that has some that tell of any batch.
+
+    Those of a study whose own batch is smaller than what others profile do not: sizes that it divides by chance are
+    taken for multiples of the batch, and where it is one, all of them for constants.
+
+    Args:
+        known: The study that may have some.
+        folder: The study that wants them.
+        batch: At which they tell of any batch.
+
+    Raises:
+        SetupError: they cannot be read or written.
+    """
+    kept = known.read(FILE, _Analysis)
+    if kept is not None and kept.batch == batch and folder.read(FILE, _Analysis) is None:
+        folder.write(FILE, codec.to_plain(kept))

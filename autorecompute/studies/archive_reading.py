@@ -1,0 +1,237 @@
+"""Reads an archive from anywhere: every line is checked before anything is believed, and a wrong one is named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
+
+from autorecompute import codec
+from autorecompute.errors import AutorecomputeError, UsageError
+from autorecompute.knobs import KnobStudy
+from autorecompute.measurement import Trial
+from autorecompute.memory import StepProfile
+from autorecompute.plans import Row
+from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies.archive import FORMAT, VERSION
+from autorecompute.studies.batches import BatchRecord
+from autorecompute.studies.records import Head, StudyRecords
+from autorecompute.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+GZIP_MAGIC = b"\x1f\x8b"
+LONGEST_LINE = 64 * MIB
+LARGEST_ARCHIVE = 512 * MIB
+"""A study of forty trials takes one or two MiB; far more is a mistake or malice, and would fill the memory."""
+
+
+class WrongLineError(ValueError):
+    """A line of an archive is not what it should be; the message says what is wrong with it."""
+
+
+def read_archive(file: Path) -> StudyRecords:
+    """The study in an archive, compressed or not.
+
+    Raises:
+        UsageError: the file cannot be opened, or a line of it is wrong, which the message names.
+    """
+    draft = _Draft()
+    with _open(file) as stream:
+        number = 0
+        for number, line in enumerate(_lines(stream, file), start=1):
+            with _naming(file, number):
+                draft.take(_parse(line), number)
+        if not draft.is_ended:
+            _refuse(file, number + 1, "is missing: the archive was cut short")
+    return draft.records()
+
+
+def read_archive_head(file: Path) -> Head:
+    """What the study in an archive is about, from its first line alone.
+
+    Raises:
+        UsageError: the file cannot be opened, or its first line is wrong.
+    """
+    draft = _Draft()
+    with _open(file) as stream, _naming(file, 1):
+        draft.take(_parse(next(_lines(stream, file), b"")), 1)
+    return draft.head
+
+
+@dataclass
+class _Draft:
+    """The lines that were read so far."""
+
+    found: dict[str, Any] = field(default_factory=dict)
+    trials: list[Trial] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
+    confirmed: list[Best] = field(default_factory=list)
+    is_ended: bool = False
+
+    @property
+    def head(self) -> Head:
+        return cast("Head", self.found["study"])
+
+    def take(self, line: dict[str, Any], number: int) -> None:
+        """Adds what a line holds.
+
+        Raises:
+            ValueError: it holds something else.
+        """
+        kind, value = _entry(line)
+        if (number == 1) != (kind == "study"):
+            raise WrongLineError(
+                "is not the first line of a study's archive" if number == 1 else "begins another study"
+            )
+        if self.is_ended:
+            raise WrongLineError("follows the end")
+        if kind == "end":
+            _require_count(value, number)
+            self.is_ended = True
+        elif kind in _SINGLE:
+            if kind in self.found:
+                raise WrongLineError(f"holds a second {kind}")
+            self.found[kind] = _SINGLE[kind](value)
+        else:
+            self._append(kind, value)
+
+    def _append(self, kind: str, value: Any) -> None:
+        if kind == "trial":
+            trial = codec.from_plain(value, Trial)
+            if trial.number != len(self.trials):
+                raise WrongLineError(f"holds trial {trial.number} where {len(self.trials)} comes next")
+            self.trials.append(trial)
+        elif kind == "rejection":
+            self.rejections.append(codec.from_plain(value, Rejection))
+        elif kind == "confirmed":
+            self.confirmed.append(codec.from_plain(value, Best))
+        else:
+            raise WrongLineError(f"holds '{kind[:40]}', which this autorecompute does not know")
+
+    def records(self) -> StudyRecords:
+        found = {name: value for name, value in self.found.items() if name != "study"}
+        return StudyRecords(
+            head=self.head,
+            trials=tuple(self.trials),
+            rejections=tuple(self.rejections),
+            confirmed=tuple(self.confirmed),
+            **found,
+        )
+
+
+def _read_head(value: Any) -> Head:
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise WrongLineError("is not the first line of a study's archive")
+    version = value.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise WrongLineError(
+            f"is of version {version} of the format, by autorecompute {value.get('autorecompute')}, and this one reads "
+            f"{VERSION}: install a newer autorecompute"
+        )
+    head = codec.from_plain(value, Head)
+    for key in head.problem.plans:
+        for row in key.split(","):
+            Row.parse(row)
+    if value.get("digest") != head.problem.digest:
+        raise WrongLineError("holds a problem that its digest does not belong to")
+    return head
+
+
+def _read_analysis(value: Any) -> dict[str, Any]:
+    for entry in value["profiles"]:
+        codec.from_plain(entry["profile"], StepProfile)
+    return {**value, "peak_bytes": int(value["peak_bytes"]), "held_bytes": int(value["held_bytes"])}
+
+
+def _read_race(value: Any) -> dict[str, Any]:
+    if not isinstance(value["standings"], list):
+        raise WrongLineError("holds a race without its standings")
+    return cast("dict[str, Any]", value)
+
+
+_SINGLE: dict[str, Callable[[Any], Any]] = {
+    "study": _read_head,
+    "race": _read_race,
+    "knobs": lambda value: codec.from_plain(value, KnobStudy),
+    "batches": lambda value: codec.from_plain(value, BatchRecord),
+    "analysis": _read_analysis,
+    "result": lambda value: codec.from_plain(value, Result),
+}
+
+
+def _entry(line: dict[str, Any]) -> tuple[str, Any]:
+    if not isinstance(line, dict) or len(line) != 1:
+        raise WrongLineError("is no object with one key")
+    return next(iter(line.items()))
+
+
+def _require_count(value: Any, number: int) -> None:
+    if not isinstance(value, dict) or value.get("lines") != number:
+        raise WrongLineError("is not the end that was written: lines are missing or were added")
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    if not line.endswith(b"\n"):
+        raise WrongLineError("is cut off")
+
+    def refuse(word: str) -> NoReturn:
+        raise WrongLineError(f"holds {word}, which is no JSON")
+
+    return cast("dict[str, Any]", json.loads(line, parse_constant=refuse))
+
+
+def _lines(stream: BinaryIO, file: Path) -> Iterator[bytes]:
+    total, number = 0, 0
+    while True:
+        number += 1
+        try:
+            line = stream.readline(LONGEST_LINE + 1)
+        except (EOFError, OSError, zlib.error) as error:
+            _refuse(file, number, f"cannot be read: {error}")
+        if not line:
+            return
+        total += len(line)
+        if len(line) > LONGEST_LINE:
+            _refuse(file, number, f"is longer than {LONGEST_LINE // MIB} MiB")
+        if total > LARGEST_ARCHIVE:
+            _refuse(file, number, f"lies beyond {LARGEST_ARCHIVE // MIB} MiB")
+        yield line
+
+
+@contextmanager
+def _open(file: Path) -> Iterator[BinaryIO]:
+    try:
+        with file.open("rb") as plain:
+            is_compressed = plain.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            plain.seek(0)
+            if not is_compressed:
+                yield plain
+                return
+            with gzip.GzipFile(fileobj=plain) as unpacked:
+                yield cast("BinaryIO", unpacked)
+    except OSError as error:
+        raise UsageError(f"'{file}' cannot be read: {error.strerror or error}. Give the path of an archive.") from error
+
+
+@contextmanager
+def _naming(file: Path, number: int) -> Iterator[None]:
+    try:
+        yield
+    except WrongLineError as error:
+        _refuse(file, number, str(error))
+    except UnicodeDecodeError:
+        _refuse(file, number, "is no text")
+    except RecursionError:
+        _refuse(file, number, "is nested too deeply")
+    except (AutorecomputeError, ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
+        _refuse(file, number, f"does not hold what it should ({error or type(error).__name__})")
+
+
+def _refuse(file: Path, number: int, why: str) -> NoReturn:
+    raise UsageError(f"'{file}' is no archive that can be read: line {number} {why}. Nothing was imported.")

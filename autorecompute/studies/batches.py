@@ -1,0 +1,71 @@
+"""What a study of several batches keeps beside the studies of each: ``batches.json``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autorecompute import codec
+from autorecompute.figures import Figures
+from autorecompute.result import Result, SearchEnd
+from autorecompute.studies.folder import StudyFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FILE = "batches.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord:
+    """How far a study of several batches came.
+
+    Attributes:
+        asked: The batches that were asked for; empty where the best one is looked for. Where the study has an answer,
+            those that it is the answer to.
+        without: What was measured without recompute, in the order it was.
+        seconds: Wall time spent on that and on comparing, over all runs.
+        max_trials: How many trials the batches shared when the answer was found.
+        is_complete: Whether the answer is the last word, and not the best so far.
+    """
+
+    asked: tuple[int, ...]
+    without: tuple[Figures, ...] = ()
+    seconds: float = 0.0
+    max_trials: int = 0
+    is_complete: bool = False
+
+    def is_answered_by(self, result: Result, max_trials: int) -> bool:
+        """Whether the answer stands for whoever allows so many trials."""
+        more_would_help = result.search_end is SearchEnd.TRIALS and max_trials > self.max_trials
+        return self.is_complete and not result.search_end.is_early and not more_would_help
+
+
+def read_batches(folder: StudyFolder, asked: Sequence[int]) -> BatchRecord:
+    """What was kept; of a study that was asked for other batches before, what was measured.
+
+    Its answer is still the one to those: ``asked`` stays as it is until there is another answer.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    kept = folder.read(FILE, BatchRecord)
+    if kept is None:
+        return BatchRecord(asked=tuple(asked))
+    if kept.asked == tuple(asked):
+        return kept
+    return BatchRecord(asked=kept.asked, without=kept.without, seconds=kept.seconds)
+
+
+def keep_batches(folder: StudyFolder, record: BatchRecord) -> None:
+    """Writes the record whole or not at all.
+
+    Raises:
+        SetupError: the folder cannot be written.
+    """
+    folder.write(FILE, codec.to_plain(record))
+
+
+def study_of_batch(folder: StudyFolder, batch: int) -> StudyFolder:
+    """The study of one of the batches: ``bert-b48`` beside ``bert``."""
+    return StudyFolder(f"{folder.name}-b{batch}", folder.path.parent)

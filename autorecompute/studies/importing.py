@@ -1,0 +1,97 @@
+"""Makes a study of an archive: whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autorecompute.errors import UsageError
+from autorecompute.plans import Config
+from autorecompute.studies.folder import STUDIES, StudyFolder, saying_what_fails
+from autorecompute.studies.records import StudyRecords, with_plans_file, write_records
+from autorecompute.studies.use import require_unused
+
+DRAFT_PREFIX = ".draft-"
+"""Folders of studies that are being made or removed; the number of the process follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trusted:
+    """What an archive may bring along: its variables will be set where somebody trains.
+
+    Attributes:
+        backend: The training system whose configs can be used here.
+        variables: All that a config and its knobs can set.
+        plans_text: What the file that a config's variables name has to hold.
+    """
+
+    backend: str
+    variables: frozenset[str]
+    plans_text: Callable[[Config], str]
+
+
+def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force: bool) -> StudyFolder:
+    """The study that was made.
+
+    Args:
+        records: What is in the archive.
+        name: What the study is to be called.
+        trusted: What it may bring along.
+        force: Whether a study of this name may be replaced.
+
+    Raises:
+        UsageError: the name is taken, or is none; the archive sets what no config sets; a process uses the study.
+        SetupError: the disk is full, or the folder cannot be written.
+    """
+    folder = StudyFolder(name)
+    require_trusted(records, trusted)
+    if folder.path.exists() or folder.path.is_symlink():
+        if not force:
+            raise UsageError(f"There is a study '{name}' already. Add --force to replace it, or --study NAME.")
+        require_unused(folder)
+    head = replace(records.head, study=name)
+    result = None if records.result is None else replace(records.result, study=name)
+    own = with_plans_file(replace(records, head=head, result=result), str(folder.plans_file))
+    with drafting(STUDIES) as drafts:
+        write_records(own, StudyFolder(name, drafts), trusted.plans_text)
+        with saying_what_fails(folder.path):
+            if folder.path.exists() or folder.path.is_symlink():
+                folder.path.rename(drafts / f"{name}.replaced")
+            (drafts / name).rename(folder.path)
+    return folder
+
+
+@contextmanager
+def drafting(root: Path) -> Iterator[Path]:
+    """A folder beside the studies that goes away with all that is left in it."""
+    with saying_what_fails(root):
+        root.mkdir(parents=True, exist_ok=True)
+        drafts = Path(tempfile.mkdtemp(prefix=f"{DRAFT_PREFIX}{os.getpid()}-", dir=root))
+    try:
+        yield drafts
+    finally:
+        shutil.rmtree(drafts, ignore_errors=True)
+
+
+def require_trusted(records: StudyRecords, trusted: Trusted) -> None:
+    """Checks that the archive brings nothing along but configs.
+
+    Raises:
+        UsageError: it sets other variables, or is about another training system.
+    """
+    result, knobs = records.result, records.knobs
+    bests = [*records.confirmed, *([result.best] if result is not None and result.best is not None else [])]
+    bests += [knobs.winner] if knobs is not None else []
+    names = {name for best in bests for name in best.environment}
+    if strangers := sorted(names - trusted.variables):
+        raise UsageError(
+            f"The archive sets {', '.join(strangers)}, which no config needs: it was not made by autorecompute, or by "
+            "another version of it. Nothing was imported: install that version, or do without the archive."
+        )
+    if result is not None and result.versions.get("backend") != trusted.backend:
+        raise UsageError("The archive is about a training system that this autorecompute does not know. Update it.")

@@ -1,0 +1,181 @@
+"""All that a study knows, in memory: read from its folder, and written to a new one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from autorecompute import codec
+from autorecompute.knobs import KnobStudy
+from autorecompute.measurement import Trial
+from autorecompute.plans import Plan, Space
+from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies import batches as batches_file
+from autorecompute.studies.batches import BatchRecord
+from autorecompute.studies.folder import FORMAT, write_atomically
+from autorecompute.studies.knobs import KnobFolder
+from autorecompute.studies.problem import Problem, Sizes
+from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autorecompute.plans import Config
+    from autorecompute.studies.folder import StudyFolder
+
+RACE, ANALYSIS = "race.json", "analysis.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a study is about, and where it comes from.
+
+    Attributes:
+        study: Its name.
+        created: When it was begun, in UTC.
+        autorecompute: The version that began it.
+        command: The command that was tuned.
+        problem: The problem.
+        sizes: The sizes that it was met at.
+    """
+
+    study: str
+    created: str
+    autorecompute: str
+    command: tuple[str, ...]
+    problem: Problem
+    sizes: Sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRecords:
+    """A study without its folder.
+
+    Attributes:
+        head: What it is about.
+        trials: What it measured.
+        rejections: The configs that were not confirmed.
+        confirmed: Those that were.
+        race: The finalists' rounds, as their file has them.
+        knobs: What is known of other settings.
+        batches: What only a study of several batches knows.
+        analysis: The profiled small steps, as their file has them.
+        result: The answer.
+    """
+
+    head: Head
+    trials: tuple[Trial, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    confirmed: tuple[Best, ...] = ()
+    race: dict[str, Any] | None = None
+    knobs: KnobStudy | None = None
+    batches: BatchRecord | None = None
+    analysis: dict[str, Any] | None = None
+    result: Result | None = None
+
+
+def read_head(folder: StudyFolder) -> Head:
+    """What a study is about.
+
+    Raises:
+        UsageError: there is no such study, or another version made it.
+        SetupError: it cannot be read.
+    """
+    provenance = folder.provenance()
+    return Head(
+        study=folder.name,
+        created=str(provenance.get("created", "")),
+        autorecompute=str(provenance.get("autorecompute", "")),
+        command=tuple(folder.command()),
+        problem=folder.problem(),
+        sizes=folder.sizes(),
+    )
+
+
+def read_records(folder: StudyFolder) -> StudyRecords:
+    """All that a study knows.
+
+    Raises:
+        UsageError: there is no such study, or another version made it.
+        SetupError: a part of it cannot be read.
+    """
+    return StudyRecords(
+        head=read_head(folder),
+        trials=tuple(read_trials(folder.database, folder.name_in_database)),
+        rejections=tuple(folder.rejections()),
+        confirmed=tuple(folder.confirmed()),
+        race=folder.read(RACE, dict[str, Any]),
+        knobs=KnobFolder(folder).known(),
+        batches=folder.read(batches_file.FILE, BatchRecord),
+        analysis=folder.read(ANALYSIS, dict[str, Any]),
+        result=folder.result(),
+    )
+
+
+def write_records(records: StudyRecords, folder: StudyFolder, plans_text: Callable[[Config], str]) -> None:
+    """Fills the folder of a study that is not there yet.
+
+    Args:
+        records: What it is to know; names and paths in them are those of the folder already.
+        folder: Where it is to be.
+        plans_text: What the file that a config's variables name has to hold.
+
+    Raises:
+        SetupError: it cannot be written.
+    """
+    folder.prepare()
+    _write_provenance(records.head, folder)
+    _store_trials(records, folder)
+    if records.rejections:
+        folder.keep_rejections(records.rejections)
+    if records.confirmed:
+        folder.keep_confirmed(records.confirmed)
+    if records.knobs is not None:
+        KnobFolder(folder).keep(records.knobs)
+    for name, content in ((RACE, records.race), (ANALYSIS, records.analysis), (batches_file.FILE, records.batches)):
+        if content is not None:
+            folder.write(name, codec.to_plain(content))
+    if records.result is not None:
+        if records.result.best is not None:
+            write_atomically(folder.plans_file, plans_text(records.result.best.config))
+        folder.finish(records.result)
+
+
+def _write_provenance(head: Head, folder: StudyFolder) -> None:
+    provenance = {"format": FORMAT, "digest": head.problem.digest, "is_imported": True, **codec.to_plain(head)}
+    folder.write("study.json", provenance)
+
+
+def _store_trials(records: StudyRecords, folder: StudyFolder) -> None:
+    problem = records.head.problem
+    plans = [Plan.parse(key, frequency=0, saving_bytes=None, saving_symbolic="") for key in problem.plans]
+    space = Space(plans=tuple(plans), layer_plans=())
+    store = TrialStore(folder.database, folder.name_in_database, space, problem.limit_bytes)
+    for trial in records.trials:
+        store.add(trial)
+    if records.result is not None:
+        store.set_attribute(SECONDS_ATTRIBUTE, records.result.wall_seconds)
+
+
+def with_plans_file(records: StudyRecords, place: str) -> StudyRecords:
+    """The records with another place for the file that the variables of their configs name."""
+
+    def moved(best: Best) -> Best:
+        environment = {name: place if _is_place(value) else value for name, value in best.environment.items()}
+        return replace(best, environment=environment)
+
+    knobs, result = records.knobs, records.result
+    return replace(
+        records,
+        confirmed=tuple(map(moved, records.confirmed)),
+        knobs=None if knobs is None else replace(knobs, winner=moved(knobs.winner)),
+        result=result if result is None or result.best is None else replace(result, best=moved(result.best)),
+    )
+
+
+PLANS_PLACE = "best/plans.json"
+"""Where the file lies in the folder of any study, and how an archive names it."""
+
+
+def _is_place(value: str) -> bool:
+    return value == PLANS_PLACE or value.startswith("/")

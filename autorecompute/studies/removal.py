@@ -1,0 +1,112 @@
+"""Removes studies, and what of them nobody needs any more."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from autorecompute.errors import AutorecomputeError
+from autorecompute.studies import batches
+from autorecompute.studies.folder import STUDIES, list_studies, saying_what_fails
+from autorecompute.studies.importing import DRAFT_PREFIX, drafting
+from autorecompute.studies.storage import read_trials
+from autorecompute.studies.use import find_user, require_unused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autorecompute.studies.folder import StudyFolder
+
+_DRAFT = re.compile(re.escape(DRAFT_PREFIX) + r"(\d+)-.*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removable:
+    """Something that reuse does not need.
+
+    Attributes:
+        path: The file or folder.
+        size_bytes: What it takes on the disk.
+        why: Why nobody needs it, in words.
+    """
+
+    path: Path
+    size_bytes: int
+    why: str
+
+
+def delete(folder: StudyFolder) -> int:
+    """Removes a study; how many bytes that freed.
+
+    Raises:
+        UsageError: there is no such study, or a process uses it.
+        SetupError: it cannot be removed.
+    """
+    require_unused(folder)
+    return _remove(folder.path)
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a file, or of all files in a folder; links count as themselves."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(size_of(entry) for entry in path.iterdir())
+
+
+def find_removable() -> Iterator[Removable]:
+    """What can go: the output of finished studies' processes, studies that measured nothing, and abandoned drafts."""
+    for folder in list_studies():
+        if find_user(folder) is None:
+            yield from _removable_in(folder)
+    for draft in sorted(STUDIES.glob(f"{DRAFT_PREFIX}*")):
+        owner = _DRAFT.fullmatch(draft.name)
+        if owner is not None and not psutil.pid_exists(int(owner[1])):
+            yield _removable(draft, "left over from a command that was ended")
+
+
+def remove(removable: Removable) -> int:
+    """Removes it; how many bytes that freed.
+
+    Raises:
+        SetupError: it cannot be removed.
+    """
+    return _remove(removable.path)
+
+
+def _removable_in(folder: StudyFolder) -> Iterator[Removable]:
+    try:
+        result = folder.result()
+        is_empty = _is_empty(folder) if result is None else False
+    except AutorecomputeError:
+        return  # what cannot be read may still be mended
+    if is_empty:
+        yield _removable(folder.path, "a study without trials")
+    elif result is not None and not result.search_end.is_early:
+        logs = [*folder.path.glob("trials/*/output.log"), *folder.workers.glob("*")]
+        yield from (_removable(path, "output of a finished study") for path in sorted(logs))
+
+
+def _is_empty(folder: StudyFolder) -> bool:
+    if folder.trial_in_progress() is not None or (folder.path / batches.FILE).exists():
+        return False
+    return not read_trials(folder.database, folder.name_in_database)
+
+
+def _removable(path: Path, why: str) -> Removable:
+    return Removable(path=path, size_bytes=size_of(path), why=why)
+
+
+def _remove(path: Path) -> int:
+    size_bytes = size_of(path)
+    if not path.is_dir() or path.is_symlink():
+        with saying_what_fails(path):
+            path.unlink()
+        return size_bytes
+    # Renamed first: a study is there as a whole or not at all, whatever ends this process.
+    with drafting(STUDIES) as drafts, saying_what_fails(path):
+        path.rename(drafts / path.name)
+    return size_bytes

@@ -1,0 +1,153 @@
+"""Finds the stored study that tells most of a new problem."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from autorecompute.studies.identity import Difference, compare
+from autorecompute.studies.problem import Problem, Sizes
+from autorecompute.studies.records import StudyRecords
+from autorecompute.studies.sources import sources_beside, try_head, try_records
+
+if TYPE_CHECKING:
+    from autorecompute.studies.folder import StudyFolder
+    from autorecompute.studies.records import Head
+    from autorecompute.studies.sources import Source
+
+MEASURED_ELSEWHERE = "its figures come with autorecompute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What is tuned: a problem, the sizes it is met at, and the command that meets it.
+
+    Attributes:
+        problem: The problem.
+        sizes: Its dimensions.
+        command: The training command.
+    """
+
+    problem: Problem
+    sizes: Sizes
+    command: tuple[str, ...]
+
+    @classmethod
+    def of(cls, head: Head) -> Self:
+        """What a stored study is about."""
+        return cls(problem=head.problem, sizes=head.sizes, command=head.command)
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Each part of the identity in words, by its name."""
+        return {**self.problem.parts, **self.sizes.parts, "command": shlex.join(self.command)}
+
+    def compare(self, other: Tuned) -> list[Difference]:
+        """The parts that differ."""
+        return compare(self.parts, other.parts)
+
+    def differences(self, other: Tuned) -> tuple[str, ...]:
+        """In what the other differs, in words; nothing where one answer holds for both.
+
+        The same graph can be trained by another optimizer: commands that differ are told where nothing else does.
+        """
+        found = [*self.problem.differences(other.problem), *self.sizes.differences(other.sizes)]
+        if not found and self.command != other.command:
+            return ("its command is another",)
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A stored study with the same plans.
+
+    Attributes:
+        name: What it is called.
+        tuned: What it is about.
+        differences: In what the new problem differs from it, in words; empty where it is the same.
+        records: All that it knows.
+    """
+
+    name: str
+    tuned: Tuned
+    differences: tuple[str, ...]
+    records: StudyRecords
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    """The stored study that a problem is most like, whether it can tell anything of it or not.
+
+    Attributes:
+        name: What it is called.
+        is_shipped: Whether it comes with autorecompute.
+        tuned: What it is about.
+        is_source: Whether a tuning starts from it: it has the same plans.
+    """
+
+    name: str
+    is_shipped: bool
+    tuned: Tuned
+    is_source: bool
+
+
+def find_nearest(tuned: Tuned, folder: StudyFolder) -> Neighbour | None:
+    """The nearest study that has measured anything; ``None`` where none has the same plans.
+
+    Studies beside the folder come before those that are shipped, and studies that cannot be read are passed over.
+
+    Args:
+        tuned: What is to be tuned.
+        folder: The study that is to be begun or gone on with, which is no neighbour of its own.
+    """
+    for _, source, stored in _ranked(tuned, folder):
+        if not _has_same_plans(tuned.problem, stored.problem):
+            continue
+        records = try_records(source)
+        if records is not None and any(trial.measurement.outcome.is_measured for trial in records.trials):
+            differences = tuned.differences(stored)
+            if source.is_shipped:
+                # What was measured on a machine that nobody here knows is no answer, however alike it looks.
+                differences = (*differences, MEASURED_ELSEWHERE)
+            return Neighbour(name=source.name, tuned=stored, differences=differences, records=records)
+    return None
+
+
+def find_most_alike(tuned: Tuned, folder: StudyFolder) -> Nearest | None:
+    """The study that a problem differs least from; ``None`` where there is no other."""
+    for _, source, stored in _ranked(tuned, folder):
+        return Nearest(
+            name=source.name,
+            is_shipped=source.is_shipped,
+            tuned=stored,
+            is_source=_has_same_plans(tuned.problem, stored.problem),
+        )
+    return None
+
+
+def _ranked(tuned: Tuned, folder: StudyFolder) -> list[tuple[tuple[float, ...], Source, Tuned]]:
+    heads = [(source, try_head(source)) for source in sources_beside(folder)]
+    stored = [(source, Tuned.of(head)) for source, head in heads if head is not None]
+    ranked = [(_distance(tuned, other, is_shipped=source.is_shipped), source, other) for source, other in stored]
+    return sorted(ranked, key=lambda entry: (entry[0], entry[1].name))
+
+
+def _has_same_plans(mine: Problem, theirs: Problem) -> bool:
+    # Plans are ORT's, and mean the same in one version of it alone.
+    return mine.plans == theirs.plans and mine.onnxruntime == theirs.onnxruntime
+
+
+def _distance(mine: Tuned, theirs: Tuned, *, is_shipped: bool) -> tuple[float, ...]:
+    """How far apart two problems are: first what changes graph or machine, then the factors by which sizes differ."""
+    has_other_plans = float(not _has_same_plans(mine.problem, theirs.problem))
+    kinds = ("graph", "device", "torch", "wrap", "device_bytes")
+    changed = [float(getattr(mine.problem, kind) != getattr(theirs.problem, kind)) for kind in kinds]
+    pairs = [
+        (mine.problem.batch, theirs.problem.batch),
+        (mine.problem.limit_bytes, theirs.problem.limit_bytes),
+        *((size, theirs.sizes.dims.get(name, 1)) for name, size in mine.sizes.dims.items()),
+    ]
+    factors = sum(abs(math.log(max(mine_size, 1) / max(their_size, 1))) for mine_size, their_size in pairs)
+    return (has_other_plans, float(is_shipped), *changed, factors, float(mine.command != theirs.command))

@@ -1,0 +1,44 @@
+"""Whether a process uses a study: the kernel knows which files each one has open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import psutil
+
+from autorecompute.errors import UsageError
+
+if TYPE_CHECKING:
+    from autorecompute.studies.folder import StudyFolder
+
+
+def find_user(folder: StudyFolder) -> int | None:
+    """The process that has a file of the study open; ``None`` where none has that can be seen from here.
+
+    A tuning keeps its database open from the start of the script on, and its workers their logs, waiting or not. Seen
+    are processes of this machine that belong to this user.
+    """
+    inside = f"{os.path.realpath(folder.path)}{os.sep}"
+    for process in psutil.process_iter():
+        if process.pid != os.getpid() and _has_open(process, inside):
+            return process.pid
+    return None
+
+
+def require_unused(folder: StudyFolder) -> None:
+    """Checks that no tuning of the study is under way.
+
+    Raises:
+        UsageError: a process uses it.
+    """
+    user = find_user(folder)
+    if user is not None:
+        raise UsageError(f"Process {user} is using study '{folder.name}'. Wait for it, or end it with Ctrl-C.")
+
+
+def _has_open(process: psutil.Process, inside: str) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        return any(file.path.startswith(inside) for file in process.open_files())
+    return False

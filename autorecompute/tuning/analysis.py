@@ -1,0 +1,66 @@
+"""What a study knows before its first trial: two small steps, profiled without recompute and with all plans on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.errors import AutorecomputeError
+from autorecompute.plans import Config
+from autorecompute.studies.analysis import keep_analysis, read_analysis
+from autorecompute.studies.folder import saying_what_fails
+from autorecompute.trials import Bench
+from autorecompute.tuning.budget import Task
+from autorecompute.tuning.survey import PROFILED_BATCH, survey
+
+if TYPE_CHECKING:
+    from autorecompute.memory import Survey
+    from autorecompute.plans import Space
+    from autorecompute.tuning.budget import Budget
+    from autorecompute.tuning.settings import Workplace
+
+AFTERWARDS = (*[Task.TRIAL] * 6, Task.CHECK, Task.CONFIRMATION)
+"""What there has to be time for: the small steps themselves take about as long as two trials, then come the presets and
+the first that was chosen, and an answer is made of it."""
+
+
+def analyse(place: Workplace, space: Space, budget: Budget) -> Survey | None:
+    """The two profiled steps, from the study's folder where they are kept there.
+
+    ``None``, with a note, where they cannot be had or would take the time that is left: the search then has to learn
+    from trials alone.
+    """
+    kept = read_analysis(place.folder, space)
+    if kept is not None:
+        return kept
+    # With a batch on its command line the script is started for them, and for the next trial again.
+    starts = () if place.bench.can_change_batch else (Task.START, Task.START)
+    if not budget.allows(*starts, *AFTERWARDS):
+        place.progress.note("no time to profile small steps, the search begins without")
+        return None
+    place.progress.note("profiling two small steps: without recompute, and with all plans on")
+    try:
+        found = _survey(place, space)
+    except AutorecomputeError as error:
+        place.progress.note(f"no small step could be profiled, the search begins without: {error}")
+        return None
+    if space.all_on not in found.profiles:
+        place.progress.note("a small step with all plans on could not be profiled, the search begins without")
+        return None
+    keep_analysis(place.folder, found)
+    return found
+
+
+def _survey(place: Workplace, space: Space) -> Survey:
+    configs, batch = [Config(), space.all_on], place.settings.batch
+    small = PROFILED_BATCH if batch is None else min(batch, PROFILED_BATCH)
+    if place.bench.can_change_batch:
+        return survey(place.bench, configs, space, small)
+    # What takes the batch from its command line has to be started again; two at once might not fit the device.
+    place.bench.close()
+    cleared = emission_of(ORTMODULE).MEMORY_VARIABLES
+    logs = place.folder.workers / "analysis"
+    with saying_what_fails(logs):
+        logs.mkdir(parents=True, exist_ok=True)
+    with Bench(place.job, small, logs, cleared) as bench:
+        return survey(bench, configs, space)

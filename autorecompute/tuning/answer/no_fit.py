@@ -1,0 +1,116 @@
+"""Says why there is no answer, and what it would take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.worth import explain_worthless
+from autorecompute.tuning.answer.standings import finalists
+from autorecompute.units import MIB, format_bytes, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Detection, Trial
+    from autorecompute.result import Rejection, Result
+
+OUT_OF_TIME = "The time was over before the first trial. Give it more with --timeout."
+
+WHOLE_PROCESS_SHARE = 0.05
+"""What a whole process, its start and export included, needs beyond its timed steps, as a rule."""
+
+
+def explain_no_fit(
+    trials: Sequence[Trial],
+    detection: Detection,
+    limit_bytes: int,
+    unconfirmed: Sequence[str] = (),
+    rejections: Sequence[Rejection] = (),
+) -> str:
+    """A sentence on the least peak seen, and what it would take to fit.
+
+    Args:
+        trials: All that was measured.
+        detection: What the job is.
+        limit_bytes: What no config holds.
+        unconfirmed: What else than memory kept configs that fit from being confirmed, in words, the last at the end.
+        rejections: The configs that fit and cannot be the answer.
+    """
+    # A trial that failed may have a peak, too, which is not that of a whole step.
+    measured = [trial for trial in trials if trial.measurement.outcome.is_measured]
+    if not measured:
+        way_out = f"Train with a smaller batch: --target-batch {detection.batch // 2}"
+        return (
+            f"No config holds {format_bytes(limit_bytes)}, and none ran to its end. "
+            f"{way_out if detection.batch > 1 else 'Train a smaller model.'}{_explain_detected(detection)}"
+        )
+    too_large = {known.config for known in rejections if known.outcome.is_about_memory}
+    least = min(measured, key=lambda trial: (trial.config not in too_large, trial.measurement.peak_bytes or 0))
+    peak_bytes = least.measurement.peak_bytes or 0
+    if least.config in too_large:
+        return (
+            f"{least.description} held {format_bytes(limit_bytes)} while it trained, with "
+            f"{format_bytes(peak_bytes)}, but its whole process did not. "
+            f"Try --memory-limit {-(-limit_bytes * 11 // 10 // MIB)}MiB."
+        )
+    if peak_bytes <= limit_bytes:
+        why = unconfirmed[-1] if unconfirmed else f"{least.description} held the limit and was not tried any further"
+        return f"No config was confirmed. {why}. Train without recompute at a smaller batch."
+    enough = round(peak_bytes * (1 + WHOLE_PROCESS_SHARE))
+    share = (limit_bytes - detection.resting_bytes) / max(enough - detection.resting_bytes, 1)
+    batch = int(detection.batch * share)
+    smaller = f", or --target-batch {batch}" if 0 < batch < detection.batch else ""
+    return (
+        f"No config holds {format_bytes(limit_bytes)} in {format_count(len(trials), 'trial')}. The least peak was "
+        f"{format_bytes(peak_bytes)} with {least.description}. Try --memory-limit {-(-enough // MIB)}MiB{smaller}."
+        f"{_explain_detected(detection)}"
+    )
+
+
+def explain_early_end(
+    trials: Sequence[Trial],
+    detection: Detection,
+    limit_bytes: int,
+    unconfirmed: Sequence[str] = (),
+    rejections: Sequence[Rejection] = (),
+) -> str:
+    """The same where the same command goes on; takes what :func:`explain_no_fit` takes."""
+    if not trials:
+        return OUT_OF_TIME
+    rejected = {known.config for known in rejections}
+    fitting = [entry.trial for entry in finalists(trials) if entry.trial.config not in rejected]
+    if fitting:
+        reasons = [*(known.reason for known in rejections), *unconfirmed]
+        why = (
+            f"No config was confirmed: {reasons[-1]}."
+            if reasons
+            else "The time was over before a config was confirmed."
+        )
+        return (
+            f"{why} The best that fits so far, not confirmed: {fitting[0].description}. The same command goes on from "
+            "there; --timeout gives it more time."
+        )
+    found = explain_no_fit(trials, detection, limit_bytes, unconfirmed, rejections)
+    return f"The time was over before a config that fits was found; --timeout gives it more. {found}"
+
+
+def explain_no_batch(result: Result, limit_bytes: int) -> str:
+    """The same for an answer of several batches."""
+    curve = result.curve
+    if not curve:
+        return OUT_OF_TIME
+    if result.search_end.is_early:
+        return "The time was over before a batch that fits was found. Give it more with --timeout."
+    # Smaller ones that fit were asked for earlier.
+    smallest = next((point for point in curve if not point.fits_without), curve[0])
+    least = smallest.recomputed.least_peak_bytes if smallest.recomputed is not None else smallest.without.peak_bytes
+    return (
+        f"No batch from {smallest.batch} on holds {format_bytes(limit_bytes)}: its least peak was "
+        f"{format_bytes(least)}. Try a higher --memory-limit, or a smaller batch."
+    )
+
+
+def _explain_detected(detection: Detection) -> str:
+    reason = explain_worthless(detection.plans, {**detection.dims, BATCH: detection.batch})
+    return f" {reason}" if reason else ""

@@ -1,0 +1,191 @@
+"""Decides between finalists by interleaved rounds, as many as it takes to be sure.
+
+Every round measures the reference and each finalist that is still in question, in random order; the next round runs in
+the opposite order, so that a steady drift cancels. After the rounds of ``LOOKS`` the finalists are compared in pairs:
+
+* out is who is slower than another for sure: by more than a tie, or at all where the other's peak is no higher;
+* the race ends once the lowest peak of the rest is for sure no slower than any of the rest by more than a tie.
+
+A wrong end needs a wrong interval between the truly fastest and another finalist. The chance of that,
+1 - ``CONFIDENCE`` for the whole race, is divided among these pairs and the looks.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from autorecompute import codec
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.result import RaceEnd, Ranking
+from autorecompute.trials.bench import Effort
+from autorecompute.tuning.answer.holding import judge
+from autorecompute.tuning.answer.standings import LOG_TIE, Heat, Standing, gap, rank
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Measurement
+    from autorecompute.trials import Bench
+
+FINALISTS = 4
+CONFIDENCE = 0.99
+"""How surely the end of a race is right, where it came to an end."""
+
+LOOKS = (3, 5, 8, 12, 18, 28)
+"""Rounds after which the race may end."""
+
+ROUND_EFFORT = Effort(warmup=1, steps=3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raced:
+    """What a race came to.
+
+    Attributes:
+        standings: The finalists that ran to the end or were beaten, the winner first.
+        ranking: How sure that is; ``None`` where no finalist is left.
+        over_limit: The finalists that held the limit in their trial and not in a round.
+        failed: The finalists that were not measured in a round, for whatever reason.
+    """
+
+    standings: tuple[Standing, ...]
+    ranking: Ranking | None
+    over_limit: tuple[Standing, ...] = ()
+    failed: tuple[Standing, ...] = ()
+
+    def as_plain(self) -> dict[str, Any]:
+        """All samples, for the study's folder."""
+        standings = [
+            {
+                "trial": entry.trial.number,
+                "description": entry.trial.description,
+                "peak_bytes": entry.peak_bytes,
+                "rounds": codec.to_plain(entry.heats),
+            }
+            for entry in self.standings
+        ]
+        return {"ranking": codec.to_plain(self.ranking), "standings": standings}
+
+
+def race(  # noqa: PLR0913  (what bounds a race)
+    bench: Bench,
+    standings: Sequence[Standing],
+    *,
+    has_reference: bool,
+    limit_bytes: float = math.inf,
+    deadline_seconds: float = math.inf,
+    end_seconds: float = math.inf,
+) -> Raced:
+    """Measures the finalists in rounds until they are ranked, tied, or the time is over.
+
+    A finalist that fails in a round or is over the limit there is out, and not ranked. A reference that fails is not
+    measured again.
+
+    Args:
+        bench: Where they are measured.
+        standings: The finalists.
+        has_reference: Whether the batch runs without recompute.
+        limit_bytes: What the peak may reach.
+        deadline_seconds: Time on the monotonic clock after which no round begins, but those before the first look.
+        end_seconds: Time at which the race should be over, be it before the first look; the first round is always run.
+    """
+    found = _Race(bench, standings, limit_bytes, has_reference=has_reference)
+    raced = found.run(deadline_seconds, end_seconds)
+    return replace(raced, over_limit=tuple(found.over_limit), failed=tuple(found.failed))
+
+
+class _Race:
+    def __init__(self, bench: Bench, standings: Sequence[Standing], limit_bytes: float, *, has_reference: bool) -> None:
+        self._bench, self._limit_bytes, self._has_reference = bench, limit_bytes, has_reference
+        self.over_limit: list[Standing] = []
+        self.failed: list[Standing] = []
+        self._running: dict[Config, Standing] = {entry.trial.config: entry for entry in standings}
+        self._beaten: list[Standing] = []
+        self._miss = (1 - CONFIDENCE) / (len(LOOKS) * max(len(standings) - 1, 1))
+        self._order = list(self._running)
+        # The order is no secret, and a race should be the same race when it is repeated.
+        self._chance = random.Random(0)  # noqa: S311
+
+    def run(self, deadline_seconds: float, end_seconds: float) -> Raced:
+        for rounds in range(1, LOOKS[-1] + 1):
+            began = time.monotonic()
+            self._run_round(rounds)
+            if not self._running:
+                return Raced(standings=tuple(rank(self._beaten)), ranking=None)
+            now = time.monotonic()
+            is_late = (rounds >= LOOKS[0] and now >= deadline_seconds) or now + (now - began) > end_seconds
+            if rounds not in LOOKS and not is_late:
+                continue
+            self._drop_beaten()
+            winner = self._settled()
+            if winner is not None or is_late or rounds == LOOKS[-1]:
+                break
+        return self._end(winner, rounds)
+
+    def _run_round(self, number: int) -> None:
+        if number % 2 == 1:
+            self._chance.shuffle(self._order)
+        else:
+            self._order.reverse()
+        # The reference begins one round and ends the next; the finalists stay side by side.
+        order = [Config(), *self._order] if number % 2 == 1 else [*self._order, Config()]
+        due = [config for config in dict.fromkeys(order) if self._runs(config)]
+        measured = {config: self._bench.measure(config, ROUND_EFFORT) for config in due}
+        reference = measured.get(Config()) if self._has_reference else None
+        self._has_reference = reference is not None and reference.outcome.is_measured
+        for config, entry in list(self._running.items()):
+            measurement = judge(measured[config], self._limit_bytes)
+            heat = _heat(measurement, reference)
+            if heat is None:
+                (self.over_limit if measurement.outcome is Outcome.OVER_LIMIT else self.failed).append(entry)
+                del self._running[config]
+            else:
+                self._running[config] = replace(entry, heats=(*entry.heats, heat))
+
+    def _runs(self, config: Config) -> bool:
+        return config in self._running or (config.is_none and self._has_reference)
+
+    def _drop_beaten(self) -> None:
+        # All are compared before any is dropped: who is beaten may have beaten another.
+        entries = list(self._running.values())
+        for entry in entries:
+            if len(self._running) > 1 and any(self._beats(other, entry) for other in entries if other is not entry):
+                self._beaten.append(self._running.pop(entry.trial.config))
+
+    def _beats(self, other: Standing, entry: Standing) -> bool:
+        margin = 0.0 if other.peak_bytes <= entry.peak_bytes else LOG_TIE
+        return gap(entry, other, self._miss).low > margin
+
+    def _settled(self) -> Standing | None:
+        entries = list(self._running.values())
+        for entry in entries:
+            others = [other for other in entries if other is not entry]
+            is_leanest = all(entry.peak_bytes <= other.peak_bytes for other in others)
+            if is_leanest and all(gap(entry, other, self._miss).high <= LOG_TIE for other in others):
+                return entry
+        return None
+
+    def _end(self, winner: Standing | None, rounds: int) -> Raced:
+        entries = rank(list(self._running.values()))
+        first = winner or entries[0]
+        others = [entry for entry in entries if entry is not first]
+        end = RaceEnd.UNDECIDED if winner is None else RaceEnd.TIE if others else RaceEnd.RANKED
+        ranking = Ranking(
+            end=end, rounds=rounds, confidence=CONFIDENCE, rivals=tuple(entry.trial.description for entry in others)
+        )
+        return Raced(standings=(first, *others, *rank(self._beaten)), ranking=ranking)
+
+
+def _heat(measurement: Measurement, reference: Measurement | None) -> Heat | None:
+    if measurement.outcome is not Outcome.OK or not measurement.step_seconds:
+        return None
+    return Heat(
+        step_seconds=measurement.step_seconds,
+        reference_seconds=reference.step_seconds if reference is not None else (),
+        marks=measurement.marks,
+    )

@@ -1,0 +1,192 @@
+"""From a curve to the answer of a study of several batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autorecompute.backends import emission_of
+from autorecompute.figures import Figures
+from autorecompute.plans import Config
+from autorecompute.result import Best, Result, SearchEnd
+from autorecompute.studies.folder import write_atomically
+from autorecompute.tuning.answer.duel import Duel
+from autorecompute.tuning.answer.weighing import LEAST_RATIO, runner
+from autorecompute.tuning.batches.curve import Contest, hold_contest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autorecompute.figures import Comparison, CurvePoint
+    from autorecompute.measurement import Detection
+    from autorecompute.result import Verdict
+    from autorecompute.search import BatchChooser
+    from autorecompute.studies import Problem
+    from autorecompute.tuning.batches.curve import Tuned
+    from autorecompute.tuning.settings import Workplace
+
+
+class Conclusion:
+    """Weighs the batches of a curve against each other.
+
+    Args:
+        place: What it works with; its folder is that of the study that stands for all batches.
+        detection: What the job is.
+        problem: What has to be solved.
+        chooser: Knows which batch may be the answer.
+    """
+
+    def __init__(self, place: Workplace, detection: Detection, problem: Problem, chooser: BatchChooser) -> None:
+        self._place, self._detection, self._problem, self._chooser = place, detection, problem, chooser
+        self._emission = emission_of(detection.versions["backend"])
+
+    def compare(
+        self, curve: Sequence[CurvePoint], tuned: Sequence[Tuned], has_time: Callable[[], bool] = lambda: False
+    ) -> Comparison | None:
+        """The fastest batch with recompute beside the fastest without; ``None`` where one of them is missing.
+
+        Args:
+            curve: What was measured.
+            tuned: The batches with a study of their own.
+            has_time: Whether there is time for a further pair of processes; without it there is none.
+        """
+        contest = self._contest(curve)
+        if contest.ratio is None or contest.recomputed is None or contest.rival is None:
+            return None
+        tuned_there = self._result_at(contest.recomputed.batch, tuned)
+        if contest.least_ratio == LEAST_RATIO and _has_compared(tuned_there, contest.rival.batch):
+            return tuned_there.comparison
+        assert tuned_there.best is not None, "it was the fastest"
+        # They run under what would be emitted.
+        environment = self._environment_for(tuned_there.best)
+        if has_time():
+            self._emit(tuned_there.best)
+        duel = Duel(
+            runner(self._place, environment, contest.recomputed.batch),
+            runner(self._place, {}, contest.rival.batch),
+            least_ratio=contest.least_ratio,
+            has_time=has_time,
+        )
+        return duel.fight(contest.ratio, are_neighbours=False)
+
+    def so_far(self, curve: Sequence[CurvePoint], tuned: Sequence[Tuned], own_seconds: float) -> Result:
+        """The answer that an interruption leaves: what :meth:`result` gives without a further process."""
+        return self.result(curve, tuned, self.compare(curve, tuned), SearchEnd.INTERRUPTED, own_seconds)
+
+    def result(
+        self,
+        curve: Sequence[CurvePoint],
+        tuned: Sequence[Tuned],
+        comparison: Comparison | None,
+        search_end: SearchEnd,
+        own_seconds: float,
+    ) -> Result:
+        """The answer, which :meth:`finish` writes down.
+
+        Args:
+            curve: What was measured.
+            tuned: The batches with a study of their own.
+            comparison: What :meth:`compare` gave.
+            search_end: Why no further config was measured.
+            own_seconds: Time spent outside of these studies.
+        """
+        contest = self._contest(curve)
+        point, verdict = contest.answer(comparison)
+        if point is None:
+            base = self._result_without(curve[0] if curve else None, verdict)
+        elif point is contest.recomputed:
+            base = self._result_at(point.batch, tuned)
+        else:
+            base = self._result_without(point, verdict)
+        best = base.best if base.best is None else replace(base.best, environment=self._environment_for(base.best))
+        return replace(
+            base,
+            study=self._place.folder.name,
+            problem=self._problem.digest,
+            verdict=verdict,
+            best=best,
+            rival=contest.rival.without if contest.rival is not None else None,
+            comparison=comparison,
+            compared=base.compared and not search_end.is_early,
+            curve=tuple(curve),
+            warnings=tuple(dict.fromkeys(text for entry in tuned for text in entry.result.warnings)),
+            unconfirmed=tuple(dict.fromkeys(text for entry in tuned for text in entry.result.unconfirmed)),
+            trials=sum(entry.result.trials for entry in tuned),
+            search_end=search_end,
+            wall_seconds=own_seconds + sum(entry.result.wall_seconds for entry in tuned),
+            transferred_from=None,
+        )
+
+    def finish(self, result: Result) -> None:
+        """Writes down the answer, and the plans file of its config.
+
+        Raises:
+            SetupError: they cannot be written.
+        """
+        if result.best is not None:
+            self._emit(result.best)
+        self._place.folder.finish(result)
+
+    def _contest(self, curve: Sequence[CurvePoint]) -> Contest:
+        return hold_contest(curve, self._chooser.may_answer)
+
+    @staticmethod
+    def _result_at(batch: int, tuned: Sequence[Tuned]) -> Result:
+        return next(entry.result for entry in tuned if entry.batch == batch)
+
+    def _emit(self, best: Best) -> None:
+        write_atomically(self._place.folder.plans_file, self._emission.plans_file_text(best.config))
+
+    def _environment_for(self, best: Best) -> dict[str, str]:
+        versions, plans_file = self._detection.versions, self._place.folder.plans_file
+        return self._emission.environment_for(best.config, ort_version=versions["onnxruntime"], plans_file=plans_file)
+
+    def _result_without(self, point: CurvePoint | None, verdict: Verdict) -> Result:
+        job, figures = self._place.job, point.without if point is not None else Figures()
+        # The smallest batch that was measured may be one of an earlier list.
+        is_answer = point is not None and point.fits_without and self._chooser.may_answer(point.batch)
+        return Result(
+            study=self._place.folder.name,
+            problem=self._problem.digest,
+            verdict=verdict,
+            best=self._best_without(point) if point is not None and is_answer else None,
+            baseline=figures,
+            trials=0,
+            device=self._detection.device,
+            versions=self._detection.versions,
+            command=job.plain_command(point.batch) if point is not None else job.command_of_any_batch(),
+            command_gives_batch=job.takes_batch,
+            wrap=job.wrap,
+        )
+
+    def _best_without(self, point: CurvePoint) -> Best:
+        figures = point.without
+        assert figures.samples_per_second is not None, "what fits was timed"
+        assert figures.peak_bytes is not None, "what fits has a peak"
+        return Best(
+            config=Config(),
+            description=self._detection.space.describe(Config()),
+            environment={},
+            batch=point.batch,
+            samples_per_second=figures.samples_per_second,
+            relative_throughput=None,
+            peak_bytes=figures.peak_bytes,
+            limit_bytes=self._problem.limit_bytes,
+            confirmed=True,
+        )
+
+
+def _has_compared(result: Result, rival_batch: int) -> bool:
+    """Whether the study of the batch has measured its winner beside this very rival, in neighbouring processes."""
+    is_same = result.rival is not None and result.rival.batch == rival_batch
+    return is_same and result.comparison is not None and result.comparison.pairs > 0
+
+
+def says_more(known: Result, so_far: Result) -> bool:
+    """Whether an earlier run knows more batches, kept knobs, or weighed the same two in neighbouring processes."""
+    if any(knob.kept for knob in known.knobs):
+        return len(known.curve) >= len(so_far.curve)
+    pairs, earlier_pairs = (item.comparison.pairs if item.comparison is not None else 0 for item in (so_far, known))
+    if len(known.curve) == len(so_far.curve) and known.best == so_far.best:
+        return known.compared or earlier_pairs > pairs
+    return len(known.curve) > len(so_far.curve)

@@ -1,0 +1,300 @@
+"""One tuning over several batches: which of them gives the most samples a second, with recompute or without.
+
+Every batch that needs recompute has a study of its own, which goes on and answers like any other. They are tuned from
+the smallest up, so that each lies near one that was tuned.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autorecompute.errors import NothingFitsError, ScriptError, TooLittleTimeError, WrongBatchError
+from autorecompute.measurement import Outcome
+from autorecompute.result import SearchEnd
+from autorecompute.search import BatchChooser, Fastest, Limits, Listed
+from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies.analysis import share
+from autorecompute.studies.batches import BatchRecord, keep_batches, read_batches, study_of_batch
+from autorecompute.studies.problem import SEVERAL_BATCHES
+from autorecompute.studies.storage import read_trials
+from autorecompute.trials.lock import hold_device
+from autorecompute.trials.signals import OutOfTime, deferring_interrupts, ignoring_interrupts
+from autorecompute.tuning.answer.holding import judge
+from autorecompute.tuning.answer.no_fit import OUT_OF_TIME, explain_no_batch
+from autorecompute.tuning.answer.weighing import PAIR, figures_of
+from autorecompute.tuning.batches.conclusion import Conclusion, says_more
+from autorecompute.tuning.batches.curve import Tuned, draw
+from autorecompute.tuning.binding import bind
+from autorecompute.tuning.budget import Budget, Task
+from autorecompute.tuning.knobs.turning import turn_knobs
+from autorecompute.tuning.limit import choose_limit
+from autorecompute.tuning.survey import PROFILED_BATCH
+from autorecompute.tuning.tuner import Tuner, can_go_on
+from autorecompute.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from autorecompute.figures import CurvePoint, Figures
+    from autorecompute.measurement import Detection, Trial
+    from autorecompute.result import Result
+    from autorecompute.trials import Bench
+    from autorecompute.tuning.settings import Workplace
+
+LEAST_TRIALS = 6
+"""A batch gets so many trials at least, as long as there are any: fewer tell nothing of the plans."""
+
+
+class BatchTuner:
+    """Tunes one job at several batches, and leaves a finished study that stands for all of them.
+
+    Args:
+        place: What it works with; its bench gives the detection and runs fresh processes at any batch.
+        batches: The batches to compare; none of them to look for the best.
+        open_bench: Makes a bench for one batch and the study of it.
+    """
+
+    def __init__(
+        self, place: Workplace, batches: Sequence[int], open_bench: Callable[[int, StudyFolder], Bench]
+    ) -> None:
+        self._place, self._batches, self._open_bench = place, tuple(batches), open_bench
+        self._folder, self._settings, self._progress = place.folder, place.settings, place.progress
+        began = self._settings.began_seconds
+        self._budget = Budget(self._settings.timeout_seconds, time.monotonic() if began is None else began)
+        self.so_far: Result | None = None
+        """The answer that an interruption leaves, or that an earlier run left which was asked for the same."""
+        self._conclusion: Conclusion | None = None
+        self._tuned: list[Tuned] = []
+        self._record = BatchRecord(asked=self._batches)
+
+    def run(self) -> Result:
+        """The answer; measured now, or read where the same was finished before.
+
+        Raises:
+            KeyboardInterrupt: the user stopped it; the best of what was finished until then is in ``so_far`` and in the
+                study.
+            NothingFitsError: no batch has a config that holds the limit, or none was confirmed in time.
+            ScriptError: the script fails by itself.
+            SetupError: the installation lacks something, or a study cannot be written.
+            UsageError: a study holds another problem, or the batch cannot reach the model.
+        """
+        try:
+            with self._budget.enforced():
+                return self._answer()
+        except OutOfTime:
+            with ignoring_interrupts():
+                self._finish_so_far(SearchEnd.TIME)
+            if self.so_far is None:
+                raise TooLittleTimeError(OUT_OF_TIME) from None
+            return self.so_far
+        except KeyboardInterrupt:
+            with ignoring_interrupts():
+                self._finish_so_far(SearchEnd.INTERRUPTED)
+                raise
+
+    def _answer(self) -> Result:
+        with self._budget.timing(Task.START):
+            detection = self._place.bench.detect()
+        limit_bytes = self._settings.limit_bytes or choose_limit(detection, self._folder, self._progress.note)
+        problem = replace(Problem.of(detection, limit_bytes, wrap=self._place.job.wrap), batch=SEVERAL_BATCHES)
+        bind(self._folder, problem, self._place.job.command_of_any_batch(), Sizes.of(detection))
+        self._record = read_batches(self._folder, self._batches)
+        result = self._known_result()
+        self._leave(result)
+        if result is None or not self._record.is_answered_by(result, self._settings.max_trials):
+            result = self._measure(detection, problem)
+            self._conclusion = None
+            self._leave(result)
+        else:
+            self._progress.note("these batches were compared before: the answer stands")
+        if result.best is None:
+            raise NothingFitsError(explain_no_batch(result, limit_bytes))
+        return self._turn_knobs(detection, problem, result, result.best.batch)
+
+    def _turn_knobs(self, detection: Detection, problem: Problem, result: Result, batch: int) -> Result:
+        """Turns them on the answer alone: a batch that does not win has no use for them."""
+        if not self._settings.turns_knobs:
+            return result
+        self._place.bench.close()
+        with self._open_bench(batch, self._folder) as bench:
+            place = replace(self._place, bench=bench, settings=replace(self._settings, batch=batch))
+            trials = _trials_of(study_of_batch(self._folder, batch))
+            return turn_knobs(place, self._budget, detection, problem, trials, result=result, keep=self._leave)
+
+    def _known_result(self) -> Result | None:
+        """What an earlier run answered that was asked for the same batches."""
+        return self._folder.result() if self._record.asked == self._batches else None
+
+    def _leave(self, result: Result | None) -> None:
+        self.so_far = result if result is not None and result.best is not None else None
+
+    def _measure(self, detection: Detection, problem: Problem) -> Result:
+        limits = Limits(problem.limit_bytes, detection.resting_bytes)
+        chooser = Listed(self._batches, limits) if self._batches else Fastest(limits)
+        self._conclusion = conclusion = Conclusion(self._place, detection, problem, chooser)
+        deadline_seconds, budget = self._budget.deadline_seconds, self._settings.max_trials
+        self._progress.detected(
+            detection, problem.limit_bytes, known_trials=(), budget=budget, deadline_seconds=deadline_seconds
+        )
+        # Whatever measures next wants the memory that the detected model holds.
+        self._place.bench.close()
+        with self._holding(detection):
+            self._measure_without(chooser, problem.limit_bytes)
+        self._finish_so_far(SearchEnd.INTERRUPTED)
+        search_end = self._tune_all(chooser, problem)
+        comparison = conclusion.compare(self._curve, self._tuned)
+        if comparison is not None and not comparison.is_clear and self._has_time_for_a_pair():
+            with self._holding(detection):
+                comparison = conclusion.compare(self._curve, self._tuned, self._has_time_for_a_pair)
+        result = conclusion.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
+        conclusion.finish(result)
+        max_trials = self._settings.max_trials
+        self._keep(replace(self._record, asked=self._batches, max_trials=max_trials, is_complete=True))
+        return result
+
+    @property
+    def _curve(self) -> list[CurvePoint]:
+        return draw(self._record.without, self._tuned)
+
+    def _keep(self, record: BatchRecord) -> None:
+        self._record = record
+        keep_batches(self._folder, record)
+
+    @contextmanager
+    def _holding(self, detection: Detection) -> Iterator[None]:
+        with hold_device(detection.device, f"study {self._folder.path}", self._progress.note):
+            began = time.monotonic()
+            yield
+        self._keep(replace(self._record, seconds=self._record.seconds + time.monotonic() - began))
+
+    def _measure_without(self, chooser: BatchChooser, limit_bytes: int) -> None:
+        while self._budget.allows(Task.CONFIRMATION) and (batch := chooser.without(self._curve)) is not None:
+            self._progress.note(f"batch {batch}: measuring without recompute")
+            with self._budget.timing(Task.CONFIRMATION):
+                figures = self._watch(batch, limit_bytes)
+            speed = f", {figures.samples_per_second:.1f} samples/s" if figures.samples_per_second else ""
+            self._progress.note(f"batch {batch}: {figures.outcome}, peak {format_bytes(figures.peak_bytes)}{speed}")
+            self._keep(replace(self._record, without=(*self._record.without, figures)))
+
+    def _watch(self, batch: int, limit_bytes: int) -> Figures:
+        measurement = self._place.bench.watch({}, self._settings.effort, batch)
+        if measurement.outcome is Outcome.LOST:
+            measurement = self._place.bench.watch({}, self._settings.effort, batch)
+        measurement = judge(measurement, limit_bytes)
+        outcome = measurement.outcome
+        if not outcome.is_measured and not outcome.is_about_memory and self._is_due(batch):
+            raise ScriptError(
+                f"The script fails at batch {batch} without any recompute. {measurement.message}\n"
+                f"Outcome: {outcome}. Its output: {self._place.bench.log}"
+            )
+        return replace(figures_of(measurement), batch=batch)
+
+    def _is_due(self, batch: int) -> bool:
+        """Whether the script has to bear the batch: it was asked for, or none that is smaller was seen to train."""
+        return batch in self._batches or not any(point.fits_without for point in self._curve)
+
+    def _tune_all(self, chooser: BatchChooser, problem: Problem) -> SearchEnd:
+        if chooser.without(self._curve) is not None:
+            return SearchEnd.TIME
+        while (batch := chooser.recomputed(self._curve)) is not None:
+            trials_left = self._settings.max_trials - sum(entry.result.trials for entry in self._tuned)
+            if not self._budget.allows(Task.START, Task.CONFIRMATION):
+                return SearchEnd.TIME
+            if trials_left < 1:
+                return SearchEnd.TRIALS
+            shares = chooser.expected(self._curve)
+            trials = min(trials_left, max(trials_left // shares, LEAST_TRIALS))
+            try:
+                result = self._tune(batch, trials, problem, timeout_seconds=self._time_left(shares))
+            except (ScriptError, WrongBatchError) as error:
+                if self._batches:
+                    raise
+                self._progress.note(f"batch {batch} cannot be tuned, so no larger one is: {error}")
+                break
+            if result is None:
+                return SearchEnd.TIME
+            self._add(batch, result)
+            self._finish_so_far(SearchEnd.INTERRUPTED)
+        ends = {entry.result.search_end for entry in self._tuned}
+        if any(end.is_early for end in ends):
+            return SearchEnd.TIME
+        return SearchEnd.TRIALS if SearchEnd.TRIALS in ends else SearchEnd.NOTHING_LEFT
+
+    def _finish_so_far(self, search_end: SearchEnd) -> None:
+        """Leaves whoever interrupts the rest with the best of what was finished, here or in an earlier run."""
+        if self._conclusion is None:
+            return
+        with deferring_interrupts():
+            self._keep(replace(self._record, is_complete=False))
+            known = self._known_result()
+            so_far = self._conclusion.so_far(self._curve, self._tuned, self._record.seconds)
+            if so_far.best is not None and (known is None or not says_more(known, so_far)):
+                self.so_far = replace(so_far, search_end=search_end)
+                self._conclusion.finish(self.so_far)
+                self._keep(replace(self._record, asked=self._batches))
+
+    def _tune(self, batch: int, trials: int, problem: Problem, *, timeout_seconds: float | None) -> Result | None:
+        """The answer of the batch's own study; ``None`` where the time was over before its first trial."""
+        folder, problem = study_of_batch(self._folder, batch), replace(problem, batch=batch)
+        known = folder.result() if folder.exists() and folder.problem() == problem else None
+        if known is not None and not can_go_on(known, trials):
+            return known
+        self._progress.note(f"batch {batch}: tuning in study {folder.name}, up to {format_count(trials, 'trial')}")
+        folder.prepare()
+        for entry in self._tuned:
+            share(study_of_batch(self._folder, entry.batch), folder, PROFILED_BATCH)
+        settings = replace(
+            self._settings,
+            batch=batch,
+            limit_bytes=problem.limit_bytes,
+            max_trials=trials,
+            timeout_seconds=timeout_seconds,
+            began_seconds=time.monotonic(),
+            rival=self._rival(),
+            turns_knobs=False,
+        )
+        with self._open_bench(batch, folder) as bench:
+            tuner = Tuner(replace(self._place, bench=bench, folder=folder, settings=settings))
+            try:
+                return tuner.run()
+            except TooLittleTimeError:
+                return None
+            except NothingFitsError as error:
+                self._progress.note(f"batch {batch}: {error}")
+                result = folder.result()
+                if result is None:
+                    raise
+                return result
+            except KeyboardInterrupt:
+                with ignoring_interrupts():
+                    if tuner.so_far is not None:
+                        self._add(batch, tuner.so_far)
+                    raise
+
+    def _add(self, batch: int, result: Result) -> None:
+        trials = _trials_of(study_of_batch(self._folder, batch))
+        peaks = [peak for trial in trials if (peak := trial.measurement.peak_bytes) is not None]
+        self._tuned.append(Tuned(batch=batch, result=result, least_peak_bytes=min(peaks, default=None)))
+
+    def _rival(self) -> Figures | None:
+        """The largest batch that fits without recompute; ``None`` where the first tuning has yet to find it."""
+        fitting = [point for point in self._curve if point.fits_without]
+        is_known = fitting and (not self._batches or self._tuned)
+        return fitting[-1].without if is_known else None
+
+    def _has_time_for_a_pair(self) -> bool:
+        return self._budget.allows(*PAIR)
+
+    def _time_left(self, shares: int) -> float | None:
+        if self._settings.timeout_seconds is None:
+            return None
+        left_seconds = self._budget.left_seconds
+        # What the batches leave is for the comparison in the end.
+        return (left_seconds - min(self._budget.expect(*PAIR), left_seconds / 2)) / shares
+
+
+def _trials_of(folder: StudyFolder) -> list[Trial]:
+    return read_trials(folder.database, folder.name_in_database)

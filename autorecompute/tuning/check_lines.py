@@ -1,0 +1,107 @@
+"""What each part of a check means: the rules, without a process."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from autorecompute.measurement import Measurement
+from autorecompute.plans import Level
+from autorecompute.studies.checked import CheckLine, CheckVerdict
+from autorecompute.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Detection, GradientCheck
+    from autorecompute.plans import Config
+    from autorecompute.result import Best
+
+PEAK_TOLERANCE = 0.05
+"""A peak that differs by more than this share is told, though it holds the limit."""
+
+RELATIVE_TOLERANCE = 0.15
+"""Even the best round is slower than stored by more than this share where a config fails: taken side by side, the
+throughput relative to no recompute hardly depends on what else the machine does."""
+
+RATE_TOLERANCE = 0.30
+"""The same for samples/s, which processes minutes apart on a shared machine do not agree about."""
+
+
+def check_rows(config: Config, detection: Detection) -> CheckLine:
+    """Whether ONNX Runtime still knows every row of the config: it ignores those it does not, silently."""
+    if config.level is not Level.CHOSEN:
+        word = f"level {int(config.level)}"
+        return CheckLine(what="rows", stored=word, here=word, note="chosen by ONNX Runtime itself")
+    known = {row for plan in (*detection.plans, *detection.layer_plans) for row in plan.rows}
+    missing = sorted(map(str, config.rows - known))
+    return CheckLine(
+        what="rows",
+        stored=f"{format_count(len(config.rows), 'row')} on",
+        here=f"{len(config.rows) - len(missing)} detected",
+        verdict=CheckVerdict.FAILS if missing else CheckVerdict.OK,
+        note=f"ONNX Runtime would ignore {', '.join(missing)}" if missing else "",
+    )
+
+
+def check_peak(peak_bytes: int, stored_bytes: int | None, best: Best) -> CheckLine:
+    """The peak of the steps beside the limit, and beside what the config's trial had."""
+    stored = best.peak_bytes if stored_bytes is None else stored_bytes
+    expected = peak_bytes + best.peak_bytes - stored
+    verdict, note = CheckVerdict.OK, f"limit {format_bytes(best.limit_bytes)}"
+    if peak_bytes > best.limit_bytes:
+        verdict, note = CheckVerdict.FAILS, f"{format_bytes(peak_bytes - best.limit_bytes)} above the limit"
+    elif expected > best.limit_bytes:
+        verdict = CheckVerdict.DIFFERS
+        note = f"a whole process may need {format_bytes(expected)}, above the limit of {format_bytes(best.limit_bytes)}"
+    elif abs(peak_bytes / stored - 1) > PEAK_TOLERANCE:
+        verdict = CheckVerdict.DIFFERS
+    return CheckLine(
+        what="peak of a step", stored=format_bytes(stored), here=format_bytes(peak_bytes), verdict=verdict, note=note
+    )
+
+
+def check_gradients(check: GradientCheck | Measurement) -> CheckLine:
+    """The gradients beside those without recompute."""
+    if isinstance(check, Measurement):
+        note = f"{check.outcome}: {check.message}"
+        return CheckLine(what="gradients", stored="equal", here="-", verdict=CheckVerdict.NOT_CHECKED, note=note)
+    here = "wrong" if not check.agrees else "equal" if check.worst == 0 else f"within {check.worst:.1e}"
+    verdict = CheckVerdict.OK if check.agrees else CheckVerdict.FAILS
+    note = check.message or ("" if check.agrees else f"{check.parameter} is off by {check.worst:.1e}")
+    return CheckLine(what="gradients", stored="equal", here=here, verdict=verdict, note=note)
+
+
+def check_relative(ratios: Sequence[float], best: Best) -> CheckLine:
+    """Throughput as a share of that without recompute, from rounds beside it."""
+    stored = best.relative_throughput
+    assert stored is not None, "whoever takes turns has something to compare with"
+    least = min(stored, best.relative_low or stored) * (1 - RELATIVE_TOLERANCE)
+    note = f"at least {least:.2f}x is wanted"
+    return _speed_line("relative throughput", f"{stored:.2f}x", ratios, "x", least=least, note=note)
+
+
+def check_speed(rates: Sequence[float], best: Best, *, is_same_device: bool) -> CheckLine:
+    """Samples/s, on the device that they were stored for."""
+    least = best.samples_per_second * (1 - RATE_TOLERANCE)
+    if not is_same_device:
+        least, note = 0.0, "another device: not compared"
+    else:
+        note = f"at least {least:.1f} samples/s are wanted"
+    stored = f"{best.samples_per_second:.1f} samples/s"
+    line = _speed_line("throughput", stored, rates, " samples/s", least=least, note=note)
+    if is_same_device:
+        return line
+    return CheckLine(
+        what=line.what, stored=line.stored, here=line.here, verdict=CheckVerdict.NOT_CHECKED, note=line.note
+    )
+
+
+def _speed_line(  # noqa: PLR0913  (what a figure is printed with, and held against)
+    what: str, stored: str, found: Sequence[float], unit: str, *, least: float, note: str
+) -> CheckLine:
+    digits = 1 if unit.strip().startswith("samples") else 2
+    spread = f"{min(found):.{digits}f}-{max(found):.{digits}f}"
+    here = f"{statistics.median(found):.{digits}f}{unit} ({spread})"
+    verdict = CheckVerdict.OK if max(found) >= least else CheckVerdict.FAILS
+    return CheckLine(what=what, stored=stored, here=here, verdict=verdict, note=note)

@@ -1,0 +1,1 @@
+"""Settings other than recompute, turned on the winner in processes that alternate."""

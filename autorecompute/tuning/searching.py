@@ -1,0 +1,92 @@
+"""The searcher of a study, with all that is known before its first guess."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorecompute.plans import Config
+from autorecompute.plans.dimensions import BATCH
+from autorecompute.search import InheritedFirst, Proposal, make_searcher
+from autorecompute.search.choice import MODEL
+from autorecompute.tuning.analysis import analyse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autorecompute.measurement import Detection, Prediction, Trial
+    from autorecompute.memory import Survey
+    from autorecompute.search import Prior, Searcher
+    from autorecompute.tuning.budget import Budget
+    from autorecompute.tuning.settings import Workplace
+
+
+class Searching:
+    """Makes searchers for one study: a second search may follow under a lower limit.
+
+    Args:
+        place: What the tuning works with.
+        detection: What the job is.
+        prior: What a stored study tells; ``None`` where there is none.
+        budget: The time there is.
+    """
+
+    def __init__(self, place: Workplace, detection: Detection, prior: Prior | None, budget: Budget) -> None:
+        self._place, self._detection, self._prior, self._budget = place, detection, prior, budget
+        self._survey: Survey | None = None
+        self._is_analysed = place.settings.sampler != MODEL or not detection.plans
+
+    def begin(self, limit_bytes: int) -> Searcher:
+        """A searcher under this limit."""
+        return _BaselineFirst(self, limit_bytes)
+
+    def make(self, limit_bytes: int) -> Searcher:
+        """The searcher that was asked for; the first one takes two small steps of the script."""
+        space = self._detection.space
+        dims = {**self._detection.dims, BATCH: self._detection.batch}
+        if not self._is_analysed:
+            self._survey, self._is_analysed = analyse(self._place, space, self._budget), True
+        searcher = make_searcher(
+            self._place.settings.sampler,
+            space,
+            budget=self._place.settings.max_trials,
+            limit_bytes=limit_bytes,
+            survey=self._survey,
+            dims=dims,
+            prior=self._prior.trials if self._prior is not None else (),
+        )
+        if self._prior is None:
+            return searcher
+        growth = self._prior.growth(self._detection.batch, self._detection.dims)
+        return InheritedFirst(searcher, self._prior, growth=growth, limit_bytes=limit_bytes)
+
+
+class _BaselineFirst:
+    """Asks for the run without recompute before it takes the trouble to make a searcher.
+
+    A script that fails by itself fails there, and one whose batch fits without recompute needs no more.
+    """
+
+    def __init__(self, searching: Searching, limit_bytes: int) -> None:
+        self._searching, self._limit_bytes = searching, limit_bytes
+        self._made: Searcher | None = None
+
+    def propose(self, trials: Sequence[Trial]) -> Proposal | None:
+        baseline = next((trial for trial in trials if trial.config.is_none), None)
+        if baseline is None:
+            return Proposal(config=Config(), reason="preset")
+        return None if baseline.fits else self._searcher().propose(trials)
+
+    def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
+        return self._searcher().predict(config, trials)
+
+    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
+        fitting = [trial for trial in trials if trial.fits]
+        # Where there is nothing to rank, nothing has to be learnt for it.
+        if not fitting or any(trial.config.is_none for trial in fitting):
+            return {trial.number: trial.measurement.median_step_seconds or 0.0 for trial in fitting}
+        return self._searcher().expect_steps(trials)
+
+    def _searcher(self) -> Searcher:
+        if self._made is None:
+            self._made = self._searching.make(self._limit_bytes)
+        return self._made

@@ -1,0 +1,126 @@
+"""Starts a study from what another one knows: its answer where the problem is the same, else a prior."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autorecompute.backends import emission_of
+from autorecompute.result import Transfer
+from autorecompute.search import Prior
+from autorecompute.studies import KnobFolder
+from autorecompute.studies.folder import write_atomically
+from autorecompute.studies.transfer import find_nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autorecompute.measurement import Detection
+    from autorecompute.plans import Config
+    from autorecompute.result import Best
+    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.storage import TrialStore
+    from autorecompute.studies.transfer import Neighbour, Tuned
+
+FINALISTS = 3
+"""So many of a stored study's fastest are taken for its finalists where it has raced none."""
+
+
+def look_around(
+    tuned: Tuned, folder: StudyFolder, store: TrialStore, detection: Detection, *, is_new: bool
+) -> tuple[Transfer | None, Prior | None]:
+    """What the nearest study beside a folder has for it; a new one takes over all of a study of the same problem.
+
+    Args:
+        tuned: What is to be tuned.
+        folder: Its study.
+        store: The trials of that study.
+        detection: What the job is.
+        is_new: Whether the study has just begun.
+
+    Raises:
+        SetupError: the new study cannot be written.
+    """
+    neighbour = find_nearest(tuned, folder)
+    if neighbour is None:
+        return None, None
+    if is_new and not neighbour.differences:
+        adopt(neighbour, folder, store, detection.versions)
+    return transfer_of(neighbour), prior_of(neighbour) if neighbour.differences else None
+
+
+def transfer_of(neighbour: Neighbour) -> Transfer:
+    """What is told of the study that a tuning starts from."""
+    return Transfer(study=neighbour.name, differences=neighbour.differences)
+
+
+def prior_of(neighbour: Neighbour) -> Prior:
+    """What the search is told of the stored study."""
+    problem, sizes = neighbour.tuned.problem, neighbour.tuned.sizes
+    return Prior(
+        source=neighbour.name,
+        batch=problem.batch,
+        limit_bytes=problem.limit_bytes,
+        resting_bytes=sizes.resting_bytes,
+        dims=sizes.dims,
+        trials=neighbour.records.trials,
+        answer=_answer_of(neighbour),
+        finalists=_finalists_of(neighbour),
+    )
+
+
+def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore, versions: Mapping[str, str]) -> None:
+    """Takes over all that a study of the same problem knows into one that has just begun.
+
+    Args:
+        neighbour: The study of the same problem.
+        folder: The new study.
+        store: Its trials.
+        versions: Software that the answer is written for.
+
+    Raises:
+        SetupError: the new study cannot be written, or the stored one cannot be read.
+    """
+    emission = emission_of(versions["backend"])
+
+    def own(best: Best) -> Best:
+        environment = emission.environment_for(
+            best.config, ort_version=versions["onnxruntime"], plans_file=folder.plans_file
+        )
+        # Knobs that were kept stay beside the variables of the config.
+        return replace(best, environment={**best.environment, **environment})
+
+    for trial in neighbour.records.trials:
+        store.add(trial)
+    folder.keep_rejections(neighbour.records.rejections)
+    folder.keep_confirmed([own(best) for best in neighbour.records.confirmed])
+    result, knobs = neighbour.records.result, neighbour.records.knobs
+    if result is None:
+        return
+    if knobs is not None:
+        KnobFolder(folder).keep(replace(knobs, winner=own(knobs.winner)))
+    if result.best is not None:
+        write_atomically(folder.plans_file, emission.plans_file_text(result.best.config))
+        result = replace(result, best=own(result.best))
+    folder.finish(replace(result, study=folder.name, transferred_from=transfer_of(neighbour)))
+
+
+def _answer_of(neighbour: Neighbour) -> Config | None:
+    result = neighbour.records.result
+    if result is None or result.best is None:
+        return None
+    knobs = neighbour.records.knobs if result.knobs else None
+    # What a knob made of the winner is not for those who do not turn it.
+    return (knobs.winner if knobs is not None else result.best).config
+
+
+def _finalists_of(neighbour: Neighbour) -> tuple[Config, ...]:
+    result = neighbour.records.result
+    raced = result.raced if result is not None else {}
+    fitting = [trial for trial in neighbour.records.trials if trial.fits]
+    if raced:
+        fitting = [trial for trial in fitting if trial.config.hash in raced]
+        fitting.sort(key=lambda trial: raced[trial.config.hash], reverse=True)
+    else:
+        fitting.sort(key=lambda trial: trial.relative_throughput or 0.0, reverse=True)
+    return tuple(trial.config for trial in fitting[:FINALISTS])

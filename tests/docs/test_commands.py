@@ -1,0 +1,95 @@
+"""The commands of the documentation: those of consoles are run, all others are read by the real parser."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+FOREIGN = {"--array", "--batch-size", "--gpus", "--shm-size", "--time"}
+"""Options of other programs that stand alone in a sentence."""
+
+MODULES = {"python": "", "autorecompute": " -m autorecompute", "torchrun": " -m torch.distributed.run"}
+"""What the programs of a reader's environment run; this one's may not be on the path."""
+
+HANG_SECONDS = 300
+
+
+def test_a_command_is_one_that_the_program_takes(command, read_command):
+    """Every verb, option and value in a block of code is known to the parser."""
+    _, words = command
+    assert read_command(words) is None
+
+
+def options_in(span, verbs):
+    """Options of ours in a piece of code within a sentence: all behind a verb, else the one that it begins with."""
+    words = shlex.split(span.partition(" -- ")[0])
+    if words[:1] == ["autorecompute"] or words[:1] in verbs:
+        return {word for word in words if word.startswith("--")}
+    return {word.partition("=")[0] for word in words[:1] if re.match(r"--[a-z]", word)}
+
+
+def test_options_in_sentences_exist(page, spans, options, parsers):
+    """No sentence speaks of an option that there is not."""
+    verbs = [[verb] for verb in parsers]
+    spoken = set().union(*(options_in(span, verbs) for span in spans(page)))
+    assert spoken - options - FOREIGN == set()
+
+
+def test_every_verb_is_in_the_reference(root, parsers):
+    """The table of verbs has each of them."""
+    page = (root / "docs" / "reference.md").read_text().partition("\n## Verbs\n")[2]
+    described = re.findall(r"^\| `(\w+)", page, re.MULTILINE)
+    assert sorted({verb.split()[0] for verb in parsers if verb}) == sorted(set(described))
+
+
+@pytest.fixture
+def workplace(tmp_path, blocks, console_page):
+    """A folder with the files that a page shows."""
+    for block in blocks:
+        if block.page == console_page and block.title:
+            file = tmp_path / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
+    return tmp_path
+
+
+@pytest.fixture
+def shell(workplace, root):
+    """Runs a line as a reader would who has installed the package."""
+    programs = workplace / ".bin"
+    programs.mkdir()
+    for name, module in MODULES.items():
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{module} "$@"\n')
+        program.chmod(0o755)
+    path = os.pathsep.join((str(programs), os.environ["PATH"]))
+    modules = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    # Sockets need short paths, and the lock that tunings on one device wait for is nobody else's here.
+    with tempfile.TemporaryDirectory(prefix="docs-") as temporary:
+        environment = {**os.environ, "PATH": path, "PYTHONPATH": modules, "TMPDIR": temporary}
+        yield lambda line: subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", line],
+            cwd=workplace,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+            check=False,
+        )
+
+
+def test_a_console_runs(console_page, blocks, shell):
+    """Each line of a page's consoles ends well, one after the other, on the files that the page shows."""
+    consoles = [block for block in blocks if block.page == console_page and block.language == "console"]
+    lines = [line for block in consoles for line in block.typed]
+    assert lines
+    for line in lines:
+        done = shell(line)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"

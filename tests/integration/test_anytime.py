@@ -1,0 +1,133 @@
+"""An answer within the time that is given, at any moment it is asked for, and from what is known already."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import pytest
+
+PROMISED = 1.1
+"""What a command may take of its timeout."""
+
+COMMAND = ("transformer.py", "--target-batch", "192", "--json")
+LONG = ("--sampler", "random")
+"""A search that goes on until its trials are used up outlasts the first confirmation by far."""
+
+ARGUMENTS = ("--bs", "{batch}")
+
+
+@pytest.fixture(scope="module")
+def place(make_workplace):
+    """A working directory in which nothing else is tuned."""
+    return make_workplace("anytime")
+
+
+@pytest.fixture(scope="module")
+def least(place):
+    """What one start, one trial and one confirmation take here, and how they ended."""
+    began = time.monotonic()
+    finished = place.tune(*COMMAND, "--memory-limit", "1000GiB", "--study", "least", arguments=ARGUMENTS)
+    return time.monotonic() - began, finished
+
+
+@pytest.fixture(scope="module")
+def begin(place, limit_bytes):
+    """Starts a tuning that needs recompute."""
+
+    def begin(study, *options):
+        limit = ("--memory-limit", str(limit_bytes), "--study", study, "--fresh")
+        return place.start_tuning(*COMMAND, *limit, *options, arguments=ARGUMENTS)
+
+    return begin
+
+
+@pytest.mark.parametrize("times", [3, 5])
+def test_a_timeout_bounds_the_whole_command(place, begin, least, times):
+    """From its start to its end a command takes 110 % of its time at most, and ends with a confirmed answer."""
+    assert least[1].code == 0, least[1].stderr
+    timeout, began = round(times * least[0]), time.monotonic()
+    finished = place.finish(begin(f"timed-{times}", "--timeout", f"{timeout}s"))
+    elapsed = time.monotonic() - began
+    assert finished.code == 0, finished.stderr
+    assert elapsed <= PROMISED * timeout, finished.stderr
+    assert finished.answer["best"]["confirmed"]
+    assert finished.answer["search_end"] in {"time", "nothing_left"}
+
+
+def test_too_short_a_timeout_is_kept_as_well(place, begin):
+    """Less time than the script takes to start ends with a sentence, and leaves no process."""
+    began = time.monotonic()
+    finished = place.finish(begin("short", "--timeout", "3s"))
+    assert time.monotonic() - began < 30
+    assert (finished.code, finished.stdout) == (4, "")
+    assert "--timeout" in finished.complaint
+    assert place.processes() == []
+
+
+@pytest.fixture(scope="module")
+def stopped(place, begin):
+    """A tuning that was stopped twice in a row as soon as something was confirmed and another trial was done."""
+    process = begin("stopped", *LONG, "--max-trials", "200")
+    study = place.path / "studies" / "stopped"
+    place.wait_until(lambda: process.poll() is not None or (study / "result.json").is_file())
+    trials = len(list((study / "trials").iterdir()))
+    place.wait_until(lambda: process.poll() is not None or len(list((study / "trials").iterdir())) > trials)
+    assert process.poll() is None, place.finish(process).stderr
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    return place.finish(process)
+
+
+def test_an_interruption_emits_the_best_that_was_confirmed(stopped, place):
+    """Whoever stops a tuning has the answer so far on stdout, the sentence on stderr, and files to train with."""
+    assert stopped.code == 130, stopped.stderr
+    answer = stopped.answer
+    assert (answer["search_end"], answer["best"]["confirmed"]) == ("interrupted", True)
+    assert "The best that is confirmed so far" in stopped.complaint
+    assert "Traceback" not in stopped.stderr
+    (path,) = answer["best"]["env"].values()
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123  (an absolute path, as ONNX Runtime opens it)
+        assert json.load(file) == answer["best"]["config"]
+    emitted = place.finish(place.start("-m", "autorecompute", "emit", "stopped", "--format", "json"))
+    assert (emitted.code, emitted.answer["environment"]) == (0, answer["best"]["env"])
+    assert place.processes() == []
+
+
+def test_an_interrupted_answer_is_gone_on_with(stopped, place, begin):
+    """The same command is not answered by it: it confirms nothing twice, and comes to the end."""
+    trials = stopped.answer["trials"]
+    finished = place.finish(begin("stopped", *LONG, "--max-trials", str(trials + 1)))
+    assert finished.code == 0, finished.stderr
+    assert f"after {trials} trial" in finished.stderr
+    assert (finished.answer["search_end"], finished.answer["trials"]) == ("trials", trials + 1)
+    confirmed = json.loads((place.study("stopped").path / "confirmed.json").read_text())["confirmed"]
+    configs = [json.dumps(best["config"], sort_keys=True) for best in confirmed]
+    assert len(set(configs)) == len(configs)
+    assert json.dumps(stopped.answer["best"]["config"]) in [json.dumps(best["config"]["rows"]) for best in confirmed]
+
+
+def test_the_same_problem_costs_no_trial_in_another_study(tuned, tune_transformer, limit_bytes, road):
+    """A study of another name answers from the first one, with files of its own."""
+    again = tune_transformer("limited-again", str(limit_bytes))
+    assert again.code == 0, again.stderr
+    assert again.trial_lines == []
+    assert again.answer["best"]["config"] == tuned.answer["best"]["config"]
+    assert again.answer["transferred_from"] == {"study": "limited", "differences": []}
+    (path,) = again.answer["best"]["env"].values()
+    assert path == str(road.study("limited-again").path / "best" / "plans.json")
+
+
+def test_another_batch_starts_from_what_was_found(tuned, limit_bytes, road):
+    """The config that was found for one batch is the first that is tried for the next."""
+    command = ("transformer.py", "--target-batch", "200", "--max-trials", "3", "--json")
+    larger = road.tune(*command, "--memory-limit", str(limit_bytes), "--study", "larger", arguments=ARGUMENTS)
+    assert larger.code in {0, 4}, larger.stderr
+    assert "starts from study limited" in larger.stderr
+    assert "batch 200, not 192" in larger.stderr
+    first, second, *_ = road.study("larger").trials
+    assert first["config"]["rows"] == []
+    assert (second["config"]["rows"], second["reason"]) == (tuned.answer["best"]["config"], "best of study limited")
+    assert larger.answer["transferred_from"]["study"] == "limited"

@@ -1,0 +1,70 @@
+"""Several batches of the transformer, of which the larger needs recompute."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+STUDY = "several"
+BATCHES = (96, 192)
+
+
+@pytest.fixture(scope="module")
+def compare(road, limit_bytes):
+    """Compares two batches under a limit that the larger one breaks without recompute."""
+    command = ("--batches", "96,192", "--max-trials", "4", "--json", "--memory-limit", str(limit_bytes))
+
+    def compare():
+        return road.tune("transformer.py", *command, "--study", STUDY, arguments=("--bs", "{batch}"))
+
+    return compare
+
+
+@pytest.fixture(scope="module")
+def compared(compare):
+    """The comparison, finished."""
+    return compare()
+
+
+def test_the_curve_is_measured_both_ways(compared, limit_bytes):
+    """The smaller batch fits as it is, the larger one with the config that was confirmed for it."""
+    assert compared.code == 0, compared.stderr
+    points = {point["batch"]: point for point in compared.answer["curve"]}
+    small, large = (points[batch] for batch in BATCHES)
+    assert (small["without"]["outcome"], small["with"]) == ("ok", None)
+    assert large["without"]["outcome"] == "over_limit"
+    assert large["with"]["peak_bytes"] <= limit_bytes < large["without"]["peak_bytes"]
+    assert large["with"]["config"]
+
+
+def test_the_answer_is_one_of_the_batches_and_fits(compared, limit_bytes):
+    """What is recommended was asked for, holds the limit, and was held against the largest batch without recompute."""
+    answer = compared.answer
+    assert answer["best"]["batch"] in BATCHES
+    assert answer["best"]["peak_bytes"] <= limit_bytes
+    assert BATCHES[0] <= answer["rival"]["batch"] < BATCHES[1]
+    assert answer["verdict"] in {"recompute_pays", "does_not_pay"}
+    assert answer["comparison"]["pairs"] >= 1
+
+
+def test_the_study_of_all_batches_is_a_study(compared, road, scripts):
+    """``emit``, ``run`` and ``show`` take its name, and training under it holds the limit."""
+    best = compared.answer["best"]
+    emitted = road.finish(road.start("-m", "autorecompute", "emit", STUDY, "--format", "json"))
+    assert json.loads(emitted.stdout)["environment"] == best["env"]
+    shown = road.finish(road.start("-m", "autorecompute", "show", STUDY))
+    assert f"{STUDY}-b{BATCHES[1]}" in shown.stdout
+    command = (sys.executable, str(scripts / "transformer.py"), "--bs", str(best["batch"]), "--steps", "4")
+    trained = road.finish(road.start("-m", "autorecompute", "run", STUDY, "--", *command))
+    assert trained.code == 0, trained.stderr
+    assert trained.printed_peak_bytes <= 1.05 * best["limit_bytes"]
+
+
+def test_the_same_command_repeats_the_answer(compared, compare):
+    """A finished comparison is told again, and no trial is measured for it."""
+    again = compare()
+    assert again.code == 0, again.stderr
+    assert again.answer == compared.answer
+    assert again.trial_lines == []

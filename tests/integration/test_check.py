@@ -1,0 +1,76 @@
+"""Whether a config that was tuned still holds, with real processes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def check(road, tuned):
+    """Checks the transformer's study with this command, or with the one that was tuned."""
+    assert tuned.code == 0, tuned.stderr
+
+    def check(*command, study="limited", options=()):
+        rest = ["--", *command] if command else []
+        return road.finish(road.start("-m", "autorecompute", "check", study, *options, *rest))
+
+    return check
+
+
+def test_a_config_is_valid_where_it_was_tuned(check, tuned):
+    """The stored command is run again, and each line says what is stored and what is here."""
+    checked = check(options=("--json", "--steps", "2"))
+    assert checked.code in {0, 4}, checked.stderr
+    lines = {line["what"]: line for line in checked.answer["lines"]}
+    assert lines["rows"]["verdict"] == "ok"
+    assert lines["problem"]["verdict"] == "ok", lines
+    assert lines["gradients"]["verdict"] == "ok"
+    assert lines["peak of a step"]["verdict"] in {"ok", "differs"}
+    assert checked.answer["peak_bytes"] <= tuned.answer["best"]["limit_bytes"]
+    # A busy machine can be slow in all rounds; nothing else may speak against the config.
+    slow = {"relative throughput", "throughput"}
+    assert {name for name, line in lines.items() if line["verdict"] == "fails"} <= slow
+    assert checked.answer["valid"] == (checked.code == 0)
+
+
+def test_a_config_of_another_model_is_not_valid(check, scripts):
+    """Plans that the model does not have are named, and the code is that of a config that does not fit."""
+    checked = check(str(scripts / "classifier.py"), "--bs", "192")
+    assert checked.code == 4, checked.stderr
+    assert "ONNX Runtime would ignore" in checked.stdout
+    assert "not valid here" in checked.stdout
+    assert "autorecompute tune" in checked.complaint
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (("python", "misspelt.py"), 5, "script"),
+        (("python", "transformer.py", "--bs", "64"), 2, "batch of 64"),
+        (("python", "no-such-script.py"), 2, "no script"),
+        (("python", "--version"), 2, "No script is named"),
+    ],
+)
+def test_what_keeps_a_check_from_checking_has_its_own_code(check, scripts, command, code, words):
+    """A script that fails, another batch and a command without a script are told apart from a config that fails."""
+    start, script, *arguments = command
+    path = scripts / script
+    checked = check(start, str(path) if path.is_file() else script, *arguments)
+    assert checked.code == code, checked.stderr
+    assert words in checked.complaint
+    assert checked.stdout == ""
+
+
+def test_what_an_archive_says_is_not_run(check, road):
+    """The command of a study that was imported has to be given."""
+    export = road.finish(road.start("-m", "autorecompute", "studies", "export", "limited"))
+    assert export.code == 0, export.stderr
+    (road.path / "limited.jsonl").write_text(export.stdout)
+    command = ("-m", "autorecompute", "studies", "import", "limited.jsonl", "--study", "imported")
+    assert road.finish(road.start(*command)).code == 0
+    refused = check(study="imported")
+    assert refused.code == 2
+    assert "check imported -- python" in refused.complaint
+    assert json.loads(export.stdout.splitlines()[0])["study"]["study"] == "limited"

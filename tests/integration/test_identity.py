@@ -1,0 +1,41 @@
+"""The digest of training graphs that ORTModule really exports."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.trials import Bench, Job
+
+
+@pytest.fixture(scope="module")
+def digest(scripts, tmp_path_factory):
+    """The digest of the training graph of the script with these arguments, in a process with this hash seed."""
+
+    def digest(*arguments, seed="0"):
+        job = Job(script=scripts / "naming.py", arguments=arguments)
+        cleared = emission_of(ORTMODULE).MEMORY_VARIABLES
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONHASHSEED", seed)
+            with Bench(job, None, tmp_path_factory.mktemp("logs"), cleared) as bench:
+                return bench.detect().graph
+
+    return digest
+
+
+@pytest.fixture(scope="module")
+def plain(digest):
+    """The digest that the others are held against."""
+    return digest()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--names", "other")], ids=["another process", "other names"])
+def test_the_same_model_is_the_same_graph(digest, plain, arguments):
+    """Another process, another hash seed and other names of modules, parameters and arguments change nothing."""
+    assert digest(*arguments, seed="7") == plain
+
+
+@pytest.mark.parametrize("arguments", [("--width", "24"), ("--swaps",)], ids=["width", "connection"])
+def test_another_model_is_another_graph(digest, plain, arguments):
+    """Another width, or the same operators connected otherwise, is another graph."""
+    assert digest(*arguments) != plain

@@ -1,0 +1,96 @@
+"""Knobs on a real training: a variable of ours reaches ORT, and the outer search tries what there is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+SCRIPT = "pre_norm.py"
+BATCH = "192"
+
+SET_BY_THE_USER = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0",
+    "MALLOC_ARENA_MAX": "8",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+    "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT": "1",
+}
+"""Leaves one knob to be tried, as each takes minutes."""
+
+
+@pytest.fixture(scope="module")
+def place(make_workplace):
+    """A working directory."""
+    return make_workplace("knobs")
+
+
+@pytest.fixture(scope="module")
+def all_plans(place, scripts):
+    """The variable that switches on every plan of the script's model."""
+    looking = ("-m", "autorecompute", "plans", str(scripts / SCRIPT), "--batch", BATCH, "--json", "--", "--bs", BATCH)
+    answer = place.finish(place.start(*looking)).answer
+    assert answer["has_layer_boundaries"]
+    file = place.path / "all.json"
+    file.write_text(json.dumps([plan["config"] for plan in answer["plans"]]))
+    return {"ORTMODULE_MEMORY_OPT_CONFIG": str(file)}
+
+
+@pytest.fixture(scope="module")
+def peaks(place, all_plans):
+    """Peaks of plain processes: without recompute, with all plans, and with these ending at layer boundaries."""
+    environments = ({}, all_plans, {**all_plans, "AUTORECOMPUTE_ORT_PROBE": "1:1"})
+    trained = [place.train(SCRIPT, "--bs", BATCH, "--steps", "3", **variables) for variables in environments]
+    return [finished.printed_peak_bytes for finished in trained]
+
+
+@pytest.fixture(scope="module")
+def turn_knobs(place, peaks):
+    """Tunes the script with knobs, under a limit that takes some recompute."""
+    without, _, within_layers = peaks
+    limit = str((3 * without + within_layers) // 4)
+    options = ("--target-batch", BATCH, "--memory-limit", limit, "--max-trials", "6", "--knobs", "--json")
+    return lambda: place.tune(SCRIPT, *options, arguments=("--bs", "{batch}"), **SET_BY_THE_USER)
+
+
+@pytest.fixture(scope="module")
+def turned(turn_knobs):
+    """The script, tuned."""
+    return turn_knobs()
+
+
+def test_the_variable_ends_recompute_at_layer_boundaries(peaks):
+    """In an adapted process the same plans save what they do not save when one chain runs through all layers."""
+    without, everywhere, within_layers = peaks
+    assert within_layers < 0.9 * min(without, everywhere)
+
+
+def test_layer_boundaries_are_tried_with_the_winner_and_with_all_plans(turned, place):
+    """Both configs have their gradients compared, and those that hold the limit are timed beside the winner."""
+    assert turned.code == 0, turned.stderr
+    comparisons, winner = (place.study().knobs[name] for name in ("comparisons", "winner"))
+    tried = [item for item in comparisons if item["knob"] == "layer_boundaries"]
+    assert len({tuple(item["setup"]["config"]["rows"]) for item in tried}) == len(tried) == 2
+    assert all(item["gradients"]["agrees"] for item in tried)
+    assert any(item["outcome"] == "ok" and len(item["pairs"]) >= 2 for item in tried)
+    assert all(set(item["setup"]["config"]["rows"]) for item in tried)
+    assert winner["environment"].keys() == {"ORTMODULE_MEMORY_OPT_CONFIG"}
+
+
+def test_the_answer_tells_of_every_knob(turned):
+    """What was tried has its figures, and what was not has its reason."""
+    knobs = {knob["name"]: knob for knob in turned.answer["knobs"]}
+    tried = knobs.pop("layer_boundaries")
+    assert (tried["available"], tried["outcome"]) == (True, "ok")
+    assert tried["low"] <= tried["throughput_ratio"] <= tried["high"]
+    assert tried["peak_bytes"] > 0
+    assert all(knob["why_not"] and knob["outcome"] is None for knob in knobs.values())
+    assert "MALLOC_ARENA_MAX" in knobs["one_malloc_arena"]["why_not"]
+    environment = turned.answer["best"]["env"]
+    assert ("AUTORECOMPUTE_ORT_PROBE" in environment) == tried["kept"]
+
+
+def test_the_same_command_turns_no_knob_again(turned, turn_knobs, place):
+    """Asked again, the tool gives the same answer and compares nothing."""
+    before, again = place.study().knobs, turn_knobs()
+    assert (again.code, again.answer) == (0, turned.answer)
+    assert place.study().knobs == before

@@ -1,0 +1,115 @@
+"""Configs that were simulated from two profiled steps, and then run and profiled themselves."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from autorecompute.memory import Simulator, Survey, trace
+from autorecompute.plans import Config
+from autorecompute.search.candidates import rows_of
+from autorecompute.trials import Bench, Job
+from autorecompute.tuning.survey import survey
+
+BERT = Path(__file__).parents[2] / "studies" / "bert_mlm" / "train.py"
+SMALL_BERT = ("--layers", "2", "--hidden", "32", "--heads", "2", "--sequence", "32")
+BATCH, LARGE_BATCH = 7, 21
+
+PEAK_ERROR, STASH_ERROR = 0.03, 0.01
+"""Shares by which a simulated config may be off; most are exact."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A small BERT, profiled under some configs.
+
+    Attributes:
+        survey: The profiles; without recompute and with all plans on among them.
+        large: Profiles of the last two of them at three times the batch.
+    """
+
+    survey: Survey
+    large: Survey
+
+    def simulate(self, config, **dims):
+        """Peak and stash of a config."""
+        rows = rows_of(self.survey.space)
+        simulator = Simulator(self.survey.blueprint, dims, rows)
+        simulated = simulator.simulate(simulator.matrix([config]))
+        return simulated.peak_bytes[0], simulated.stash_bytes[0]
+
+    @property
+    def others(self):
+        """The configs that the simulation has not seen."""
+        return [c for c in self.survey.profiles if not c.is_none and c != self.survey.space.all_on]
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    """A small BERT under none, all plans, and four configs between them drawn by chance."""
+    job = Job(script=BERT, arguments=(*SMALL_BERT, "--batch", "{batch}"))
+    draw = random.Random(0)
+    with Bench(job, BATCH, tmp_path_factory.mktemp("small"), ()) as bench:
+        space = bench.detect().space
+        drawn = [Config.of(draw.sample(space.plans, count)) for count in (3, 5, 7, len(space.plans) - 1)]
+        small = survey(bench, [Config(), space.all_on, *drawn], space)
+    with Bench(job, LARGE_BATCH, tmp_path_factory.mktemp("large"), ()) as bench:
+        return Checked(small, survey(bench, [Config(), *drawn[-2:]], space))
+
+
+def covers(blueprint, plan):
+    """Whether the subgraph of a plan's one row was found as often as ORT says."""
+    return len(blueprint.subgraphs.get(plan.rows[0].subgraph, ())) == plan.frequency
+
+
+def test_every_plan_is_found_in_the_profiles(checked):
+    """Each row covers as many subgraphs of its words, read off a profile, as ORT says that there are."""
+    blueprint = checked.survey.blueprint
+    alone = [plan for plan in checked.survey.space.plans if len(plan.rows) == 1]
+    assert alone
+    assert [plan.key for plan in alone if not covers(blueprint, plan)] == []
+
+
+def test_configs_that_never_ran_need_what_was_simulated(checked):
+    """Four configs that the simulation knows nothing of peak where it says, and stash what it says."""
+    assert len(checked.others) == 4
+    for config in checked.others:
+        timeline = trace(checked.survey.profiles[config])
+        peak, stash = checked.simulate(config)
+        assert peak == pytest.approx(timeline.peak_bytes, rel=PEAK_ERROR), config.row_texts
+        assert stash == pytest.approx(timeline.stash_bytes, rel=STASH_ERROR), config.row_texts
+
+
+def test_what_was_profiled_is_simulated_as_it_was(checked):
+    """All plans on, in whose order operations are simulated, is exact; without any, ORT's own order may differ."""
+    space = checked.survey.space
+    for config, error in ((space.all_on, STASH_ERROR), (Config(), PEAK_ERROR)):
+        timeline = trace(checked.survey.profiles[config])
+        peak, stash = checked.simulate(config)
+        assert peak == pytest.approx(timeline.peak_bytes, rel=error)
+        assert stash == pytest.approx(timeline.stash_bytes, rel=STASH_ERROR)
+
+
+def test_a_larger_batch_needs_what_was_simulated(checked):
+    """At three times the batch of the profiled steps the same holds, though no step was seen there."""
+    for config, profile in checked.large.profiles.items():
+        if not config.is_none:
+            timeline = trace(profile)
+            peak, stash = checked.simulate(config, batch=LARGE_BATCH)
+            assert peak == pytest.approx(timeline.peak_bytes, rel=PEAK_ERROR)
+            assert stash == pytest.approx(timeline.stash_bytes, rel=STASH_ERROR)
+
+
+def test_what_a_model_returns_is_none_of_its_backward(scripts, tmp_path):
+    """A value that only the script gets ends no subgraph, and the one that goes through it is told as ORT tells it."""
+    with Bench(Job(script=scripts / "returning_hidden.py"), None, tmp_path, ()) as bench:
+        space = bench.detect().space
+        small = survey(bench, [Config(), space.all_on], space)
+    (plan,) = space.plans
+    assert covers(small.blueprint, plan)
+    peak, stash = Checked(small, small).simulate(space.all_on)
+    timeline = trace(small.profiles[space.all_on])
+    assert (peak, stash) == (timeline.peak_bytes, timeline.stash_bytes)

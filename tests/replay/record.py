@@ -1,0 +1,274 @@
+"""Records tables of configs measured one by one, for searches to be replayed on: ``make record-tables``.
+
+Every config of a small model is measured on a live worker, in random order, in windows of a few steps; the reference is
+measured again every few configs. Then those that may be the best under some limit are measured again, round after
+round, so that what is best does not hang on luck. The recorder appends to a journal and goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from autorecompute import codec
+from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.plans import Config
+from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import evaluate
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.bench import Effort
+from autorecompute.tuning.survey import PROFILED_BATCH, survey, telling_configs
+from tables import read_lines
+
+STUDIES = Path(__file__).parents[2] / "studies"
+TABLES = STUDIES / "tables"
+
+NEGLIGIBLE_SHARE = 0.001
+"""Plans that state to save less of the peak are left out of an exhaustive table."""
+
+UNENDING = ("--device", "cpu", "--steps", "1000000")
+"""A process that ended would be replaced by another, whose memory begins a little higher or lower."""
+
+EFFORT = Effort(warmup=1, steps=3)
+REFERENCE_EVERY = 8
+FRONT_ROUNDS = 3
+ATTEMPTS, STEADY = 2, 1.3
+"""A window whose steps differ by more is measured again; what was disturbed stays in the table as well."""
+
+PRESET_ROUNDS = 6
+"""Every search measures the presets, and no sum of plans says what a level takes."""
+
+FRONT_SLACK = 0.06
+"""A config within this share of the best under some limit is measured again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a table is recorded of.
+
+    Attributes:
+        study: The folder of the training script.
+        batch: Samples a step.
+        arguments: Sizes of the model.
+        sampled: How many configs to draw by chance from a space of all plans; 0 for every config of the larger plans.
+    """
+
+    study: str
+    batch: int
+    arguments: tuple[str, ...]
+    sampled: int = 0
+
+
+_TEXT = ("--layers", "3", "--hidden", "64", "--sequence", "64")
+RECIPES = {
+    "bert_mlm": Recipe("bert_mlm", 32, _TEXT),
+    "gpt2_clm": Recipe("gpt2_clm", 32, _TEXT),
+    "vit_images": Recipe("vit_images", 32, ("--layers", "3", "--hidden", "64")),
+    "bloom_clm": Recipe("bloom_clm", 32, _TEXT),
+    "deberta_mlm": Recipe(
+        "deberta_mlm", 32, ("--layers", "2", "--hidden", "64", "--sequence", "64", "--buckets", "16"), sampled=2000
+    ),
+}
+
+
+def list_configs(space, dims, peak_bytes, sampled):
+    """All configs of the plans that matter, or so many drawn from those of all plans; presets are among them."""
+    savings = {plan: evaluate(plan.saving_symbolic, dims) or 0 for plan in space.plans}
+    plans = [plan for plan in space.plans if sampled or savings[plan] > NEGLIGIBLE_SHARE * peak_bytes]
+    presets = list(space.presets().values())
+    if sampled:
+        chance = random.Random(0)
+        alone = [config for plan in plans for config in (Config.of([plan]), space.all_on.without_plan(plan))]
+        drawn = (Config.of([plan for plan in plans if chance.random() < 0.5]) for _ in itertools.count())
+        distinct = dict.fromkeys([*presets, *alone])
+        for config in drawn:
+            if len(distinct) == sampled:
+                break
+            distinct[config] = None
+        return plans, list(distinct)
+    subsets = itertools.chain.from_iterable(itertools.combinations(plans, count) for count in range(len(plans) + 1))
+    return plans, list(dict.fromkeys([*presets, *map(Config.of, subsets)]))
+
+
+class Journal:
+    """What was measured so far, a JSON object a line; a last line that was not written to its end is dropped."""
+
+    def __init__(self, file):
+        self._file = file
+        lines = read_lines(file) if file.exists() else []
+        self.head, self.rows = (lines[0] if lines else None), lines[1:]
+        if file.exists():
+            # The next line would be glued to it.
+            os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
+
+    def begin(self, head):
+        """Writes what the table is about."""
+        self.head = head
+        self._append(head)
+
+    def add(self, row):
+        """Writes one measurement."""
+        self.rows.append(row)
+        self._append(row)
+
+    def _append(self, value):
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(value, separators=(",", ":")) + "\n")
+
+
+def ratio(row):
+    """Step time beside the reference's of the same minutes."""
+    return statistics.median(row["seconds"]) / row["reference_seconds"]
+
+
+def find_front(rows):
+    """The configs that may be the fastest under some limit."""
+    times, peaks = {}, {}
+    for row in rows:
+        if row["peak_bytes"] is not None:
+            times.setdefault(row["config"], []).append(ratio(row))
+            peaks.setdefault(row["config"], []).append(row["peak_bytes"])
+    points = sorted((statistics.median(peaks[c]), statistics.median(times[c]), c) for c in times)
+    best, front = float("inf"), []
+    for _, time, config in points:
+        best = min(best, time)
+        if time <= best * (1 + FRONT_SLACK):
+            front.append(config)
+    return front
+
+
+class Recorder:
+    """Measures configs of one table on a bench."""
+
+    def __init__(self, bench, journal, configs, presets):
+        self._bench, self._journal = bench, journal
+        self._presets = [config.hash for config in presets]
+        self._configs = {config.hash: config for config in configs}
+        self._age, self._reference = REFERENCE_EVERY, None
+
+    def run(self):
+        """Measures what is left."""
+        self._measure_round(list(self._configs), 0)
+        for number in range(1, FRONT_ROUNDS):
+            self._measure_round(find_front(self._journal.rows), number)
+        for number in range(FRONT_ROUNDS, FRONT_ROUNDS + PRESET_ROUNDS):
+            self._measure_round(self._presets, number)
+
+    def _measure_round(self, hashes, number):
+        done = {row["config"] for row in self._journal.rows if row["round"] == number}
+        order = sorted(hashes)
+        random.Random(number).shuffle(order)
+        for place, key in enumerate(key for key in order if key not in done):
+            self._measure(key, number)
+            if place % 50 == 0:
+                print(f"round {number}: {place} of {len(order) - len(done)}", flush=True)
+
+    def _measure(self, key, number):
+        for _ in range(ATTEMPTS):
+            if self._age >= REFERENCE_EVERY:
+                self._reference, self._age = self._measure_reference(), 0
+            self._age += 1
+            measured = self._bench.measure(self._configs[key], EFFORT)
+            self._journal.add(
+                {
+                    "config": key,
+                    "round": number,
+                    "outcome": str(measured.outcome),
+                    "peak_bytes": measured.peak_bytes,
+                    "seconds": [round(seconds, 6) for seconds in measured.step_seconds],
+                    "reference_seconds": self._reference and round(self._reference, 6),
+                }
+            )
+            if is_steady(measured.step_seconds):
+                return
+
+    def _measure_reference(self):
+        for _ in range(ATTEMPTS):
+            measured = self._bench.measure(Config(), EFFORT)
+            if is_steady(measured.step_seconds):
+                break
+        return measured.median_step_seconds
+
+
+def is_steady(seconds):
+    """Whether nothing seems to have disturbed the steps of one window."""
+    return not seconds or max(seconds) <= STEADY * min(seconds)
+
+
+def begin(job, recipe, logs):
+    """The head of a table: what is measured, where, and what an analysis of small steps tells before any trial."""
+    variables = emission_of(ORTMODULE).MEMORY_VARIABLES
+    with Bench(job, PROFILED_BATCH, logs, variables) as bench:
+        found = survey(bench, telling_configs(bench.detect().space), bench.detect().space)
+    with Bench(job, recipe.batch, logs, variables) as bench:
+        detection = bench.detect()
+        peak_bytes = bench.measure(Config(), Effort()).peak_bytes
+    dims = {**detection.dims, BATCH: recipe.batch}
+    plans, configs = list_configs(detection.space, dims, peak_bytes, recipe.sampled)
+    return {
+        "study": recipe.study,
+        "arguments": list(recipe.arguments),
+        "batch": recipe.batch,
+        "is_sampled": bool(recipe.sampled),
+        "threads": 1,
+        "effort": {"warmup": EFFORT.warmup, "steps": EFFORT.steps},
+        "peak_bytes": peak_bytes,
+        "plans": [plan.key for plan in plans],
+        "detection": codec.to_plain(detection),
+        "survey": {
+            "peak_bytes": found.peak_bytes,
+            "held_bytes": found.held_bytes,
+            "profiles": [
+                {"config": config.row_texts, "level": int(config.level), "profile": codec.to_plain(profile)}
+                for config, profile in found.profiles.items()
+            ],
+        },
+        "configs": {config.hash: {"rows": config.row_texts, "level": int(config.level)} for config in configs},
+    }
+
+
+def compute_with_one_thread():
+    """Has the workers that this process starts compute with one thread each."""
+    folders = [str(Path(__file__).with_name("one_thread")), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def record(name):
+    """Records one table, or what is left of it."""
+    recipe = RECIPES[name]
+    job = Job(script=STUDIES / recipe.study / "train.py", arguments=(*UNENDING, *recipe.arguments))
+    journal = Journal(TABLES / f"{name}.journal")
+    with tempfile.TemporaryDirectory() as logs:
+        if journal.head is None:
+            journal.begin(begin(job, recipe, Path(logs)))
+        configs = [
+            Config.from_rows(entry["rows"]) if not entry["level"] else Config(level=entry["level"])
+            for entry in journal.head["configs"].values()
+        ]
+        print(f"{name}: {len(configs)} configs of {len(journal.head['plans'])} plans", flush=True)
+        with Bench(job, recipe.batch, Path(logs), emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
+            bench.measure(Config(), Effort())
+            presets = bench.detect().space.presets().values()
+            Recorder(bench, journal, configs, presets).run()
+
+
+def main():
+    """Records the tables that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="*", choices=[*RECIPES, []], default=list(RECIPES))
+    tables = parser.parse_args().tables
+    compute_with_one_thread()
+    for name in tables:
+        record(name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Plays a bench from a table: what a trial of a config measured, one recording drawn by chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from autorecompute.measurement import Measurement, Outcome, Trial
+from autorecompute.plans import Config, Level
+from autorecompute.tuning.answer.holding import judge
+from tables import Table
+from truth import peak_noise_bytes, truths_of
+
+SHARES = (0.10, 0.25, 0.40, 0.55, 0.70, 0.85)
+"""Limits, as shares of the way from the least true peak to the peak without recompute."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A table as a bench.
+
+    Attributes:
+        table: What was recorded.
+    """
+
+    table: Table
+
+    @cached_property
+    def truths(self):
+        """The truth about each config that could be measured."""
+        return truths_of(self.table)
+
+    @cached_property
+    def peak_noise_bytes(self):
+        """How far a recorded peak is from the true one, as a rule."""
+        return peak_noise_bytes(self.table)
+
+    def limit_bytes(self, share):
+        """The limit at this share of the way from the least true peak to the one without recompute."""
+        least = min(truth.peak_bytes for truth in self.truths.values())
+        return round(least + share * (self.truths[Config()].peak_bytes - least))
+
+    def best_ratio(self, limit_bytes):
+        """The least true step time of any config that truly fits."""
+        return min(truth.ratio for truth in self.truths.values() if truth.peak_bytes <= limit_bytes)
+
+    def truly_fits(self, config, limit_bytes):
+        """Whether a recorded config is known to hold the limit."""
+        truth = self.truths.get(config)
+        return truth is not None and truth.peak_bytes <= limit_bytes
+
+    def exceeds(self, config, limit_bytes):
+        """Whether a recorded config truly needs more; what is over by less than a recording is off may as well fit."""
+        return self.truths[config].peak_bytes > limit_bytes + self.peak_noise_bytes
+
+    def measure(self, config, chance, *, limit_bytes, number=0, reason=""):
+        """The trial of a recorded config: one of its recordings, peak and times together."""
+        recording = chance.choice(self.table.recordings[config])
+        measurement = Measurement(
+            outcome=Outcome(recording.outcome),
+            peak_bytes=recording.peak_bytes,
+            step_seconds=recording.seconds,
+            samples=self.table.plain["batch"],
+            batch=self.table.plain["batch"],
+        )
+        return Trial(
+            number=number,
+            config=config,
+            description=self.table.space.describe(config),
+            reason=reason,
+            measurement=judge(measurement, limit_bytes),
+            reference_seconds=recording.reference_seconds,
+        )
+
+    def nearest(self, config, tried):
+        """The config itself where it was recorded; else the untried recorded one that differs in the fewest plans.
+
+        Only a table of a sample lacks configs; its searchers learn which one was measured instead. ``None`` when all
+        were tried.
+        """
+        if config in self.table.recordings:
+            return config
+        untried = (other for other in self._chosen if other not in tried)
+        return min(untried, key=lambda other: len(other.rows ^ config.rows), default=None)
+
+    @cached_property
+    def _chosen(self):
+        configs = (config for config in self.table.recordings if config.level is Level.CHOSEN)
+        return sorted(configs, key=lambda config: config.hash)

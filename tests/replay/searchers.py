@@ -1,0 +1,89 @@
+"""Who is compared: a maker for each searcher, from a table, a limit, a budget and a seed."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from autorecompute.plans import Config
+from autorecompute.plans.savings import evaluate
+from autorecompute.search import GreedySearcher, OptunaSearcher, Proposal
+from autorecompute.search.model import ModelSearcher
+from autorecompute.search.sampling import SAMPLERS
+
+OURS = "model"
+"""The one that the goals are about."""
+
+
+class Presets:
+    """What a user can switch on without choosing: ORT's levels and all plans."""
+
+    def __init__(self, space):
+        self._presets = list(dict.fromkeys(space.presets().values()))
+
+    def propose(self, trials):
+        """The next preset."""
+        tried = {trial.config for trial in trials}
+        configs = (config for config in self._presets if config not in tried)
+        return next((Proposal(config=config, reason="preset") for config in configs), None)
+
+
+class Knapsack:
+    """Believes the stated savings: the cheapest sets of plans that should save enough, and then more and more.
+
+    Among sets that state to save as much, the one that recomputes the fewest nodes is the cheapest. The presets come
+    first, as everywhere.
+    """
+
+    def __init__(self, space, dims, limit_bytes):
+        self._presets, self._limit_bytes = Presets(space), limit_bytes
+        self._front = _cheapest_sets(space, dims)
+
+    def propose(self, trials):
+        """The next set, from the one on that should save what none is over the limit."""
+        if (preset := self._presets.propose(trials)) is not None:
+            return preset
+        tried = {trial.config for trial in trials}
+        peak_bytes = next(trial.measurement.peak_bytes for trial in trials if trial.config.is_none)
+        enough = (config for saving, config in self._front if saving >= peak_bytes - self._limit_bytes)
+        untried = (config for config in enough if config not in tried)
+        return next((Proposal(config=config, reason="stated savings") for config in untried), None)
+
+
+def _cheapest_sets(space, dims):
+    """Each set of plans that no cheaper one states to save as much as, with its saving, the least saving first."""
+    savings = np.array([evaluate(plan.saving_symbolic, dims) or 0 for plan in space.plans])
+    costs = np.array([plan.frequency for plan in space.plans])
+    choices = np.array(list(itertools.product((0, 1), repeat=len(savings))), dtype=int)
+    saved, found = choices @ savings, []
+    for index in np.lexsort((-saved, choices @ costs)):
+        if not found or saved[index] > found[-1][0]:
+            plans = (plan for plan, is_on in zip(space.plans, choices[index], strict=True) if is_on)
+            found.append((saved[index], Config.of(plans)))
+    return found
+
+
+def _optuna(name):
+    def make(table, limit_bytes, budget, seed):
+        del budget
+        return OptunaSearcher(table.space, limit_bytes=limit_bytes, sampler=SAMPLERS[name], seed=seed)
+
+    return make
+
+
+OPTUNAS = {f"optuna {name}": _optuna(name) for name in SAMPLERS}
+
+
+def _model(table, limit_bytes, *_):
+    return ModelSearcher(table.space, limit_bytes=limit_bytes, survey=table.survey, dims=table.dims)
+
+
+SEARCHERS = {
+    "model": _model,
+    "greedy": lambda table, limit_bytes, budget, _: GreedySearcher(table.space, budget=budget, limit_bytes=limit_bytes),
+    **OPTUNAS,
+    "presets": lambda table, *_: Presets(table.space),
+    "knapsack": lambda table, limit_bytes, *_: Knapsack(table.space, table.dims, limit_bytes),
+}
+"""By name; the first figures of a table are those of ``OURS``."""

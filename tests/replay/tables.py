@@ -1,0 +1,200 @@
+"""Tables of measured configs: from a recorder's journal to a small file, and back with what a search needs to know.
+
+``python tests/replay/tables.py NAME ...`` packs the journals of finished recordings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import gzip
+import itertools
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from autorecompute import codec
+from autorecompute.measurement import Detection
+from autorecompute.memory import StepProfile, Survey
+from autorecompute.plans import Config, Level, Space
+from autorecompute.plans.dimensions import BATCH
+
+TABLES = Path(__file__).parents[2] / "studies" / "tables"
+SUFFIX = ".json.gz"
+COLUMNS = ("config", "round", "outcome", "peak_bytes", "seconds", "reference_seconds")
+MODEL = ("study", "arguments", "batch", "is_sampled", "effort")
+ANALYSIS = ("peak_bytes", "plans", "detection", "survey")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One measurement of one config.
+
+    Attributes:
+        outcome: How it ended, by the name of an ``Outcome``; no limit was held against it.
+        peak_bytes: Largest memory held; ``None`` where it did not end well.
+        seconds: Wall time of each timed step.
+        reference_seconds: Median step of the run without recompute, measured a few configs before.
+        window: Recordings with one number share one measurement of the reference.
+    """
+
+    outcome: str
+    peak_bytes: int | None
+    seconds: tuple[float, ...]
+    reference_seconds: float
+    window: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """All that was recorded of one model.
+
+    Attributes:
+        name: The name of its file.
+        plain: The file's content, as the schema has it.
+    """
+
+    name: str
+    plain: dict
+
+    @cached_property
+    def detection(self):
+        """What the worker found; its dimensions are those of the first batch."""
+        return codec.from_plain(self.plain["detection"], Detection)
+
+    @cached_property
+    def space(self):
+        """The plans whose configs were recorded; plans that save next to nothing are left out."""
+        wanted, whole = set(self.plain["plans"]), self.detection.space
+        return Space(
+            plans=tuple(plan for plan in whole.plans if plan.key in wanted),
+            layer_plans=tuple(plan for plan in whole.layer_plans if plan.key in wanted),
+        )
+
+    @property
+    def dims(self):
+        """The dimensions at which the configs were measured."""
+        return {**self.detection.dims, BATCH: self.plain["batch"]}
+
+    @cached_property
+    def survey(self):
+        """The profiled small steps, from before the first trial."""
+        plain = self.plain["survey"]
+        profiles = {_config(entry): codec.from_plain(entry["profile"], StepProfile) for entry in plain["profiles"]}
+        return Survey(
+            space=self.detection.space,
+            peak_bytes=plain["peak_bytes"],
+            held_bytes=plain["held_bytes"],
+            profiles=profiles,
+        )
+
+    @cached_property
+    def recordings(self):
+        """All recordings of each measured config of the space; that of all plans, negligible ones too, is not of it."""
+        found, known = {}, {row for plan in self.space.plans for row in plan.rows}
+        configs, windows = self._configs, _windows(self.plain["measured"]["reference_seconds"])
+        for values in zip(*(self.plain["measured"][name] for name in COLUMNS), windows, strict=True):
+            config, _, outcome, peak_bytes, seconds, reference_seconds, window = values
+            recording = Recording(outcome, peak_bytes, tuple(seconds), reference_seconds, window)
+            if configs[config].rows <= known:
+                found.setdefault(configs[config], []).append(recording)
+        return found
+
+    @cached_property
+    def _configs(self):
+        rows = self.plain["rows"]
+        columns = self.plain["configs"]
+        return [
+            _config({"config": [rows[number] for number in numbers], "level": level})
+            for numbers, level in zip(columns["rows"], columns["level"], strict=True)
+        ]
+
+
+def _config(entry):
+    return Config(level=Level(entry["level"])) if entry["level"] else Config.from_rows(entry["config"])
+
+
+def _windows(reference_seconds):
+    """Numbers the runs of equal references: equal to the microsecond, they are one measurement."""
+    runs = itertools.groupby(reference_seconds)
+    return [number for number, (_, run) in enumerate(runs) for _ in run]
+
+
+def read_lines(file):
+    """The lines of a journal, which may still be growing: a half-written last one is left out."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def read_journal(file):
+    """The content of a table from a journal."""
+    head, *measured = read_lines(file)
+    keys = {key: number for number, key in enumerate(head["configs"])}
+    rows = sorted({row for entry in head["configs"].values() for row in entry["rows"]})
+    numbers = {row: number for number, row in enumerate(rows)}
+    columns = {name: [row[name] for row in measured] for name in COLUMNS}
+    return {
+        **{name: head[name] for name in (*MODEL, *ANALYSIS)},
+        "threads": int(head["threads"]),
+        "provenance": {
+            "recorded": dt.datetime.fromtimestamp(file.stat().st_mtime, dt.UTC).date().isoformat(),
+            "command": f"python tests/replay/record.py {file.stem}",
+            "device": head["detection"]["device"],
+            "versions": head["detection"]["versions"],
+        },
+        "rows": rows,
+        "configs": {
+            "rows": [[numbers[row] for row in entry["rows"]] for entry in head["configs"].values()],
+            "level": [entry["level"] for entry in head["configs"].values()],
+        },
+        "measured": {**columns, "config": [keys[key] for key in columns["config"]]},
+    }
+
+
+def validate(plain):
+    """Holds the content of a table to the schema.
+
+    Raises:
+        jsonschema.ValidationError: it is no table.
+    """
+    import jsonschema
+
+    schema = json.loads((TABLES / "schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(plain, schema)
+
+
+def load(file):
+    """The table in a packed file, or in the journal of a recording that has not ended."""
+    if file.name.endswith(SUFFIX):
+        plain = json.loads(gzip.decompress(file.read_bytes()))
+        validate(plain)
+        return Table(file.name.removesuffix(SUFFIX), plain)
+    return Table(file.stem, read_journal(file))
+
+
+def save(table, folder=TABLES):
+    """Writes a table; the same table gives the same bytes."""
+    validate(table.plain)
+    text = json.dumps(table.plain, separators=(",", ":"), sort_keys=True)
+    (folder / f"{table.name}{SUFFIX}").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def packed_names(folder=TABLES):
+    """The tables there are, by name."""
+    return sorted(file.name.removesuffix(SUFFIX) for file in folder.glob(f"*{SUFFIX}"))
+
+
+def main():
+    """Packs journals."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="+", help="tables whose recording has ended")
+    for name in parser.parse_args().names:
+        table = load(TABLES / f"{name}.journal")
+        missing = len(table.plain["configs"]["level"]) - len(set(table.plain["measured"]["config"]))
+        if missing:
+            parser.error(f"{name}: {missing} configs were not measured yet; record on first")
+        save(table)
+
+
+if __name__ == "__main__":
+    main()

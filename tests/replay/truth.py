@@ -1,0 +1,134 @@
+"""What a recorded config truly needs, as far as noisy recordings tell.
+
+A config is measured once or a few times, and a step of a shared machine takes a tenth more or less by chance. Among a
+thousand configs the one with the fastest recording is a lucky one, so that "within 1 % of the fastest recorded" would
+be a question of luck. Step times are therefore taken from all recordings together: the recordings of a few minutes
+share their pace, each plan multiplies the step, and each pair of plans does so too, as far as the recordings bear out
+that pairs do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from autorecompute.plans import Config, Level, Option
+
+HUBER = 1.345
+"""Errors beyond so many deviations count less, as usual: 95 % as exact as least squares under normal noise."""
+
+LEVEL_RECORDINGS = 4
+"""A level recorded as often has an effect of its own: at the borders of layers it recomputes less than its plans."""
+
+NO_PAIRS = 1e-4
+"""Effects of pairs that deviate by no more are as good as none."""
+
+DEVIATION = 1.4826
+"""A normal deviation, in median absolute errors."""
+
+ROUNDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What a config is taken to need.
+
+    Attributes:
+        peak_bytes: Median of its recorded peaks.
+        ratio: Its step time, as a share of that without recompute.
+    """
+
+    peak_bytes: float
+    ratio: float
+
+
+def truths_of(table):
+    """The truth about each config that could be measured."""
+    ratios = fit_ratios(table)
+    found = {}
+    for config, recordings in table.recordings.items():
+        peaks = [recording.peak_bytes for recording in recordings if recording.peak_bytes is not None]
+        if peaks:
+            found[config] = Truth(statistics.median(peaks), ratios[config])
+    return found
+
+
+def peak_noise_bytes(table):
+    """How far a recorded peak is from the median of its config, as a normal deviation; 0 where none was repeated."""
+    found = []
+    for recordings in table.recordings.values():
+        peaks = [recording.peak_bytes for recording in recordings if recording.peak_bytes is not None]
+        if len(peaks) > 1:
+            median = statistics.median(peaks)
+            found += [abs(peak - median) for peak in peaks]
+    return DEVIATION * statistics.median(found) if found else 0.0
+
+
+def fit_ratios(table):
+    """The step time of each measured config, as a share of that without recompute."""
+    rows = [(config, recording) for config, found in table.recordings.items() for recording in found]
+    rows = [(config, recording) for config, recording in rows if recording.seconds and recording.reference_seconds]
+    references = {recording.window: recording.reference_seconds for _, recording in rows}
+    configs = [*(config for config, _ in rows), *(Config() for _ in references)]
+    counts = Counter(config for config in configs if config.level is not Level.CHOSEN)
+    known = [config for config, count in counts.items() if count >= LEVEL_RECORDINGS]
+    features = {config: _features(config, table.space, known) for config in {*configs}}
+    windows = np.array([recording.window for _, recording in rows] + list(references))
+    times = np.log([statistics.median(recording.seconds) for _, recording in rows] + list(references.values()))
+    plans, pairs = (np.array([features[config][place] for config in configs]) for place in (0, 1))
+    effects = _fit(plans, pairs, windows[:, None] == np.array(list(references)), times)
+    found = {config: float(np.concatenate(parts) @ effects) for config, parts in features.items()}
+    return {config: float(np.exp(found[config] - found[Config()])) for config in found}
+
+
+def _features(config, space, known):
+    """Which plans a config has, or which of the known levels it is; and of which pairs it has both plans or neither."""
+    if config.level is Level.CHOSEN or config in known:
+        plans = np.array([config.has(plan) for plan in space.plans], dtype=float)
+    else:
+        options = {Option.RECOMPUTE} if config.level is Level.LAYERWISE else set(Option)
+        keys = {plan.key for plan in space.layer_plans if plan.option in options}
+        plans = np.array([plan.key in keys for plan in space.plans], dtype=float)
+    own = [float(config == level) for level in known]
+    return np.concatenate([plans, own]), np.array(
+        [1.0 if one == other else -1.0 for one, other in itertools.combinations(plans, 2)]
+    )
+
+
+def _fit(plans, pairs, windows, times):
+    """What each plan and each pair add to the logarithm of a time, whatever the pace of its window."""
+    design = np.hstack([windows.astype(float), plans])
+    weights = _weigh(design, times)
+    design = np.hstack([design, pairs])
+    ridge = np.zeros(design.shape[1])
+    ridge[-pairs.shape[1] :] = _doubt(design, times, weights, pairs.shape[1])
+    weighted = design.T * weights
+    return np.linalg.solve(weighted @ design + np.diag(ridge), weighted @ times)[windows.shape[1] :]
+
+
+def _weigh(design, times):
+    """How much each time counts: those that a fit without pairs misses by far count less."""
+    weights = np.ones(len(times))
+    for _ in range(ROUNDS):
+        root = np.sqrt(weights)
+        errors = times - design @ np.linalg.lstsq(design * root[:, None], times * root, rcond=None)[0]
+        scale = DEVIATION * np.median(np.abs(errors)) or 1.0
+        weights = np.minimum(1.0, HUBER * scale / np.maximum(np.abs(errors), 1e-12))
+    return weights
+
+
+def _doubt(design, times, weights, count):
+    """How strongly the last effects, those of pairs, are drawn to 0: the variance of the noise over theirs.
+
+    Theirs is what the effects that fit best vary beyond their own errors (empirical Bayes).
+    """
+    weighted = design.T * weights
+    inverse = np.linalg.pinv(weighted @ design)
+    effects = inverse @ weighted @ times
+    noise = float(weights @ np.square(times - design @ effects)) / max(len(times) - design.shape[1], 1)
+    beyond = float(np.mean(np.square(effects[-count:]) - noise * np.diag(inverse)[-count:]))
+    return noise / max(beyond, NO_PAIRS**2)

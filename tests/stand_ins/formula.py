@@ -1,0 +1,190 @@
+"""A bench whose memory and time follow a formula."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.plans import Config
+from autorecompute.units import MIB
+
+RESTING = 100 * MIB
+SAMPLE = 25 * MIB
+"""Memory that a sample takes without recompute."""
+SAVINGS = (6 * MIB, 4 * MIB, 3 * MIB, MIB, MIB // 2)
+"""What each plan, in the space's order, takes off a sample's memory."""
+COSTS = (0.04, 0.03, 0.05, 0.01, 0.005)
+"""What each plan adds to a step, as a share."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Turned:
+    """What a knob does to whatever trains under it.
+
+    Attributes:
+        speed: Throughput with it over that without.
+        more_bytes: What it adds to the peak.
+        loss: What it adds to the loss.
+        outcome: How processes under it end, if not well.
+        detection: What is found under it, if that is something else.
+        wrong: Plans whose gradients are wrong under it.
+        failure: What detecting under it ends with.
+        speeds: The speed of one process after the other, instead.
+    """
+
+    speed: float = 1.0
+    more_bytes: int = 0
+    loss: float = 0.0
+    outcome: Outcome | None = None
+    detection: Detection | None = None
+    wrong: tuple = ()
+    failure: Exception | None = None
+    speeds: Iterator[float] | None = None
+
+    def on(self, measurement):
+        """The measurement with it."""
+        if self.outcome is not None:
+            return Measurement(outcome=self.outcome, message="it went wrong")
+        speed = self.speed if self.speeds is None else next(self.speeds)
+        return dataclasses.replace(
+            measurement,
+            peak_bytes=measurement.peak_bytes + self.more_bytes,
+            step_seconds=tuple(seconds / speed for seconds in measurement.step_seconds),
+            losses=tuple(loss + self.loss for loss in measurement.losses),
+        )
+
+
+LOSS = 7.5
+
+
+class FormulaBench:
+    """Measures what a formula says: memory per sample, and time per step and per sample.
+
+    Args:
+        detection: What it detects.
+        oom_bytes: Peak above which a config runs out of memory instead of being measured.
+        step_seconds, sample_seconds: Time that a step takes, whatever its batch, and time for each sample.
+    """
+
+    def __init__(self, detection, *, oom_bytes=None, step_seconds=0.1, sample_seconds=0.01):
+        self.detection, self.oom_bytes = detection, oom_bytes
+        self.step_seconds, self.sample_seconds = step_seconds, sample_seconds
+        self.log = Path("workers/01.log")
+        self.is_live = True
+        self.measured, self.watched = [], []
+        self.checked, self.wrong, self.warnings = [], (), ()
+        self.checked_under = []
+        """Whose gradients were compared under a knob."""
+        self.broken = {}
+        """Measurements by config, instead of the formula's."""
+        self.life_bytes = {}
+        """By config, what the whole life of its process needs beyond the timed steps."""
+        self.broken_lives = {}
+        """Measurements of whole processes by config, instead of the formula's."""
+        self.pace = lambda _: 1.0
+        """How much slower the machine is at the nth measurement."""
+        self.interrupt_at = None
+        """Number of the measurement in which the user loses patience."""
+        self.knobs = {}
+        """What a variable does to a process: a :class:`Turned` by the variable's name."""
+        self.environments = []
+        self.impatient_at = None
+        """Number of the fresh process in which the user loses patience."""
+        self.broken_at = None
+        """Number of the fresh process that the machine takes away."""
+        self.failure = None
+        """What detecting ends with, instead of a detection."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """No process to end."""
+
+    def detect(self):
+        """What the formula's graph has."""
+        if self.failure is not None:
+            raise self.failure
+        return self.detection
+
+    def measure(self, config, effort):
+        """What the formula says of a config."""
+        if len(self.measured) == self.interrupt_at:
+            raise KeyboardInterrupt
+        self.measured.append((config, effort))
+        pace = self.pace(len(self.measured) - 1)
+        return self.broken.get(config) or self.formula(config, effort, self.detection.batch, pace=pace)
+
+    def check(self, config):
+        """Whether the gradients of a config are right; all are, but those that the test breaks."""
+        agrees = not any(config.has(plan) for plan in self.wrong)
+        self.checked.append(config)
+        return GradientCheck(agrees=agrees, worst=0.0 if agrees else 0.5, parameter="" if agrees else "w", steps=3)
+
+    def watch(self, environment, effort, batch):
+        """What the formula says of a run under this environment."""
+        if len(self.watched) == self.impatient_at:
+            raise KeyboardInterrupt
+        is_broken = len(self.watched) == self.broken_at
+        path = environment.get("ORTMODULE_MEMORY_OPT_CONFIG")
+        config = Config.from_rows(json.loads(Path(path).read_text())) if path else Config()
+        self.watched.append((config, batch))
+        self.environments.append(environment)
+        if is_broken:
+            return Measurement(outcome=Outcome.OOM, message="no memory")
+        life = self.life_bytes.get(config, 0)
+        measured = self.broken_lives.get(config) or self.formula(
+            config, effort, batch or self.detection.batch, extra_bytes=life
+        )
+        for turned in (self.knobs[name] for name in environment if name in self.knobs):
+            measured = turned.on(measured)
+        return measured
+
+    def under(self, variables, logs):
+        """A bench whose processes see these variables."""
+        assert logs.is_dir()
+        bench = FormulaBench(self.detection)
+        bench.wrong, bench.checked = self.wrong, self.checked_under
+        for turned in (self.knobs[name] for name in variables if name in self.knobs):
+            bench.detection = turned.detection or bench.detection
+            bench.wrong = turned.wrong or bench.wrong
+            bench.failure = turned.failure
+        return bench
+
+    def take_output(self):
+        """What was printed."""
+        return f"{len(self.measured)} measured\n"
+
+    def formula(self, config, effort, batch, *, pace=1.0, extra_bytes=0):
+        """The figures of a config at a batch."""
+        peak = self.peak_bytes(config, batch) + extra_bytes
+        if self.oom_bytes and peak > self.oom_bytes:
+            return Measurement(outcome=Outcome.OOM, message="no memory")
+        seconds = self.seconds(config, batch) * pace
+        steps = (seconds,) * effort.steps
+        return Measurement(
+            outcome=Outcome.OK,
+            peak_bytes=peak,
+            step_seconds=steps,
+            losses=(LOSS,) * len(steps),
+            samples=batch,
+            batch=batch,
+            warnings=self.warnings,
+        )
+
+    def peak_bytes(self, config, batch):
+        """The peak."""
+        return RESTING + batch * (SAMPLE - sum(self._of(config, SAVINGS)))
+
+    def seconds(self, config, batch):
+        """The time of a step."""
+        return (self.step_seconds + batch * self.sample_seconds) * (1 + sum(self._of(config, COSTS)))
+
+    def _of(self, config, figures):
+        return [figure for plan, figure in zip(self.detection.plans, figures, strict=True) if config.has(plan)]

@@ -1,0 +1,86 @@
+"""The same bench under a clock that the test winds."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+from autorecompute.plans import Config
+from autorecompute.trials.signals import OutOfTime
+from stand_ins.formula import FormulaBench
+
+
+class Clock:
+    """Moves only when it is told; the timer that a budget sets rings on it."""
+
+    def __init__(self):
+        self.now, self.alarm = 1000.0, math.inf
+        self.stop_at, self.stops = math.inf, 0
+        """When the user loses patience, and how often that happened."""
+
+    def monotonic(self):
+        """The time."""
+        return self.now
+
+    def advance(self, seconds):
+        """Lets time pass, up to what interrupts it."""
+        until = self.now + seconds
+        self.now = min(until, self.alarm, self.stop_at)
+        if self.now == self.stop_at:
+            self.stop_at, self.stops = math.inf, self.stops + 1
+            raise KeyboardInterrupt
+        if self.now < until:
+            raise OutOfTime
+
+    @contextlib.contextmanager
+    def alarmed_after(self, seconds):
+        """Rings after so many seconds; within another block it leaves that one its time."""
+        outer, self.alarm = self.alarm, self.now + seconds
+        try:
+            yield
+        finally:
+            self.alarm = max(outer, self.now)
+
+
+class TimedBench(FormulaBench):
+    """A formula that takes time: a start of the script, a swap, every step.
+
+    Args:
+        clock: What it moves.
+        start_seconds: A start of the script: before the first trial, for each confirmation, and after it.
+    """
+
+    SWAP_SECONDS = 0.3
+
+    def __init__(self, detection, clock, *, start_seconds=15.0, **formula):
+        super().__init__(detection, **formula)
+        self.clock, self.start_seconds = clock, start_seconds
+        self.is_live = False
+
+    def detect(self):
+        """Starts the script where none waits."""
+        if not self.is_live:
+            self.clock.advance(self.start_seconds)
+            self.is_live = True
+        return super().detect()
+
+    def measure(self, config, effort):
+        """Swaps, and takes its steps."""
+        self.detect()
+        self.clock.advance(self.SWAP_SECONDS + self._steps(config, effort))
+        return super().measure(config, effort)
+
+    def check(self, config):
+        """Swaps twice, and takes a few steps."""
+        self.detect()
+        self.clock.advance(2 * self.SWAP_SECONDS + 0.5)
+        return super().check(config)
+
+    def watch(self, environment, effort, batch):
+        """Ends the script, and starts another."""
+        self.is_live = False
+        self.clock.advance(self.start_seconds + self._steps(Config(), effort))
+        return super().watch(environment, effort, batch)
+
+    def _steps(self, config, effort):
+        return (effort.warmup + effort.steps) * self.seconds(config, self.detection.batch)

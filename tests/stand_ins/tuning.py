@@ -1,0 +1,59 @@
+"""A tuning, and who watches it."""
+
+from __future__ import annotations
+
+from autorecompute.studies import StudyFolder
+from autorecompute.trials import Job
+from autorecompute.trials.bench import Effort
+from autorecompute.tuning import Tuner, TuningSettings, Workplace
+from autorecompute.units import MIB
+
+
+class Watcher:
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.told, self.notes, self.trials = [], [], []
+
+    def detected(self, detection, limit_bytes, *, known_trials, budget, deadline_seconds):
+        """Keeps how far an earlier session came."""
+        self.told.append((detection, limit_bytes, len(known_trials), budget))
+        self.deadline_seconds = deadline_seconds
+
+    def trial_begins(self, number, description, reason, prediction):
+        """Nothing to keep."""
+
+    def trial_ended(self, trial):
+        """Keeps the trial."""
+        self.trials.append(trial)
+
+    def note(self, text):
+        """Keeps the note."""
+        self.notes.append(text)
+
+
+class Tuning:
+    """One session of a tuning on a formula, in a folder that outlives it."""
+
+    effort = Effort(warmup=2, steps=5)
+
+    def __init__(self, root, bench, name="bert", **changes):
+        script = root / "train.py"
+        script.touch()
+        self.bench, self.watcher = bench, Watcher()
+        self.folder = StudyFolder(name, root / "studies")
+        self.folder.prepare()
+        asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "batch": 32, "sampler": "greedy"}
+        settings = TuningSettings(effort=self.effort, **{**asked, **changes})
+        job = Job(script=script, batch_flag="--bs")
+        place = Workplace(job=job, bench=bench, folder=self.folder, settings=settings, progress=self.watcher)
+        self.tuner = Tuner(place)
+
+    def run(self):
+        """The answer."""
+        return self.tuner.run()
+
+    @property
+    def tried(self):
+        """The configs that were measured as trials, in order."""
+        return [config for config, effort in self.bench.measured if effort == self.effort]

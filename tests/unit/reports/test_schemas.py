@@ -1,0 +1,221 @@
+"""The published schemas: current, sound, and true of what is printed."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from importlib.resources import files
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from autorecompute.backends.ortmodule.diagnose import Finding, Status
+from autorecompute.cli import main
+from autorecompute.cli.doctor import as_json
+from autorecompute.emit import RENDERERS
+from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, Recomputed
+from autorecompute.measurement import GradientCheck, Outcome, Prediction
+from autorecompute.memory import PeakView, Survey
+from autorecompute.plans import Activation, Choice, Config, Insight, Level, Option, Plan, Request, Row, Space
+from autorecompute.reports.as_json import dumps, result_as_plain
+from autorecompute.reports.check import check_as_plain
+from autorecompute.reports.identity import nearest_as_plain
+from autorecompute.reports.overview import Overview
+from autorecompute.reports.peak_json import peak_as_plain
+from autorecompute.reports.plans_json import overviews_as_plain
+from autorecompute.result import RaceEnd, Ranking, Transfer
+from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
+from autorecompute.studies.records import read_head
+from autorecompute.studies.storage import TrialStore
+from autorecompute.studies.transfer import Tuned
+from autorecompute.units import MIB
+from record_schemas import texts
+
+NAMES = ("tune", "show", "studies", "compare", "check", "plans", "emit", "doctor")
+
+
+def published(name):
+    """A schema as the package has it."""
+    return json.loads(files("autorecompute").joinpath(f"schemas/{name}.schema.json").read_text(encoding="utf-8"))
+
+
+def closed(schema):
+    """The schema as strict as can be: nothing may be printed that it does not tell of."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = {name: closed(part) for name, part in schema.items()}
+    is_object = schema.get("type") == "object" and "properties" in schema
+    return {**parts, "additionalProperties": False} if is_object else parts
+
+
+def check(name, text):
+    """Holds what was printed against its schema, strictly."""
+    Draft202012Validator(closed(published(name))).validate(json.loads(text))
+
+
+@pytest.fixture
+def full_result(make_result, make_trial):
+    """An answer that has everything."""
+    result = make_result()
+    trial = make_trial(reference_seconds=0.5)
+    figures = Figures.of(trial)
+    best = dataclasses.replace(
+        result.best,
+        ranking=Ranking(end=RaceEnd.TIE, rounds=8, confidence=0.99, rivals=("Gelu+",)),
+        gradients=GradientCheck(agrees=False, worst=float("inf"), steps=3),
+        losses=(1.0, float("nan")),
+    )
+    recomputed = Recomputed(study="bert-b32", description="all plans", figures=figures, config=best.config)
+    return dataclasses.replace(
+        result,
+        best=best,
+        rival=figures,
+        comparison=Comparison(ratio=1.1, low=1.0, high=1.2, pairs=3, is_clear=True),
+        curve=(CurvePoint(batch=8, without=figures), CurvePoint(batch=32, without=Figures(), recomputed=recomputed)),
+        raced={best.config.hash: 0.9},
+        transferred_from=Transfer(study="other", differences=("batch 32, not 16",)),
+        knobs=(KnobFigures(name="triton", environment={"A": "1"}, available=False, why_not="no"),),
+    )
+
+
+@pytest.fixture
+def trials(make_trial):
+    """Trials with and without figures, predictions and a finite loss."""
+    expected = Prediction(peak_bytes=MIB, peak_low=1, peak_high=2 * MIB, step=1, step_low=0.9, step_high=1.1, fits=0.5)
+    return [
+        make_trial(number=0, reference_seconds=0.5, losses=(1.0, float("nan"))),
+        dataclasses.replace(make_trial(number=1, reference_seconds=0.5), prediction=expected),
+        make_trial(Config(level=Level.LAYERWISE), number=2, outcome=Outcome.OOM, message="no memory", marks=("busy",)),
+    ]
+
+
+def test_files_and_page_are_current():
+    """What ``tests/record_schemas.py`` would write is what is there: run it after a change."""
+    assert {path: path.read_text(encoding="utf-8") for path in texts()} == texts()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_schema_is_one_and_describes_every_field(name):
+    """Each is valid itself, open to what later versions add, and says a word of each field."""
+    schema = published(name)
+    Draft202012Validator.check_schema(schema)
+    for part in (schema, *schema["$defs"].values()):
+        assert part.get("additionalProperties") is not False
+        assert all(field["description"] for field in part.get("properties", {}).values())
+
+
+def test_an_answer_is_as_the_schema_says(full_result, make_result, trials):
+    """With everything in it, and with as little as there can be."""
+    check("tune", dumps(result_as_plain(full_result, trials)))
+    check("tune", dumps(result_as_plain(dataclasses.replace(make_result(), best=None), [])))
+
+
+def test_an_answer_has_all_figures_of_the_last_screen(make_result, trials):
+    """The others that fit and the error of the predictions are in it as numbers."""
+    plain = result_as_plain(make_result(), trials)
+    assert [other["description"] for other in plain["runners_up"]] == [t.description for t in trials if t.fits]
+    assert plain["predictions"]["trials"] == 1
+    assert plain["predictions"]["peak_worst_error"] == pytest.approx(699)
+
+
+@pytest.fixture
+def printed(tmp_path, monkeypatch, capsys):
+    """What a command prints, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        assert main(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def two_studies(printed, make_detection, make_space, full_result, trials):
+    """A finished study, and one with another batch and no trial."""
+    for name, batch in (("bert", 32), ("large", 64)):
+        folder, detection = StudyFolder(name), make_detection(batch=batch)
+        folder.prepare()
+        folder.begin(Problem.of(detection, MIB), ["python", "train.py"], Sizes.of(detection))
+    folder = StudyFolder("bert")
+    store = TrialStore(folder.database, "bert", make_space(), MIB)
+    for trial in trials:
+        store.add(trial)
+    folder.finish(full_result)
+    return printed
+
+
+def test_a_study_is_as_the_schema_says(two_studies):
+    """One with an answer and one without, beside the nearest other and without, and one from an archive."""
+    for arguments in (["bert"], ["large"], ["bert", "--why"], ["large", "--why"]):
+        check("show", two_studies("show", *arguments, "--json"))
+    two_studies("studies", "export", "bert", "-o", "bert.jsonl")
+    two_studies("studies", "import", "bert.jsonl", "--study", "again")
+    check("show", two_studies("studies", "show", "again", "--json"))
+
+
+def test_that_nothing_is_near_is_as_the_schema_says(two_studies):
+    """Without any other study it is null."""
+    plain = json.loads(two_studies("show", "large", "--json"))
+    check("show", dumps({**plain, "nearest": nearest_as_plain(Tuned.of(read_head(StudyFolder("large"))), None)}))
+
+
+def test_the_list_is_as_the_schema_says(two_studies):
+    """With an answer, without one, and where a study cannot be read."""
+    StudyFolder("torn").prepare()
+    (StudyFolder("torn").path / "study.json").write_text("{")
+    listed = two_studies("studies", "list", "--json")
+    check("studies", listed)
+    assert [study["study"] for study in json.loads(listed)["studies"]] == ["bert", "large", "torn"]
+    check("studies", two_studies("show", "--json"))
+
+
+def test_two_studies_side_by_side_are_as_the_schema_says(two_studies):
+    """In whatever order, and one beside itself."""
+    for names in (("bert", "large"), ("large", "bert"), ("bert", "bert")):
+        check("compare", two_studies("studies", "compare", *names, "--json"))
+
+
+def test_a_check_is_as_the_schema_says():
+    """With a line of each kind, with figures and without."""
+    lines = [CheckLine(what=verdict, stored="1", here="2", verdict=verdict) for verdict in CheckVerdict]
+    known = {"study": "bert", "config": "all", "command": ("python", "train.py"), "lines": tuple(lines)}
+    figures = {"peak_bytes": MIB, "samples_per_second": 64.0, "relative_throughput": 0.9}
+    for measured in ({}, figures):
+        check("check", dumps(check_as_plain(CheckReport(**known, limit_bytes=MIB, **measured))))
+
+
+def test_what_is_emitted_is_as_the_schema_says(full_result):
+    """All that ``emit --format json`` prints is told of."""
+    check("emit", RENDERERS["json"](dataclasses.replace(full_result, curve=())))
+
+
+def test_what_the_doctor_finds_is_as_the_schema_says():
+    """A finding of each kind."""
+    check("doctor", as_json([Finding(name="torch", status=status, found="2.13") for status in Status]))
+
+
+def test_plans_are_as_the_schema_says(make_detection, make_step):
+    """With clusters, other ranks and the peak explained; and without the peak."""
+    gelu = Plan.parse("Gelu+:1:-1", frequency=3, saving_bytes=1, saving_symbolic="batch")
+    space = Space(plans=(gelu,), layer_plans=(gelu,))
+    row = Row("Gelu+", Option.RECOMPUTE)
+    activation = Activation(output=0, shape=("batch", "8"), element_bytes=4, saved_bytes=4)
+    insight = Insight(frequency=3, choices=(Choice(row=row, activations=(activation,)),))
+    detection = make_detection(space, insights=(insight,), dims={"batch": 2})
+    request = Request(level=Level.CHOSEN, counts={row: -1})
+    overview = Overview(detection=detection, request=request, probe_config="1:0", dims={"batch": 4}, command="tune")
+    plain = overviews_as_plain([overview, overview])
+    check("plans", dumps(plain))
+    profiles = {
+        Config(): make_step("ffflbbb", ("x", 0, 6, "batch", "8")),
+        space.all_on: make_step("ffflrbbb", ("x", 0, 0, "batch", "8"), ("x_recompute", 4, 5, "batch", "8")),
+    }
+    survey = Survey(space=space, peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles)
+    for limit in (None, MIB):
+        view = PeakView(survey=survey, config=space.all_on, dims={"batch": 32}, limit_bytes=limit)
+        check("plans", dumps({**copy.deepcopy(plain), "peak": peak_as_plain(view)}))

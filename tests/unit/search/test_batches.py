@@ -1,0 +1,241 @@
+"""Which batch comes next, on devices whose memory and time follow a formula."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from autorecompute.figures import CurvePoint, Figures, Recomputed
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.search import Fastest, Limits, Listed
+from autorecompute.search.fastest_batch import MOST_TUNED, START
+
+RESTING, LIMIT = 1000, 11000
+LIMITS = Limits(LIMIT, RESTING)
+
+
+class Device:
+    """A device on which batches are measured as a chooser asks.
+
+    Args:
+        sample_bytes: What a sample takes without recompute.
+        least_bytes: What it takes at least with recompute.
+        start_bytes: What a whole process takes beyond that.
+        start_seconds, sample_seconds: Time of a step that does not grow with the batch, and that of each sample.
+        cost: What full recompute adds to a step, as a share; less recompute costs in proportion.
+        tells_peaks: Whether a batch that is too large has a peak, or dies.
+    """
+
+    def __init__(
+        self,
+        *,
+        sample_bytes=100,
+        least_bytes=40,
+        start_bytes=0,
+        start_seconds=1.0,
+        sample_seconds=0.01,
+        cost=0.2,
+        tells_peaks=True,
+    ):
+        self.sample_bytes, self.least_bytes, self.start_bytes = sample_bytes, least_bytes, start_bytes
+        self.start_seconds, self.sample_seconds, self.cost = start_seconds, sample_seconds, cost
+        self.tells_peaks = tells_peaks
+        self.curve, self.tuned = [], []
+
+    def explore(self, chooser):
+        """Measures until nothing is left to choose."""
+        for _ in range(40):
+            if (batch := chooser.without(self.curve)) is not None:
+                self._keep(CurvePoint(batch=batch, without=self._without(batch)))
+            elif (batch := chooser.recomputed(self.curve)) is not None:
+                self.tuned.append(batch)
+                self._keep(CurvePoint(batch=batch, without=self._without(batch), recomputed=self._with(batch)))
+            else:
+                return self
+        raise AssertionError(f"no end: {[point.batch for point in self.curve]}")
+
+    @property
+    def plain(self):
+        """Batches measured without recompute alone."""
+        return [point.batch for point in self.curve if point.recomputed is None]
+
+    @property
+    def largest(self):
+        """The largest batch that really fits without recompute."""
+        return (LIMIT - RESTING - self.start_bytes) // self.sample_bytes
+
+    def _keep(self, point):
+        known = {entry.batch: entry for entry in self.curve}
+        assert known.get(point.batch) is None or known[point.batch].recomputed is None, "measured before"
+        assert point.recomputed is not None or point.batch not in known, "measured before"
+        known[point.batch] = point
+        self.curve = [known[batch] for batch in sorted(known)]
+
+    def _without(self, batch):
+        peak = RESTING + self.start_bytes + batch * self.sample_bytes
+        speed = batch / (self.start_seconds + batch * self.sample_seconds)
+        if peak <= LIMIT:
+            return Figures(outcome=Outcome.OK, batch=batch, peak_bytes=peak, samples_per_second=speed)
+        if not self.tells_peaks:
+            return Figures(outcome=Outcome.OOM, batch=batch)
+        return Figures(outcome=Outcome.OVER_LIMIT, batch=batch, peak_bytes=peak, samples_per_second=speed)
+
+    def _with(self, batch):
+        least = RESTING + batch * self.least_bytes
+        if least + self.start_bytes > LIMIT:
+            return Recomputed(study="s", description="none", figures=Figures(), least_peak_bytes=least)
+        share = (self.sample_bytes - (LIMIT - RESTING) / batch) / (self.sample_bytes - self.least_bytes)
+        speed = batch / (self.start_seconds + batch * self.sample_seconds) / (1 + self.cost * max(share, 0))
+        figures = Figures(outcome=Outcome.OK, batch=batch, peak_bytes=LIMIT, samples_per_second=speed)
+        return Recomputed(study="s", description="x", figures=figures, least_peak_bytes=least, config=Config())
+
+
+def speed_of(point):
+    """The best throughput of a batch that fits, either way."""
+    recomputed = point.recomputed.figures.samples_per_second if point.fits_with else None
+    return max(recomputed or 0, point.without.samples_per_second if point.fits_without else 0)
+
+
+@pytest.mark.parametrize("tells_peaks", [True, False])
+@pytest.mark.parametrize(("sample_bytes", "start_bytes"), [(100, 0), (100, 800), (7, 300), (900, 100), (2000, 0)])
+def test_the_largest_batch_that_fits_is_found_in_a_few_processes(sample_bytes, start_bytes, tells_peaks):
+    """Within five percent of what really fits, whether it lies above or below the first batch."""
+    device = Device(sample_bytes=sample_bytes, start_bytes=start_bytes, tells_peaks=tells_peaks)
+    device.explore(Fastest(LIMITS))
+    largest = max(point.batch for point in device.curve if point.fits_without)
+    assert 0.95 * device.largest - 1 <= largest <= device.largest
+    assert len(device.plain) <= 9
+
+
+def test_no_batch_is_far_beyond_what_was_seen_to_fit():
+    """A forecast from a small batch does not start one that would take many times the machine."""
+    device = Device(sample_bytes=1).explore(Fastest(LIMITS))
+    without = sorted(device.plain)
+    assert without[0] == START
+    assert all(after <= 8 * before for before, after in itertools.pairwise(without))
+
+
+def test_peaks_that_bend_are_followed_between_those_that_enclose_the_limit():
+    """Where the start of a process hides the first samples, two peaks around the limit tell more than the first."""
+    device = Device()
+    straight = device._without
+
+    def bent(batch):
+        figures = straight(batch)
+        peak = max(8000, RESTING + batch * 100)
+        outcome = Outcome.OK if peak <= LIMIT else Outcome.OVER_LIMIT
+        return dataclasses.replace(figures, peak_bytes=peak, outcome=outcome)
+
+    device._without = bent
+    device.explore(Fastest(LIMITS))
+    assert max(point.batch for point in device.curve if point.fits_without) >= 0.95 * device.largest
+    assert len(device.plain) <= 7
+
+
+def test_growing_throughput_is_followed_to_the_largest_batch_that_pays():
+    """Where every sample more gains, batches go up to about the largest that any config holds."""
+    device = Device(start_seconds=100.0, cost=0.05).explore(Fastest(LIMITS))
+    assert device.tuned == sorted(device.tuned)
+    assert device.tuned[0] > device.largest
+    assert max(device.tuned) >= 0.85 * (LIMIT - RESTING) / device.least_bytes
+    assert all(point.fits_with for point in device.curve if point.recomputed is not None)
+
+
+def test_the_answer_is_near_the_best_there_is():
+    """No batch at all would give much more samples a second than the best that was measured."""
+    for start_seconds, cost in itertools.product([0.2, 1.0, 5.0], [0.05, 0.2, 0.5]):
+        device = Device(start_seconds=start_seconds, cost=cost).explore(Fastest(LIMITS))
+        found = max(speed_of(point) for point in device.curve)
+        every = [
+            CurvePoint(batch=batch, without=device._without(batch), recomputed=device._with(batch))
+            for batch in range(1, 251)
+        ]
+        assert found >= 0.96 * max(map(speed_of, every))
+
+
+def test_where_larger_batches_gain_nothing_one_tuning_is_enough():
+    """Where throughput does not grow with the batch, recompute is tried once and the search ends."""
+    device = Device(start_seconds=0.01).explore(Fastest(LIMITS))
+    assert len(device.tuned) == 1
+
+
+def test_where_throughput_falls_with_the_batch_smaller_ones_are_measured():
+    """The fastest batch without recompute has neighbours on both sides."""
+    device = Device(start_seconds=0.01)
+    slow = device._without
+    device._without = lambda batch: _slower_when_large(slow(batch), batch)
+    device.explore(Fastest(LIMITS))
+    fastest = max((point for point in device.curve if point.fits_without), key=speed_of)
+    assert 10 <= fastest.batch <= 40
+    assert len(device.tuned) <= 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DIVERGED, Outcome.HANG, Outcome.TIMEOUT, Outcome.LOST])
+@pytest.mark.parametrize(("fitting", "fastest", "failed"), [((8, 64, 76), 64, 32), ((4, 8, 100), 8, 16)])
+def test_a_neighbour_that_failed_is_not_asked_for_again(fitting, fastest, failed, outcome):
+    """On either side of the fastest, a batch that ended without figures has had its turn."""
+    limits = Limits(RESTING + 100 * fitting[-1], RESTING)
+    curve = [
+        CurvePoint(
+            batch=batch,
+            without=Figures(
+                outcome=Outcome.OK,
+                batch=batch,
+                peak_bytes=RESTING + 100 * batch,
+                samples_per_second=100.0 - abs(batch - fastest),
+            ),
+        )
+        for batch in fitting
+    ]
+    assert Fastest(limits).without(curve) == failed
+    tried = CurvePoint(batch=failed, without=Figures(outcome=outcome, batch=failed))
+    assert Fastest(limits).without(sorted([*curve, tried], key=lambda point: point.batch)) is None
+
+
+def _slower_when_large(figures, batch):
+    speed = max(100 - abs(batch - 20), 5)
+    return Figures(outcome=figures.outcome, batch=batch, peak_bytes=figures.peak_bytes, samples_per_second=speed)
+
+
+def test_where_nothing_fits_without_recompute_batches_begin_with_it():
+    """A model whose single sample needs recompute is tuned all the same."""
+    device = Device(sample_bytes=12000, least_bytes=3000, start_seconds=100.0).explore(Fastest(LIMITS))
+    assert not any(point.fits_without for point in device.curve)
+    assert any(point.fits_with for point in device.curve)
+    assert len(device.tuned) <= MOST_TUNED
+
+
+def test_where_nothing_fits_at_all_the_search_ends():
+    """A sample that no config holds is not tried for ever."""
+    device = Device(sample_bytes=90000, least_bytes=50000).explore(Fastest(LIMITS))
+    assert not any(point.fits_with for point in device.curve)
+    assert len(device.curve) <= 8
+
+
+def test_a_list_is_measured_as_it_is():
+    """Every batch of the list is measured, those that fit without recompute are not tuned, and no other one is."""
+    device = Device(sample_bytes=100).explore(Listed((10, 90, 110, 200, 400), LIMITS))
+    assert [point.batch for point in device.curve] == [10, 90, 110, 200, 400]
+    assert device.tuned == [110, 200, 400]
+    assert [point.fits_with for point in device.curve] == [False, False, True, True, False]
+
+
+def test_what_is_surely_too_large_is_not_measured_without_recompute():
+    """Two peaks tell of the third: only the tuning starts it."""
+    device = Device()
+    chooser = Listed((10, 20, 200), LIMITS)
+    asked = []
+    while (batch := chooser.without(device.curve)) is not None:
+        asked.append(batch)
+        device._keep(CurvePoint(batch=batch, without=device._without(batch)))
+    assert asked == [10, 20]
+
+
+def test_only_a_listed_batch_may_be_the_answer():
+    """A rival between two batches of a list is compared with, and not recommended."""
+    assert Listed((8, 16), LIMITS).may_answer(8)
+    assert not Listed((8, 16), LIMITS).may_answer(12)
+    assert Fastest(LIMITS).may_answer(12)

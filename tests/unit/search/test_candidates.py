@@ -1,0 +1,111 @@
+"""The configs that a model is asked about."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from autorecompute.memory import Simulator, draw_blueprint
+from autorecompute.plans import Config, Plan, Space
+from autorecompute.search.candidates import MOST_PLANS, Candidates, rows_of
+
+
+def make_plan(key):
+    """A plan of these rows."""
+    return Plan.parse(key, frequency=1, saving_bytes=1, saving_symbolic="batch")
+
+
+@pytest.fixture
+def make_tower(make_node, make_graph):
+    """Builds activations that are each made from the input and kept over a peak that lies between both passes."""
+
+    def make_tower(sizes):
+        names = [f"Node{number}" for number in range(len(sizes))]
+        forward = [
+            make_node(name, ("input",), {f"kept{name}": size}, again=True)
+            for name, size in zip(names, sizes, strict=True)
+        ]
+        forward.append(make_node("Sum", tuple(node.key for node in forward), {"sum": 1}))
+        peak = [make_node("Expand", ("dsum",), {"wide": 10_000}), make_node("Reduce", ("wide",), {"narrow": 1})]
+        backward = [make_node("Grad", (f"kept{name}", "narrow"), {f"d{name}": 1}) for name in reversed(names)]
+        return make_graph(forward, ["sum"], [*peak, *backward])
+
+    return make_tower
+
+
+@pytest.fixture
+def list_candidates(make_tower):
+    """Lists the candidates of a space; what its plans recompute is as large as they come, 1 and up."""
+
+    def list_candidates(space, sizes=None):
+        graph = make_tower(sizes or [1] * len(space.plans))
+        blueprint = draw_blueprint(graph.run(), graph.run(graph.space.all_on))
+        return Candidates(space, Simulator(blueprint, {}, rows_of(space)))
+
+    return list_candidates
+
+
+def configs_of(candidates):
+    """All of them."""
+    return [candidates.config(place) for place in range(len(candidates))]
+
+
+def test_every_subset_of_the_plans_is_there_once(make_tower, list_configs, list_candidates):
+    """Without recompute and all on among them."""
+    space = make_tower([1] * 4).space
+    configs = configs_of(list_candidates(space))
+    assert len(configs) == 2**4
+    assert set(configs) == set(list_configs(space))
+
+
+def test_a_config_is_found_in_its_place(make_tower, list_candidates):
+    """Places, configs and switches belong together."""
+    candidates = list_candidates(make_tower([1] * 4).space)
+    assert [candidates.places[config] for config in configs_of(candidates)] == list(range(len(candidates)))
+    rows = [sum(line) for line in candidates.switches]
+    assert rows == [len(config.rows) for config in configs_of(candidates)]
+
+
+def test_both_options_of_a_subgraph_are_never_together(list_candidates):
+    """Such a config does not exist; each of the two goes with everything else."""
+    plans = [make_plan(key) for key in ("Node0+:1:-1", "Node0+:2:-1", "Node1+:1:-1", "Node2+:1:-1")]
+    configs = configs_of(list_candidates(Space(plans=tuple(plans))))
+    assert len(configs) == len(set(configs)) == 3 * 2 * 2
+    assert all(any(config.has(plan) for config in configs) for plan in plans)
+
+
+def test_plans_that_share_rows_make_no_config_twice(list_candidates):
+    """A plan of two rows on has the plan of one of them on, too."""
+    space = Space(plans=(make_plan("Node0+:1:-1"), make_plan("Node0+:1:-1,Node1+:1:-1")))
+    assert sorted(len(config.rows) for config in configs_of(list_candidates(space, [1, 1]))) == [0, 1, 2]
+
+
+def test_of_many_plans_those_that_matter_are_taken(make_tower, list_candidates):
+    """What changes the simulated peak least stays off, wherever in the list it stands."""
+    sizes = list(range(10, 10 * (MOST_PLANS + 3), 10))
+    random.Random(0).shuffle(sizes)
+    space = make_tower(sizes).space
+    candidates = list_candidates(space, sizes)
+    assert len(candidates) == 2**MOST_PLANS
+    taken = {rows_of(space)[column].subgraph for column in np.flatnonzero(candidates.switches.any(axis=0))}
+    assert taken == {f"Node{number}+" for number, size in enumerate(sizes) if size > 20}
+
+
+def test_what_was_simulated_is_of_the_config_in_its_place(make_tower, list_candidates):
+    """A config that keeps more has the larger stash: here it is the sum of what it keeps."""
+    sizes = [1, 2, 4]
+    space = make_tower(sizes).space
+    candidates = list_candidates(space, sizes)
+    for place, config in enumerate(configs_of(candidates)):
+        kept = sum(size for size, plan in zip(sizes, space.plans, strict=True) if not config.has(plan))
+        # The sum is still there when PyTorch gets it.
+        assert candidates.simulated.stash_bytes[place] == kept + 1
+
+
+def test_a_space_without_plans_has_one_config(make_step):
+    """Where nothing can be recomputed there is only that."""
+    step = make_step("fl", ("x", 0, 1, "4"))
+    candidates = Candidates(Space(plans=()), Simulator(draw_blueprint(step, step), {}, []))
+    assert configs_of(candidates) == [Config()]

@@ -1,0 +1,127 @@
+"""What was best in a stored study is tried first."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.search import GreedySearcher, InheritedFirst, Prior
+from autorecompute.units import MIB
+
+RESTING, LIMIT, BATCH = 100 * MIB, 600 * MIB, 16
+
+
+@pytest.fixture
+def space(make_space):
+    """Five plans."""
+    return make_space()
+
+
+@pytest.fixture
+def stored(space, make_trial):
+    """Trials of a stored study: no recompute, then more and more plans, each slower and smaller than the last."""
+    configs = [Config.of(space.plans[:count]) for count in range(6)]
+    return [
+        make_trial(
+            config,
+            number=number,
+            peak_bytes=RESTING + (600 - 60 * number) * MIB,
+            step_seconds=(1 + number / 10,),
+            reference_seconds=1.0,
+            outcome=Outcome.OVER_LIMIT if number < 2 else Outcome.OK,
+        )
+        for number, config in enumerate(configs)
+    ]
+
+
+@pytest.fixture
+def make_prior(stored):
+    """The stored study, which recommends two plans."""
+
+    def make(**changes):
+        fields = {"answer": stored[2].config, "finalists": (stored[2].config, stored[3].config)}
+        known = {"source": "small", "batch": BATCH, "limit_bytes": LIMIT, "resting_bytes": RESTING}
+        return Prior(**{**known, "trials": tuple(stored), **fields, **changes})
+
+    return make
+
+
+@pytest.fixture
+def proposed(space, make_prior, make_trial):
+    """What is proposed one after the other where the baseline does not fit and all else runs out of memory."""
+
+    def proposed(count, *, growth=1.0, limit_bytes=LIMIT):
+        greedy = GreedySearcher(space, budget=40, limit_bytes=limit_bytes)
+        searcher = InheritedFirst(greedy, make_prior(), growth=growth, limit_bytes=limit_bytes)
+        trials, proposals = [], []
+        for number in range(count):
+            proposals.append(searcher.propose(trials))
+            outcome = Outcome.OVER_LIMIT if number == 0 else Outcome.OOM
+            trials.append(make_trial(proposals[-1].config, number=number, outcome=outcome))
+        return proposals
+
+    return proposed
+
+
+def test_the_reference_comes_first_then_the_best_of_the_stored_study(proposed, stored):
+    """Its answer and its finalists follow the reference, and the reason names the study."""
+    reference, answer, finalist, *_ = proposed(4)
+    assert reference.config.is_none
+    assert [answer.config, finalist.config] == [stored[2].config, stored[3].config]
+    assert answer.reason == finalist.reason == "best of study small"
+
+
+def test_under_the_same_limit_at_the_same_batch_little_is_taken(proposed):
+    """What cannot be the best here as there is not tried for its own sake: the other searcher goes on."""
+    reasons = [proposal.reason for proposal in proposed(6)]
+    assert reasons.count("best of study small") == 2
+
+
+def test_at_a_larger_batch_what_should_not_fit_is_left_out(proposed, stored):
+    """Peaks grow with the batch: the fastest that should still fit is tried, and the least peak."""
+    configs = [entry.config for entry in proposed(6, growth=1.5) if entry.reason == "best of study small"]
+    # At 24 samples instead of 16 the activations of 360 MiB become 540 MiB.
+    assert stored[2].config not in configs
+    assert configs == [stored[5].config]
+
+
+def test_under_a_lower_limit_the_fastest_within_it_are_tried(proposed, stored):
+    """The stored answer is too large, the next ones hold the limit."""
+    configs = [entry.config for entry in proposed(6, limit_bytes=480 * MIB) if entry.reason == "best of study small"]
+    assert configs == [stored[4].config, stored[5].config]
+
+
+def test_where_nothing_should_fit_the_least_peak_is_tried(proposed, stored):
+    """A forecast may be wrong: what came nearest gets its trial."""
+    configs = [entry.config for entry in proposed(4, limit_bytes=200 * MIB) if entry.reason == "best of study small"]
+    assert configs == [stored[5].config]
+
+
+def test_a_batch_that_fits_without_recompute_ends_the_search(space, make_prior, make_trial):
+    """What a stored study recommends is not tried where nothing is needed."""
+    greedy = GreedySearcher(space, budget=40, limit_bytes=LIMIT)
+    searcher = InheritedFirst(greedy, make_prior(), growth=0.25, limit_bytes=LIMIT)
+    assert searcher.propose([make_trial(Config(), peak_bytes=LIMIT)]) is None
+
+
+def test_what_is_expected_of_it_is_what_the_search_expects(make_profiled):
+    """A config that comes from a stored study has a prediction as any other has: the one made before its trial."""
+    bench = make_profiled()
+    bench.limit_to(0.4)
+    trials = bench.run(budget=6)
+    answer = max((trial for trial in trials if trial.fits), key=lambda trial: trial.relative_throughput).config
+    prior = Prior(source="other", batch=8, limit_bytes=1, resting_bytes=0, trials=tuple(trials), finalists=(answer,))
+    inherited = InheritedFirst(bench.searcher(), prior, growth=1.0, limit_bytes=bench.limit_bytes)
+    proposal = inherited.propose(trials[:1])
+    assert (proposal.config, proposal.reason) == (answer, "best of study other")
+    assert proposal.prediction == bench.searcher().predict(answer, trials[:1])
+    assert proposal.prediction.step_low < bench.step_seconds(answer) < proposal.prediction.step_high
+
+
+def test_peaks_carry_over_in_proportion_to_what_an_activation_holds(make_prior, stored, make_trial):
+    """What is held at rest stays, the rest grows with batch and sequences; without a peak nothing carries over."""
+    prior = make_prior(dims={"sequence": 64})
+    growth = prior.growth(2 * BATCH, {"sequence": 192, "batch": 2 * BATCH})
+    assert prior.peak_bytes_grown(stored[0], growth) == RESTING + 3600 * MIB
+    assert prior.peak_bytes_grown(make_trial(outcome=Outcome.OOM), growth) is None

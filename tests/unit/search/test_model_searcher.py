@@ -1,0 +1,239 @@
+"""The search that knows its subject, on graphs where the best config is known by brute force."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from autorecompute.measurement import Outcome
+from autorecompute.memory import Simulator, draw_blueprint
+from autorecompute.plans import Config, Level, Space
+from autorecompute.search import ModelSearcher
+from autorecompute.search.model import MARGIN, SLACK
+
+SEEDS = range(3)
+SHARES = (0.2, 0.4, 0.6, 0.8)
+
+
+@pytest.fixture(scope="module")
+def benches(make_profiled):
+    """Benches of seven plans."""
+    return [make_profiled(seed=seed) for seed in SEEDS]
+
+
+@pytest.fixture
+def make_limited(make_profiled):
+    """Builds a bench with a limit between the least peak and that without recompute."""
+
+    def build(share=0.4, **fields):
+        bench = make_profiled(**fields)
+        bench.limit_to(share)
+        return bench
+
+    return build
+
+
+def configs_of(trials):
+    """What was measured, in this order."""
+    return [trial.config for trial in trials]
+
+
+def simulate(bench, configs):
+    """What the configs should need, by the two profiled steps alone."""
+    blueprint = draw_blueprint(*bench.survey.profiles.values())
+    simulator = Simulator(blueprint, {"batch": 1}, [plan.rows[0] for plan in bench.space.plans])
+    return simulator.simulate(simulator.matrix(configs))
+
+
+@pytest.mark.parametrize("runs_out", [False, True], ids=["measured above the limit", "out of memory"])
+@pytest.mark.parametrize("share", SHARES)
+def test_the_best_of_all_configs_is_found_in_a_few_trials(benches, share, runs_out):
+    """Of 128 configs, eight trials find one within 1 % of the fastest that fits."""
+    for bench in benches:
+        bench.limit_to(share)
+        bench.runs_out = runs_out
+        assert bench.found_share(bench.run(budget=8)) > 0.99, f"seed {bench.seed}"
+
+
+def test_presets_come_first(make_limited):
+    """What a user could switch on without measuring is measured in any case, and said to be that."""
+    bench = make_limited()
+    presets = list(dict.fromkeys(bench.space.presets().values()))
+    trials = bench.run()
+    assert configs_of(trials[: len(presets)]) == presets
+    assert [trial.reason for trial in trials[: len(presets)]] == ["preset"] * len(presets)
+    assert len(trials) > len(presets)
+
+
+def test_levels_of_their_own_are_presets_of_which_nothing_is_predicted(make_limited):
+    """A level chooses its own rows: nothing was simulated of it, and it teaches nothing about plans."""
+    bench = make_limited()
+    bench.space = Space(plans=bench.space.plans, layer_plans=bench.space.plans[:1])
+    proposals, trials = {}, []
+    while proposal := bench.searcher().propose(trials):
+        proposals[proposal.config] = proposal
+        own_rows = Config() if proposal.config.level is not Level.CHOSEN else proposal.config
+        measured = bench.try_out(dataclasses.replace(proposal, config=own_rows), len(trials), reference_seconds=1.0)
+        trials.append(dataclasses.replace(measured, config=proposal.config))
+    levels = [config for config in configs_of(trials) if config.level is not Level.CHOSEN]
+    assert levels == [Config(level=Level.LAYERWISE), Config(level=Level.LAYERWISE_WITH_COMPROMISE)]
+    assert [proposals[config].prediction for config in levels] == [None, None]
+    assert len(trials) > 4
+
+
+def test_a_batch_that_fits_needs_no_search(make_profiled):
+    """Without recompute is tried first, and where that fits nothing else is."""
+    bench = make_profiled()
+    bench.limit_bytes += 1
+    assert configs_of(bench.run()) == [Config()]
+
+
+def test_a_model_without_plans_is_measured_as_it_is(make_profiled, make_step):
+    """Where nothing can be recomputed, there is one config to try and then none."""
+    bench = make_profiled()
+    step = make_step("fl", ("x", 0, 1, "batch", "4"))
+    bench.space = Space(plans=())
+    survey = dataclasses.replace(bench.survey, space=bench.space, profiles={Config(): step})
+    searcher = ModelSearcher(bench.space, limit_bytes=bench.limit_bytes, survey=survey, dims={"batch": 2})
+    first = searcher.propose([])
+    assert first.config == Config()
+    over = bench.try_out(first, 0, reference_seconds=1.0)
+    assert over.measurement.outcome is Outcome.OVER_LIMIT
+    assert searcher.propose([over]) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_more_than_what_fits_is_never_recomputed(make_limited, seed):
+    """A config that fits needs no plan more that takes time: beyond presets, none is tried that has all of its rows."""
+    bench = make_limited(seed=seed, share=0.5)
+    trials = bench.run(budget=100)
+    shares = simulate(bench, configs_of(trials)).recompute_share
+    for trial in trials:
+        if trial.reason != "preset":
+            fitting = [other for other in trials[: trial.number] if other.fits]
+            within = [other.number for other in fitting if trial.config.rows >= other.config.rows]
+            assert all(shares[trial.number] <= shares[number] + MARGIN for number in within)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_surely_needs_more_than_a_config_that_ran_out_is_never_tried(make_limited, seed):
+    """After an allocation failed, no config follows that should need clearly more by simulation."""
+    bench = make_limited(seed=seed, share=0.3, runs_out=True)
+    trials = bench.run(budget=100)
+    peaks = simulate(bench, configs_of(trials)).peak_bytes
+    presets = set(bench.space.presets().values())
+    ran_out = [trial.number for trial in trials if trial.measurement.outcome is Outcome.OOM]
+    assert ran_out
+    for trial in trials:
+        if trial.config not in presets:
+            earlier = [peaks[number] for number in ran_out if number < trial.number]
+            assert peaks[trial.number] < min(earlier, default=math.inf) + SLACK * max(peaks)
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_search_ends_when_nothing_is_left_to_gain(benches, share):
+    """Long before all configs are tried, whatever the budget, and no config is tried twice."""
+    for bench in benches:
+        bench.limit_to(share)
+        configs = configs_of(bench.run(budget=1000))
+        assert len(configs) < 60
+        assert len(set(configs)) == len(configs)
+
+
+def test_a_search_ends_where_nothing_can_fit(make_profiled):
+    """A limit below what the process holds at rest needs no more than the presets."""
+    bench = make_profiled(runs_out=True)
+    bench.limit_bytes = 0
+    assert set(configs_of(bench.run(budget=1000))) == set(bench.space.presets().values())
+
+
+@pytest.mark.parametrize("runs_out", [False, True])
+def test_the_next_config_depends_on_the_trials_alone(make_limited, runs_out):
+    """A new searcher that is given the first trials proposes what the old one did, for the same reason."""
+    bench = make_limited(runs_out=runs_out)
+    trials = bench.run()
+    for count, trial in enumerate(trials):
+        proposal = bench.searcher().propose(trials[:count])
+        assert (proposal.config, proposal.reason) == (trial.config, trial.reason)
+        assert proposal.prediction == trial.prediction
+    assert bench.searcher().propose(trials) is None
+
+
+@pytest.mark.parametrize(
+    "reference_seconds", [lambda _number: 1.0, lambda number: 2.0 if number < 4 else 8.0], ids=["steady", "slowing"]
+)
+def test_a_machine_that_slows_down_changes_nothing(make_limited, reference_seconds):
+    """Step times count beside the reference's of the same minutes."""
+    bench = make_limited()
+    assert configs_of(bench.run(reference_seconds=reference_seconds)) == configs_of(bench.run())
+
+
+def test_without_a_reference_the_best_is_found_all_the_same(benches):
+    """Where the batch does not run without recompute, times are compared with each other."""
+    for bench in benches:
+        bench.limit_to(0.4)
+        trials = bench.run(reference_seconds=lambda _number: None)
+        assert bench.found_share(trials) > 0.98
+
+
+def test_what_was_expected_comes_with_each_proposal(make_limited):
+    """Intervals hold their expectation, and most of what is then measured."""
+    benches = [make_limited(seed=seed) for seed in SEEDS]
+    within = []
+    for bench, trial in [(each, trial) for each in benches for trial in each.run()]:
+        told, peak = trial.prediction, trial.measurement.peak_bytes
+        assert told.peak_low < told.peak_bytes < told.peak_high
+        assert told.step_low < told.step < told.step_high
+        assert 0 <= told.fits <= 1
+        within.append(told.peak_low < peak < told.peak_high)
+        within.append(told.step_low < bench.step_seconds(trial.config) < told.step_high)
+    assert sum(within) >= 0.8 * len(within)
+
+
+def test_a_plan_that_crashes_is_avoided(make_limited):
+    """Once it ended the process alone, no config has it any more, and the rest is searched as ever."""
+    bench = make_limited(seed=2)
+    row = bench.space.plans[0].rows[0]
+    bench.crashing = row.subgraph
+    alone = bench.tried(Config(), Config(frozenset([row])))
+    trials = list(alone)
+    while proposal := bench.searcher().propose(trials):
+        trials.append(bench.try_out(proposal, len(trials), reference_seconds=1.0))
+    later = [trial.config for trial in trials[2:] if trial.reason != "preset"]
+    assert later
+    assert not any(row in config.rows for config in later)
+
+
+def test_a_prior_tells_which_plans_are_slow(make_limited):
+    """Trials of a like problem are worth trials of this one: the first step is as good with them, or better."""
+    bench = make_limited(share=0.3, noise=0.0)
+    told = bench.tried(*list(bench.landscape)[:60])
+    with_prior, without = bench.run(prior=told), bench.run()
+    assert len(with_prior) <= len(without)
+    assert bench.found_share(with_prior) > 0.99
+
+
+def test_a_limit_that_nothing_can_hold_ends_the_search_early(make_limited):
+    """Where the chance that anything fits is next to none, it is found out what would fit, and that is all."""
+    bench = make_limited(-0.5)
+    trials = bench.run(budget=40)
+    assert not any(trial.fits for trial in trials)
+    assert len(trials) < 15
+    least = min(peak_bytes for peak_bytes, _ in bench.landscape.values())
+    assert min(trial.measurement.peak_bytes for trial in trials) < 1.02 * least
+
+
+def test_one_measurement_is_expected_to_have_its_noise(make_limited):
+    """Without it nine in ten of the measurements would not lie in what are called intervals of 90 %."""
+    trials = make_limited(noise=0.04).run(budget=20)
+    told = [(1 / trial.relative_throughput, trial.prediction) for trial in trials[1:] if trial.prediction is not None]
+    assert sum(told.step_low <= step <= told.step_high for step, told in told) >= 0.8 * len(told)
+
+
+def test_without_a_reference_no_step_time_is_promised(make_limited):
+    """What is relative to whichever trial was the fastest so far cannot be held against a measurement later."""
+    trials = make_limited().run(budget=6, reference_seconds=lambda _number: None)
+    assert {trial.prediction.step for trial in trials[1:] if trial.prediction is not None} == {None}
+    assert all(trial.prediction.peak_low < trial.prediction.peak_bytes for trial in trials[2:])

@@ -1,0 +1,141 @@
+"""What a few noisy measurements say about a sum of effects, beside measurements whose truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from autorecompute.search.regression import FREEDOM, KEPT, Beliefs, Regression
+
+SWITCHES = 6
+BELIEFS = Beliefs(
+    means=np.array([1.0, *[0.0] * SWITCHES]), deviations=np.array([0.1, *[0.05] * SWITCHES]), own=0.005, noise=0.01
+)
+NINETY = 1.645
+"""Standard deviations on each side of a 90 % interval."""
+
+
+class World:
+    """Configs whose values are drawn from the beliefs themselves, or from worse.
+
+    Args:
+        seed: What to draw.
+        measured: How many configs are measured.
+        worse: How many times as far own and noise are off as is believed.
+    """
+
+    def __init__(self, seed, *, measured=12, worse=1.0):
+        draw = np.random.default_rng(seed)
+        effects = draw.normal(BELIEFS.means, BELIEFS.deviations)
+        configs = draw.permutation(list(itertools.product((0, 1), repeat=SWITCHES)))
+        self.features = np.column_stack([np.ones(len(configs)), configs])
+        self.truth = self.features @ effects + worse * draw.normal(0, BELIEFS.own, len(configs))
+        self.seen = self.features[:measured]
+        self.values = self.truth[:measured] + worse * draw.normal(0, BELIEFS.noise, measured)
+        self.rest, self.unseen = self.features[measured:], self.truth[measured:]
+
+    def learn(self, values=None, **fields):
+        """The regression of what was measured, or of these values instead."""
+        return Regression(BELIEFS, self.seen, self.values if values is None else values, **fields)
+
+    def coverage(self):
+        """The share of the configs not measured that lie in their 90 % intervals."""
+        means, deviations = self.learn().predict(self.rest)
+        return np.mean(np.abs(self.unseen - means) < NINETY * deviations)
+
+
+def test_nothing_measured_leaves_the_beliefs():
+    """Before any measurement the expected value is the believed one, and its spread that of all effects together."""
+    learned = Regression(BELIEFS, np.empty((0, 1 + SWITCHES)), np.empty(0))
+    none, two = np.array([1, 0, 0, 0, 0, 0, 0.0]), np.array([1, 1, 0, 0, 1, 0, 0.0])
+    means, deviations = learned.predict(np.array([none, two]))
+    assert means == pytest.approx([1, 1])
+    assert deviations**2 == pytest.approx([0.1**2 + 0.005**2, 0.1**2 + 2 * 0.05**2 + 0.005**2])
+
+
+def test_effects_are_told_apart():
+    """From configs that never have a switch alone, what each does is found to within the noise."""
+    draw = np.random.default_rng(0)
+    effects = np.array([1.1, 0.08, -0.02, 0.05, 0.0, 0.11, 0.03])
+    seen = np.column_stack([np.ones(40), draw.integers(0, 2, size=(40, SWITCHES))])
+    learned = Regression(BELIEFS, seen, seen @ effects + draw.normal(0, 0.005, 40))
+    alone = np.column_stack([np.ones(SWITCHES), np.eye(SWITCHES)])
+    assert learned.predict(alone)[0] == pytest.approx(alone @ effects, abs=0.01)
+
+
+def test_what_was_seen_more_is_known_better():
+    """With each measurement the interval of a config that was not measured shrinks, down to what is its own."""
+    widths = [World(3, measured=count).learn().predict(World(3).rest)[1].mean() for count in (0, 5, 25)]
+    assert widths[0] > widths[1] > widths[2] > BELIEFS.own / 2
+
+
+def test_a_measurement_that_was_disturbed_moves_next_to_nothing():
+    """One that is three times too large costs what it would have told, and hardly shifts what is expected."""
+    shifts = []
+    for seed in range(12):
+        world = World(seed, measured=14)
+        disturbed = world.values.copy()
+        disturbed[seed] *= 3
+        shifts.append(np.abs(world.learn(disturbed).predict(world.rest)[0] - world.learn().predict(world.rest)[0]))
+        assert shifts[-1].mean() < 0.1 * np.abs(_shift_of_least_squares(world, disturbed)).mean()
+    assert np.mean(shifts) < BELIEFS.noise
+
+
+def _shift_of_least_squares(world, disturbed):
+    """How far the same shift is where each measurement is believed as much as any other."""
+    precision = np.diag(1 / BELIEFS.deviations**2)
+    noise = BELIEFS.own**2 + BELIEFS.noise**2
+    moved = np.linalg.solve(precision + world.seen.T @ world.seen / noise, world.seen.T @ (disturbed - world.values))
+    return world.rest @ moved / noise
+
+
+def test_ninety_of_a_hundred_lie_in_their_intervals():
+    """Where the world is as believed the intervals are as wide as they should be, neither more nor less."""
+    assert 0.86 < np.mean([World(seed, measured=40).coverage() for seed in range(150)]) < 0.94
+
+
+def test_intervals_widen_where_the_world_is_worse_than_believed():
+    """At twice the noise that was assumed, they miss little more than they should."""
+    assert np.mean([World(seed, worse=2.0, measured=40).coverage() for seed in range(150)]) > 0.78
+
+
+def test_trust_takes_its_part_of_normal_noise():
+    """The scale makes good for what less trust in large misses takes from their squares."""
+    squares = np.random.default_rng(0).normal(size=100_000) ** 2
+    assert np.mean((FREEDOM + 1) * squares / (FREEDOM + squares)) == pytest.approx(KEPT, abs=0.01)
+
+
+def test_the_scale_is_that_of_the_noise():
+    """Near 1 where measurements are as far off as believed, and larger the farther off they are."""
+    scales = [np.mean([World(seed, measured=25, worse=w).learn().scale for seed in range(30)]) for w in (0.3, 1, 3)]
+    assert scales[0] < 0.9
+    assert scales[1] == pytest.approx(1, abs=0.15)
+    assert scales[2] > 1.8
+
+
+def test_a_measurement_that_is_worth_less_teaches_less():
+    """The same values with a wide error of their own leave what is expected nearer to what was believed."""
+    world = World(1)
+    believed = world.rest @ BELIEFS.means
+    sure, unsure = (np.abs(world.learn(extra_noise=extra).predict(world.rest)[0] - believed) for extra in (0.0, 1.0))
+    assert unsure.mean() < 0.2 * sure.mean()
+
+
+def test_a_case_settles_between_its_measurement_and_what_was_expected():
+    """Noise alone is luck and goes; what is special about the case stays. What lies far off is an accident."""
+    world = World(2)
+    case = world.rest[0]
+    expected = world.learn().predict(case[None])[0][0]
+    near, value = expected + BELIEFS.noise, 2.0
+
+    def settle(value, **changes):
+        beliefs = dataclasses.replace(BELIEFS, **changes)
+        return Regression(beliefs, world.seen, world.values).settle(case, value)
+
+    assert settle(value, own=1e-9) == pytest.approx(expected, abs=0.01)
+    assert settle(value, noise=1e-9) == pytest.approx(value, abs=0.01)
+    assert settle(near, own=BELIEFS.noise) - expected == pytest.approx(BELIEFS.noise / 2, rel=0.2)
+    assert settle(value, own=BELIEFS.noise) == pytest.approx(expected, abs=BELIEFS.noise)

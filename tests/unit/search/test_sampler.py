@@ -1,0 +1,95 @@
+"""Our searchers in studies that Optuna runs."""
+
+from __future__ import annotations
+
+import optuna
+import pytest
+
+from autorecompute.errors import UsageError
+from autorecompute.search import GreedySearcher, RecomputeSampler
+from autorecompute.studies.frozen import CONSTRAINT
+from autorecompute.studies.storage import TrialStore
+
+BUDGET = 40
+
+
+@pytest.fixture
+def make_study():
+    """A study on a bench, and the sampler that proposes for it."""
+
+    def build(bench, *, direction="maximize", **storage):
+        searcher = GreedySearcher(bench.space, budget=BUDGET, limit_bytes=bench.limit_bytes)
+        sampler = RecomputeSampler(searcher, bench.space, limit_bytes=bench.limit_bytes, seed=0)
+        if storage:
+            return optuna.load_study(sampler=sampler, **storage), sampler
+        return optuna.create_study(direction=direction, sampler=sampler), sampler
+
+    return build
+
+
+@pytest.fixture
+def objective():
+    """Measures on a bench as a user's objective would."""
+
+    def build(bench, sampler, configs, *, tells_peak=True, is_time=False):
+        def objective(trial):
+            config = sampler.suggest(trial)
+            configs.append(config)
+            measurement = bench.measure(config)
+            if not measurement.outcome.is_measured:
+                raise optuna.TrialPruned
+            if tells_peak:
+                trial.set_constraint(CONSTRAINT, measurement.peak_bytes - bench.limit_bytes)
+            seconds = measurement.median_step_seconds
+            return seconds if is_time else 1 / seconds
+
+        return objective
+
+    return build
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+@pytest.mark.parametrize("fields", [{}, {"has_boundaries": True}, {"runs_out": True}, {"compromises": 2}])
+def test_optuna_runs_the_search_that_we_run(make_bench, make_study, objective, direction, fields):
+    """A study of Optuna's measures what a tuning would, in the same order, and ends by itself when nothing is left."""
+    bench = make_bench(**{"plans": 7, **fields})
+    bench.limit_to(0.5)
+    (study, sampler), configs = make_study(bench, direction=direction), []
+    study.optimize(objective(bench, sampler, configs, is_time=direction == "minimize"), n_trials=200)
+    expected = [trial.config for trial in bench.run(budget=BUDGET)]
+    assert configs[: len(expected)] == expected
+    assert len(configs) < 200
+    assert bench.step_seconds(sampler.suggest(study.best_trial)) >= bench.best_seconds()
+
+
+def test_asking_goes_on_by_chance(make_bench, make_study, objective):
+    """Whoever asks on when nothing is left to gain gets configs all the same."""
+    bench = make_bench(plans=3)
+    bench.limit_to(1.0)
+    (study, sampler), configs = make_study(bench), []
+    for _ in range(6):
+        trial = study.ask()
+        study.tell(trial, objective(bench, sampler, configs)(trial))
+    assert configs[0].is_none
+    assert len(set(configs)) > 1
+
+
+def test_a_study_of_ours_goes_on_in_optuna(make_bench, make_study, objective, tmp_path):
+    """What a tuning has stored is known to the sampler, with all that was measured."""
+    bench = make_bench(plans=7)
+    bench.limit_to(0.5)
+    expected, database = bench.run(budget=BUDGET), tmp_path / "study.db"
+    store = TrialStore(database, "mine", bench.space, bench.limit_bytes)
+    for trial in expected[:10]:
+        store.add(trial)
+    (study, sampler), configs = make_study(bench, study_name="mine", storage=f"sqlite:///{database}"), []
+    study.optimize(objective(bench, sampler, configs), n_trials=3)
+    assert configs == [trial.config for trial in expected[10:13]]
+
+
+def test_a_trial_must_say_whether_it_fits(make_bench, make_study, objective):
+    """An objective without the constraint is told what to write."""
+    bench = make_bench(plans=3)
+    study, sampler = make_study(bench)
+    with pytest.raises(UsageError, match=r"Trial 0 does not say .* trial\.set_constraint\('bytes over the limit', "):
+        study.optimize(objective(bench, sampler, [], tells_peak=False), n_trials=2)

@@ -1,0 +1,169 @@
+"""What is expected of configs, before any trial and after some."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from autorecompute.measurement import Outcome
+from autorecompute.memory import Simulator
+from autorecompute.plans import Config, Level
+from autorecompute.search.candidates import Candidates, rows_of
+from autorecompute.search.surrogate import Surrogate, normal
+
+BATCH = 16
+NINETY = 1.645
+
+
+@pytest.fixture
+def bench(make_profiled):
+    """A bench with a limit in the middle, whose step times have no noise."""
+    bench = make_profiled(noise=0.0)
+    bench.limit_to(0.4)
+    return bench
+
+
+@pytest.fixture
+def candidates(bench):
+    """All of its configs."""
+    simulator = Simulator(bench.survey.blueprint, {"batch": BATCH}, rows_of(bench.space))
+    return Candidates(bench.space, simulator)
+
+
+@pytest.fixture
+def learn(bench, candidates):
+    """Builds the surrogate after these trials."""
+
+    def learn(trials, **fields):
+        base = bench.survey.base_bytes({"batch": BATCH})
+        limits = {"limit_bytes": bench.limit_bytes, **fields}
+        return Surrogate(candidates, base_bytes=base, trials=trials, **limits)
+
+    return learn
+
+
+@pytest.fixture
+def some(bench):
+    """Every tenth config, measured."""
+    return bench.tried(*list(bench.landscape)[::10])
+
+
+def truths(bench, candidates):
+    """Peak and step time of each candidate."""
+    landscape = bench.landscape
+    return np.array([landscape[candidates.config(place)] for place in range(len(candidates))]).T
+
+
+def test_before_any_trial_peaks_are_ranked_by_the_simulation(bench, candidates, learn):
+    """Two profiled steps alone tell which of two configs needs less memory, nearly always."""
+    expected, (peaks, _) = learn([]).outlook().peak_bytes, truths(bench, candidates)
+    assert np.corrcoef(expected.argsort().argsort(), peaks.argsort().argsort())[0, 1] > 0.95
+
+
+def test_trials_bring_peaks_and_times_nearer_to_the_truth(bench, candidates, learn, some):
+    """What the simulation gets wrong for all configs is gone after some, and the rest is less."""
+    peaks, steps = truths(bench, candidates)
+    before, after = learn([]).outlook(), learn(some).outlook()
+    assert np.abs(after.peak_bytes - peaks).mean() < 0.3 * np.abs(before.peak_bytes - peaks).mean()
+    assert np.abs(after.step - steps).mean() < 0.5 * np.abs(before.step - steps).mean()
+    assert after.peak_deviation.mean() < before.peak_deviation.mean()
+    assert after.step_deviation.mean() < before.step_deviation.mean()
+
+
+def test_the_chance_to_fit_is_that_of_the_expected_peak(bench, learn, some):
+    """One half where the limit is what is expected, and all the more the lower that is."""
+    outlook = learn(some).outlook()
+    order = ((bench.limit_bytes - outlook.peak_bytes) / outlook.peak_deviation).argsort()
+    assert (np.diff(outlook.fits[order]) >= 0).all()
+    place = int(order[len(order) // 2])
+    assert learn(some, limit_bytes=float(outlook.peak_bytes[place])).outlook().fits[place] == pytest.approx(0.5)
+
+
+def test_running_out_of_memory_makes_the_like_less_likely_to_fit(bench, candidates, learn):
+    """A failure tells no peak, and still that this config and its neighbours are above the limit."""
+    bench.runs_out = True
+    (failed,) = bench.tried(bench.space.all_on.without_plan(bench.space.plans[0]))
+    lost = dataclasses.replace(
+        failed, measurement=dataclasses.replace(failed.measurement, outcome=Outcome.OOM, peak_bytes=None)
+    )
+    place = candidates.places[lost.config]
+    expected = learn([]).outlook().peak_bytes[place]
+    # A limit well above what is expected of it, so that the failure is a surprise.
+    before = learn([], limit_bytes=1.05 * expected).outlook()
+    after = learn([lost], limit_bytes=1.05 * expected).outlook()
+    assert before.fits[place] > 0.5
+    assert after.fits[place] < before.fits[place]
+    assert (after.peak_bytes > before.peak_bytes).mean() > 0.9
+
+
+def test_a_failure_of_another_kind_tells_nothing(bench, learn, some):
+    """A process that crashed says neither how much it needs nor how long it takes."""
+    bench.crashing = bench.space.plans[0].rows[0].subgraph
+    crashed = bench.tried(bench.space.all_on)
+    assert crashed[0].measurement.outcome is Outcome.CRASH
+    with_it, without = learn([*some, *crashed]).outlook(), learn(some).outlook()
+    assert np.array_equal(with_it.peak_bytes, without.peak_bytes)
+    assert np.array_equal(with_it.step, without.step)
+
+
+def test_a_level_tells_nothing_of_plans(learn, some):
+    """It chooses its own rows: whatever it measured, nothing else is expected of any config."""
+    level = dataclasses.replace(some[-1], config=Config(level=Level.LAYERWISE))
+    assert np.array_equal(learn([*some, level]).outlook().peak_bytes, learn(some).outlook().peak_bytes)
+
+
+def test_without_a_reference_times_are_those_beside_the_fastest(bench, candidates, learn, some):
+    """The ratios of expected times are the true ones, whatever a step takes."""
+    unknown = [dataclasses.replace(trial, reference_seconds=None) for trial in some]
+    slowed = [
+        dataclasses.replace(
+            trial,
+            measurement=dataclasses.replace(trial.measurement, step_seconds=(7 * trial.measurement.step_seconds[0],)),
+        )
+        for trial in unknown
+    ]
+    assert learn(slowed).outlook().step == pytest.approx(learn(unknown).outlook().step)
+    steps = truths(bench, candidates)[1]
+    ratios = learn(unknown).outlook().step / steps
+    assert ratios.std() / ratios.mean() < 0.02
+
+
+def test_a_prior_tells_step_times_and_no_peaks(bench, candidates, learn, some):
+    """Another problem's memory is another; what recompute costs is much the same."""
+    with_prior, without = learn([], prior=some).outlook(), learn([]).outlook()
+    steps = truths(bench, candidates)[1]
+    assert np.array_equal(with_prior.peak_bytes, without.peak_bytes)
+    assert np.abs(with_prior.step - steps).mean() < np.abs(without.step - steps).mean()
+    measured = learn(some).outlook()
+    assert measured.step_deviation.mean() < with_prior.step_deviation.mean() < without.step_deviation.mean()
+
+
+def test_a_prior_tells_of_differences_where_there_is_no_reference(bench, candidates, learn, some):
+    """Where not even the run without recompute fits, stored step times still say which config is slower than which."""
+    _, steps = truths(bench, candidates)
+    timed = [dataclasses.replace(trial, reference_seconds=None) for trial in some[1:4]]
+    with_prior, without = learn(timed, prior=some).outlook(), learn(timed).outlook()
+    assert not with_prior.is_relative
+    assert np.std(with_prior.step - steps) < np.std(without.step - steps)
+
+
+def test_a_lucky_measurement_settles_towards_what_was_expected(bench, learn, some):
+    """A trial that seems far faster than all else says is slower than it seems, and faster than expected."""
+    (trial,) = bench.tried(bench.space.all_on)
+    lucky = dataclasses.replace(trial, reference_seconds=1.1)
+    true, seen = bench.step_seconds(trial.config), 1 / lucky.relative_throughput
+    assert seen < learn([*some, lucky]).settled_step(lucky) < true + 0.01
+
+
+def test_intervals_hold_what_is_true(bench, candidates, learn, some):
+    """Of configs that were not measured, few lie outside of their 90 % intervals."""
+    outlook, (peaks, steps) = learn(some).outlook(), truths(bench, candidates)
+    assert (np.abs(outlook.peak_bytes - peaks) < NINETY * outlook.peak_deviation).mean() > 0.85
+    assert (np.abs(outlook.step - steps) < NINETY * outlook.step_deviation).mean() > 0.85
+
+
+def test_the_normal_distribution_is_that_of_the_tables():
+    """As printed in any of them."""
+    assert normal(np.array([-1.959964, 0.0, 1.644854])) == pytest.approx([0.025, 0.5, 0.95], abs=1e-6)

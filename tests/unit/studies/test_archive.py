@@ -1,0 +1,296 @@
+"""Studies as files that travel: the same there and back, and nothing believed that was not checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import math
+import resource
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from autorecompute import codec
+from autorecompute.backends import ORTMODULE, emission_of, knobs_of
+from autorecompute.errors import SetupError, UsageError
+from autorecompute.figures import Figures
+from autorecompute.knobs import KnobComparison, KnobStudy, Setup
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.result import Rejection
+from autorecompute.studies import KnobFolder, Problem, Sizes, StudyFolder, list_studies
+from autorecompute.studies.archive import compress, dump
+from autorecompute.studies.archive_reading import read_archive, read_archive_head
+from autorecompute.studies.batches import BatchRecord, keep_batches
+from autorecompute.studies.importing import Trusted, import_records
+from autorecompute.studies.records import read_records
+from autorecompute.studies.storage import TrialStore
+from autorecompute.units import MIB
+
+EMISSION = emission_of(ORTMODULE)
+TRUSTED = Trusted(
+    backend=ORTMODULE,
+    variables=frozenset(EMISSION.MEMORY_VARIABLES) | knobs_of(ORTMODULE).variables(),
+    plans_text=EMISSION.plans_file_text,
+)
+HOME = "/home/somebody/secret"
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory, make_detection, make_space, make_trial, make_result, make_step):  # noqa: PLR0917
+    """The lines of an archive of a study with everything that a study can hold."""
+    detection, folder = make_detection(), StudyFolder("bert", tmp_path_factory.mktemp("studies"))
+    folder.prepare()
+    problem = Problem.of(detection, 900 * MIB)
+    folder.begin(problem, ["python", f"{HOME}/train.py", f"--data={HOME}/data", "--bs=1/2"], Sizes.of(detection))
+    store, all_on = TrialStore(folder.database, "bert", make_space(), problem.limit_bytes), make_space().all_on
+    store.add(make_trial(outcome=Outcome.OVER_LIMIT, trace=(f'  File "{HOME}/train.py", line 3',)))
+    store.add(make_trial(all_on, number=1, losses=(math.nan, 2.5, math.inf), reference_seconds=0.4))
+    result = make_result()
+    best = dataclasses.replace(result.best, environment={"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)})
+    folder.keep_rejections([Rejection(config=Config(), outcome=Outcome.CRASH, reason=f"see {HOME}/01.log")])
+    folder.keep_confirmed([best])
+    folder.write("race.json", {"ranking": None, "standings": [{"trial": 1, "rounds": []}]})
+    comparison = KnobComparison(knob="arena", base="x", setup=Setup(config=all_on, description="all"))
+    KnobFolder(folder).keep(KnobStudy(winner=best, comparisons=(comparison,)))
+    keep_batches(folder, BatchRecord(asked=(16, 32), without=(Figures(batch=16),)))
+    profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(make_step("flb", ("a", 0, 2, 8)))}
+    folder.write("analysis.json", {"peak_bytes": 9, "held_bytes": 5, "profiles": [profiled]})
+    device = dataclasses.replace(result.device, uuid="GPU-1234")
+    folder.finish(dataclasses.replace(result, best=best, device=device, warnings=(f"{HOME}/train.py:7 does it",)))
+    return dump(read_records(folder)).splitlines(keepends=True)
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Another working directory, without any study."""
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+def take(file, name="bert", *, force=False):
+    """Imports an archive."""
+    return import_records(read_archive(file), name, TRUSTED, force=force)
+
+
+def written(place, lines):
+    """A file with these lines."""
+    file = place / "a.jsonl"
+    file.write_bytes(b"".join(lines))
+    return file
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_there_and_back_is_the_same(archive, elsewhere, is_compressed):
+    """An archive that was imported is exported as it was, to the byte, and again if it is packed again."""
+    first = b"".join(archive)
+    file = elsewhere / "bert"
+    file.write_bytes(compress(first) if is_compressed else first)
+    assert compress(first) == compress(first)
+    imported = take(file)
+    assert dump(read_records(imported)) == first
+
+
+def test_an_imported_study_can_be_trained_with(archive, elsewhere):
+    """Its variables lead to a plans file of its own, which holds the plans."""
+    folder = take(written(elsewhere, archive), "mine")
+    best = folder.result().best
+    assert best.environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)}
+    assert json.loads(folder.plans_file.read_text()) == best.config.row_texts
+    assert (folder.result().study, [study.name for study in list_studies()]) == ("mine", ["mine"])
+
+
+def test_what_json_has_no_word_for_survives(archive, elsewhere):
+    """A loss that is no number is none afterwards, and every line is JSON."""
+    losses = read_records(take(written(elsewhere, archive))).trials[1].measurement.losses
+    assert math.isnan(losses[0])
+    assert losses[1:] == (2.5, math.inf)
+
+
+def test_nothing_of_the_machine_travels(archive):
+    """Paths are cut down to names, a card's serial number is left out, and relative values stay."""
+    text = b"".join(archive).decode()
+    assert "somebody" not in text
+    assert "GPU-1234" not in text
+    head = json.loads(archive[0])["study"]
+    assert head["command"] == ["python", "train.py", "--data=data", "--bs=1/2"]
+
+
+def test_every_line_is_as_the_schema_has_it(archive):
+    """The published schema holds for each kind of line, and for no other."""
+    text = resources.files("autorecompute").joinpath("schemas/study_archive.schema.json").read_text()
+    schema = json.loads(text)
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    lines = [json.loads(line) for line in archive]
+    for line in lines:
+        validator.validate(line)
+    assert {kind for line in lines for kind in line} == {next(iter(kind["properties"])) for kind in schema["oneOf"]}
+    assert set(schema["$defs"]["outcome"]["enum"]) == set(Outcome)
+    for wrong in ({"trial": {}}, {"other": {}}, {**lines[1], **lines[-1]}, {"end": {"lines": "x"}}):
+        assert not validator.is_valid(wrong)
+
+
+def test_the_head_takes_one_line(archive, elsewhere):
+    """What an archive is about can be told without the rest of it."""
+    assert read_archive_head(written(elsewhere, archive[:1])).study == "bert"
+
+
+def changed(line, **changes):
+    """The line with other values in its object."""
+    ((kind, value),) = json.loads(line).items()
+    return json.dumps({kind: {**value, **changes}}).encode() + b"\n"
+
+
+WRONG = {
+    "nothing at all": (lambda _: [], 1, "missing"),
+    "no JSON": (lambda _: [b"hello\n"], 1, "does not hold"),
+    "some other JSON": (lambda _: [b'{"study": {"name": "bert"}}\n'], 1, "not the first line"),
+    "no object": (lambda lines: [lines[0], b"[1]\n"], 2, "no object"),
+    "cut between lines": (lambda lines: lines[:4], 5, "cut short"),
+    "cut within a line": (lambda lines: [*lines[:2], lines[2][:50]], 3, "cut off"),
+    "a line lost": (lambda lines: [*lines[:4], *lines[5:]], 10, "lines are missing"),
+    "a trial lost": (lambda lines: [lines[0], *lines[2:]], 2, "trial 1 where 0"),
+    "a trial twice": (lambda lines: [*lines[:2], *lines[1:]], 3, "trial 0 where 1"),
+    "a line after the end": (lambda lines: [*lines, lines[1]], 12, "follows the end"),
+    "two heads": (lambda lines: [lines[0], *lines], 2, "begins another"),
+    "no head": (lambda lines: lines[1:], 1, "not the first line"),
+    "two answers": (lambda lines: [*lines[:-1], lines[-2], lines[-1]], 11, "second result"),
+    "unknown": (lambda lines: [lines[0], b'{"pickle": 1}\n', *lines[1:]], 2, "'pickle'"),
+    "newer": (lambda lines: [changed(lines[0], version=2), *lines[1:]], 1, "newer autorecompute"),
+    "no version": (lambda lines: [changed(lines[0], version=None), *lines[1:]], 1, "newer autorecompute"),
+    "another digest": (lambda lines: [changed(lines[0], digest="0" * 16), *lines[1:]], 1, "digest"),
+    "no problem": (lambda lines: [changed(lines[0], problem=7), *lines[1:]], 1, "does not hold"),
+    "a trial of nothing": (lambda lines: [lines[0], b'{"trial": {"number": 0}}\n', *lines[2:]], 2, "does not hold"),
+    "a trial that is none": (lambda lines: [lines[0], b'{"trial": null}\n', *lines[2:]], 2, "does not hold"),
+    "a row that is none": (
+        lambda lines: [lines[0], changed(lines[1], config={"level": 0, "rows": ["rm -rf"]}), *lines[2:]],
+        2,
+        "does not hold",
+    ),
+    "an analysis of nothing": (lambda lines: [*lines[:8], b'{"analysis": {}}\n', *lines[9:]], 9, "does not hold"),
+    "not a number": (lambda lines: [lines[0], b'{"trial": NaN}\n'], 2, "NaN"),
+    "not text": (lambda lines: [lines[0], b'{"trial": "\xff"}\n'], 2, "no text"),
+    "too deep": (lambda lines: [lines[0], b'{"trial": ' + b"[" * 200_000 + b"\n"], 2, "too deeply"),
+    "too long a number": (lambda lines: [lines[0], b'{"trial": ' + b"9" * 5000 + b"}\n"], 2, "does not hold"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_line_is_named_and_nothing_is_left(archive, elsewhere, name):
+    """Whatever is wrong with a file, the line is told, and there is no trace of an import."""
+    make, number, words = WRONG[name]
+    file = written(elsewhere, make(archive))
+    with pytest.raises(UsageError, match=f"line {number} ") as caught:
+        take(file)
+    assert words in str(caught.value)
+    assert [path.name for path in elsewhere.iterdir()] == ["a.jsonl"]
+
+
+def test_a_file_that_was_cut_while_packed_is_named(archive, elsewhere):
+    """A compressed archive that ends too early says so."""
+    file = elsewhere / "a.jsonl.gz"
+    file.write_bytes(compress(b"".join(archive))[:-40])
+    with pytest.raises(UsageError, match="cannot be read"):
+        take(file)
+
+
+@pytest.mark.parametrize("place", ["nothing-here", "."])
+def test_what_is_no_file_is_named(elsewhere, place):
+    """A path that leads nowhere, or to a folder, is no archive."""
+    with pytest.raises(UsageError, match="cannot be read"):
+        take(elsewhere / place)
+
+
+def test_a_bomb_does_not_fill_the_memory(archive, elsewhere):
+    """A line that unpacks to far more than an archive takes is refused before it is held."""
+    file = elsewhere / "bomb.gz"
+    with gzip.open(file, "wb") as bomb:
+        bomb.write(archive[0])
+        for _ in range(80):
+            bomb.write(bytes(MIB))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UsageError, match="line 2 is longer than"):
+        take(file)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024  # KiB
+
+
+@pytest.mark.parametrize("name", ["../other", "/tmp/other", ".hidden", "", "a/b", "x" * 300])
+def test_a_name_leads_nowhere_else(archive, elsewhere, name):
+    """An archive cannot choose a folder outside of the studies."""
+    file = written(elsewhere, [changed(archive[0], study=name), *archive[1:]])
+    records = read_archive(file)
+    with pytest.raises(UsageError, match="cannot name a study"):
+        import_records(records, records.head.study, TRUSTED, force=True)
+    assert [path.name for path in elsewhere.iterdir()] == ["a.jsonl"]
+
+
+def test_variables_that_no_config_needs_are_refused(archive, elsewhere):
+    """What will be set where somebody trains is not for an archive to say."""
+    best = {**json.loads(archive[-2])["result"]["best"], "environment": {"LD_PRELOAD": "evil.so"}}
+    file = written(elsewhere, [*archive[:-2], changed(archive[-2], best=best), archive[-1]])
+    with pytest.raises(UsageError, match="LD_PRELOAD"):
+        take(file)
+    assert not Path("studies").exists()
+
+
+def test_another_training_system_is_refused(archive, elsewhere):
+    """The name of a backend is none of the archive's business."""
+    versions = {**json.loads(archive[-2])["result"]["versions"], "backend": "..os"}
+    file = written(elsewhere, [*archive[:-2], changed(archive[-2], versions=versions), archive[-1]])
+    with pytest.raises(UsageError, match="training system"):
+        take(file)
+
+
+def test_a_path_in_an_archive_is_not_believed(archive, elsewhere):
+    """Variables of a config that name a file name the one that was made here."""
+    environment = {"ORTMODULE_MEMORY_OPT_CONFIG": "/etc/passwd"}
+    best = {**json.loads(archive[-2])["result"]["best"], "environment": environment}
+    folder = take(written(elsewhere, [*archive[:-2], changed(archive[-2], best=best), archive[-1]]))
+    assert folder.result().best.environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)}
+
+
+def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
+    """Without force the study that is there stays as it is; with it, the archive's takes its place."""
+    file = written(elsewhere, archive)
+    folder = take(file)
+    (folder.path / "mine.txt").write_text("kept")
+    with pytest.raises(UsageError, match="--force"):
+        take(file)
+    assert (folder.path / "mine.txt").exists()
+    take(file, force=True)
+    assert not (folder.path / "mine.txt").exists()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
+def test_a_study_in_use_is_not_replaced(archive, elsewhere):
+    """While a process has its files open, even force does not take a study away."""
+    folder = take(written(elsewhere, archive))
+    hold = f"import time; file = open({str(folder.database)!r}); print('open', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True) as holder:
+        holder.stdout.readline()
+        with pytest.raises(UsageError, match=f"Process {holder.pid} is using"):
+            take(elsewhere / "a.jsonl", force=True)
+        holder.kill()
+    take(elsewhere / "a.jsonl", force=True)
+
+
+def test_a_full_disk_leaves_the_old_study(archive, elsewhere, small_disk, monkeypatch):
+    """An import that fails half-way leaves nothing of itself, and what was there before."""
+    file = written(elsewhere, archive)
+    monkeypatch.chdir(small_disk.folder)
+    take(file)
+    before = sorted(path.name for path in Path("studies/bert").iterdir())
+    small_disk.fill()
+    with pytest.raises(SetupError, match="disk is full"):
+        take(file, force=True)
+    small_disk.free()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+    assert sorted(path.name for path in Path("studies/bert").iterdir()) == before

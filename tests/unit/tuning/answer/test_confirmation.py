@@ -1,0 +1,73 @@
+"""Configs that show what they are worth in fresh processes, which end for reasons that are not theirs."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from autorecompute.errors import NothingFitsError
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.tuning.answer.race import ROUND_EFFORT
+from autorecompute.units import MIB
+
+
+@pytest.fixture
+def break_processes(monkeypatch, make_measurement):
+    """Lets the first fresh processes of a tuning, or all of them, end badly."""
+
+    def break_processes(tuning, outcome, *, first=None):
+        watch, numbers = tuning.bench.watch, itertools.count()
+
+        def watch_or_break(*args):
+            measurement = watch(*args)
+            return measurement if first is not None and next(numbers) >= first else make_measurement(outcome)
+
+        monkeypatch.setattr(tuning.bench, "watch", watch_or_break)
+
+    return break_processes
+
+
+def test_a_process_that_was_lost_is_started_once_more(make_tuning, break_processes):
+    """Whoever was killed from outside is not passed over: the same config is confirmed by the next process."""
+    tuning = make_tuning(max_trials=12)
+    break_processes(tuning, Outcome.LOST, first=1)
+    best = tuning.run().best
+    assert tuning.bench.watched[:2] == [(best.config, 32)] * 2
+    assert not any("not confirmed" in note for note in tuning.watcher.notes)
+
+
+def test_a_baseline_that_runs_out_of_memory_as_a_whole_makes_room_for_recompute(make_tuning, make_bench):
+    """How much its process needed is not known: a second search looks for configs below its steps all the same."""
+    tuning = make_tuning(make_bench(oom_bytes=930 * MIB), limit_bytes=920 * MIB, max_trials=12)
+    tuning.bench.life_bytes[Config()] = 50 * MIB
+    best = tuning.run().best
+    assert not best.config.is_none
+    assert best.peak_bytes < tuning.bench.peak_bytes(Config(), 32)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.HANG, Outcome.LOST])
+def test_failures_that_may_pass_are_no_final_answer(make_tuning, break_processes, outcome):
+    """Where fresh processes ended for reasons of the machine, the same command goes on and finds who fits."""
+    first, second = make_tuning(max_trials=12), make_tuning(max_trials=12)
+    break_processes(first, outcome)
+    with pytest.raises(NothingFitsError):
+        first.run()
+    assert first.folder.result().search_end.is_early
+    assert second.run().best.confirmed
+    assert second.tried == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.TIMEOUT, Outcome.CRASH])
+def test_who_fails_in_the_race_is_confirmed_where_nobody_else_is_left(make_tuning, make_measurement, outcome):
+    """The only config that fits gets its fresh process, though its worker died in a round."""
+    tuning = make_tuning(max_trials=12, limit_bytes=450 * MIB)
+    measure = tuning.bench.measure
+
+    def fail_in_rounds(config, effort):
+        measurement = measure(config, effort)
+        return make_measurement(outcome) if effort == ROUND_EFFORT and not config.is_none else measurement
+
+    tuning.bench.measure = fail_in_rounds
+    assert tuning.run().best.peak_bytes <= 450 * MIB

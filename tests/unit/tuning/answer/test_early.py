@@ -1,0 +1,139 @@
+"""The answer that an interruption leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from autorecompute.plans import Config
+from autorecompute.result import SearchEnd
+from autorecompute.studies import StudyFolder
+from autorecompute.tuning.answer.early import GROWTH, EarlyAnswer
+from autorecompute.tuning.budget import Budget, Task
+from autorecompute.units import MIB
+
+
+@pytest.fixture
+def make_slow(make_tuning, make_timed_bench):
+    """Begins a session of one study on a bench whose steps take most of a second, so that a search is long."""
+    return lambda **settings: make_tuning(make_timed_bench(start_seconds=5.0, step_seconds=0.4), **settings)
+
+
+@pytest.fixture
+def undisturbed(make_slow, clock):
+    """When the first confirmation of an undisturbed tuning was done, and when the whole was."""
+    tuning, times = make_slow(), []
+    began, watch = clock.now, tuning.bench.watch
+
+    def watch_and_note(*args):
+        measurement = watch(*args)
+        times.append(clock.now - began)
+        return measurement
+
+    tuning.bench.watch = watch_and_note
+    result = tuning.run()
+    return tuning, result, times
+
+
+def test_the_best_so_far_is_confirmed_while_the_search_goes_on(undisturbed):
+    """A confirmation comes before the end, the search goes on after it, and few of them are made."""
+    _, result, times = undisturbed
+    assert result.search_end is SearchEnd.NOTHING_LEFT
+    assert times[0] < times[-1] * 2 / 3
+    assert len(times) <= 2 + GROWTH
+
+
+def test_whoever_stops_after_a_confirmation_has_an_answer(make_root, tune_in, make_timed_bench, clock, undisturbed):
+    """At any later moment the files of the best confirmed config are there, whatever was under way."""
+    _, _, times = undisturbed
+    end = times[-1]
+    moments = [times[0] + 0.1 + share * (end - times[0] - 0.2) for share in (0.0, 0.4, 0.8, 1.0)]
+    for moment in moments:
+        tuning = tune_in(make_root(), make_timed_bench(start_seconds=5.0, step_seconds=0.4))
+        clock.stop_at = clock.now + moment
+        with pytest.raises(KeyboardInterrupt):
+            tuning.tuner.run()
+        result = tuning.folder.result()
+        assert result == tuning.tuner.so_far
+        assert (result.search_end, result.best.confirmed) == (SearchEnd.INTERRUPTED, True)
+        assert result.best.peak_bytes <= 600 * MIB
+        assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+
+
+def test_whoever_stops_before_has_none(make_slow, clock):
+    """Nothing is emitted that was not confirmed."""
+    tuning = make_slow()
+    clock.stop_at = clock.now + 12.0
+    with pytest.raises(KeyboardInterrupt):
+        tuning.run()
+    assert (tuning.tuner.so_far, tuning.folder.result()) == (None, None)
+
+
+def test_the_same_command_goes_on_and_confirms_nothing_twice(make_root, tune_in, make_timed_bench, clock, undisturbed):
+    """An interrupted answer answers nothing: the search goes on to the same end, and what was confirmed stays so."""
+    _, expected, times = undisturbed
+    root = make_root()
+    first, second = (tune_in(root, make_timed_bench(start_seconds=5.0, step_seconds=0.4)) for _ in range(2))
+    clock.stop_at = clock.now + times[0] + 5.0
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    result = second.run()
+    assert (result.best.config, result.search_end) == (expected.best.config, SearchEnd.NOTHING_LEFT)
+    confirmed = [config for config, batch in (*first.bench.watched, *second.bench.watched) if batch == 32]
+    assert len(set(confirmed)) == len(confirmed)
+    assert not set(first.tried) & set(second.tried)
+
+
+def test_a_study_that_was_answered_keeps_what_it_knows(make_slow, clock):
+    """Whoever stops a search for more leaves the rival and the race of the answer that stands."""
+    answer = make_slow(max_trials=8).run()
+    again = make_slow(max_trials=40)
+    clock.stop_at = clock.now + 7.0
+    with pytest.raises(KeyboardInterrupt):
+        again.run()
+    kept = again.folder.result()
+    assert (kept.best, kept.rival, kept.search_end) == (answer.best, answer.rival, SearchEnd.INTERRUPTED)
+    assert json.loads(again.folder.plans_file.read_text()) == answer.best.config.row_texts
+
+
+class Confirming:
+    """Confirms whoever it is given, at the speed of its trial."""
+
+    def __init__(self, best):
+        self.best, self.asked = best, []
+
+    def needs(self, _config):
+        """A fresh process."""
+        return (Task.CONFIRMATION,)
+
+    def confirm(self, standing):
+        """Keeps who was asked for."""
+        self.asked.append(standing.trial.number)
+        return self.best
+
+
+@pytest.fixture
+def ask(make_root, make_result, clock):
+    """Asks whom an answer confirms after a trial, long after one without reference was confirmed at these samples/s."""
+
+    def ask(trial, samples_per_second):
+        result = make_result()
+        folder = StudyFolder("bert", make_root())
+        folder.prepare()
+        best = dataclasses.replace(result.best, relative_throughput=None, samples_per_second=samples_per_second)
+        confirming = Confirming(best)
+        early = EarlyAnswer(folder, confirming, Budget(None, clock.now), lambda: result)
+        clock.advance(1000)
+        early.confirm_if_due([trial], reserve_seconds=0.0)
+        return confirming.asked
+
+    return ask
+
+
+@pytest.mark.parametrize(("speed", "expected"), [(0.9, []), (1.01, []), (1.1, [7])])
+def test_without_a_reference_the_faster_is_news(ask, make_trial, make_space, speed, expected):
+    """Where the batch does not run without recompute, samples/s say whether a trial beats what was confirmed."""
+    trial = make_trial(Config.of(make_space().plans[:1]), number=7)
+    assert ask(trial, trial.measurement.samples_per_second / speed) == expected

@@ -1,0 +1,117 @@
+"""From trials to an answer, in words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config, Plan
+from autorecompute.result import Rejection
+from autorecompute.tuning.answer.holding import judge
+from autorecompute.tuning.answer.no_fit import explain_early_end, explain_no_fit
+from autorecompute.units import GIB, MIB, parse_bytes
+
+LIMIT = 600 * MIB
+
+
+@pytest.mark.parametrize(
+    ("peak_bytes", "outcome"),
+    [(LIMIT - 1, Outcome.OK), (LIMIT, Outcome.OK), (LIMIT + 1, Outcome.OVER_LIMIT), (2 * LIMIT, Outcome.OVER_LIMIT)],
+)
+def test_a_peak_may_reach_the_limit_and_not_exceed_it(make_measurement, peak_bytes, outcome):
+    """The limit itself fits, a byte more does not, and the figures stay."""
+    measured = make_measurement(peak_bytes=peak_bytes)
+    judged = judge(measured, LIMIT)
+    assert judged.outcome is outcome
+    assert (judged.peak_bytes, judged.step_seconds) == (measured.peak_bytes, measured.step_seconds)
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
+def test_a_failure_keeps_its_name(make_measurement, outcome):
+    """The limit changes the outcome of nothing but a good measurement."""
+    failed = make_measurement(outcome, peak_bytes=2 * LIMIT)
+    assert judge(failed, LIMIT) == failed
+
+
+def test_no_fit_names_the_least_peak_and_what_it_would_take(make_trial, make_detection, make_space):
+    """The limit it suggests holds the least peak and what a whole process adds, the batch is smaller and would fit."""
+    plans = make_space().plans
+    trials = [
+        make_trial(Config(), outcome=Outcome.OVER_LIMIT, peak_bytes=900 * MIB),
+        make_trial(Config.of(plans[:1]), outcome=Outcome.OVER_LIMIT, peak_bytes=700 * MIB + 1),
+        make_trial(make_space().all_on, outcome=Outcome.OOM),
+    ]
+    text = explain_no_fit(trials, make_detection(resting_bytes=100 * MIB), LIMIT)
+    assert plans[0].name in text
+    assert "3 trials" in text
+    assert 700 * MIB < parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) <= 740 * MIB
+    batch = int(re.search(r"--target-batch (\d+)", text)[1])
+    assert 0 < batch < 32
+    assert 100 * MIB + batch / 32 * 600 * MIB <= LIMIT
+
+
+def test_no_fit_without_any_peak_suggests_a_smaller_batch(make_trial, make_detection):
+    """Where every config ran out of memory there is no least peak, so half the batch is worth a try."""
+    text = explain_no_fit([make_trial(outcome=Outcome.OOM)], make_detection(batch=32), LIMIT)
+    assert "--target-batch 16" in text
+
+
+def test_no_fit_at_a_batch_of_one_does_not_suggest_a_batch_of_one(make_trial, make_detection):
+    """There is no smaller batch than one."""
+    text = explain_no_fit([make_trial(outcome=Outcome.OOM)], make_detection(batch=1), LIMIT)
+    assert "--target-batch 1" not in text
+
+
+def test_no_fit_after_failed_confirmations_suggests_a_higher_limit(make_trial, make_detection):
+    """Where trials fitted and their confirmations did not, a limit below the present one is no way out."""
+    trial = make_trial(peak_bytes=580 * MIB)
+    rejection = Rejection(config=trial.config, outcome=Outcome.OVER_LIMIT, reason="its whole process reaches 640 MiB")
+    text = explain_no_fit([trial], make_detection(resting_bytes=100 * MIB), LIMIT, (), [rejection])
+    assert parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) > LIMIT
+
+
+def test_no_fit_for_another_reason_than_memory_names_the_last_one(make_trial, make_detection):
+    """Where what fitted was kept from being confirmed by something else, no other limit is suggested."""
+    reasons = ("Gelu+ has wrong gradients", "Cast+ has wrong gradients")
+    text = explain_no_fit([make_trial(peak_bytes=580 * MIB)], make_detection(), LIMIT, reasons)
+    assert reasons[-1] in text
+    assert "whole process" not in text
+    assert "--memory-limit" not in text
+
+
+def test_a_peak_of_a_trial_that_failed_is_not_the_least(make_trial, make_detection):
+    """A config whose loss is no number did not hold the limit, however little it needed."""
+    trials = [
+        make_trial(Config(), outcome=Outcome.OVER_LIMIT, peak_bytes=900 * MIB),
+        make_trial(outcome=Outcome.DIVERGED, peak_bytes=300 * MIB),
+    ]
+    assert "The least peak was 900 MiB" in explain_no_fit(trials, make_detection(resting_bytes=100 * MIB), LIMIT)
+
+
+def test_an_early_end_names_what_went_wrong_last_and_who_is_next(make_trial, make_detection, make_space):
+    """A process that crashed is no want of time, and a config that was rejected is not offered."""
+    rejected, open_ = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in make_space().plans[:2])
+    rejection = Rejection(config=rejected.config, outcome=Outcome.OOM, reason="out of memory")
+    for reasons, expected in (((), "out of memory"), (("crash: signal 11",), "crash: signal 11")):
+        text = explain_early_end([rejected, open_], make_detection(), LIMIT, reasons, [rejection])
+        assert expected in text
+        assert f"not confirmed: {open_.description}." in text
+        assert "time was over" not in text
+
+
+def test_no_fit_without_any_trial_does_not_blame_the_batch(make_detection):
+    """Where the time was over before the first trial, nothing is known about memory."""
+    text = explain_early_end([], make_detection(), LIMIT)
+    assert "smaller batch" not in text
+    assert "--timeout" in text
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OVER_LIMIT, Outcome.OOM])
+def test_no_fit_of_a_model_with_nothing_to_recompute_says_so(make_trial, make_detection, outcome):
+    """The reason follows what it would take, and is not told of a model that has plans."""
+    trials = [make_trial(outcome=outcome, peak_bytes=None if outcome is Outcome.OOM else 900 * MIB)]
+    assert explain_no_fit(trials, make_detection(plans=()), LIMIT).count("nothing worth recomputing") == 1
+    large = Plan.parse("Gelu+:1:-1", frequency=1, saving_bytes=GIB, saving_symbolic=f"{GIB // 32}*batch")
+    assert "worth recomputing" not in explain_no_fit(trials, make_detection(plans=(large,), batch=32), LIMIT)

@@ -1,0 +1,222 @@
+"""Racing finalists until it is clear who wins."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.result import RaceEnd
+from autorecompute.trials.bench import Effort
+from autorecompute.tuning.answer.race import LOOKS, race
+from autorecompute.tuning.answer.standings import Standing
+from autorecompute.units import MIB
+
+COSTS = {0: 0.04, 1: 0.03, 2: 0.05}
+"""What each finalist's plan adds to a step, as a share."""
+
+
+@pytest.fixture
+def configs(make_space):
+    """Three configs of one plan."""
+    return [Config.of([plan]) for plan in make_space().plans[:3]]
+
+
+@pytest.fixture
+def make_standings(configs, make_trial):
+    """The configs as finalists, with a peak each."""
+
+    def make(*peaks):
+        return [
+            Standing(trial=make_trial(config, number=number, peak_bytes=peak * MIB))
+            for number, (config, peak) in enumerate(zip(configs, peaks, strict=False))
+        ]
+
+    return make
+
+
+@pytest.fixture
+def make_costly(make_bench, configs):
+    """Builds a bench on which the configs add these shares to a step of one second."""
+
+    def make(*costs):
+        bench, shares = make_bench(), dict(zip(configs, costs, strict=True))
+        bench.seconds = lambda config, _batch: 1 + shares.get(config, 0)
+        return bench
+
+    return make
+
+
+def order_of(raced):
+    """The numbers of the trials, first to last."""
+    return [entry.trial.number for entry in raced.standings]
+
+
+def rounds_of(raced):
+    """In how many rounds each finalist ran."""
+    return {entry.trial.number: len(entry.heats) for entry in raced.standings}
+
+
+@pytest.mark.parametrize("has_reference", [True, False])
+def test_the_fastest_wins(make_bench, make_standings, has_reference):
+    """On a machine that keeps its pace the first look decides, and figures beside the reference are exact."""
+    raced = race(make_bench(), make_standings(3, 2, 2), has_reference=has_reference)
+    assert raced.standings[0].trial.number == 1
+    assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.RANKED, LOOKS[0])
+    for entry in raced.standings:
+        expected = 1 / (1 + COSTS[entry.trial.number]) if has_reference else None
+        assert entry.relative_throughput == pytest.approx(expected)
+
+
+def test_who_is_slower_by_less_than_a_tie_wins_with_the_lower_peak(make_bench, make_standings):
+    """Three finalists within 2 % are a tie, which the lowest peak wins; the others are named, fastest first."""
+    raced = race(make_bench(), make_standings(3, 4, 2), has_reference=True)
+    assert order_of(raced) == [2, 1, 0]
+    assert raced.ranking.end is RaceEnd.TIE
+    assert raced.ranking.rivals == tuple(entry.trial.description for entry in raced.standings[1:])
+
+
+def test_a_tie_is_not_handed_on(make_costly, make_standings):
+    """The leanest loses to the fastest where they do not tie, though each of them ties with one in between."""
+    bench = make_costly(0, 0.015, 0.03)
+    assert order_of(race(bench, make_standings(3, 2, 1), has_reference=True)) == [1, 0, 2]
+
+
+def test_a_machine_that_slows_down_favours_no_one(make_bench, make_standings):
+    """Swings that hold for a round and its repetition leave every figure beside the reference as it is."""
+    bench = make_bench()
+    bench.pace = lambda number: 1.0 + number // 4 % 3
+    raced = race(bench, make_standings(3, 2, 2), has_reference=True)
+    assert (raced.standings[0].trial.number, raced.ranking.rounds) == (1, LOOKS[0])
+    for entry in raced.standings:
+        assert entry.ratios == pytest.approx([1 / (1 + COSTS[entry.trial.number])] * len(entry.heats))
+
+
+def test_noise_takes_more_rounds(make_costly, make_standings):
+    """What a quiet machine decides in the first look, an uneasy one decides right in more rounds."""
+    chance = random.Random(1)
+    bench = make_costly(0.1, 0, 0.1)
+    bench.pace = lambda _: chance.lognormvariate(0, 0.01)
+    raced = race(bench, make_standings(2, 2, 2), has_reference=True)
+    assert (raced.standings[0].trial.number, raced.ranking.end) == (1, RaceEnd.RANKED)
+    assert LOOKS[0] < raced.ranking.rounds < LOOKS[-1]
+
+
+def test_who_is_beaten_runs_no_further(make_costly, make_standings):
+    """A finalist far behind leaves at the look that shows it, while the others go on."""
+    chance = random.Random(1)
+    bench = make_costly(0, 0.02, 1)
+    bench.pace = lambda _: chance.lognormvariate(0, 0.01)
+    raced = race(bench, make_standings(2, 1, 1), has_reference=True)
+    rounds = rounds_of(raced)
+    assert raced.standings[-1].trial.number == 2
+    assert rounds[2] < rounds[0] == rounds[1] == raced.ranking.rounds
+
+
+def test_what_chance_alone_decides_stays_undecided(make_bench, make_standings):
+    """Where the noise hides everything to the last round, the answer says so and names who may be as good."""
+    chance = random.Random(1)
+    bench = make_bench()
+    bench.pace = lambda _: chance.lognormvariate(0, 0.5)
+    raced = race(bench, make_standings(2, 2), has_reference=True)
+    assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.UNDECIDED, LOOKS[-1])
+    assert raced.ranking.rivals == (raced.standings[1].trial.description,)
+
+
+def test_a_deadline_ends_the_race_after_the_first_look(make_bench, make_standings):
+    """When the time is over the race has still seen the rounds of one look, and then no more."""
+    chance = random.Random(1)
+    bench = make_bench()
+    bench.pace = lambda _: chance.lognormvariate(0, 0.5)
+    raced = race(bench, make_standings(2, 2), has_reference=True, deadline_seconds=time.monotonic())
+    assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.UNDECIDED, LOOKS[0])
+
+
+def test_no_place_in_the_round_belongs_to_anyone(make_bench, make_standings):
+    """Each round is in another order than the one before, and every second one runs backwards."""
+    chance = random.Random(1)
+    bench = make_bench()
+    bench.pace = lambda _: chance.lognormvariate(0, 0.5)
+    race(bench, make_standings(2, 2, 2), has_reference=True)
+    measured = [config for config, _ in bench.measured[: 4 * LOOKS[0]]]
+    first, second, third = (measured[start : start + 4] for start in (0, 4, 8))
+    assert second == first[::-1]
+    assert third != second
+    assert all(len(set(order)) == 4 for order in (first, second, third))
+
+
+def test_all_samples_are_kept(make_bench, make_standings):
+    """Each timed step of each round stands in the study's file, beside those of the reference."""
+    bench = make_bench()
+    plain = race(bench, make_standings(3, 2, 2), has_reference=True).as_plain()
+    steps = sum(effort.steps for config, effort in bench.measured if not config.is_none)
+    assert sum(len(heat["step_seconds"]) for entry in plain["standings"] for heat in entry["rounds"]) == steps
+    assert all(heat["reference_seconds"] for entry in plain["standings"] for heat in entry["rounds"])
+    assert plain["ranking"]["end"] == "ranked"
+
+
+def test_marks_are_kept_with_their_round(make_bench, make_standings, configs, make_measurement):
+    """A round in which the machine was disturbed counts, and says so."""
+    bench = make_bench()
+    bench.broken[configs[1]] = make_measurement(marks=("host busy",))
+    raced = race(bench, make_standings(2, 2), has_reference=True)
+    assert {entry.trial.number: entry.heats[0].marks for entry in raced.standings} == {0: (), 1: ("host busy",)}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.CRASH, Outcome.TIMEOUT])
+def test_a_finalist_that_fails_is_out(make_bench, make_standings, configs, make_measurement, outcome):
+    """Who breaks in a round is not ranked, and the others are."""
+    bench = make_bench()
+    bench.broken[configs[1]] = make_measurement(outcome)
+    raced = race(bench, make_standings(3, 2, 2), has_reference=True)
+    assert sorted(order_of(raced)) == [0, 2]
+    assert [entry.trial.number for entry in raced.failed] == [1]
+    assert sum(config == configs[1] for config, _ in bench.measured) == 1
+
+
+def test_a_finalist_that_diverges_is_out(make_bench, make_standings, configs, make_measurement):
+    """A loss that is no number any more is a failure too."""
+    bench = make_bench()
+    bench.broken[configs[1]] = make_measurement(Outcome.DIVERGED, step_seconds=(0.1,), peak_bytes=1, samples=1)
+    assert sorted(order_of(race(bench, make_standings(3, 2, 2), has_reference=True))) == [0, 2]
+
+
+def test_a_race_that_nobody_finishes_has_no_winner(make_bench, make_standings, configs, make_measurement):
+    """When all finalists break there is no ranking, and no error."""
+    bench = make_bench()
+    bench.broken.update({config: make_measurement(Outcome.OOM) for config in configs})
+    raced = race(bench, make_standings(3, 2, 2), has_reference=True)
+    assert (raced.standings, raced.ranking) == ((), None)
+
+
+def test_a_reference_that_fails_does_not_stop_the_race(make_bench, make_standings, make_measurement):
+    """Finalists are compared with each other, so they are ranked without a reference, which is tried once."""
+    bench = make_bench()
+    bench.broken[Config()] = make_measurement(Outcome.CRASH)
+    raced = race(bench, make_standings(3, 2, 2), has_reference=True)
+    assert raced.standings[0].trial.number == 1
+    assert sum(config.is_none for config, _ in bench.measured) == 1
+
+
+def test_no_recompute_can_be_a_finalist_and_the_reference(make_bench, make_trial, configs):
+    """Where it fits it is measured once a round, and stands beside itself at 1."""
+    bench = make_bench()
+    entries = [Standing(trial=make_trial(config, number=number)) for number, config in enumerate([Config(), *configs])]
+    raced = race(bench, entries, has_reference=True)
+    assert raced.standings[0].trial.config.is_none
+    assert raced.standings[0].relative_throughput == 1
+    assert sum(config.is_none for config, _ in bench.measured) == raced.ranking.rounds
+
+
+def test_who_is_over_the_limit_in_a_round_is_out(make_bench, make_standings):
+    """One lucky trial does not make a config fit: the rounds hold the limit, too."""
+    standings = make_standings(3, 2, 2)
+    bench = make_bench()
+    peaks = [bench.measure(entry.trial.config, Effort()).peak_bytes for entry in standings]
+    raced = race(bench, standings, has_reference=True, limit_bytes=max(peaks) - 1)
+    over = [entry.trial for entry, peak in zip(standings, peaks, strict=True) if peak == max(peaks)]
+    assert [entry.trial for entry in raced.over_limit] == over
+    assert {entry.trial.number for entry in raced.standings}.isdisjoint(trial.number for trial in over)

@@ -1,0 +1,86 @@
+"""Who comes before whom by what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.measurement import Outcome
+from autorecompute.tuning.answer.standings import Heat, Standing, finalists, rank
+
+
+def numbers_of(standings):
+    """The numbers of the trials, first to last."""
+    return [standing.trial.number for standing in standings]
+
+
+@pytest.fixture
+def make_entry(make_trial):
+    """A finalist with a step in each round, beside a reference of one second."""
+
+    def make(*seconds, number=0, peak=1, reference=1.0):
+        heats = tuple(Heat(step_seconds=(step,), reference_seconds=(reference,)) for step in seconds)
+        return Standing(trial=make_trial(number=number, peak_bytes=peak), heats=heats)
+
+    return make
+
+
+def test_only_what_fits_is_a_finalist_and_the_fastest_comes_first(make_trial):
+    """Finalists are sorted by throughput relative to the reference of their own minutes, not by step time."""
+    trials = [
+        make_trial(number=0, reference_seconds=1.0, step_seconds=(1.25,)),
+        make_trial(number=1, reference_seconds=2.0, step_seconds=(2.1,)),
+        make_trial(number=2, outcome=Outcome.OVER_LIMIT, reference_seconds=1.0, step_seconds=(1.0,)),
+        make_trial(number=3, outcome=Outcome.OOM),
+    ]
+    assert numbers_of(finalists(trials)) == [1, 0]
+
+
+def test_without_a_reference_the_step_time_decides(make_trial):
+    """Where the batch does not run without recompute, the shortest step comes first."""
+    trials = [make_trial(number=0, step_seconds=(0.5,)), make_trial(number=1, step_seconds=(0.25,))]
+    assert numbers_of(finalists(trials)) == [1, 0]
+
+
+def test_a_trial_without_a_reference_has_no_advantage(make_trial):
+    """A config half as fast is not first because the reference failed beside it."""
+    trials = [
+        make_trial(number=0, reference_seconds=0.09, step_seconds=(0.1,)),
+        make_trial(number=1, reference_seconds=None, step_seconds=(0.2,)),
+    ]
+    assert numbers_of(finalists(trials)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("speeds_and_peaks", "order"),
+    [
+        ([(1.0, 10), (0.99, 5)], [0, 1]),
+        ([(0.9, 10), (0.9, 11), (0.9, 9)], [2, 0, 1]),
+        ([(0.5, 1), (0.9, 10), (0.7, 1)], [1, 2, 0]),
+        ([], []),
+    ],
+)
+def test_the_estimate_ranks_and_the_peak_only_where_it_is_equal(make_entry, speeds_and_peaks, order):
+    """Who only seems to tie gets no advantage from a lower peak; who is equal does."""
+    entries = [make_entry(1 / speed, number=number, peak=peak) for number, (speed, peak) in enumerate(speeds_and_peaks)]
+    assert numbers_of(rank(entries)) == order
+
+
+def test_finalists_are_compared_within_rounds(make_entry):
+    """A finalist that left early is compared by the rounds it ran in, though the machine was slower then."""
+    early = make_entry(3.0, 3.0, 3.0, number=0)
+    to_the_end = make_entry(3.3, 3.3, 3.3, 1.1, 1.1, number=1)
+    assert numbers_of(rank([to_the_end, early])) == [0, 1]
+
+
+def test_a_spread_holds_the_figure_and_narrows(make_entry):
+    """The relative throughput lies in its spread, which more rounds of the same noise make smaller."""
+    few, many = make_entry(1.1, 1.0, 1.2), make_entry(*[1.1, 1.0, 1.2] * 6)
+    widths = [entry.spread[1] - entry.spread[0] for entry in (few, many)]
+    assert few.spread[0] < few.relative_throughput < few.spread[1]
+    assert many.relative_throughput == pytest.approx(1 / 1.1)
+    assert widths[1] < widths[0] / 2
+
+
+def test_one_round_has_no_spread(make_entry):
+    """A single figure says nothing of how it varies."""
+    assert make_entry(1.1).spread is None

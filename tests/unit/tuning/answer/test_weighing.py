@@ -1,0 +1,149 @@
+"""What the winner and its rival say about recompute, and how often they are asked."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from autorecompute.figures import Comparison
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.reports.words import describe_verdict
+from autorecompute.result import Verdict
+from autorecompute.tuning.answer.duel import PAIRS, Duel, compare
+from autorecompute.tuning.answer.weighing import LEAST_RATIO, judge_recompute
+
+
+class Ring:
+    """Two sides whose throughput follows the machine's mood, which changes from process to process.
+
+    Args:
+        mood: Throughput of the machine at the nth process, for either side.
+        ratio: How much faster the side with recompute is.
+    """
+
+    def __init__(self, mood, ratio=1.0):
+        self.order, self._mood, self._ratio = "", mood, ratio
+
+    def run_with(self):
+        """A process with recompute."""
+        self.order += "A"
+        return self._speed() * self._ratio
+
+    def run_without(self):
+        """A process without."""
+        self.order += "B"
+        return self._speed()
+
+    def _speed(self):
+        return self._mood[(len(self.order) - 1) % len(self._mood)]
+
+    def fight(self, first, *, are_neighbours=True, has_time=True):
+        """The comparison after a first one."""
+        duel = Duel(self.run_with, self.run_without, least_ratio=LEAST_RATIO, has_time=lambda: has_time)
+        return duel.fight(first, are_neighbours=are_neighbours)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (1.11, Verdict.RECOMPUTE_PAYS),
+        (0.99, Verdict.RECOMPUTE_PAYS),
+        (0.97, Verdict.DOES_NOT_PAY),
+    ],
+)
+def test_recompute_pays_unless_its_rival_is_clearly_faster(make_result, ratio, verdict):
+    """A smaller batch must be faster by more than the margin before recompute is said not to pay."""
+    comparison = Comparison(ratio=ratio, pairs=2, is_clear=True)
+    assert judge_recompute(make_result().best, comparison) is verdict
+
+
+def test_without_a_winner_nothing_fits_and_without_recompute_none_is_needed(make_result):
+    """The rival has no say where no config fits, or where the batch fits without recompute."""
+    rival_leads = Comparison(ratio=0.5, pairs=1, is_clear=True)
+    needless = dataclasses.replace(make_result().best, config=Config())
+    assert judge_recompute(None, rival_leads) is Verdict.NO_FIT
+    assert judge_recompute(needless, rival_leads) is Verdict.NOT_NEEDED
+    assert judge_recompute(make_result().best, None) is Verdict.RECOMPUTE_PAYS
+
+
+@pytest.mark.parametrize("first", [0.5, 0.8, 1.2, 3.0])
+def test_who_is_far_ahead_is_not_measured_again(first):
+    """A difference that no mood of the machine explains costs no further process."""
+    ring = Ring([10.0])
+    found = ring.fight(first)
+    assert (ring.order, found.is_clear, found.pairs, found.ratio) == ("", True, 1, first)
+
+
+def test_a_near_comparison_is_repeated_in_turns_until_it_is_clear():
+    """On a machine that keeps its pace a second pair is enough, and it runs in the opposite order."""
+    ring = Ring([10.0], ratio=1.05)
+    found = ring.fight(1.05)
+    assert (ring.order, found.pairs, found.is_clear) == ("BA", 2, True)
+    assert found.ratio == pytest.approx(1.05)
+
+
+def test_a_mood_that_both_neighbours_share_does_not_decide():
+    """A machine that halves its pace between pairs changes neither the ratio nor the certainty."""
+    ring = Ring([10.0, 10.0, 5.0, 5.0, 20.0, 20.0], ratio=0.95)
+    found = ring.fight(1.0, are_neighbours=False)
+    assert ring.order == "ABBA"
+    assert (found.ratio, found.is_clear) == (pytest.approx(0.95), True)
+
+
+def test_what_stays_unclear_is_said_to_be_after_a_few_pairs():
+    """Where neighbours contradict each other the pairs come to an end, and the answer admits it."""
+    ring = Ring([10.0, 11.0, 10.0, 11.0, 10.0, 10.0])
+    found = ring.fight(1.0, are_neighbours=False)
+    assert (ring.order, found.pairs, found.is_clear) == ("ABBAAB", PAIRS, False)
+    assert found.low < LEAST_RATIO < found.high
+    assert "too close to be sure" in found.sentence
+
+
+def test_the_time_ends_a_duel():
+    """Without time for a pair no process is started, and what is near stays unclear."""
+    ring = Ring([10.0])
+    assert not ring.fight(1.0, has_time=False).is_clear
+    assert ring.order == ""
+
+
+def test_processes_that_ran_minutes_apart_say_nothing_for_sure():
+    """Where the first figures are of different moods of the machine, even a large difference is measured again."""
+    ring = Ring([10.0], ratio=1.3)
+    found = ring.fight(0.5, are_neighbours=False)
+    assert (ring.order, found.pairs, found.is_clear) == ("AB", 1, True)
+    assert found.ratio == pytest.approx(1.3)
+    untried = ring.fight(0.5, are_neighbours=False, has_time=False)
+    assert (untried.pairs, untried.is_clear) == (0, False)
+    assert "not sure" in untried.sentence
+
+
+def test_a_run_that_fails_ends_a_duel(monkeypatch):
+    """A process that gives no figure leaves what the pairs before it said."""
+    ring = Ring([10.0])
+    monkeypatch.setattr(ring, "run_without", lambda: None)
+    found = ring.fight(1.01)
+    assert (found.pairs, found.ratio, found.is_clear) == (1, 1.01, False)
+
+
+def test_the_interval_holds_the_ratio_it_is_told_with():
+    """What is printed as the spread lies around what is printed as the ratio."""
+    found = compare([1.1, 1.0, 1.2], LEAST_RATIO)
+    assert found.low < found.ratio < found.high
+    assert found.is_clear == (found.low > LEAST_RATIO)
+
+
+def test_a_rival_that_cannot_be_measured_is_not_said_to_be_slower(make_tuning, make_measurement, monkeypatch):
+    """Where every smaller batch fails without recompute, the verdict claims nothing about their speed."""
+    tuning = make_tuning(max_trials=12)
+    watch = tuning.bench.watch
+
+    def fail_below(environment, effort, batch):
+        return make_measurement(Outcome.CRASH) if batch < 32 else watch(environment, effort, batch)
+
+    monkeypatch.setattr(tuning.bench, "watch", fail_below)
+    result = tuning.run()
+    assert (result.compared, result.rival, result.verdict) == (True, None, Verdict.RECOMPUTE_PAYS)
+    assert "faster" not in describe_verdict(result)
+    assert any("no smaller batch without recompute could be measured" in note for note in tuning.watcher.notes)

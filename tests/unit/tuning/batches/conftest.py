@@ -1,0 +1,108 @@
+"""Sessions of a tuning over several batches, on a formula."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from autorecompute.studies import StudyFolder
+from autorecompute.trials import Job
+from autorecompute.tuning import BatchTuner, TuningSettings, Workplace
+from autorecompute.units import MIB
+
+
+class Several:
+    """One session of a tuning over several batches, in a folder that outlives it.
+
+    Args:
+        root: The folder.
+        make_bench: Builds a bench for a batch.
+        batches: Those to compare; none to look for the best.
+        changes: Of the settings.
+    """
+
+    def __init__(self, root, make_bench, watcher, batches=(), **changes):
+        script = root / "train.py"
+        script.touch()
+        self.folder, self.watcher = StudyFolder("bert", root / "studies"), watcher
+        self.folder.prepare()
+        self.benches = {}
+        self._make_bench = make_bench
+        self.lead = make_bench(batches[0] if batches else 8)
+        asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "sampler": "greedy"}
+        place = Workplace(
+            job=Job(script=script, batch_flag="--bs"),
+            bench=self.lead,
+            folder=self.folder,
+            settings=TuningSettings(**{**asked, **changes}),
+            progress=watcher,
+        )
+        self.tuner = BatchTuner(place, batches, self.open_bench)
+
+    def open_bench(self, batch, _folder):
+        """A bench for a batch, opened once."""
+        assert batch not in self.benches
+        self.benches[batch] = self._make_bench(batch)
+        return self.benches[batch]
+
+    def run(self):
+        """The answer."""
+        return self.tuner.run()
+
+    @property
+    def watched(self):
+        """The batches of fresh processes without recompute on the lead bench."""
+        return [batch for config, batch in self.lead.watched if config.is_none]
+
+    @property
+    def has_measured(self):
+        """Whether any process was started beyond the detection."""
+        return bool(self.lead.watched or self.lead.measured or self.benches)
+
+
+@pytest.fixture(scope="module")
+def begin_in(make_bench, make_detection, make_watcher):
+    """Begins a session in a folder, on a formula."""
+
+    def begin(root, batches=(), *, formula=None, adapt=lambda bench: bench, **changes):
+        def make(batch):
+            return adapt(make_bench(make_detection(batch=batch, resting_bytes=100 * MIB), **(formula or {})))
+
+        return Several(root, make, make_watcher(), batches, **changes)
+
+    return begin
+
+
+@pytest.fixture
+def begin(begin_in, make_root):
+    """Begins a session of one and the same study."""
+    return functools.partial(begin_in, make_root())
+
+
+@pytest.fixture
+def begin_timed(make_root, make_timed_bench, make_detection, make_watcher):
+    """Begins a session of one and the same study, in which everything takes time."""
+    root = make_root()
+
+    def begin(batches, **changes):
+        def make(batch):
+            return make_timed_bench(make_detection(batch=batch, resting_bytes=100 * MIB))
+
+        return Several(root, make, make_watcher(), batches, **changes)
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def best(begin_in, make_root):
+    """A finished search for the best batch, and its answer."""
+    several = begin_in(make_root())
+    return several, several.run()
+
+
+@pytest.fixture(scope="module")
+def listed(begin_in, make_root):
+    """A finished comparison of four batches, and its answer."""
+    several = begin_in(make_root(), (8, 16, 24, 64))
+    return several, several.run()

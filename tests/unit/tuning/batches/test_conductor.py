@@ -1,0 +1,247 @@
+"""Whole tunings over several batches, on a formula."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from unittest.mock import Mock
+
+import pytest
+
+from autorecompute import codec
+from autorecompute.backends.ortmodule import knobs as ortmodule_knobs
+from autorecompute.errors import NothingFitsError, ScriptError, UsageError
+from autorecompute.knobs import Knob
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.result import Verdict
+from autorecompute.studies import list_studies, load_result
+from autorecompute.studies.analysis import FILE
+from autorecompute.studies.batches import study_of_batch
+from autorecompute.studies.storage import read_trials
+from autorecompute.tuning.survey import PROFILED_BATCH
+from autorecompute.units import MIB
+
+LARGEST = 20
+"""The largest batch that fits in 600 MiB without recompute, by the formula."""
+
+
+def test_the_best_batch_is_found_with_what_it_recomputes(best):
+    """Where throughput grows with the batch, the answer is a larger one than fits without, confirmed and faster."""
+    several, result = best
+    assert result.verdict is Verdict.RECOMPUTE_PAYS
+    assert result.best.batch > LARGEST == result.rival.batch
+    assert not result.best.config.is_none
+    assert result.best.confirmed
+    assert result.best.peak_bytes <= 600 * MIB
+    assert result.best.samples_per_second > 1.02 * result.rival.samples_per_second
+    assert result.comparison.ratio == pytest.approx(result.best.samples_per_second / result.rival.samples_per_second)
+    # A machine that keeps its pace needs no more than a few pairs.
+    assert result.comparison.is_clear
+    assert several.watched[:2] == [8, LARGEST]
+
+
+def test_the_curve_has_every_batch_both_ways(best):
+    """Every point tells what the batch does without recompute, and with it where it does not fit without."""
+    _, result = best
+    batches = [point.batch for point in result.curve]
+    assert batches == sorted(set(batches))
+    for point in result.curve:
+        assert point.fits_without == (point.batch <= LARGEST) == (point.recomputed is None)
+        assert point.without.samples_per_second is not None
+    best_point = next(point for point in result.curve if point.batch == result.best.batch)
+    assert best_point.recomputed.config == result.best.config
+    assert best_point.recomputed.figures.samples_per_second == result.best.samples_per_second
+
+
+def test_the_batches_share_one_budget(best):
+    """All studies together have no more trials than were allowed, and each has few."""
+    several, result = best
+    counts = [len(read_trials(folder.database, folder.name)) for folder in sub_studies(several)]
+    assert sum(counts) == result.trials <= 40
+    assert max(counts) <= 14
+
+
+def sub_studies(several):
+    """The studies of single batches."""
+    return [folder for folder in list_studies(several.folder.path.parent) if folder.name != "bert"]
+
+
+def test_the_study_answers_under_its_own_name(best):
+    """What ``emit``, ``run`` and ``show`` read is there, and its plans file holds the config that was confirmed."""
+    several, result = best
+    loaded = load_result("bert", several.folder.path.parent)
+    assert loaded == result
+    (path,) = result.best.environment.values()
+    assert path == str(several.folder.plans_file)
+    assert json.loads(several.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert result.command[-2:] == ["--bs", str(result.best.batch)]
+
+
+def test_the_same_command_answers_at_once(best, begin_in):
+    """A finished comparison is told again without a process beyond the detection."""
+    several, result = best
+    again = begin_in(several.folder.path.parent.parent)
+    assert again.run() == result
+    assert not again.has_measured
+
+
+def test_a_list_is_compared_and_nothing_else_recommended(listed):
+    """Each batch of a list has its place on the curve; one that no config holds says so."""
+    several, result = listed
+    points = {point.batch: point for point in result.curve}
+    assert {8, 16, 24, 64} <= set(points)
+    assert points[24].fits_with
+    assert points[64].recomputed.config is None
+    assert points[64].recomputed.least_peak_bytes > 600 * MIB
+    assert result.best.batch in {8, 16, 24, 64}
+    assert set(several.benches) == {24, 64}
+
+
+def test_the_rival_of_a_list_is_the_largest_batch_that_fits(listed):
+    """Recompute at 24 is compared with 20, which lies between two batches of the list and is measured once."""
+    several, result = listed
+    assert result.rival.batch == LARGEST
+    assert [batch for _, batch in several.benches[64].watched if batch == LARGEST] == []
+    # The study of 24 has compared the two already.
+    assert several.watched == [8, 16]
+    assert result.comparison == load_result("bert-b24", several.folder.path.parent).comparison
+
+
+def test_a_batch_starts_from_what_a_smaller_one_found(listed):
+    """The study of 64 begins with the answer at 24; that of all batches, which has no trials, is passed over."""
+    several, result = listed
+    assert load_result("bert-b64", several.folder.path.parent).transferred_from.study == "bert-b24"
+    assert result.transferred_from is None
+
+
+@pytest.mark.parametrize("batches", [(), (8, 24)])
+def test_where_larger_batches_gain_nothing_recompute_does_not_pay(begin, batches):
+    """Where a step takes its time in proportion to the batch, the answer recomputes nothing and says why."""
+    several = begin(batches, formula={"step_seconds": 0.0})
+    result = several.run()
+    assert result.verdict is Verdict.DOES_NOT_PAY
+    assert (result.best.config, result.best.environment) == (Config(), {})
+    assert result.best.batch <= LARGEST
+    assert result.comparison.ratio < 1
+    assert any(point.fits_with for point in result.curve)
+    assert len(several.benches) == 1
+
+
+def test_batches_that_fit_need_no_recompute(begin):
+    """A list that fits as a whole is measured in one fresh process each, and nothing is tuned."""
+    several = begin((4, 8, 16))
+    result = several.run()
+    assert (result.verdict, result.best.batch, result.trials) == (Verdict.NOT_NEEDED, 16, 0)
+    assert several.benches == {}
+    assert several.watched == [4, 8, 16]
+    assert load_result("bert", several.folder.path.parent).best.environment == {}
+
+
+def test_where_no_batch_fits_that_is_the_answer(begin):
+    """A list that no config holds ends with its own exit code, and the same again without measuring."""
+    for _ in range(2):
+        several = begin((48, 64), max_trials=8)
+        with pytest.raises(NothingFitsError, match=r"from 48 on.*--memory-limit"):
+            several.run()
+    assert not several.has_measured
+    assert several.folder.result().verdict is Verdict.NO_FIT
+
+
+def test_profiled_steps_come_from_the_first_batch_whose_tell_of_any(begin, make_step):
+    """Where those of the smallest batch are of no use to a larger one, those of the next are."""
+    several = begin((24, 28, 32))
+    for batch, profiled in ((24, 2), (28, PROFILED_BATCH)):
+        folder = study_of_batch(several.folder, batch)
+        folder.prepare()
+        profile = make_step("fl", ("x", 0, 1, "batch"), batch=profiled)
+        entry = {"config": codec.to_plain(Config()), "profile": codec.to_plain(profile)}
+        folder.write(FILE, {"peak_bytes": 700, "held_bytes": 500, "profiles": [entry]})
+    several.run()
+    known, shared = (study_of_batch(several.folder, batch).path / FILE for batch in (28, 32))
+    assert shared.read_text() == known.read_text()
+
+
+def test_another_problem_is_refused(begin):
+    """A study of several batches is not mixed with another limit, nor with a study of one batch."""
+    begin((8, 16)).run()
+    with pytest.raises(UsageError, match="limit 700 MiB"):
+        begin((8, 16), limit_bytes=700 * MIB).run()
+
+
+def test_a_study_of_one_batch_is_not_made_one_of_several(make_root, begin_in, tune_in):
+    """The name of a finished study is taken: the sentence tells the two apart."""
+    root = make_root()
+    tune_in(root, max_trials=2).run()
+    with pytest.raises(UsageError, match="batch one of several, not 32"):
+        begin_in(root, (8, 16)).run()
+
+
+@pytest.mark.parametrize("batches", [(), (8, 16)])
+def test_a_script_that_fails_at_its_first_batch_ends_the_tuning(begin, make_measurement, batches):
+    """What fails without recompute and not for want of memory is the script's own failure, told with its batch."""
+
+    def adapt(bench):
+        bench.broken_lives[Config()] = make_measurement(Outcome.SCRIPT_ERROR, message="it has no data")
+        return bench
+
+    with pytest.raises(ScriptError, match=r"(?s)at batch 8.*no data.*script_error"):
+        begin(batches, adapt=adapt).run()
+
+
+def test_a_batch_beyond_the_scripts_data_bounds_the_search(begin, make_measurement):
+    """Where the script bears no larger batch, the best of those that it bears is found."""
+
+    def adapt(bench):
+        plain = bench.watch
+
+        def watch(environment, effort, batch):
+            if batch > 12:
+                return make_measurement(Outcome.SCRIPT_ERROR, message="too few samples")
+            return plain(environment, effort, batch)
+
+        bench.watch = watch
+
+        bench.measure = Mock(side_effect=ScriptError("too few samples"))
+        return bench
+
+    result = begin(adapt=adapt).run()
+    assert 8 <= result.best.batch <= 12
+    assert result.best.config.is_none
+
+
+def test_a_noisy_machine_is_asked_more_often_and_the_doubt_is_told(begin):
+    """Where fresh processes contradict each other, a few pairs are measured and the answer admits its doubt."""
+    several = begin()
+    moods, watch = itertools.cycle([1.15, 1.0]), several.lead.watch
+
+    def moody(environment, effort, batch):
+        measured, slowness = watch(environment, effort, batch), next(moods) if environment else 1.0
+        return dataclasses.replace(measured, step_seconds=tuple(s * slowness for s in measured.step_seconds))
+
+    several.lead.watch = moody
+    result = several.run()
+    assert (result.comparison.pairs, result.comparison.is_clear) == (3, False)
+    assert result.comparison.low < result.comparison.ratio < result.comparison.high
+
+
+def test_knobs_are_turned_on_the_answer_alone(begin, monkeypatch, turned_by):
+    """No batch is tuned with knobs; the answer has them, its place on the curve and its comparison do not."""
+    knob = Knob(name="fast", environment={"FAST": "1"}, effect="something")
+    monkeypatch.setattr(ortmodule_knobs, "knobs_for", lambda *_: [knob])
+
+    def adapt(bench):
+        bench.knobs = {"FAST": turned_by(speed=1.1)}
+        return bench
+
+    plain = begin((8, 24), adapt=adapt).run()
+    several = begin((8, 24), adapt=adapt, turns_knobs=True)
+    result = several.run()
+    assert [figures.kept for figures in result.knobs] == [True]
+    assert result.best.environment == {**plain.best.environment, "FAST": "1"}
+    assert (result.best.config, result.curve, result.comparison) == (plain.best.config, plain.curve, plain.comparison)
+    assert load_result("bert-b24", several.folder.path.parent).knobs == ()
+    again = begin((8, 24), turns_knobs=True)
+    assert again.run() == result
+    assert not any(bench.watched or bench.measured for bench in (again.lead, *again.benches.values()))

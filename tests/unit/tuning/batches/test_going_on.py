@@ -1,0 +1,193 @@
+"""Comparisons of batches that are stopped, run out of time or are asked for more, and go on from what is known."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+
+from autorecompute.errors import NothingFitsError
+from autorecompute.plans import Config
+from autorecompute.reports.words import describe_verdict
+from autorecompute.result import SearchEnd
+from autorecompute.studies import load_result
+from autorecompute.tuning.batches.conductor import LEAST_TRIALS
+from autorecompute.tuning.batches.curve import NOT_IN_TIME
+
+LARGEST = 20
+"""The largest batch that fits in 600 MiB without recompute, by the formula."""
+
+
+class Interrupted:
+    """Loses patience in the nth process of a whole tuning."""
+
+    def __init__(self, process):
+        self._left = process
+
+    def __call__(self, bench):
+        """The bench, as long as patience lasts."""
+        for name in ("measure", "watch"):
+            setattr(bench, name, functools.partial(self._count, getattr(bench, name)))
+        return bench
+
+    def _count(self, method, *arguments):
+        self._left -= 1
+        if self._left < 0:
+            raise KeyboardInterrupt
+        return method(*arguments)
+
+
+@pytest.mark.parametrize("process", [1, 20, 45])
+def test_an_interrupted_comparison_goes_on_where_it_stopped(best, begin, process):
+    """After Ctrl-C nothing is tried twice, and the answer is that of an undisturbed search."""
+    several, undisturbed = best
+    first = begin(adapt=Interrupted(process))
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    second = begin()
+    result = second.run()
+    plain = [point.batch for point in undisturbed.curve if point.fits_without]
+    left = max(len(plain) - len(first.watched), 0)
+    assert first.watched + second.watched[:left] == several.watched[: len(first.watched) + left]
+    assert (result.best.config, result.best.batch) == (undisturbed.best.config, undisturbed.best.batch)
+    assert result.trials == undisturbed.trials
+    assert result.curve == undisturbed.curve
+
+
+def test_who_is_interrupted_has_the_best_so_far(begin):
+    """As soon as a batch is known to fit, the study has an answer; it is not taken for the last word."""
+    first = begin(adapt=Interrupted(4))
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    so_far = load_result("bert", first.folder.path.parent)
+    assert (so_far.best.batch, so_far.best.config, so_far.search_end) == (LARGEST, Config(), SearchEnd.INTERRUPTED)
+    assert begin().run().best.batch > LARGEST
+
+
+def test_more_trials_go_on(begin):
+    """A comparison that used its trials up answers at once for as many, and goes on for more."""
+    first = begin((16, 24, 32), max_trials=LEAST_TRIALS)
+    result = first.run()
+    assert (result.search_end, result.trials) == (SearchEnd.TRIALS, LEAST_TRIALS)
+    same = begin((16, 24, 32), max_trials=LEAST_TRIALS)
+    assert same.run() == result
+    assert not same.has_measured
+    more = begin((16, 24, 32), max_trials=20).run()
+    assert more.trials > LEAST_TRIALS
+    assert {point.batch for point in more.curve if point.recomputed is not None} == {24, 32}
+
+
+def test_going_on_and_stopping_again_loses_no_answer(begin):
+    """Who asks for more and loses patience at once still has what was found before."""
+    result = begin((16, 24), max_trials=LEAST_TRIALS).run()
+    with pytest.raises(KeyboardInterrupt):
+        begin((16, 24), max_trials=20, adapt=Interrupted(1)).run()
+    assert load_result("bert", begin((16, 24)).folder.path.parent) == result
+
+
+def test_another_list_uses_what_was_measured(begin):
+    """The same study asked for a further batch measures that one alone."""
+    begin((8, 16, 24)).run()
+    wider = begin((4, 8, 16, 24))
+    wider.run()
+    assert wider.watched[0] == 4
+    assert not set(wider.watched[1:]) & {8, 16}
+    assert wider.benches == {}
+
+
+def test_the_answer_to_another_list_is_not_taken_for_an_answer(begin):
+    """Who is stopped before any batch of a new list is done has no answer to it, however often; the old one stays."""
+    old = begin((8, 16)).run()
+    for _ in range(2):
+        stopped = begin((24, 32), adapt=Interrupted(1))
+        with pytest.raises(KeyboardInterrupt):
+            stopped.run()
+        assert stopped.tuner.so_far is None
+        assert stopped.folder.result() == old
+
+
+def test_a_timeout_before_any_batch_of_another_list_is_told(begin_timed):
+    """The sentence asks for more time; the old list's answer is not printed as if it were the new one's."""
+    begin_timed((8, 16)).run()
+    with pytest.raises(NothingFitsError, match="--timeout"):
+        begin_timed((24, 32), timeout_seconds=30.0).run()
+
+
+def test_what_fits_of_another_list_is_no_answer(begin):
+    """A list that no config holds ends so, though smaller batches that fit were measured for an earlier one."""
+    begin((8, 16)).run()
+    with pytest.raises(NothingFitsError, match="from 48 on"):
+        begin((48, 64), max_trials=8).run()
+
+
+def test_a_shorter_list_is_answered_though_more_was_known_before(begin):
+    """The first batch of a new list that is done makes an answer, even if the old one knew more batches."""
+    begin((4, 8, 12, 16)).run()
+    stopped = begin((8, 64), adapt=Interrupted(1))
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run()
+    so_far = stopped.tuner.so_far
+    assert so_far == stopped.folder.result()
+    assert (so_far.best.batch, so_far.search_end) == (8, SearchEnd.INTERRUPTED)
+
+
+def test_the_time_is_one_for_all_batches(begin, monkeypatch):
+    """A timeout ends the whole comparison with what is known, and the next session goes on."""
+    now = [0.0]
+    monkeypatch.setattr("autorecompute.tuning.batches.conductor.time.monotonic", lambda: now[0])
+
+    def adapt(bench):
+        for name in ("measure", "watch"):
+            method = getattr(bench, name)
+
+            def slow(*arguments, method=method):
+                now[0] += 10.0
+                return method(*arguments)
+
+            setattr(bench, name, slow)
+        return bench
+
+    several = begin(timeout_seconds=100.0, adapt=adapt)
+    result = several.run()
+    monkeypatch.undo()
+    assert result.search_end is SearchEnd.TIME
+    assert result.best is not None
+    more = begin().run()
+    assert more.search_end is not SearchEnd.TIME
+    assert more.trials > result.trials
+
+
+@pytest.mark.parametrize("timeout_seconds", [60.0, 150.0, 400.0])
+def test_a_timeout_holds_for_all_batches_together(begin_timed, clock, timeout_seconds):
+    """However many batches are asked for, the command ends in time, with what was confirmed until then."""
+    began = clock.now
+    result = begin_timed((8, 24, 28, 32), timeout_seconds=timeout_seconds).run()
+    assert clock.now - began <= 1.1 * timeout_seconds
+    assert result.best.confirmed
+    assert result.search_end is SearchEnd.TIME
+    more = begin_timed((8, 24, 28, 32)).run()
+    assert {point.batch for point in more.curve if point.recomputed is not None} == {24, 28, 32}
+    assert not more.search_end.is_early
+
+
+def test_a_batch_that_had_no_time_is_not_said_to_be_too_large(begin_timed):
+    """Where the time of a batch was over before any of its configs was confirmed, its place on the curve says that."""
+    result = begin_timed((8, 24), timeout_seconds=75.0).run()
+    told = [point.recomputed.description for point in result.curve if point.recomputed is not None]
+    assert told == [NOT_IN_TIME]
+    assert (result.best.batch, result.compared) == (8, False)
+    assert "so far" in describe_verdict(result)
+
+
+def test_who_stops_in_a_batch_has_what_was_confirmed_there(begin_timed, clock):
+    """Ctrl-C while a batch is tuned leaves its best config so far, under the plans file of the whole study."""
+    several = begin_timed((8, 24))
+    clock.stop_at = clock.now + 160.0
+    with pytest.raises(KeyboardInterrupt):
+        several.run()
+    so_far = several.tuner.so_far
+    assert so_far == several.folder.result()
+    assert (so_far.search_end, so_far.best.batch) == (SearchEnd.INTERRUPTED, 24)
+    assert json.loads(several.folder.plans_file.read_text()) == so_far.best.config.row_texts
+    assert begin_timed((8, 24)).run().best.samples_per_second >= so_far.best.samples_per_second

@@ -1,0 +1,53 @@
+"""When small steps are profiled, and when there is no time for them."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from autorecompute.plans import Space
+from autorecompute.studies import StudyFolder
+from autorecompute.tuning.analysis import analyse
+from autorecompute.tuning.budget import Budget, Task
+
+START_SECONDS, TRIAL_SECONDS = 20.0, 2.0
+
+
+@pytest.fixture
+def make_place(tmp_path):
+    """Builds what a tuning works with; its script trains until something wants it closed."""
+
+    def build(*, can_change_batch):
+        folder = StudyFolder("bert", tmp_path)
+        folder.prepare()
+        notes = []
+        closed = SimpleNamespace(can_change_batch=can_change_batch, close=lambda: notes.append("closed"))
+        progress = SimpleNamespace(note=notes.append)
+        return SimpleNamespace(folder=folder, bench=closed, progress=progress, notes=notes)
+
+    return build
+
+
+@pytest.fixture
+def make_budget():
+    """Builds a budget of so many seconds, of which a start and a trial are known to take some."""
+
+    def build(seconds):
+        budget = Budget(seconds, time.monotonic())
+        budget._seen[Task.START].append(START_SECONDS)
+        budget._seen[Task.TRIAL].append(TRIAL_SECONDS)
+        return budget
+
+    return build
+
+
+@pytest.mark.parametrize(("can_change_batch", "seconds"), [(False, 60.0), (True, 25.0)])
+def test_without_time_for_an_answer_after_them_small_steps_are_left_out(
+    make_place, make_budget, can_change_batch, seconds
+):
+    """A live script is not given up for steps after which nothing could be tried: greedy answers instead."""
+    place = make_place(can_change_batch=can_change_batch)
+    assert analyse(place, Space(plans=()), make_budget(seconds)) is None
+    assert place.notes == ["no time to profile small steps, the search begins without"]

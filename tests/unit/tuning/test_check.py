@@ -1,0 +1,198 @@
+"""Whether a stored config still holds: one process, and what is told of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from autorecompute.errors import ScriptError, UsageError
+from autorecompute.figures import Figures
+from autorecompute.measurement import Device, GradientCheck, Outcome
+from autorecompute.plans import Config
+from autorecompute.result import Best
+from autorecompute.studies import Problem, Sizes
+from autorecompute.studies.checked import CheckVerdict
+from autorecompute.tuning.check import Checker, Stored
+from autorecompute.units import GIB, MIB
+
+LIMIT = 900 * MIB
+COMMAND = ("python", "train.py")
+STORED_RATIO = 0.9
+
+
+@pytest.fixture
+def config(make_space):
+    """The config that is stored."""
+    return Config.of(make_space().plans[:2])
+
+
+@pytest.fixture
+def make_stored(config, make_detection, make_result, make_trial):
+    """What a study has, but for what is named."""
+
+    def make(*, baseline=Outcome.OVER_LIMIT, **changes):
+        fields = {
+            "config": config,
+            "description": "two plans",
+            "environment": {},
+            "batch": 32,
+            "samples_per_second": 64.0,
+            "relative_throughput": STORED_RATIO,
+            "peak_bytes": 720 * MIB,
+            "limit_bytes": LIMIT,
+            "confirmed": True,
+        }
+        best, detection = Best(**{**fields, **changes}), make_detection()
+        return Stored(
+            study="bert",
+            problem=Problem.of(detection, LIMIT),
+            sizes=Sizes.of(detection),
+            result=make_result(baseline=Figures(outcome=baseline)),
+            best=best,
+            trials=(make_trial(best.config, peak_bytes=700 * MIB),),
+        )
+
+    return make
+
+
+@dataclasses.dataclass
+class ScriptedBench:
+    """A process of which each part of a check can be told otherwise."""
+
+    detection: object
+    measure_one: object
+    slowness: tuple = (1 / STORED_RATIO,)
+    peak_bytes: int = 700 * MIB
+    outcome: Outcome = Outcome.OK
+    gradients: object = GradientCheck(agrees=True, worst=0.0, steps=3)
+    log: str = "01.log"
+
+    def __post_init__(self):
+        self.measured = []
+
+    def detect(self):
+        """What there is."""
+        return self.detection
+
+    def check(self, _):
+        """Whether the gradients agree."""
+        return self.gradients
+
+    def measure(self, config, effort):
+        """A window of steps; no recompute takes half a second a step."""
+        self.measured.append(config)
+        if config.is_none:
+            return self.measure_one(step_seconds=(0.5,) * effort.steps)
+        if not self.outcome.is_measured:
+            return self.measure_one(outcome=self.outcome, message="it did not go well")
+        slowness = self.slowness[len(self.measured) % len(self.slowness)]
+        return self.measure_one(step_seconds=(0.5 * slowness,) * effort.steps, peak_bytes=self.peak_bytes)
+
+
+@pytest.fixture
+def check(make_stored, make_detection, make_measurement, tmp_path, monkeypatch):
+    """Checks the stored config on a process in which this is otherwise."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def check(*, stored=None, detected=None, **changes):
+        bench = ScriptedBench(make_detection(**(detected or {})), make_measurement, **changes)
+        return Checker(bench, stored or make_stored(), 3, lambda _: None).run(COMMAND, wrap=False), bench
+
+    return check
+
+
+def verdicts(report):
+    """What is said of each thing."""
+    return {line.what: str(line.verdict) for line in report.lines}
+
+
+def test_a_config_that_holds_is_valid(check, config):
+    """Plans, problem, peak, gradients and throughput are told, beside a reference that takes turns with the config."""
+    report, bench = check()
+    assert report.is_valid
+    assert set(verdicts(report).values()) == {"ok"}
+    assert list(verdicts(report)) == ["rows", "peak of a step", "problem", "gradients", "relative throughput"]
+    assert report.relative_throughput == pytest.approx(STORED_RATIO)
+    assert bench.measured == [config, *[Config(), config] * 3]
+
+
+def test_a_plan_that_is_gone_is_named_and_nothing_is_measured(check, make_space):
+    """ONNX Runtime would train without it, silently."""
+    plans = make_space().plans[1:]
+    report, bench = check(detected={"plans": plans, "layer_plans": plans})
+    line = report.lines[0]
+    assert not report.is_valid
+    assert (line.what, line.here, line.verdict) == ("rows", "1 detected", CheckVerdict.FAILS)
+    assert str(make_space().plans[0].rows[0]) in line.note
+    assert bench.measured == []
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "verdict"),
+    [
+        ({"peak_bytes": LIMIT + MIB}, "peak of a step", "fails"),
+        ({"peak_bytes": LIMIT - MIB}, "peak of a step", "differs"),
+        ({"peak_bytes": 600 * MIB}, "peak of a step", "differs"),
+        ({"peak_bytes": 710 * MIB}, "peak of a step", "ok"),
+        ({"gradients": GradientCheck(agrees=False, worst=0.5, parameter="w", steps=3)}, "gradients", "fails"),
+        ({"slowness": (2.0,)}, "relative throughput", "fails"),
+        ({"slowness": (1.25,)}, "relative throughput", "ok"),
+        ({"slowness": (2.0, 1.1)}, "relative throughput", "ok"),
+        ({"outcome": Outcome.OOM}, "steps", "fails"),
+        ({"outcome": Outcome.CRASH}, "steps", "fails"),
+    ],
+)
+def test_each_part_has_its_say(check, change, what, verdict):
+    """One part alone decides, and only what speaks against the config makes it invalid."""
+    report, _ = check(**change)
+    assert verdicts(report)[what] == verdict
+    assert report.is_valid == (verdict != "fails")
+
+
+def test_another_part_of_the_identity_is_told_and_decides_nothing(check):
+    """A newer torch on another machine is no fault of the config's."""
+    device = Device(kind="cpu", name="Another Processor", total_bytes=16 * GIB)
+    versions = {"python": "3.11.9", "torch": "3.0", "onnxruntime": "1.19.2", "backend": "ortmodule"}
+    report, _ = check(detected={"device": device, "versions": versions})
+    differing = [line for line in report.lines if line.verdict is CheckVerdict.DIFFERS]
+    assert [(line.what, line.stored, line.here) for line in differing] == [
+        ("device", "cpu Some Processor", "cpu Another Processor"),
+        ("torch", "2.13.0", "3.0"),
+    ]
+    assert report.is_valid
+
+
+def test_another_batch_is_the_commands_mistake(check):
+    """What is measured at another batch says nothing about the stored one."""
+    with pytest.raises(UsageError, match="batch of 16"):
+        check(detected={"batch": 16})
+
+
+def test_a_script_that_fails_is_not_the_configs_fault(check):
+    """It ends as every script that fails by itself."""
+    with pytest.raises(ScriptError, match="did not go well"):
+        check(outcome=Outcome.SCRIPT_ERROR)
+
+
+@pytest.mark.parametrize("baseline", [Outcome.OOM, Outcome.OVER_LIMIT])
+def test_without_a_reference_samples_a_second_are_compared(check, make_stored, baseline):
+    """A batch that does not run without recompute is held against what was stored, as far as that can be compared."""
+    ratio = STORED_RATIO if baseline is Outcome.OOM else None
+    stored = make_stored(baseline=baseline, relative_throughput=ratio)
+    report, bench = check(stored=stored)
+    assert verdicts(report)["throughput"] == "ok"
+    assert Config() not in bench.measured
+    slow, _ = check(stored=stored, slowness=(3.0,))
+    assert verdicts(slow)["throughput"] == "fails"
+    device = Device(kind="cpu", name="Another Processor", total_bytes=16 * GIB)
+    elsewhere, _ = check(stored=stored, slowness=(3.0,), detected={"device": device})
+    assert verdicts(elsewhere)["throughput"] == "not_checked"
+    assert elsewhere.is_valid
+
+
+def test_no_recompute_is_checked_without_gradients(check, make_stored):
+    """Nothing is switched on that could be wrong."""
+    report, _ = check(stored=make_stored(config=Config(), relative_throughput=1.0))
+    assert "gradients" not in verdicts(report)
+    assert report.is_valid

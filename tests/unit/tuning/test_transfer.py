@@ -1,0 +1,166 @@
+"""A tuning that starts from what another study knows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from autorecompute.errors import NothingFitsError
+from autorecompute.measurement import Device
+from autorecompute.plans import Config
+from autorecompute.result import SearchEnd
+from autorecompute.studies.storage import read_trials
+from autorecompute.units import GIB, MIB
+
+SOURCE = "small"
+
+
+@pytest.fixture(scope="module")
+def solved(tune_in, make_root):
+    """A study at a batch of 32 under 600 MiB, with its answer."""
+    root = make_root()
+    tuning = tune_in(root, name=SOURCE)
+    return root, tuning.run(), tuning
+
+
+@pytest.fixture
+def moved(solved, tune_in):
+    """Begins another study in the folder of the solved one, which goes away with the test."""
+    root, names = solved[0], []
+
+    def begin(*args, name="large", **settings):
+        names.append(name)
+        return tune_in(root, *args, name=name, **settings)
+
+    yield begin
+    for name in names:
+        shutil.rmtree(root / "studies" / name, ignore_errors=True)
+
+
+def test_the_same_problem_costs_no_trial_under_any_name(solved, moved):
+    """A study of another name answers with what was found, from files of its own, and measures nothing."""
+    _, answer, _ = solved
+    tuning = moved()
+    result = tuning.run()
+    assert (tuning.bench.measured, tuning.bench.watched) == ([], [])
+    assert (result.study, result.best.config, result.trials) == ("large", answer.best.config, answer.trials)
+    (path,) = result.best.environment.values()
+    assert path == str(tuning.folder.plans_file)
+    assert json.loads(tuning.folder.plans_file.read_text()) == answer.best.config.row_texts
+    assert (result.transferred_from.study, result.transferred_from.differences) == (SOURCE, ())
+    assert any(SOURCE in note for note in tuning.watcher.notes)
+    assert len(read_trials(tuning.folder.database, "large")) == answer.trials
+
+
+def test_the_same_problem_that_nothing_fits_costs_no_trial_either(make_root, tune_in):
+    """That nothing fits is an answer, too."""
+    root = make_root()
+    with pytest.raises(NothingFitsError) as first:
+        tune_in(root, limit_bytes=200 * MIB, max_trials=8, name=SOURCE).run()
+    second = tune_in(root, limit_bytes=200 * MIB, max_trials=8, name="again")
+    with pytest.raises(NothingFitsError) as caught:
+        second.run()
+    assert str(caught.value) == str(first.value)
+    assert second.bench.measured == []
+
+
+def test_an_unfinished_study_of_the_same_problem_is_gone_on_with(make_root, tune_in):
+    """Its trials are taken over, and none of them is measured again."""
+    root = make_root()
+    first = tune_in(root, name=SOURCE)
+    first.bench.interrupt_at = 9
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    second = tune_in(root, name="again")
+    assert second.run().search_end is SearchEnd.NOTHING_LEFT
+    assert second.watcher.told[0][2] == len(first.tried) > 0
+    assert not set(first.tried) & set(second.tried)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"limit_bytes": 640 * MIB}, "limit 640 MiB"),
+        ({"batch": 30}, "batch 30, not 32"),
+        ({"dims": {"d0": 32, "d1": 64}}, "d1 64, not 128"),
+        (
+            {"device": Device(kind="cpu", name="Another Processor", total_bytes=16 * GIB)},
+            "device cpu Another Processor",
+        ),
+    ],
+)
+def test_a_problem_nearby_starts_from_what_is_stored(solved, moved, make_detection, change, words):
+    """The stored answer is the first config after the reference, and the answer tells where it started from."""
+    _, answer, _ = solved
+    settings = {name: value for name, value in change.items() if name == "limit_bytes"}
+    detection = make_detection(**{name: value for name, value in change.items() if name != "limit_bytes"})
+    tuning = moved(detection=detection, **settings)
+    result = tuning.run()
+    assert tuning.tried[:2] == [Config(), answer.best.config]
+    assert read_trials(tuning.folder.database, "large")[1].reason == f"best of study {SOURCE}"
+    assert result.transferred_from.study == SOURCE
+    assert any(words in difference for difference in result.transferred_from.differences)
+    assert result.best.confirmed
+
+
+def test_starting_from_a_stored_study_takes_fewer_trials_to_the_best(moved, make_root, tune_in):
+    """Under a limit nearby, a config as fast as the one found from scratch is measured earlier."""
+    scratch = tune_in(make_root(), limit_bytes=620 * MIB)
+    best = scratch.run().best
+    tuning = moved(limit_bytes=620 * MIB)
+    tuning.run()
+
+    def until_as_fast(tuned):
+        trials = read_trials(tuned.folder.database, tuned.folder.name)
+        wanted = 0.98 * best.relative_throughput
+        return next(trial.number for trial in trials if trial.fits and trial.relative_throughput >= wanted)
+
+    assert until_as_fast(tuning) < until_as_fast(scratch)
+
+
+@pytest.mark.parametrize("change", [{}, {"limit_bytes": 640 * MIB}])
+def test_a_fresh_study_takes_nothing_over(moved, change):
+    """With --fresh neither the answer nor the first configs come from elsewhere."""
+    tuning = moved(is_fresh=True, **change)
+    result = tuning.run()
+    assert result.transferred_from is None
+    assert len(tuning.tried) == result.trials
+    assert not any(f"study {SOURCE}" in note for note in tuning.watcher.notes)
+
+
+def test_another_command_is_no_answer(solved, moved):
+    """The same graph may be trained by another optimizer: its best is measured here before it is an answer."""
+    _, answer, _ = solved
+    file = solved[2].folder.path / "study.json"
+    provenance = json.loads(file.read_text())
+    file.write_text(json.dumps({**provenance, "command": ["python", "other.py"]}))
+    try:
+        tuning = moved()
+        result = tuning.run()
+    finally:
+        file.write_text(json.dumps(provenance))
+    assert tuning.tried[:2] == [Config(), answer.best.config]
+    assert result.transferred_from.differences == ("its command is another",)
+
+
+def test_other_plans_tell_nothing(moved, make_detection, make_space):
+    """A study whose plans are others is no neighbour."""
+    space = make_space(layers=())
+    detection = make_detection(plans=space.plans[:4], layer_plans=space.plans[:4])
+    tuning = moved(detection=detection)
+    tuning.bench.seconds = lambda *_: 0.5
+    tuning.bench.peak_bytes = lambda config, _: (500 if config.rows else 700) * MIB
+    assert tuning.run().transferred_from is None
+
+
+def test_a_study_that_cannot_be_read_is_passed_over(solved, moved):
+    """A broken study beside it is not the new one's fault."""
+    broken = solved[0] / "studies" / "broken"
+    broken.mkdir()
+    try:
+        (broken / "study.json").write_text("{")
+        assert moved(limit_bytes=640 * MIB).run().transferred_from.study == SOURCE
+    finally:
+        shutil.rmtree(broken)

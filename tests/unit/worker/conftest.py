@@ -1,0 +1,20 @@
+"""Trainings for the agent."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.worker import agent
+from stand_ins.training import FIRST, SECOND, TARGET, Training
+
+
+@pytest.fixture
+def make_training(make_detection, monkeypatch):
+    """Builds a training."""
+
+    def make(target=TARGET, orders=(FIRST, SECOND)):
+        training = Training(make_detection(batch=0), target, orders)
+        monkeypatch.setattr(agent, "meter_for", lambda _: training)
+        return training
+
+    return make

@@ -1,0 +1,162 @@
+"""What the agent takes for a step of the script, and what it leaves out."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.measurement import Outcome
+from autorecompute.worker.agent import PATIENCE_SKIPS, PATIENCE_STEPS, Abandon
+from autorecompute.worker.protocol import Beat, Failed, Order
+from stand_ins.training import CONFIG, FIRST, TARGET
+
+
+def test_accumulated_forwards_are_one_step(make_training):
+    """A step over several forwards has all their samples, at the batch of one."""
+    training = make_training()
+    training.begin()
+    training.step(TARGET, TARGET)
+    for _ in range(3):
+        training.step(TARGET, TARGET, TARGET)
+    measured = training.sent[1]
+    assert (measured.samples, measured.batch) == (3 * TARGET, TARGET)
+
+
+def test_several_optimizers_of_one_forward_are_one_step(make_training):
+    """A window of a script with three optimizers needs as many forwards as with one."""
+    training = make_training()
+    training.begin()
+    training.step(optimizers=3)
+    training.steps(2, optimizers=3)
+    assert len(training.sent) == 1
+    training.steps(1, optimizers=3)
+    assert len(training.sent) == 2
+
+
+def test_the_steps_of_a_script_are_counted_once(make_training):
+    """What a script is said to have taken, when it ends too early, are its steps and not its optimizers'."""
+    training = make_training()
+    training.begin()
+    training.step(optimizers=2)
+    training.steps(2, optimizers=2)
+    assert training.agent.steps == 3
+
+
+def test_optimizers_that_take_turns_are_one_step(make_training):
+    """Two optimizers, each with a forward of its own, end one step with the samples of both."""
+    training = make_training()
+    training.begin()
+    first, second, _ = training.optimizers
+    for _ in range(FIRST.warmup + FIRST.steps + 2):
+        training.agent.on_step(first)
+        training.agent.on_forward(TARGET, training.check)
+        training.agent.on_step(second)
+        training.agent.on_forward(TARGET, training.check)
+    assert training.sent[1].samples == 2 * TARGET
+
+
+def test_a_step_that_a_grad_scaler_skips_is_left_out(make_training):
+    """A skipped step is neither timed nor counted, and its samples do not go to the next one."""
+    training = make_training()
+    training.begin()
+    training.step(skips=True)
+    training.steps(1)
+    training.step(TARGET, skips=True)
+    training.steps(1)
+    assert len(training.sent) == 1
+    training.steps(2)
+    assert training.sent[1].samples == TARGET
+
+
+def test_gradients_that_are_never_finite_end_the_trial(make_training):
+    """A GradScaler that skips every step ends the trial as diverged, rather than keep it waiting."""
+    training = make_training()
+    training.begin()
+    for _ in range(PATIENCE_SKIPS):
+        training.step(TARGET, skips=True)
+    with pytest.raises(Abandon):
+        training.step(TARGET, skips=True)
+    assert training.sent[1].outcome is Outcome.DIVERGED
+    assert "GradScaler" in training.sent[1].message
+
+
+def test_a_ragged_last_batch_is_left_out(make_training):
+    """A smaller batch at the end of an epoch is neither timed nor counted, however many epochs there are."""
+    training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2 * PATIENCE_STEPS),))
+    training.begin()
+    training.step()
+    training.steps(1)
+    for _ in range(2 * PATIENCE_STEPS - 1):
+        training.step(TARGET)
+        training.step(3)
+    assert len(training.sent) == 1
+    with pytest.raises(SystemExit):
+        training.step(TARGET)
+    measured = training.sent[1]
+    assert (measured.outcome, measured.samples, measured.batch) == (Outcome.OK, TARGET, TARGET)
+
+
+def test_a_step_with_one_wrong_forward_is_left_out(make_training):
+    """Accumulation over a right and a wrong batch is no step at the target batch."""
+    training = make_training()
+    training.begin()
+    training.step()
+    training.step(TARGET, 3)
+    training.steps(2)
+    assert len(training.sent) == 1
+
+
+def test_a_batch_that_stays_wrong_is_told_with_the_ways_out(make_training):
+    """After some patience the script is left, and the sentence names both batches and how to give the right one."""
+    training = make_training()
+    training.begin()
+    training.step()
+    training.steps(PATIENCE_STEPS, batch=3)
+    assert len(training.sent) == 1
+    with pytest.raises(Abandon):
+        training.step(3)
+    told = training.sent[1]
+    assert (type(told), told.outcome) == (Failed, Outcome.WRONG_BATCH)
+    for words in ("batch of 3, not 8", "{batch}", "--batch-flag", "AUTORECOMPUTE_BATCH_SIZE"):
+        assert words in told.message
+
+
+def test_without_a_target_the_first_batch_is_the_target(make_training):
+    """A tuning at the script's own batch measures at the first one it sees."""
+    training = make_training(target=None)
+    training.begin()
+    assert training.sent[0].batch == TARGET
+
+
+def test_each_step_is_a_sign_of_life(make_training):
+    """The controller hears of every step, timed or not, so that it knows a slow script from a hanging one."""
+    training = make_training()
+    beats = []
+    training.send = lambda message: beats.append(message) if isinstance(message, Beat) else None
+    training.begin()
+    training.step()
+    training.step(3)
+    training.steps(1)
+    assert [beat.step for beat in beats] == [1, 2, 3]
+
+
+class Loss:
+    """A tensor that would have to come from the device."""
+
+    def __init__(self, value):
+        self.value, self.reads = value, 0
+
+    def __float__(self):
+        self.reads += 1
+        return self.value
+
+
+def test_losses_are_fetched_in_timed_steps_only(make_training):
+    """Each timed step has its loss; a warm-up step does not make the process wait for one."""
+    losses = [Loss(value) for value in (4.0, 3.0, 2.0, 1.0)]
+    training = make_training()
+    training.begin()
+    training.step(loss=losses[0])
+    for loss in losses[1:]:
+        training.step(TARGET, loss=loss)
+    assert training.sent[1].losses == (2, 1)
+    assert [loss.reads for loss in losses] == [0, 0, 1, 1]
