@@ -72,5 +72,5 @@ def test_what_an_archive_says_is_not_run(check, road):
     assert road.finish(road.start(*command)).code == 0
     refused = check(study="imported")
     assert refused.code == 2
-    assert "check imported -- python" in refused.complaint
+    assert "check imported -- train.py" in refused.complaint
     assert json.loads(export.stdout.splitlines()[0])["study"]["study"] == "limited"
