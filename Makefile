@@ -78,10 +78,10 @@ test-gpu: install
 	$(VENV)/bin/python -m pytest tests/gpu
 
 # The integration tests on a PyTorch that ORTModule 1.19.2 runs on as it is. The package is not installed there: a training
-# script that imports nothing of it must do without. Left out is what has nothing to do with PyTorch (who kills whom, what
-# the clock says, gradients that ORT gets wrong, what a knob or several batches do), and what is the same there and takes
-# minutes: the plans of the studies, their simulation, what is shipped of them, and what a check finds.
-ONCE = anytime batches check clock golden_plans kernel_kills kills knobs reuse simulator wrong_gradients
+# script that imports nothing of it must do without. Left out is what has nothing to do with PyTorch (who kills or interrupts
+# whom, what the clock says, a full disk, gradients that ORT gets wrong, what a knob or several batches do), and what is the
+# same there and takes minutes: the plans of the studies, their simulation, what is shipped of them, and what a check finds.
+ONCE = anytime batches check clock faults golden_plans interruption kernel_kills kills knobs leftovers limits reuse simulator studies wrong_gradients
 test-torch26: $(TORCH26_VENV)/.installed
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m pytest tests/integration $(ONCE:%=--ignore tests/integration/test_%.py)
 

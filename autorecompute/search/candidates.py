@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from autorecompute.memory import Simulator
     from autorecompute.plans import Plan, Row, Space
 
-MOST_PLANS = 13
-"""So many plans have 8,192 configs. Of more plans, those that change the simulated peak least stay off."""
+MOST_PLANS = 15
+"""So many plans have 32,768 configs, and a proposal looks at all of them. Of more plans, those stay off that change the
+simulated peak least."""
 
 
 class Candidates:
@@ -32,6 +33,7 @@ class Candidates:
         plans = _most_telling(space, simulator)
         switches = np.unique(_subsets(_by_plan(plans, self._rows)), axis=0)
         self.switches = switches[_has_one_option_each(switches, self._rows)]
+        self._words = _as_words(self.switches)
         self.simulated = simulator.simulate(self.switches)
         self.places = {self.config(index): index for index in range(len(self))}
         """Where each config stands."""
@@ -44,6 +46,11 @@ class Candidates:
     def config(self, index: int) -> Config:
         """The config in this place."""
         return Config(frozenset(row for row, on in zip(self._rows, self.switches[index], strict=True) if on))
+
+    def supersets(self, index: int) -> np.ndarray:
+        """Which configs have on all that the one in this place has."""
+        found: np.ndarray = np.logical_and.reduce([word & word[index] == word[index] for word in self._words])
+        return found
 
     @functools.cached_property
     def full(self) -> int:
@@ -79,6 +86,13 @@ def _subsets(by_plan: np.ndarray) -> np.ndarray:
     count = len(by_plan)
     chosen = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
     return (chosen @ by_plan.astype(np.int64) > 0).astype(np.float32)
+
+
+def _as_words(switches: np.ndarray) -> list[np.ndarray]:
+    """64 switches of all configs in each array, a bit for each switch."""
+    spare = 64 - switches.shape[1] % 64
+    bits = np.pad(switches.astype(bool), ((0, 0), (0, spare)))
+    return list(np.packbits(bits, axis=1).view(np.uint64).T.copy())
 
 
 def _has_one_option_each(switches: np.ndarray, rows: Sequence[Row]) -> np.ndarray:

@@ -146,7 +146,7 @@ class ModelSearcher:
             allowed[place] = False
             if trial.fits:
                 is_slower = candidates.simulated.recompute_share > candidates.simulated.recompute_share[place] + MARGIN
-                allowed &= ~((switches >= switches[place]).all(axis=1) & is_slower)
+                allowed &= ~(candidates.supersets(place) & is_slower)
             elif trial.measurement.outcome.is_about_memory and not trial.measurement.outcome.is_measured:
                 allowed &= peaks < peaks[place] + SLACK * float(peaks.max())
         found: np.ndarray = allowed

@@ -73,7 +73,7 @@ RECIPES = {
     "vit_images": Recipe("vit_images", 32, ("--layers", "3", "--hidden", "64")),
     "bloom_clm": Recipe("bloom_clm", 32, _TEXT),
     "deberta_mlm": Recipe(
-        "deberta_mlm", 32, ("--layers", "2", "--hidden", "64", "--sequence", "64", "--buckets", "16"), sampled=2000
+        "deberta_mlm", 64, ("--layers", "2", "--hidden", "64", "--sequence", "64", "--buckets", "16"), sampled=2000
     ),
 }
 

@@ -104,6 +104,15 @@ def test_what_was_simulated_is_of_the_config_in_its_place(make_tower, list_candi
         assert candidates.simulated.stash_bytes[place] == kept + 1
 
 
+def test_the_supersets_of_a_config_have_on_what_it_has(make_tower, list_candidates):
+    """Itself among them; with more switches than one byte holds."""
+    candidates = list_candidates(make_tower([1] * 10).space)
+    configs = configs_of(candidates)
+    for place in random.Random(0).sample(range(len(configs)), 20):
+        expected = [config.rows >= configs[place].rows for config in configs]
+        assert candidates.supersets(place).tolist() == expected
+
+
 def test_a_space_without_plans_has_one_config(make_step):
     """Where nothing can be recomputed there is only that."""
     step = make_step("fl", ("x", 0, 1, "4"))
