@@ -119,7 +119,7 @@ class Together:
     def trying(self, proposal: Proposal, description: str) -> Iterator[int | None]:
         """Gives the claim back where the block raises."""
         claim = self._shared.new_claim(proposal.config, description, proposal.reason)
-        number = self._shared.claim(claim, self._detection.space)
+        number = self._shared.claim(claim, self._detection.space, self._place.settings.max_trials)
         try:
             yield number
         except BaseException:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from autorecompute.studies.problem import Problem
     from autorecompute.studies.sharing.urls import StorageUrl
 
+_NO_NUMBER = 2**31
+"""Above the number of any trial."""
+
 PHASE = "phase:"
 """Before the name of a session: the attribute of the study that says what it is at."""
 
@@ -160,8 +163,17 @@ class SharedStudy:
             session=self.session, token=uuid.uuid4().hex, config=config, description=description, reason=reason
         )
 
-    def claim(self, claim: Claim, space: Space) -> int | None:
-        """Claims a config for this worker: the number of its trial, or ``None`` where somebody else was first."""
+    def claim(self, claim: Claim, space: Space, most: int = _NO_NUMBER) -> int | None:
+        """Claims a config for this worker.
+
+        Args:
+            claim: What it wants to measure.
+            space: The plans.
+            most: So many trials the study may have.
+
+        Returns:
+            The number of its trial; ``None`` where somebody else was first, with this config or with the last trial.
+        """
         # The first claim of a study came with its beginning.
         held = self.refresh().running.get(self._held) if self._held is not None else None
         if held is not None and held.config == claim.config:
@@ -169,7 +181,7 @@ class SharedStudy:
         self.give_up()
         if self.view.holder_of(claim.config, before=_NO_NUMBER) is not None:
             return None
-        return self._claim(claim, space, None)
+        return self._claim(claim, space, None, most)
 
     def end(self, trial: Trial, limit_bytes: int) -> bool:
         """Ends the claimed trial with what was measured; ``False`` where it had been given back meanwhile.
@@ -213,7 +225,7 @@ class SharedStudy:
         first = self._patiently(lambda: self._study.get_trials(deepcopy=False)[0])
         return codec.from_plain(first.user_attrs[CLAIM], Claim).token
 
-    def _claim(self, claim: Claim, space: Space, problem: Problem | None) -> int | None:
+    def _claim(self, claim: Claim, space: Space, problem: Problem | None, most: int = _NO_NUMBER) -> int | None:
         frozen = frozen_claim(claim, space, problem)
 
         def once() -> int:
@@ -224,7 +236,8 @@ class SharedStudy:
             return number
 
         number = self._held = self._patiently(once)
-        if self.refresh().holder_of(claim.config, before=number) is None:
+        seen = self.refresh()
+        if seen.holder_of(claim.config, before=number) is None and seen.count_before(number) < most:
             return number
         self.give_up()
         return None
@@ -283,7 +296,3 @@ class SharedStudy:
             f"The study '{self.name}' in {self._url.display} was not begun by autorecompute. "
             "Begin another one with --study NAME."
         )
-
-
-_NO_NUMBER = 2**31
-"""Above the number of any trial."""

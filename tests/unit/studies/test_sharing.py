@@ -139,6 +139,18 @@ def test_who_comes_second_by_a_moment_gives_up(join, space, make_trial):
     assert [trial.config for trial in first.refresh().trials] == [config]
 
 
+def test_the_last_trial_goes_to_one(join, space):
+    """Of two that claim at the same time what only one of them may still measure, the first gets it."""
+    first, second = join(), join()
+    claims = [
+        worker.new_claim(Config.of([plan]), "one", "why")
+        for worker, plan in zip((first, second), space.plans, strict=False)
+    ]
+    assert first._claim(claims[0], space, None, 2) is not None
+    assert second._claim(claims[1], space, None, 1) is None
+    assert list(first.refresh().running.values()) == claims[:1]
+
+
 def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, make_trial):
     """Parameters, value, constraint and words of a shared trial are those that a trial in a folder has."""
     worker = join()
