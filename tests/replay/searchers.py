@@ -75,8 +75,21 @@ def _optuna(name):
 OPTUNAS = {f"optuna {name}": _optuna(name) for name in SAMPLERS}
 
 
+class Sampled:
+    """The own search where only a sample was recorded: the rest it takes for what others measure."""
+
+    def __init__(self, searcher, missing):
+        self._searcher, self._missing = searcher, missing
+        self.expect_steps = searcher.expect_steps
+
+    def propose(self, trials):
+        """The recorded config that is most worth a trial."""
+        return self._searcher.propose(trials, self._missing)
+
+
 def _model(table, limit_bytes, *_):
-    return ModelSearcher(table.space, limit_bytes=limit_bytes, survey=table.survey, dims=table.dims)
+    searcher = ModelSearcher(table.space, limit_bytes=limit_bytes, survey=table.survey, dims=table.dims)
+    return Sampled(searcher, table.missing) if table.plain["is_sampled"] else searcher
 
 
 SEARCHERS = {

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from autorecompute import codec
 from autorecompute.measurement import Detection
-from autorecompute.memory import StepProfile, Survey
+from autorecompute.memory import Simulator, StepProfile, Survey
 from autorecompute.plans import Config, Level, Space
 from autorecompute.plans.dimensions import BATCH
+from autorecompute.search.candidates import Candidates, rows_of
 
 TABLES = Path(__file__).parents[2] / "studies" / "tables"
 SUFFIX = ".json.gz"
@@ -100,6 +101,12 @@ class Table:
             if configs[config].rows <= known:
                 found.setdefault(configs[config], []).append(recording)
         return found
+
+    @cached_property
+    def missing(self):
+        """The configs of the space that were not recorded: none, but in a table of a sample."""
+        simulator = Simulator(self.survey.blueprint, self.dims, rows_of(self.space))
+        return frozenset(Candidates(self.space, simulator).places) - frozenset(self.recordings)
 
     @cached_property
     def _configs(self):
