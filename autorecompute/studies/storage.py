@@ -6,6 +6,7 @@ import sqlite3
 import time
 import urllib.parse
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import optuna
@@ -15,6 +16,7 @@ import sqlalchemy.exc
 from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Trial
+from autorecompute.studies import dashboard
 from autorecompute.studies.frozen import LEVEL, TRIAL_ATTRIBUTE, freeze, parameters_of
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class TrialStore:
             self._study = optuna.create_study(
                 study_name=name, storage=_open(database), direction="maximize", load_if_exists=True
             )
+            dashboard.name_value(self._study)
             self._earlier_seconds = float(self._study.user_attrs.get(SECONDS_ATTRIBUTE, 0.0))
             self._trials = _decode(self._study)
         self._opened = time.monotonic()
@@ -82,13 +85,11 @@ class TrialStore:
             {**parameters_of(trial.config, self._space), LEVEL: int(trial.config.level)},
             value=trial.measurement.samples_per_second,
             limit_bytes=self._limit_bytes,
+            system_attrs=dashboard.constraint_of(trial, self._limit_bytes),
         )
-        frozen.user_attrs = {
-            TRIAL_ATTRIBUTE: codec.to_plain(trial),
-            "config": trial.description,
-            "hash": trial.config.hash,
-            "outcome": str(trial.measurement.outcome),
-        }
+        frozen.user_attrs = {TRIAL_ATTRIBUTE: codec.to_plain(trial), **dashboard.attributes_of(trial)}
+        # It is kept when it has ended; Optuna believes that it began then, too.
+        frozen.datetime_start = datetime.now() - dashboard.length_of(trial)  # noqa: DTZ005  (Optuna's are naive)
         return frozen
 
 

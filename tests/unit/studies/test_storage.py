@@ -127,6 +127,14 @@ def test_optunas_best_trial_fits(finished):
     assert study.best_trial.number == 1
 
 
+def test_viewers_are_told_what_does_not_fit(finished):
+    """The value has a name, and the constraint also stands where viewers look for it, with the same sign."""
+    study = optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
+    assert study.metric_names == ["samples/s"]
+    for trial in study.trials:
+        assert trial.system_attrs["constraints"] == [trial.constraints["bytes over the limit"]]
+
+
 def test_optuna_sees_each_plan_as_a_parameter(finished, space, trials):
     """The parameters tell which plans were on, and which level."""
     study = optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")

@@ -1,0 +1,50 @@
+"""A study in optuna-dashboard: names, and which trials do not fit."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+
+from autorecompute.measurement import Outcome
+from dashboard import DRAWN, PATIENCE_SECONDS, dashboard
+
+
+@pytest.fixture(scope="module")
+def address(recorded):
+    """Where the dashboard shows a recorded study."""
+    study = recorded.copy("shown").parent
+    with dashboard(f"sqlite:///{study}/study.db") as address:
+        yield address
+
+
+def test_the_chart_names_its_value_and_marks_what_does_not_fit(chromium, address, recorded):
+    """Throughput is what is drawn; trials above the limit are drawn apart, and none of them is the best so far."""
+    page = chromium.new_page()
+    page.goto(address)
+    page.locator(DRAWN).wait_for(timeout=PATIENCE_SECONDS * 1000)
+    chart = page.locator(DRAWN).evaluate(
+        "chart => ({axis: chart.layout.yaxis.title.text, drawn: chart.data.map(({name, x, y}) => ({name, x, y}))})"
+    )
+    page.close()
+    assert chart["axis"] == "samples/s"
+    apart = [drawn["x"] for drawn in chart["drawn"] if drawn["name"].startswith("Infeasible")]
+    assert apart == [[t.number for t in recorded.trials if t.measurement.outcome is Outcome.OVER_LIMIT]]
+    (best,) = (max(drawn["y"]) for drawn in chart["drawn"] if drawn["name"].startswith("Best"))
+    assert best == max(t.measurement.samples_per_second for t in recorded.trials if t.fits)
+
+
+def test_a_trial_says_what_it_was(address, recorded):
+    """Each trial is shown with its config, outcome, reason and peak, and took the time that it took."""
+    detail = address.replace("dashboard/", "api/") + "?after=0"
+    with urllib.request.urlopen(detail) as answer:  # noqa: S310  (our own process)
+        shown = json.load(answer)
+    assert shown["objective_names"] == ["samples/s"]
+    for trial, as_shown in zip(recorded.trials, shown["trials"], strict=True):
+        attributes = {attribute["key"]: attribute["value"] for attribute in as_shown["user_attrs"]}
+        assert attributes["config"] == trial.description
+        assert attributes["outcome"] == trial.measurement.outcome
+        assert attributes["reason"] == trial.reason
+        assert float(attributes["peak_gib"]) == pytest.approx(trial.measurement.peak_bytes / 2**30, abs=0.001)
+        assert as_shown["datetime_start"] < as_shown["datetime_complete"]
