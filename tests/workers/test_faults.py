@@ -1,0 +1,113 @@
+"""Faults in the middle of a shared study: whoever dies and whatever goes away, the others come to an answer."""
+
+from __future__ import annotations
+
+import time
+
+from autorecompute.studies.sharing import pulse
+from workers.processes import CONFIRMS, MEASURED, Worker, assert_nothing_is_lost_or_doubled, essence, measured
+from workers.server import url_of
+
+HURRIED = ("--hurry", 4)
+"""The dead are known as such four times as soon."""
+
+LOST_SECONDS = 20
+FEW = ("--max-trials", 10)
+
+
+def test_the_trial_of_a_killed_worker_is_measured_by_another(storages, tmp_path):
+    """A worker that is killed in the middle of a trial has it given back; nothing is lost that it measured before."""
+    scenes = []
+    for name, storage in storages.items():
+        slow = Worker(storage, tmp_path / f"{name}-killed", *FEW, *HURRIED, "--trial-seconds", 3)
+        slow.await_note("begins", times=2)
+        other = Worker(storage, tmp_path / f"{name}-other", *FEW, *HURRIED, "--trial-seconds", 0.5)
+        slow.kill()
+        scenes.append((storage, slow, other))
+    for storage, slow, other in scenes:
+        (unfinished,) = set(slow.configs("begins")) - set(slow.configs(MEASURED))
+        assert other.answer()["best"]["confirmed"]
+        assert unfinished in other.configs(MEASURED)
+        assert "went away" in other.talk
+        assert_nothing_is_lost_or_doubled(storage, [slow, other], interrupted=1)
+
+
+def test_another_confirms_when_the_one_who_did_is_killed(storages, tmp_path):
+    """The last one's death costs its work and not the answer."""
+    scenes = []
+    for name, storage in storages.items():
+        options = (*FEW, *HURRIED, "--trial-seconds", 1)
+        pair = [Worker(storage, tmp_path / f"{name}-{number}", *options) for number in range(2)]
+        scenes.append((storage, pair))
+    for storage, pair in scenes:
+        pair[0].await_that(lambda pair=pair: any(worker.configs(CONFIRMS) for worker in pair))
+        pair.sort(key=lambda worker: bool(worker.configs(CONFIRMS)))
+        survivor, confirming = pair
+        confirming.kill()
+        assert survivor.answer()["best"]["confirmed"]
+        assert survivor.configs(CONFIRMS)
+        assert_nothing_is_lost_or_doubled(storage, pair)
+
+
+def test_a_restart_of_the_server_costs_nothing(server, database, tmp_path):
+    """The server is gone at once, in the middle of trials, and comes back: no worker ends, and no trial is lost."""
+    storage = url_of(database, server.port)
+    workers = [Worker(storage, tmp_path / f"worker{number}", *FEW) for number in range(2)]
+    for worker in workers:
+        worker.await_note(MEASURED)
+    server.stop()
+    time.sleep(3)
+    server.start()
+    answers = [essence(worker.answer()) for worker in workers]
+    assert answers[0] == answers[1]
+    assert any("Trying again" in worker.talk for worker in workers)
+    assert_nothing_is_lost_or_doubled(storage, workers)
+
+
+def test_a_lost_connection_costs_nothing(server, make_database, make_proxy, tmp_path):
+    """For 20 s a connection is dropped and refused, or just silent: nobody is taken for dead, and no trial is lost."""
+    assert pulse.DEAD_SECONDS > LOST_SECONDS
+    scenes = []
+    for fault in ("cut", "hold"):
+        database, proxy = make_database(), make_proxy()
+        storage = url_of(database, proxy.port)
+        workers = [Worker(storage, tmp_path / f"{fault}{number}", *FEW) for number in range(2)]
+        scenes.append((fault, proxy, url_of(database, server.port), workers))
+    for fault, proxy, _, workers in scenes:
+        for worker in workers:
+            worker.await_note(MEASURED)
+        getattr(proxy, fault)()
+    time.sleep(LOST_SECONDS)
+    for fault, proxy, storage, workers in scenes:
+        proxy.mend() if fault == "cut" else proxy.release()
+        answers = [essence(worker.answer()) for worker in workers]
+        assert answers[0] == answers[1]
+        assert_nothing_is_lost_or_doubled(storage, workers)
+
+
+def test_one_lost_worker_of_two_comes_back(server, database, proxy, tmp_path):
+    """Only one of two loses its connection for 20 s: the other goes on meanwhile, and takes nothing from it."""
+    storage = url_of(database, server.port)
+    far = Worker(url_of(database, proxy.port), tmp_path / "far", *FEW, "--trial-seconds", 2)
+    near = Worker(storage, tmp_path / "near", *FEW, "--trial-seconds", 2)
+    far.await_note("begins", times=2)
+    proxy.cut()
+    time.sleep(LOST_SECONDS)
+    proxy.mend()
+    assert essence(far.answer()) == essence(near.answer())
+    assert_nothing_is_lost_or_doubled(storage, [far, near])
+
+
+def test_a_server_that_stays_away_ends_the_work_with_a_sentence(server, database, proxy, tmp_path):
+    """After its patience a worker ends as for a broken installation, says how to go on, and another session does."""
+    storage = url_of(database, proxy.port)
+    worker = Worker(storage, tmp_path / "worker", *FEW, *HURRIED)
+    worker.await_note(MEASURED, times=2)
+    proxy.cut()
+    assert worker.wait() == 3
+    assert "run the same command again" in worker.talk.splitlines()[-1]
+    proxy.mend()
+    again = Worker(storage, tmp_path / "worker", *FEW, *HURRIED)
+    assert again.answer()["best"]["confirmed"]
+    # The second session goes on writing into the folder of the first.
+    assert len(measured([again])) == len(set(measured([again])))
