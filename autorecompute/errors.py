@@ -40,6 +40,12 @@ class TooLittleTimeError(NothingFitsError):
     """The time was over before there was any answer, be it that nothing fits."""
 
 
+class LeftToOthers(AutorecomputeError):  # noqa: N818  (that others go on is no error)
+    """The time of one worker is over, and others go on with the study that they share."""
+
+    exit_code = 0
+
+
 class ScriptError(AutorecomputeError):
     """The user's script fails by itself, whatever is recomputed."""
 

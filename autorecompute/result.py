@@ -217,6 +217,12 @@ class Result:
     transferred_from: Transfer | None = None
     knobs: tuple[KnobFigures, ...] = ()
 
+    def can_go_on(self, max_trials: int) -> bool:
+        """Whether the search that came to this ended for want of trials or time, and has some now."""
+        if self.search_end is SearchEnd.TRIALS:
+            return self.trials < max_trials
+        return self.search_end.is_early
+
     @property
     def unrivalled(self) -> str | None:
         """What recompute is worth where no smaller batch has figures without it, in words; ``None`` where one has."""

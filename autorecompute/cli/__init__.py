@@ -22,6 +22,8 @@ def main(argv: list[str] | None = None) -> int:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     args = make_parser().parse_args(_join_flag_value(arguments[:split]))
     args.rest = arguments[split + 1 :]
+    # It may hold a password, and is nothing to the scripts that are started from here.
+    os.environ.pop(tune.STORAGE_VARIABLE, None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = int(args.run(args))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import sys
 import time
@@ -17,7 +18,7 @@ from autorecompute.cli.batches import (
     in_a_name,
     positive,
 )
-from autorecompute.errors import InterruptedByUser, NothingFitsError, UsageError
+from autorecompute.errors import InterruptedByUser, LeftToOthers, NothingFitsError, UsageError
 from autorecompute.units import MIB, format_count, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
@@ -25,11 +26,16 @@ if TYPE_CHECKING:
 
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.sharing import StorageUrl
     from autorecompute.trials import Job
     from autorecompute.tuning import TuningSettings
 
 SAMPLERS = ("model", "greedy", "tpe", "gp", "nsga2", "random", "brute")
 """The searchers there are; their code is imported once one is needed."""
+
+STORAGE_VARIABLE = "AUTORECOMPUTE_STORAGE"
+"""Read where ``--storage`` is not given: an argument can be seen by all users of a machine. No process that a verb
+starts gets to see it."""
 
 DEFAULT_TRIALS = 40
 DEFAULT_WARMUP, DEFAULT_STEPS = 2, 5
@@ -50,6 +56,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_batch_arguments(parser)
     parser.add_argument("--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB")
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from script and batch)")
+    parser.add_argument(
+        "--storage",
+        default=os.environ.get(STORAGE_VARIABLE),
+        metavar="URL",
+        help="share the study with other workers: journal:PATH or postgresql://USER@HOST/DATABASE "
+        f"(default: {STORAGE_VARIABLE}, else a file in the study's folder)",
+    )
     parser.add_argument("--max-trials", type=positive, default=DEFAULT_TRIALS, metavar="N", help="(default 40)")
     parser.add_argument("--timeout", metavar="TIME", help="end with an answer within this time, such as 30m")
     parser.add_argument("--steps", type=positive, default=DEFAULT_STEPS, metavar="N", help="timed steps (default 5)")
@@ -81,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
     timeout_seconds = parse_seconds(args.timeout) if args.timeout else None
     from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.sharing import parse_storage
     from autorecompute.trials import Job
     from autorecompute.trials.bench import Effort
     from autorecompute.trials.signals import ignoring_interrupts, interruptible
@@ -107,11 +121,14 @@ def run(args: argparse.Namespace) -> int:
         is_fresh=args.fresh,
         turns_knobs=args.knobs,
     )
+    if args.storage and (batches is not None or args.knobs):
+        raise UsageError("Workers that share a study tune one batch, and no knobs. Leave --storage away, or these.")
+    storage = parse_storage(args.storage) if args.storage else None
     label = batch if batches is None else in_a_name(batches)
     folder = StudyFolder(args.study or default_name(job, label, limit_bytes))
     with interruptible():
         try:
-            return _tune(job, folder, settings, batches, as_json=args.json, debugs=args.debug_script)
+            return _tune(job, folder, settings, batches, storage=storage, as_json=args.json, debugs=args.debug_script)
         except KeyboardInterrupt:
             with ignoring_interrupts():
                 describe = _describe_interruption if batches is None else describe_interruption
@@ -141,20 +158,22 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     settings: TuningSettings,
     batches: tuple[int, ...] | None,
     *,
+    storage: StorageUrl | None,
     as_json: bool,
     debugs: bool,
 ) -> int:
     from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.reports.live import LiveView
+    from autorecompute.studies.sharing import SharedStudy
     from autorecompute.trials import Bench
-    from autorecompute.trials.signals import ignoring_interrupts
+    from autorecompute.trials.signals import deferring_interrupts, ignoring_interrupts
     from autorecompute.tuning import BatchTuner, Tuner, Workplace
 
     def open_bench(batch: int | None, study: StudyFolder) -> Bench:
         return Bench(
             job,
             batch,
-            study.workers,
+            study.workers if shared is None else study.workers / shared.session,
             cleared=emission_of(ORTMODULE).MEMORY_VARIABLES,
             limit_bytes=settings.limit_bytes,
             debugs=debugs and study is folder,
@@ -165,8 +184,12 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     folder.prepare()
     with LiveView(has_bar=not debugs) as view:
         view.note(f"study {folder.path}")
+        shared = None
+        if storage is not None:
+            shared = SharedStudy(storage, folder.name, view.note, deferring_interrupts)
+            view.note(f"shared in {storage.display}")
         bench = open_bench(settings.batch, folder)
-        place = Workplace(job=job, bench=bench, folder=folder, settings=settings, progress=view)
+        place = Workplace(job=job, bench=bench, folder=folder, settings=settings, progress=view, shared=shared)
         tuner = Tuner(place) if batches is None else BatchTuner(place, batches, open_bench)
         try:
             with bench:
@@ -176,6 +199,10 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
             answer = folder.result()
             if answer is not None and answer.best is None:
                 _print(answer, folder, as_json=as_json)
+            raise
+        except LeftToOthers:
+            if as_json and tuner.so_far is not None:
+                _print(tuner.so_far, folder, as_json=True)
             raise
         except KeyboardInterrupt:
             with ignoring_interrupts():

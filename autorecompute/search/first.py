@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autorecompute.search.interface import Proposal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from autorecompute.measurement import Prediction, Trial
     from autorecompute.plans import Config
@@ -38,12 +38,12 @@ class InheritedFirst:
         self._searcher, self._prior = searcher, prior
         self._firsts = list(_worth_trying(prior, growth, limit_bytes))[:MOST]
 
-    def propose(self, trials: Sequence[Trial]) -> Proposal | None:
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure, or ``None`` when nothing is left to gain."""
-        proposal = self._searcher.propose(trials)
+        proposal = self._searcher.propose(trials, claimed)
         if proposal is None or not any(trial.config.is_none for trial in trials):
             return proposal
-        tried = {trial.config for trial in trials}
+        tried = {*claimed, *(trial.config for trial in trials)}
         untried = next((config for config in self._firsts if config not in tried), None)
         if untried is None:
             return proposal

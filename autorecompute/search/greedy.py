@@ -14,7 +14,7 @@ from autorecompute.search.soundness import sound_space
 from autorecompute.search.times import TimeModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from autorecompute.measurement import Trial
     from autorecompute.plans import Config, Plan, Space
@@ -42,11 +42,11 @@ class GreedySearcher:
     def __init__(self, space: Space, *, budget: int, limit_bytes: int) -> None:
         self._space, self._budget, self._limit_bytes = space, budget, limit_bytes
 
-    def propose(self, trials: Sequence[Trial]) -> Proposal | None:
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure; ``None`` when the batch fits without recompute, or nothing is left to gain."""
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
-        tried = {trial.config.hash for trial in trials}
+        tried = {config.hash for config in (*claimed, *(trial.config for trial in trials))}
         space = sound_space(self._space, trials)
         opening = Opening(space, self._space.presets().values(), self._budget)
         # What the opening left out comes last: it may still tell something where no step looks worth a trial.

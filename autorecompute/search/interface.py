@@ -9,7 +9,7 @@ from autorecompute.measurement import Prediction
 from autorecompute.plans import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
 
@@ -32,10 +32,15 @@ class Proposal:
 class Searcher(Protocol):
     """Chooses what to measure next from what was measured."""
 
-    def propose(self, trials: Sequence[Trial]) -> Proposal | None:
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure, or ``None`` when nothing is left to gain.
 
         The answer depends on the trials alone, so that an interrupted search goes on where it stopped.
+
+        Args:
+            trials: What was measured.
+            claimed: What others are measuring at this moment, which is not proposed. ``None`` then says that nothing
+                is left to do before they are through.
         """
         ...
 

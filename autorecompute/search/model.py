@@ -15,7 +15,7 @@ from autorecompute.search.soundness import sound_space
 from autorecompute.search.surrogate import Outlook, Surrogate, normal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
     from autorecompute.memory import Survey
@@ -73,17 +73,17 @@ class ModelSearcher:
         self._base_bytes = survey.base_bytes(dims)
         self._presets = list(dict.fromkeys(space.presets().values()))
 
-    def propose(self, trials: Sequence[Trial]) -> Proposal | None:
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure; ``None`` when the batch fits without recompute, or nothing is left to gain."""
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
         surrogate = self._learn(trials)
         outlook = surrogate.outlook()
-        tried = {trial.config for trial in trials}
+        tried = {*claimed, *(trial.config for trial in trials)}
         for preset in self._presets:
             if preset not in tried:
                 return Proposal(config=preset, reason="preset", prediction=self._prediction(preset, outlook))
-        return self._most_worth_a_trial(trials, surrogate, outlook)
+        return self._most_worth_a_trial(trials, claimed, surrogate, outlook)
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
         """As the model has it after these trials; ``None`` for a config that is no candidate."""
@@ -103,12 +103,14 @@ class ModelSearcher:
             prior=self._prior,
         )
 
-    def _most_worth_a_trial(self, trials: Sequence[Trial], surrogate: Surrogate, outlook: Outlook) -> Proposal | None:
+    def _most_worth_a_trial(
+        self, trials: Sequence[Trial], claimed: Collection[Config], surrogate: Surrogate, outlook: Outlook
+    ) -> Proposal | None:
         fitting = [surrogate.settled_step(trial) if trial.fits else math.inf for trial in trials]
         best = min((step for step in fitting if step < math.inf), default=None)
         # Where nothing fits yet, anything that does is a gain, the faster the better.
         to_beat = best if best is not None else float(outlook.step.max()) + 1.0
-        allowed = self._allowed(trials)
+        allowed = self._allowed(trials, claimed)
         gain = outlook.fits * _expected_improvement(to_beat, outlook) * allowed
         place = int(gain.argmax())
         if best is None and float((outlook.fits * allowed).max()) < HOPELESS:
@@ -133,13 +135,14 @@ class ModelSearcher:
         config = self._candidates.config(place)
         return Proposal(config=config, reason="least peak", prediction=self._prediction(config, outlook))
 
-    def _allowed(self, trials: Sequence[Trial]) -> np.ndarray:
+    def _allowed(self, trials: Sequence[Trial], claimed: Collection[Config]) -> np.ndarray:
         """Which candidates are worth a thought: 1 for those, 0 for others."""
         candidates = self._candidates
         switches, peaks = candidates.switches, candidates.simulated.peak_bytes
         sound = sound_space(self._space, trials)
         rows = {row for plan in sound.plans for row in plan.rows}
         allowed = ~switches[:, [row not in rows for row in rows_of(self._space)]].any(axis=1)
+        allowed[[candidates.places[config] for config in claimed if config in candidates.places]] = False
         for trial in trials:
             if (place := candidates.places.get(trial.config)) is None:
                 continue

@@ -27,7 +27,7 @@ from autorecompute.studies.frozen import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from optuna.samplers import BaseSampler
 
@@ -91,19 +91,19 @@ class OptunaSearcher:
         self._space, self._limit_bytes = space, limit_bytes
         self._sampler, self._seed = sampler, seed
 
-    def propose(self, trials: Sequence[Trial]) -> Proposal | None:
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure, or ``None`` when the search has ended."""
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
         known = {trial.config: trial for trial in trials}
         for preset in self._space.presets().values():
-            if preset not in known:
+            if preset not in known and preset not in claimed:
                 return Proposal(config=preset, reason="preset")
-        chance = random.Random(f"{self._seed} {len(trials)}")  # noqa: S311 (chance, not secrecy)
+        chance = random.Random(f"{self._seed} {len(trials) + len(claimed)}")  # noqa: S311 (chance, not secrecy)
         study = self._study(trials, chance.getrandbits(31))
-        if (asked := self._ask(study, known)) is not None:
+        if (asked := self._ask(study, known, claimed)) is not None:
             return Proposal(config=asked, reason=str(study.sampler))
-        drawn = self._draw(known, chance)
+        drawn = self._draw({*known, *claimed}, chance)
         return None if drawn is None else Proposal(config=drawn, reason=f"by chance: {study.sampler} repeats itself")
 
     @staticmethod
@@ -135,25 +135,27 @@ class OptunaSearcher:
             study.add_trial(frozen)
         return study
 
-    def _ask(self, study: optuna.Study, known: Mapping[Config, Trial]) -> Config | None:
+    def _ask(self, study: optuna.Study, known: Mapping[Config, Trial], claimed: Collection[Config]) -> Config | None:
         """What the sampler wants, unless it wants what was tried however often it is told what that came to."""
         values = _values(list(known.values()))
         distributions = distributions_of(plan.key for plan in self._space.plans)
         for _ in range(ASKS):
             asked = study.ask(dict(distributions))
             config = config_of(asked.params, self._space)
-            if config not in known:
+            if config not in known and config not in claimed:
                 return config
-            measurement = known[config].measurement
-            asked.set_constraint(CONSTRAINT, violation(measurement, self._limit_bytes))
-            state = state_of(measurement.outcome)
-            value = values[config] if state is TrialState.COMPLETE else None
+            state, value = TrialState.FAIL, None
+            if config in known:
+                measurement = known[config].measurement
+                asked.set_constraint(CONSTRAINT, violation(measurement, self._limit_bytes))
+                state = state_of(measurement.outcome)
+                value = values[config] if state is TrialState.COMPLETE else None
             # The brute-force sampler stops the study when it has gone through the space; here is no loop to stop.
             with suppress(RuntimeError):
                 study.tell(asked, value, state)
         return None
 
-    def _draw(self, known: Mapping[Config, Trial], chance: random.Random) -> Config | None:
+    def _draw(self, known: Collection[Config], chance: random.Random) -> Config | None:
         """An untried config by chance; ``None`` where there is none."""
         keys = [plan.key for plan in self._space.plans]
         drawn = ([chance.getrandbits(1) for _ in keys] for _ in range(DRAWS))

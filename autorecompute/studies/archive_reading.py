@@ -104,8 +104,9 @@ class _Draft:
     def _append(self, kind: str, value: Any) -> None:
         if kind == "trial":
             trial = codec.from_plain(value, Trial)
-            if trial.number != len(self.trials):
-                raise WrongLineError(f"holds trial {trial.number} where {len(self.trials)} comes next")
+            # Of a study that several workers shared some numbers belong to no trial.
+            if trial.number < (least := self.trials[-1].number + 1 if self.trials else 0):
+                raise WrongLineError(f"holds trial {trial.number} where {least} or more comes next")
             self.trials.append(trial)
         elif kind == "rejection":
             self.rejections.append(codec.from_plain(value, Rejection))

@@ -2,7 +2,7 @@
 
 ``study.json`` (what it is about), ``study.db`` (its trials), ``trials/0007/`` (one trial each), ``workers/`` (output of
 the processes), ``race.json`` (the finalists' rounds), ``rejected.json`` and ``confirmed.json`` (who was not confirmed,
-and who was), ``best/`` (what was emitted) and ``result.json`` (the answer); more in ``batches.py`` and ``knobs.py``.
+and who was), ``best/`` (what was emitted) and ``result.json`` (the answer); others have their names beside this file.
 """
 
 from __future__ import annotations

@@ -59,6 +59,11 @@ class TrialStore:
         return list(self._trials)
 
     @property
+    def next_number(self) -> int:
+        """The number of the next trial."""
+        return max((trial.number for trial in self._trials), default=-1) + 1
+
+    @property
     def seconds(self) -> float:
         """Wall time spent on the study, over all sessions."""
         return self._earlier_seconds + time.monotonic() - self._opened

@@ -59,7 +59,7 @@ def _survey(place: Workplace, space: Space) -> Survey:
     # What takes the batch from its command line has to be started again; two at once might not fit the device.
     place.bench.close()
     cleared = emission_of(ORTMODULE).MEMORY_VARIABLES
-    logs = place.folder.workers / "analysis"
+    logs = place.logs / "analysis"
     with saying_what_fails(logs):
         logs.mkdir(parents=True, exist_ok=True)
     with Bench(place.job, small, logs, cleared) as bench:

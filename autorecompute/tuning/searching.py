@@ -11,7 +11,7 @@ from autorecompute.search.choice import MODEL
 from autorecompute.tuning.analysis import analyse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Detection, Prediction, Trial
     from autorecompute.memory import Survey
@@ -70,11 +70,11 @@ class _BaselineFirst:
         self._searching, self._limit_bytes = searching, limit_bytes
         self._made: Searcher | None = None
 
-    def propose(self, trials: Sequence[Trial]) -> Proposal | None:
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         baseline = next((trial for trial in trials if trial.config.is_none), None)
         if baseline is None:
-            return Proposal(config=Config(), reason="preset")
-        return None if baseline.fits else self._searcher().propose(trials)
+            return None if Config() in claimed else Proposal(config=Config(), reason="preset")
+        return None if baseline.fits else self._searcher().propose(trials, claimed)
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
         return self._searcher().predict(config, trials)

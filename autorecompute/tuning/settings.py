@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from autorecompute.figures import Figures
 from autorecompute.search.choice import MODEL
 from autorecompute.studies import StudyFolder
+from autorecompute.studies.sharing import SharedStudy
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.progress import Progress
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,7 @@ class Workplace:
         folder: Where the study is kept.
         settings: What was asked for.
         progress: Who watches.
+        shared: The study in the storage that other workers have it in as well; ``None`` for one in its folder alone.
     """
 
     job: Job
@@ -58,3 +64,9 @@ class Workplace:
     folder: StudyFolder
     settings: TuningSettings
     progress: Progress
+    shared: SharedStudy | None = None
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the output of this tuning's processes: workers that share a study may share its folder."""
+        return self.folder.workers if self.shared is None else self.folder.workers / self.shared.session

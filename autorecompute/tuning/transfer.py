@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Detection
     from autorecompute.plans import Config
-    from autorecompute.result import Best
+    from autorecompute.result import Best, Result
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.storage import TrialStore
     from autorecompute.studies.transfer import Neighbour, Tuned
@@ -26,15 +26,19 @@ FINALISTS = 3
 """So many of a stored study's fastest are taken for its finalists where it has raced none."""
 
 
+IN_A_FOLDER = "shared, not in a folder of its own"
+"""What a study that several workers share has otherwise than a stored one of the same problem."""
+
+
 def look_around(
-    tuned: Tuned, folder: StudyFolder, store: TrialStore, detection: Detection, *, is_new: bool
+    tuned: Tuned, folder: StudyFolder, store: TrialStore | None, detection: Detection, *, is_new: bool
 ) -> tuple[Transfer | None, Prior | None]:
     """What the nearest study beside a folder has for it; a new one takes over all of a study of the same problem.
 
     Args:
         tuned: What is to be tuned.
         folder: Its study.
-        store: The trials of that study.
+        store: The trials of that study; ``None`` where others add to them, too, so that it takes over nothing.
         detection: What the job is.
         is_new: Whether the study has just begun.
 
@@ -44,7 +48,9 @@ def look_around(
     neighbour = find_nearest(tuned, folder)
     if neighbour is None:
         return None, None
-    if is_new and not neighbour.differences:
+    if store is None and not neighbour.differences:
+        neighbour = replace(neighbour, differences=(IN_A_FOLDER,))
+    if store is not None and is_new and not neighbour.differences:
         adopt(neighbour, folder, store, detection.versions)
     return transfer_of(neighbour), prior_of(neighbour) if neighbour.differences else None
 
@@ -81,28 +87,39 @@ def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore, versions
     Raises:
         SetupError: the new study cannot be written, or the stored one cannot be read.
     """
-    emission = emission_of(versions["backend"])
-
-    def own(best: Best) -> Best:
-        environment = emission.environment_for(
-            best.config, ort_version=versions["onnxruntime"], plans_file=folder.plans_file
-        )
-        # Knobs that were kept stay beside the variables of the config.
-        return replace(best, environment={**best.environment, **environment})
-
     for trial in neighbour.records.trials:
         store.add(trial)
     folder.keep_rejections(neighbour.records.rejections)
-    folder.keep_confirmed([own(best) for best in neighbour.records.confirmed])
+    folder.keep_confirmed([own_best(best, folder, versions) for best in neighbour.records.confirmed])
     result, knobs = neighbour.records.result, neighbour.records.knobs
     if result is None:
         return
     if knobs is not None:
-        KnobFolder(folder).keep(replace(knobs, winner=own(knobs.winner)))
-    if result.best is not None:
-        write_atomically(folder.plans_file, emission.plans_file_text(result.best.config))
-        result = replace(result, best=own(result.best))
-    folder.finish(replace(result, study=folder.name, transferred_from=transfer_of(neighbour)))
+        KnobFolder(folder).keep(replace(knobs, winner=own_best(knobs.winner, folder, versions)))
+    folder.finish(replace(own_result(result, folder, versions), transferred_from=transfer_of(neighbour)))
+
+
+def own_result(result: Result, folder: StudyFolder, versions: Mapping[str, str]) -> Result:
+    """The answer of another folder as that of this one, with the file of plans that its variables point to.
+
+    Raises:
+        SetupError: that file cannot be written.
+    """
+    result = replace(result, study=folder.name)
+    if result.best is None:
+        return result
+    text = emission_of(versions["backend"]).plans_file_text(result.best.config)
+    write_atomically(folder.plans_file, text)
+    return replace(result, best=own_best(result.best, folder, versions))
+
+
+def own_best(best: Best, folder: StudyFolder, versions: Mapping[str, str]) -> Best:
+    """What another folder confirmed, with variables that point into this one."""
+    environment = emission_of(versions["backend"]).environment_for(
+        best.config, ort_version=versions["onnxruntime"], plans_file=folder.plans_file
+    )
+    # Knobs that were kept stay beside the variables of the config.
+    return replace(best, environment={**best.environment, **environment})
 
 
 def _answer_of(neighbour: Neighbour) -> Config | None:

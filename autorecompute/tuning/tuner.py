@@ -6,46 +6,40 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import emission_of
-from autorecompute.errors import NothingFitsError, ScriptError, TooLittleTimeError
-from autorecompute.measurement import Measurement, Outcome, Trial
+from autorecompute.errors import LeftToOthers, NothingFitsError, TooLittleTimeError
 from autorecompute.result import SearchEnd
 from autorecompute.studies import Problem, Sizes
-from autorecompute.studies.folder import write_atomically
-from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.transfer import Tuned
-from autorecompute.trials.bench import Effort
 from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import OutOfTime, ignoring_interrupts
 from autorecompute.tuning.answer.confirmation import Confirmer
 from autorecompute.tuning.answer.early import EarlyAnswer
-from autorecompute.tuning.answer.holding import hold, judge
+from autorecompute.tuning.answer.holding import hold
 from autorecompute.tuning.answer.judgement import Judgement
 from autorecompute.tuning.answer.no_fit import OUT_OF_TIME, explain_early_end, explain_no_fit
 from autorecompute.tuning.answer.rejections import Rejections
-from autorecompute.tuning.binding import bind
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.knobs.turning import turn_knobs
+from autorecompute.tuning.ledger import Alone
 from autorecompute.tuning.limit import choose_limit
-from autorecompute.tuning.losses import settled, surviving_loss
 from autorecompute.tuning.pace import Pace
-from autorecompute.tuning.reference import Reference
 from autorecompute.tuning.searching import Searching
+from autorecompute.tuning.together import Together
 from autorecompute.tuning.transfer import look_around
-from autorecompute.units import format_bytes
+from autorecompute.tuning.trying import Trying
+from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autorecompute.measurement import Detection
+    from autorecompute.measurement import Detection, Trial
     from autorecompute.result import Result, Transfer
-    from autorecompute.search import Prior, Proposal, Searcher
+    from autorecompute.search import Prior
+    from autorecompute.tuning.ledger import Ledger
     from autorecompute.tuning.settings import Workplace
 
 SEARCHES = 2
 """A second search follows where everything that fits in its steps does not fit as a whole process."""
-
-REFERENCE_STEPS = 3
 
 
 class Tuner:
@@ -66,8 +60,7 @@ class Tuner:
         """The answer that an interruption leaves, or that an earlier session left."""
         self._transfer: Transfer | None = None
         self._prior: Prior | None = None
-        self._number = 0
-        self._warned: set[str] = set()
+        self._ledger: Ledger = Alone(place) if place.shared is None else Together(place, place.shared)
 
     def run(self) -> Result:
         """The study's answer; measured now, or read where the identical problem was finished before.
@@ -93,58 +86,57 @@ class Tuner:
                 raise
 
     def _answer(self) -> Result:
+        try:
+            return self._answer_kept()
+        finally:
+            self._ledger.close()
+
+    def _answer_kept(self) -> Result:
         with self._budget.timing(Task.START):
             detection = self._bench.detect()
         limit_bytes = self._settings.limit_bytes or choose_limit(detection, self._folder, self._progress.note)
         problem = Problem.of(detection, limit_bytes, wrap=self._job.wrap)
-        command = self._job.plain_command(self._settings.batch)
-        is_new = bind(self._folder, problem, command, Sizes.of(detection))
-        store = TrialStore(self._folder.database, self._folder.name_in_database, detection.space, limit_bytes)
-        self._folder.require_trials(len(store.trials))
-        result = self._folder.result()
-        if not self._settings.is_fresh and (result is None or can_go_on(result, self._settings.max_trials)):
-            tuned = Tuned(problem=problem, sizes=Sizes.of(detection), command=tuple(command))
-            self._transfer, self._prior = look_around(tuned, self._folder, store, detection, is_new=is_new)
+        command, sizes = self._job.plain_command(self._settings.batch), Sizes.of(detection)
+        problem, is_new = self._ledger.begin(problem, detection, command, sizes)
+        result = self._ledger.answer()
+        if not self._settings.is_fresh and (result is None or result.can_go_on(self._settings.max_trials)):
+            tuned = Tuned(problem=problem, sizes=sizes, command=tuple(command))
+            self._transfer, self._prior = look_around(tuned, self._folder, self._ledger.store, detection, is_new=is_new)
             if self._transfer is not None:
                 self._progress.note(self._transfer.sentence)
-            result = self._folder.result()
+            result = self._ledger.answer()
         self._progress.detected(
             detection,
-            limit_bytes,
-            known_trials=store.trials,
+            problem.limit_bytes,
+            known_trials=self._ledger.trials,
             budget=self._settings.max_trials,
             deadline_seconds=self._budget.deadline_seconds,
         )
         self._leave(result)
-        if result is not None and not can_go_on(result, self._settings.max_trials):
+        if result is not None and not result.can_go_on(self._settings.max_trials):
             self._progress.note("this problem was solved before: its answer stands")
         else:
             with hold_device(detection.device, f"study {self._folder.path}", self._progress.note):
-                self._take_over(store, detection)
-                result = self._measure(store, detection, problem)
+                problem, result = self._measure(detection)
             self._leave(result)
         result = turn_knobs(
-            self._place, self._budget, detection, problem, store.trials, result=result, keep=self._leave
+            self._place, self._budget, detection, problem, self._ledger.trials, result=result, keep=self._leave
         )
         if result.best is None:
             explain = explain_early_end if result.search_end.is_early else explain_no_fit
             known = (result.unconfirmed, self._folder.rejections())
-            raise NothingFitsError(explain(store.trials, detection, limit_bytes, *known))
+            raise NothingFitsError(explain(self._ledger.trials, detection, problem.limit_bytes, *known))
         return result
 
     def _leave(self, result: Result | None) -> None:
         self.so_far = result if result is not None and result.best is not None else None
 
-    def _take_over(self, store: TrialStore, detection: Detection) -> None:
-        """Keeps the trial that an earlier session took with it; only the one that holds the device knows it is over."""
-        lost = self._folder.trial_in_progress()
-        if lost is not None and lost.number == len(store.trials):
-            store.add(lost)
-            self._keep(lost, detection)
+    def _measure(self, detection: Detection) -> tuple[Problem, Result]:
+        problem, taken = self._ledger.join()
+        trying = Trying(self._place, self._ledger, detection, problem, budget=self._budget, pace=self._pace)
+        for lost in taken:
+            trying.keep(lost)
             self._progress.note(f"the last session went away while it measured {lost.description}")
-        self._folder.end_trial()
-
-    def _measure(self, store: TrialStore, detection: Detection, problem: Problem) -> Result:
         if detection.resting_bytes > problem.limit_bytes:
             raise NothingFitsError(
                 f"The script holds {format_bytes(detection.resting_bytes)} before its first step, above the limit of "
@@ -158,29 +150,47 @@ class Tuner:
         judgement = Judgement(self._place, rejections, confirmer, self._budget)
 
         def compose_so_far() -> Result:
-            trials = [hold(trial, problem.limit_bytes) for trial in store.trials]
-            return self._sign(judgement.compose_early(trials, detection, problem), store)
+            trials = [hold(trial, problem.limit_bytes) for trial in self._ledger.trials]
+            return self._sign(judgement.compose_early(trials, detection, problem))
 
         early = EarlyAnswer(self._folder, confirmer, self._budget, compose_so_far)
         try:
-            result = self._solve(store, detection, problem, judgement=judgement, rejections=rejections, early=early)
+            result = self._solve(trying, detection, problem, judgement=judgement, rejections=rejections, early=early)
         except KeyboardInterrupt as stop:
             is_late = isinstance(stop, OutOfTime)
             with ignoring_interrupts():
+                if is_late:
+                    self._leave_to_others(compose_so_far)
                 result = early.keep(SearchEnd.TIME if is_late else SearchEnd.INTERRUPTED)
                 self._leave(result)
             if is_late:
-                return result
+                return problem, result
             raise
+        if result.best is None and result.search_end.is_early:
+            self._leave_to_others(lambda: result)
         self._folder.finish(result)
-        return result
+        return problem, result
 
-    def _sign(self, result: Result, store: TrialStore) -> Result:
-        return replace(result, wall_seconds=store.seconds, transferred_from=self._transfer)
+    def _leave_to_others(self, compose: Callable[[], Result]) -> None:
+        """Ends here where others go on.
+
+        Raises:
+            LeftToOthers: they do.
+        """
+        if self._ledger.others:
+            self.so_far = replace(compose(), search_end=SearchEnd.TIME)
+            raise LeftToOthers(
+                f"The time is over: {format_count(self._ledger.others, 'other')} "
+                f"{'goes' if self._ledger.others == 1 else 'go'} on with study '{self._folder.name}', and the last one "
+                "confirms. The same command gives its answer then."
+            )
+
+    def _sign(self, result: Result) -> Result:
+        return replace(result, wall_seconds=self._ledger.seconds, transferred_from=self._transfer)
 
     def _solve(  # noqa: PLR0913  (the parts of one tuning)
         self,
-        store: TrialStore,
+        trying: Trying,
         detection: Detection,
         problem: Problem,
         *,
@@ -189,18 +199,20 @@ class Tuner:
         early: EarlyAnswer,
     ) -> Result:
         def after_trial(trials: list[Trial]) -> None:
-            result = early.confirm_if_due(rejections.remaining(trials), self._pace.reserve_seconds(trials))
-            self.so_far = result or self.so_far
+            # Of several workers each would confirm the same early, and any of them can be stopped without loss.
+            if self._ledger.store is not None:
+                result = early.confirm_if_due(rejections.remaining(trials), self._pace.reserve_seconds(trials))
+                self.so_far = result or self.so_far
 
         limit_bytes, searching = problem.limit_bytes, Searching(self._place, detection, self._prior, self._budget)
         for search in range(SEARCHES):
             searcher = searching.begin(limit_bytes)
-            search_end = self._search(
-                searcher, store, detection, problem, limit_bytes=limit_bytes, after_trial=after_trial
-            )
-            trials = [hold(trial, limit_bytes) for trial in store.trials]
+            search_end = trying.search(searcher, limit_bytes, after_trial)
+            if (told := self._ledger.told()) is not None:
+                return told
+            trials = [hold(trial, limit_bytes) for trial in self._ledger.trials]
             steps = searcher.expect_steps(trials)
-            result = judgement.decide(trials, detection, problem, steps=steps, search_seconds=store.seconds)
+            result = judgement.decide(trials, detection, problem, steps=steps, search_seconds=self._ledger.seconds)
             if result.best is not None or not rejections.excess_bytes or search == SEARCHES - 1:
                 break
             # Whole processes need more than the steps that were measured: search again with that much less.
@@ -209,91 +221,7 @@ class Tuner:
                 f"whole processes need {format_bytes(rejections.excess_bytes)} more: searching below that"
             )
         # What there was no time for is made up for by the next session, be the search at its end or not.
-        return self._sign(replace(result, search_end=search_end if result.compared else SearchEnd.TIME), store)
-
-    def _search(  # noqa: PLR0913  (what a trial needs)
-        self,
-        searcher: Searcher,
-        store: TrialStore,
-        detection: Detection,
-        problem: Problem,
-        *,
-        limit_bytes: int,
-        after_trial: Callable[[list[Trial]], None],
-    ) -> SearchEnd:
-        failed = any(
-            trial.config.is_none and not trial.measurement.outcome.is_measured for trial in settled(store.trials)
-        )
-        # No longer than a trial: a script may have just enough steps for one.
-        effort = Effort(warmup=1, steps=min(self._settings.effort.steps, REFERENCE_STEPS))
-        reference = Reference(self._bench, effort, is_known_to_fail=failed)
-        while len(trials := settled(store.trials)) < self._settings.max_trials:
-            held = [hold(trial, limit_bytes) for trial in trials]
-            proposal = searcher.propose(held)
-            if proposal is None:
-                return SearchEnd.NOTHING_LEFT
-            if not self._pace.allows_trial(held):
-                return SearchEnd.TIME
-            description, self._number = detection.space.describe(proposal.config), len(store.trials)
-            self._progress.trial_begins(self._number, description, proposal.reason, proposal.prediction)
-            with surviving_loss(self._folder, self._number, proposal, description), self._budget.timing(Task.TRIAL):
-                trial = self._try(proposal, description, problem.limit_bytes, reference)
-                store.add(trial)
-                self._keep(trial, detection)
-            self._progress.trial_ended(trial)
-            for warning in trial.measurement.warnings:
-                self._warn(warning)
-            after_trial([hold(trial, limit_bytes) for trial in settled(store.trials)])
-        return SearchEnd.TRIALS
-
-    def _warn(self, warning: str) -> None:
-        if warning not in self._warned:
-            self._warned.add(warning)
-            self._progress.note(f"warning: {warning}")
-
-    def _try(self, proposal: Proposal, description: str, limit_bytes: int, reference: Reference) -> Trial:
-        is_reference = proposal.config.is_none
-        if not is_reference:
-            reference.seconds()
-        began = time.monotonic()
-        measurement = judge(self._bench.measure(proposal.config, self._settings.effort), limit_bytes)
-        elapsed = time.monotonic() - began
-        if is_reference:
-            self._check_script(measurement)
-            reference.note(measurement)
-        return Trial(
-            number=self._number,
-            config=proposal.config,
-            description=description,
-            reason=proposal.reason,
-            measurement=measurement,
-            reference_seconds=reference.seconds_beside(measurement),
-            prediction=proposal.prediction,
-            overhead_seconds=elapsed - measurement.warmup_seconds - sum(measurement.step_seconds),
-        )
-
-    def _keep(self, trial: Trial, detection: Detection) -> None:
-        emission = emission_of(detection.versions["backend"])
-        plans_file = self._folder.trial(trial.number) / "plans.json"
-        environment = emission.environment_for(
-            trial.config, ort_version=detection.versions["onnxruntime"], plans_file=plans_file
-        )
-        command = self._job.plain_command(self._settings.batch)
-        self._folder.keep_trial(trial, command, environment, self._bench.take_output())
-        write_atomically(plans_file, emission.plans_file_text(trial.config))
-
-    def _check_script(self, measurement: Measurement) -> None:
-        outcome = measurement.outcome
-        if not outcome.is_measured and not outcome.is_about_memory and outcome is not Outcome.LOST:
-            trace = "".join(f"\n  {line}" for line in measurement.trace)
-            raise ScriptError(
-                f"The script fails without any recompute. {measurement.message}{trace}\n"
-                f"Outcome: {outcome}. Its output: {self._bench.log}"
-            )
-
-
-def can_go_on(result: Result, max_trials: int) -> bool:
-    """Whether the search that came to this answer ended for want of trials or time, and has some now."""
-    if result.search_end is SearchEnd.TRIALS:
-        return result.trials < max_trials
-    return result.search_end.is_early
+        result = self._sign(replace(result, search_end=search_end if result.compared else SearchEnd.TIME))
+        if result.best is not None or not result.search_end.is_early:
+            self._ledger.publish(result)
+        return result

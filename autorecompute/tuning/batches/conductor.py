@@ -32,7 +32,7 @@ from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.knobs.turning import turn_knobs
 from autorecompute.tuning.limit import choose_limit
 from autorecompute.tuning.survey import PROFILED_BATCH
-from autorecompute.tuning.tuner import Tuner, can_go_on
+from autorecompute.tuning.tuner import Tuner
 from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class BatchTuner:
         """The answer of the batch's own study; ``None`` where the time was over before its first trial."""
         folder, problem = study_of_batch(self._folder, batch), replace(problem, batch=batch)
         known = folder.result() if folder.exists() and folder.problem() == problem else None
-        if known is not None and not can_go_on(known, trials):
+        if known is not None and not known.can_go_on(trials):
             return known
         self._progress.note(f"batch {batch}: tuning in study {folder.name}, up to {format_count(trials, 'trial')}")
         folder.prepare()

@@ -1,0 +1,8 @@
+"""One study of several workers, in a storage that all of them reach."""
+
+from __future__ import annotations
+
+from autorecompute.studies.sharing.study import Answer, SharedStudy
+from autorecompute.studies.sharing.urls import StorageUrl, parse_storage
+
+__all__ = ["Answer", "SharedStudy", "StorageUrl", "parse_storage"]

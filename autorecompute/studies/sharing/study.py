@@ -1,0 +1,289 @@
+"""A study that several workers share: who measures what, what came of it, and the answer."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import Trial as OptunaTrial
+from optuna.trial import TrialState
+
+from autorecompute import codec
+from autorecompute.errors import SetupError, UsageError
+from autorecompute.plans import Config
+from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies.frozen import CONSTRAINT, TRIAL_ATTRIBUTE, state_of, violation
+from autorecompute.studies.sharing.claims import CLAIM, GIVEN_UP, Claim, View, frozen_claim, view
+from autorecompute.studies.sharing.opening import PATIENCE_SECONDS, Patience, open_study
+from autorecompute.studies.sharing.pulse import Pulse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from autorecompute.measurement import Trial
+    from autorecompute.plans import Space
+    from autorecompute.studies.problem import Problem
+    from autorecompute.studies.sharing.urls import StorageUrl
+
+PHASE = "phase:"
+"""Before the name of a session: the attribute of the study that says what it is at."""
+
+ANSWER = "answer"
+PARTS = "problem"
+
+
+class Phase(enum.StrEnum):
+    """What a worker is at."""
+
+    SEARCHING = "searching"
+    """It measures, or looks for what to measure."""
+    DONE = "done"
+    """It has nothing left to measure, unless the others find something."""
+    CONFIRMING = "confirming"
+    """It makes an answer of what all have measured."""
+    LEFT = "left"
+    """It ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """All that the one worker which confirmed has for the folders of the others.
+
+    Attributes:
+        result: The answer.
+        race: The finalists' rounds; ``None`` where there were none.
+        rejections: Who cannot be the answer.
+        confirmed: Who was confirmed.
+    """
+
+    result: Result
+    race: dict[str, Any] | None = None
+    rejections: tuple[Rejection, ...] = ()
+    confirmed: tuple[Best, ...] = ()
+
+
+class SharedStudy:
+    """One worker's hold on a study in a storage that others reach as well.
+
+    Args:
+        url: The storage.
+        name: Name of the study.
+        note: Told what a person should know.
+        guard: What each touch of the storage is wrapped in (:class:`Patience`).
+
+    Raises:
+        SetupError: the storage cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: StorageUrl,
+        name: str,
+        note: Callable[[str], None],
+        guard: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.name, self._url, self._note = name, url, note
+        self.session = uuid.uuid4().hex[:12]
+        self._study, self._storage = open_study(url, name)
+        self._patiently = Patience(url, note, guard)
+        self._study_id = self._patiently(lambda: self._storage.get_study_id_from_name(name))
+        self._pulse = Pulse(self.session, self._study.set_user_attr, lambda: self._study.user_attrs)
+        self._held: int | None = None
+        self.view = View(problem=None, trials=(), running={})
+        self.phases: dict[str, Phase] = {}
+        self.answer: Answer | None = None
+        """What a worker has left, as of the last refresh."""
+
+    def refresh(self) -> View:
+        """Reads the storage: trials of the dead are given back, and own ones that nobody knows of.
+
+        Raises:
+            UsageError: the storage has a study of this name that was not made here.
+        """
+        try:
+            self.view = self._patiently(self._read)
+        except SetupError as error:
+            if isinstance(error.__context__, codec.UnreadableError):
+                raise self._not_ours() from None
+            raise
+        return self.view
+
+    @property
+    def others(self) -> dict[str, Phase]:
+        """The other workers that are alive, as of the last refresh, and what each is at."""
+        return {session: phase for session, phase in self.phases.items() if session != self.session}
+
+    def check(self, problem: Problem, *, is_limit_free: bool) -> Problem | None:
+        """The problem of the study, if it was begun; it is this one, but perhaps for a limit that nobody asked for.
+
+        Raises:
+            UsageError: it is another one.
+        """
+        theirs = self.refresh().problem
+        if theirs is None:
+            return None
+        mine = replace(problem, limit_bytes=theirs.limit_bytes) if is_limit_free else problem
+        differences = mine.differences(theirs)
+        if differences:
+            raise UsageError(
+                f"Study '{self.name}' in {self._url.display} holds another problem: here it is "
+                f"{'; '.join(differences)}. Begin another study with --study NAME."
+            )
+        return theirs
+
+    def join(self, problem: Problem, space: Space, *, is_limit_free: bool) -> Problem:
+        """Comes alive among the workers, and begins the study where nobody did; the problem that all agree on.
+
+        Whoever has the first trial decides, which is a claim on the run without recompute.
+
+        Raises:
+            UsageError: the study is about another problem.
+        """
+        self.enter(Phase.SEARCHING)
+        self._patiently(self._pulse.start)
+        if self.check(problem, is_limit_free=is_limit_free) is None:
+            founding = self.new_claim(Config(), space.describe(Config()), "preset")
+            self._claim(founding, space, problem)
+            self._patiently(lambda: self._study.set_user_attr(PARTS, problem.parts))
+        agreed = self.check(problem, is_limit_free=is_limit_free)
+        assert agreed is not None, "the study has a first trial"
+        return agreed
+
+    def new_claim(self, config: Config, description: str, reason: str) -> Claim:
+        """A claim of this worker, for :meth:`claim`."""
+        return Claim(
+            session=self.session, token=uuid.uuid4().hex, config=config, description=description, reason=reason
+        )
+
+    def claim(self, claim: Claim, space: Space) -> int | None:
+        """Claims a config for this worker: the number of its trial, or ``None`` where somebody else was first."""
+        # The first claim of a study came with its beginning.
+        held = self.refresh().running.get(self._held) if self._held is not None else None
+        if held is not None and held.config == claim.config:
+            return self._held
+        self.give_up()
+        if self.view.holder_of(claim.config, before=_NO_NUMBER) is not None:
+            return None
+        return self._claim(claim, space, None)
+
+    def end(self, trial: Trial, limit_bytes: int) -> bool:
+        """Ends the claimed trial with what was measured; ``False`` where it had been given back meanwhile.
+
+        Raises:
+            SetupError: the storage stays away.
+        """
+        is_kept = self._patiently(lambda: self._end(trial, limit_bytes))
+        self._held = None
+        self.refresh()
+        return is_kept
+
+    def give_up(self, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        """Ends the claimed trial without a measurement."""
+        if (number := self._held) is not None:
+            self._held = None
+            self._patiently(lambda: self._give_up(number), patience_seconds=patience_seconds)
+
+    def enter(self, phase: Phase) -> None:
+        """Tells the others what this worker is at from now on."""
+        self._patiently(lambda: self._study.set_user_attr(f"{PHASE}{self.session}", str(phase)))
+        self.phases[self.session] = phase
+
+    def leave(self) -> None:
+        """Gives back what is claimed and goes, as far as the storage lets it."""
+        self._pulse.stop()
+        with suppress(SetupError):
+            self.give_up(patience_seconds=0.0)
+            if self.session in self.phases:
+                name = f"{PHASE}{self.session}"
+                self._patiently(lambda: self._study.set_user_attr(name, str(Phase.LEFT)), patience_seconds=0.0)
+
+    def publish(self, answer: Answer) -> None:
+        """Leaves the answer for the others."""
+        plain = codec.to_plain(answer)
+        self._patiently(lambda: self._study.set_user_attr(ANSWER, plain))
+
+    @property
+    def founding(self) -> str:
+        """What tells this study from one of the same name in another storage."""
+        first = self._patiently(lambda: self._study.get_trials(deepcopy=False)[0])
+        return codec.from_plain(first.user_attrs[CLAIM], Claim).token
+
+    def _claim(self, claim: Claim, space: Space, problem: Problem | None) -> int | None:
+        frozen = frozen_claim(claim, space, problem)
+
+        def once() -> int:
+            if (number := self._find(claim)) is None:
+                self._storage.create_new_trial(self._study_id, frozen)
+                number = self._find(claim)
+            assert number is not None, "it was just made"
+            return number
+
+        number = self._held = self._patiently(once)
+        if self.refresh().holder_of(claim.config, before=number) is None:
+            return number
+        self.give_up()
+        return None
+
+    def _find(self, claim: Claim) -> int | None:
+        running = view(self._study.get_trials(deepcopy=False)).running
+        return next((number for number, known in running.items() if known.token == claim.token), None)
+
+    def _read(self) -> View:
+        attributes = self._study.user_attrs
+        self._pulse.observe(attributes)
+        phases = {name.removeprefix(PHASE): Phase(at) for name, at in attributes.items() if name.startswith(PHASE)}
+        self.phases = {
+            session: phase
+            for session, phase in phases.items()
+            if phase is not Phase.LEFT and (session == self.session or not self._pulse.is_dead(session))
+        }
+        self.answer = codec.from_plain(attributes[ANSWER], Answer) if ANSWER in attributes else None
+        found = view(self._study.get_trials(deepcopy=False))
+        orphans = [n for n, claim in found.running.items() if claim.session == self.session and n != self._held]
+        stale = [n for n, claim in found.running.items() if claim.session not in self.phases and n not in orphans]
+        for number in orphans:
+            self._give_up(number)
+        for number in stale:
+            self._note(f"a worker went away while it measured {found.running[number].description}: given back")
+            with suppress(UpdateFinishedTrialError):
+                self._storage.set_trial_state_values(self._id(number), TrialState.FAIL)
+        return view(self._study.get_trials(deepcopy=False)) if orphans or stale else found
+
+    def _end(self, trial: Trial, limit_bytes: int) -> bool:
+        trial_id = self._id(trial.number)
+        state, value = state_of(trial.measurement.outcome), trial.measurement.samples_per_second
+        try:
+            optuna_trial = OptunaTrial(self._study, trial_id)
+            if CONSTRAINT not in optuna_trial.constraints:
+                optuna_trial.set_constraint(CONSTRAINT, violation(trial.measurement, limit_bytes))
+            optuna_trial.set_user_attr("outcome", str(trial.measurement.outcome))
+            optuna_trial.set_user_attr(TRIAL_ATTRIBUTE, codec.to_plain(trial))
+            values = [value] if state is TrialState.COMPLETE and value is not None else None
+            self._storage.set_trial_state_values(trial_id, state, values)
+        except UpdateFinishedTrialError:
+            # By the try before this one, or by somebody who took this worker for dead.
+            return TRIAL_ATTRIBUTE in self._storage.get_trial(trial_id).user_attrs
+        return True
+
+    def _give_up(self, number: int) -> None:
+        with suppress(UpdateFinishedTrialError):
+            self._storage.set_trial_user_attr(self._id(number), GIVEN_UP, value=True)
+            self._storage.set_trial_state_values(self._id(number), TrialState.FAIL)
+
+    def _id(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
+
+    def _not_ours(self) -> UsageError:
+        return UsageError(
+            f"The study '{self.name}' in {self._url.display} was not begun by autorecompute. "
+            "Begin another one with --study NAME."
+        )
+
+
+_NO_NUMBER = 2**31
+"""Above the number of any trial."""

@@ -1,0 +1,69 @@
+"""The address of a shared storage, whose password goes to the database driver and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy
+
+from autorecompute.errors import UsageError
+
+JOURNAL = "journal:"
+DIALECTS = ("postgresql", "postgres", "postgresql+psycopg")
+DRIVER = "postgresql+psycopg"
+SECRETS = ("password", "sslpassword")
+"""Parts of a URL that are told to nobody but the driver."""
+
+FORMS = "journal:PATH or postgresql://USER@HOST/DATABASE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageUrl:
+    """Where a shared study is kept.
+
+    Attributes:
+        journal: The file, for a shared file system; ``None`` for a database.
+        database: The URL for SQLAlchemy, without any secret; empty for a file.
+        display: The same for people, without options.
+        secrets: What only the driver is told, by its names for it.
+    """
+
+    journal: Path | None = None
+    database: str = ""
+    display: str
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def hide(self, text: str) -> str:
+        """The text with every secret in it blotted out."""
+        for secret in filter(None, self.secrets.values()):
+            text = text.replace(secret, "***")
+        return text
+
+
+def parse_storage(text: str) -> StorageUrl:
+    """Reads what ``--storage`` is given.
+
+    Raises:
+        UsageError: it is none of the forms there are; what was given is not repeated, for it may hold a password.
+    """
+    if text.startswith(JOURNAL) and (path := text.removeprefix(JOURNAL)):
+        # Optuna's lock is a link beside the file, which a relative path would lead astray.
+        journal = Path(path).expanduser().absolute()
+        return StorageUrl(journal=journal, display=f"{JOURNAL}{journal}")
+    try:
+        url = sqlalchemy.make_url(text)
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        raise UsageError(f"--storage cannot be read. Give {FORMS}.") from None
+    if url.drivername not in DIALECTS or not url.database:
+        raise UsageError(f"--storage knows {FORMS}, with the name of a database at its end. Give one of these.")
+    options = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
+    secrets = {name: options.pop(name) for name in SECRETS if name in options}
+    if url.password:
+        secrets["password"] = url.password
+    bare = sqlalchemy.URL.create(DRIVER, username=url.username, host=url.host, port=url.port, database=url.database)
+    return StorageUrl(
+        database=bare.set(query=options).render_as_string(hide_password=False),
+        display=bare.set(drivername="postgresql").render_as_string(),
+        secrets=secrets,
+    )

@@ -1,0 +1,199 @@
+"""Where the trials of a tuning are kept, and whose turn it is: of a tuning that is alone with its study here."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from autorecompute.errors import UsageError
+from autorecompute.studies.sharing.mirror import shared_from
+from autorecompute.studies.storage import TrialStore
+from autorecompute.tuning.binding import bind
+from autorecompute.tuning.losses import surviving_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from autorecompute.measurement import Detection, Trial
+    from autorecompute.plans import Config
+    from autorecompute.result import Result
+    from autorecompute.search import Proposal
+    from autorecompute.studies import Problem, Sizes
+    from autorecompute.tuning.settings import Workplace
+
+
+class Ledger(Protocol):
+    """What a tuning asks of the place where trials are kept."""
+
+    @property
+    def store(self) -> TrialStore | None:
+        """The study's own database, where nobody else adds to it."""
+        ...
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials that ended, as of the last :meth:`refresh`."""
+        ...
+
+    @property
+    def claimed(self) -> Collection[Config]:
+        """What others measure at this moment."""
+        ...
+
+    @property
+    def others(self) -> int:
+        """How many others work on the study."""
+        ...
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether another one makes the answer, so that there is nothing left to search for."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Wall time spent on the study."""
+        ...
+
+    def begin(
+        self, problem: Problem, detection: Detection, command: Sequence[str], sizes: Sizes
+    ) -> tuple[Problem, bool]:
+        """Ties the folder to the problem; the problem that holds, and whether the study is new.
+
+        Raises:
+            UsageError: the study holds another one.
+        """
+        ...
+
+    def answer(self) -> Result | None:
+        """The answer that there is."""
+        ...
+
+    def join(self) -> tuple[Problem, list[Trial]]:
+        """From now on trials are measured: the problem that holds, and trials that an earlier session took with it."""
+        ...
+
+    def refresh(self) -> list[Trial]:
+        """Looks again; the trials of others that ended since."""
+        ...
+
+    def trying(self, proposal: Proposal, description: str) -> AbstractContextManager[int | None]:
+        """Claims a config for the block, under a number; ``None`` where another one was first."""
+        ...
+
+    def keep(self, trial: Trial) -> Trial | None:
+        """Keeps a trial, and gives it as it is kept; ``None`` where another one measured it meanwhile."""
+        ...
+
+    def wait(self) -> bool:
+        """Nothing is left to propose: whether others have changed that, after a while; if not, an answer is due."""
+        ...
+
+    def told(self) -> Result | None:
+        """The answer that another one made of this search, in this folder."""
+        ...
+
+    def publish(self, result: Result) -> None:
+        """Tells the others the answer."""
+        ...
+
+    def close(self) -> None:
+        """Ends; what was claimed is given back."""
+        ...
+
+
+class Alone:
+    """A study in its own folder, which one tuning at a time adds to.
+
+    Args:
+        place: What the tuning works with.
+    """
+
+    claimed: Collection[Config] = ()
+    others = 0
+    is_closing = False
+
+    def __init__(self, place: Workplace) -> None:
+        self._folder, self._place = place.folder, place
+        self._opened: TrialStore | None = None
+        self._problem: Problem | None = None
+
+    @property
+    def store(self) -> TrialStore:
+        """Its database."""
+        assert self._opened is not None, "begin() opens it"
+        return self._opened
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials that ended."""
+        return self.store.trials
+
+    @property
+    def seconds(self) -> float:
+        """Over all sessions."""
+        return self.store.seconds
+
+    def begin(
+        self, problem: Problem, detection: Detection, command: Sequence[str], sizes: Sizes
+    ) -> tuple[Problem, bool]:
+        """Opens the database, too."""
+        result = self.answer()
+        if shared_from(self._folder) is not None and (
+            result is None or result.can_go_on(self._place.settings.max_trials)
+        ):
+            raise UsageError(
+                f"Study '{self._folder.name}' is shared with other workers: give the --storage that it is in, or begin "
+                "another study with --study NAME."
+            )
+        is_new = bind(self._folder, problem, command, sizes)
+        self._problem = problem
+        self._opened = TrialStore(
+            self._folder.database, self._folder.name_in_database, detection.space, problem.limit_bytes
+        )
+        self._folder.require_trials(len(self.trials))
+        return problem, is_new
+
+    def answer(self) -> Result | None:
+        """That of an earlier session."""
+        return self._folder.result()
+
+    def join(self) -> tuple[Problem, list[Trial]]:
+        """Keeps the trial that an earlier session took with it; only who holds the device knows it is over."""
+        assert self._problem is not None, "begin() comes first"
+        lost = self._folder.trial_in_progress()
+        taken = [lost] if lost is not None and lost.number == self.store.next_number else []
+        for trial in taken:
+            self.store.add(trial)
+        self._folder.end_trial()
+        return self._problem, taken
+
+    def refresh(self) -> list[Trial]:
+        """Nobody else adds a trial."""
+        return []
+
+    @contextmanager
+    def trying(self, proposal: Proposal, description: str) -> Iterator[int | None]:
+        """Leaves a lost trial where nobody is left to write down another one."""
+        number = self.store.next_number
+        with surviving_loss(self._folder, number, proposal, description):
+            yield number
+
+    def keep(self, trial: Trial) -> Trial:
+        """On disk at once."""
+        self.store.add(trial)
+        return trial
+
+    def wait(self) -> bool:
+        """Nobody can change anything."""
+        return False
+
+    def told(self) -> None:
+        """Nobody else answers."""
+
+    def publish(self, result: Result) -> None:
+        """The folder has it."""
+
+    def close(self) -> None:
+        """Nothing is held."""

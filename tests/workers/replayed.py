@@ -1,0 +1,192 @@
+"""One worker of a study whose trials are looked up in a recorded table: ``tune`` but for the training.
+
+``python tests/workers/replayed.py --storage journal:PATH --study NAME --folder DIR`` prints the answer as ``tune
+--json`` does, and keeps what it measured as lines of ``measured.jsonl`` in its folder. Several of them are several
+workers, each with a device of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "replay")]
+
+from autorecompute.errors import AutorecomputeError, InterruptedByUser  # noqa: E402
+from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noqa: E402
+from autorecompute.plans import Config, Level  # noqa: E402
+from autorecompute.reports.as_json import dumps, result_as_plain  # noqa: E402
+from autorecompute.reports.live import LiveView  # noqa: E402
+from autorecompute.studies import StudyFolder  # noqa: E402
+from autorecompute.studies.analysis import keep_analysis  # noqa: E402
+from autorecompute.studies.sharing import SharedStudy, parse_storage  # noqa: E402
+from autorecompute.studies.storage import read_trials  # noqa: E402
+from autorecompute.trials import Job  # noqa: E402
+from autorecompute.trials.signals import deferring_interrupts, interruptible  # noqa: E402
+from autorecompute.tuning import Tuner, TuningSettings, Workplace  # noqa: E402
+from replay import Replay  # noqa: E402
+from tables import SUFFIX, TABLES, load  # noqa: E402
+
+
+REFERENCE_SECONDS = 0.1
+
+
+class ReplayedBench:
+    """A bench that looks up what a config measures, and takes a given time for it.
+
+    Args:
+        replay: The recorded table.
+        journal: File that takes a line for each trial that was measured.
+        trial_seconds: What a trial takes.
+        device: What the name of the device ends with.
+    """
+
+    def __init__(self, replay, journal, trial_seconds, device=""):
+        self._replay, self._journal, self._trial_seconds = replay, journal, trial_seconds
+        table = replay.table
+        self._known = {row for plan in table.space.plans for row in plan.rows}
+        found = dataclasses.replace(table.detection, batch=table.plain["batch"])
+        # A card of its own for each worker, for one of them at a time measures on a card.
+        card = dataclasses.replace(found.device, name=found.device.name + device, uuid=f"worker-{os.getpid()}")
+        self.detection = dataclasses.replace(found, device=card)
+        self.log = Path("00.log")
+        self.is_live = self.can_change_batch = True
+        self._chance = random.Random(os.getpid())
+
+    def close(self):
+        """No process to end."""
+
+    def detect(self):
+        """What the recorder found."""
+        return self.detection
+
+    def measure(self, config, effort):
+        """One of the recordings of the config; the reference between two trials takes no time."""
+        is_trial = effort.warmup > 1
+        if is_trial:
+            self._note(config, "begins")
+            time.sleep(self._trial_seconds)
+        measured = self._look_up(config, effort.steps)
+        if is_trial:
+            self._note(config, "ended")
+        return measured
+
+    def check(self, config):
+        """All gradients are right."""
+        self._note(config, "checked")
+        return GradientCheck(agrees=True, worst=0.0, steps=3)
+
+    def watch(self, environment, effort, batch):
+        """A whole process of the config that the variables name."""
+        path = environment.get("ORTMODULE_MEMORY_OPT_CONFIG")
+        config = Config.from_rows(json.loads(Path(path).read_text())) if path else Config()
+        self._note(config, "confirms")
+        time.sleep(self._trial_seconds)
+        self._note(config, "confirmed")
+        measured = self._look_up(config, effort.steps)
+        # What is not held anyway grows with the samples, and so does the time.
+        share, resting = (batch or self.detection.batch) / self.detection.batch, self.detection.resting_bytes
+        return dataclasses.replace(
+            measured,
+            batch=batch or measured.batch,
+            samples=batch or measured.samples,
+            peak_bytes=round(resting + (measured.peak_bytes - resting) * share),
+            step_seconds=tuple(seconds * share for seconds in measured.step_seconds),
+        )
+
+    def take_output(self):
+        """Nothing is printed."""
+        return ""
+
+    def _look_up(self, config, steps):
+        if config.level is Level.CHOSEN:
+            # Plans that save next to nothing were not recorded.
+            config = Config(frozenset(row for row in config.rows if row in self._known))
+        recordings = self._replay.table.recordings[self._replay.nearest(config, ())]
+        recording = self._chance.choice([known for known in recordings if known.peak_bytes is not None])
+        batch = self.detection.batch
+        # As if the machine always kept one pace.
+        pace = REFERENCE_SECONDS / recording.reference_seconds
+        return Measurement(
+            outcome=Outcome(recording.outcome),
+            peak_bytes=recording.peak_bytes,
+            step_seconds=tuple(seconds * pace for seconds in (recording.seconds * steps)[:steps]),
+            samples=batch,
+            batch=batch,
+        )
+
+    def _note(self, config, what):
+        line = json.dumps({"config": list(config.row_texts), "level": int(config.level), "what": what})
+        with self._journal.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+
+def read_arguments():
+    """What the worker is told."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--storage", default=os.environ.pop("AUTORECOMPUTE_STORAGE", None))
+    parser.add_argument("--study", default="shared")
+    parser.add_argument("--folder", type=Path, default=Path())
+    parser.add_argument("--max-trials", type=int, default=40)
+    parser.add_argument("--trial-seconds", type=float, default=0.2)
+    parser.add_argument("--timeout", type=float)
+    parser.add_argument("--table", default="gpt2_clm")
+    parser.add_argument("--share", type=float, default=0.4, help="of the way from the least peak to no recompute")
+    parser.add_argument("--limit-offset", type=int, default=0, help="bytes that are added to the limit")
+    parser.add_argument("--sampler", default="model")
+    parser.add_argument("--device", default="", help="what the name of the device ends with")
+    return parser.parse_args()
+
+
+def tune(args, view):
+    """The answer, and the folder."""
+    replay = Replay(load(TABLES / f"{args.table}{SUFFIX}"))
+    folder = StudyFolder(args.study, args.folder / "studies")
+    folder.prepare()
+    keep_analysis(folder, replay.table.survey)
+    script = args.folder / "train.py"
+    script.touch()
+    shared = None
+    if args.storage:
+        shared = SharedStudy(parse_storage(args.storage), args.study, view.note, deferring_interrupts)
+    bench = ReplayedBench(replay, args.folder / "measured.jsonl", args.trial_seconds, args.device)
+    settings = TuningSettings(
+        limit_bytes=replay.limit_bytes(args.share) + args.limit_offset,
+        max_trials=args.max_trials,
+        timeout_seconds=args.timeout,
+        began_seconds=time.monotonic(),
+        batch=replay.table.plain["batch"],
+        sampler=args.sampler,
+        is_fresh=True,
+    )
+    job = Job(script=script, batch_flag="--bs")
+    place = Workplace(job=job, bench=bench, folder=folder, settings=settings, progress=view, shared=shared)
+    return Tuner(place).run(), folder
+
+
+def main():
+    """Tunes, and ends as ``autorecompute`` would."""
+    args = read_arguments()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with interruptible(), LiveView() as view:
+            result, folder = tune(args, view)
+    except AutorecomputeError as error:
+        sys.stderr.write(f"autorecompute: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("autorecompute: interrupted\n")
+        return InterruptedByUser.exit_code
+    trials = read_trials(folder.database, folder.name_in_database)
+    sys.stdout.write(f"{dumps(result_as_plain(result, trials))}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
