@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 from autorecompute.studies.sharing import parse_storage
@@ -17,6 +18,12 @@ from autorecompute.studies.sharing.opening import open_study
 SCRIPT = Path(__file__).with_name("replayed.py")
 ROOT = Path(__file__).parents[2]
 STUDY = "shared"
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    # Threads of eight workers that wait for each other on two cores take ten times as long as one each.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 HANG_SECONDS = 240
 SLEEP_SECONDS = 0.02
 
@@ -41,7 +48,7 @@ class Worker:
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
                 [sys.executable, SCRIPT, *asked, "--study", STUDY, "--folder", folder, *map(str, options)],
-                env=os.environ | {"PYTHONPATH": str(ROOT)} | (environment or {}),
+                env=os.environ | ENVIRONMENT | (environment or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -105,8 +112,12 @@ def measured(workers):
 
 def stored(storage):
     """All trials that a storage holds, as Optuna has them."""
-    study, _ = open_study(parse_storage(storage), STUDY)
-    return study.get_trials(deepcopy=False)
+    study, opened = open_study(parse_storage(storage), STUDY)
+    trials = study.get_trials(deepcopy=False)
+    if isinstance(opened, RDBStorage):
+        opened.remove_session()
+        opened.engine.dispose()
+    return trials
 
 
 def assert_nothing_is_lost_or_doubled(storage, workers, *, interrupted=0):

@@ -10,57 +10,53 @@ from workers.processes import CHECKED, MEASURED, STUDY, Worker, assert_nothing_i
 
 TRIALS = 14
 LIMITED = ("--max-trials", TRIALS)
+JOURNAL, POSTGRESQL = "journal", "postgresql"
 
 
-@pytest.fixture(params=["journal", "postgresql"])
-def storage(request, journal, database_url):
-    """The URL of an empty storage of each kind."""
-    return journal if request.param == "journal" else database_url
-
-
-@pytest.mark.parametrize("count", [2, 8])
-def test_workers_share_the_trials_and_agree(storage, tmp_path, count):
-    """No config is measured twice, all trials together are no more than asked for, and one confirms for all."""
-    workers = [Worker(storage, tmp_path / f"worker{number}", *LIMITED) for number in range(count)]
+@pytest.mark.parametrize(("kind", "count"), [(JOURNAL, 2), (POSTGRESQL, 2), (POSTGRESQL, 8)])
+def test_workers_share_the_trials_and_agree(storages, tmp_path, kind, count):
+    """No config is measured twice, all trials together are as many as asked for, and one worker confirms for all."""
+    workers = [Worker(storages[kind], tmp_path / f"worker{number}", *LIMITED) for number in range(count)]
     answers = [worker.answer() for worker in workers]
-    assert_nothing_is_lost_or_doubled(storage, workers)
-    assert len(measured(workers)) <= TRIALS
+    assert_nothing_is_lost_or_doubled(storages[kind], workers)
+    assert len(measured(workers)) == answers[0]["trials"] == TRIALS
     assert sum(bool(worker.configs(MEASURED)) for worker in workers) > 1
     assert sum(bool(worker.configs(CHECKED)) for worker in workers) == 1
     assert all(essence(answer) == essence(answers[0]) for answer in answers)
     assert answers[0]["best"]["confirmed"]
-    assert answers[0]["trials"] == len(measured(workers))
+    assert_folders_tell_the_study(workers, answers)
 
 
-def test_every_folder_tells_the_whole_study(storage, tmp_path):
-    """Each worker's own folder has all trials by the same numbers, and names the variables' file in itself."""
-    workers = [Worker(storage, tmp_path / f"worker{number}", *LIMITED) for number in range(2)]
-    answers = [worker.answer() for worker in workers]
+def assert_folders_tell_the_study(workers, answers):
+    """Each worker's own folder has all trials, by the same numbers, and the file that the emitted variable names."""
     folders = [StudyFolder(STUDY, worker.folder / "studies") for worker in workers]
-    first, second = (read_trials(folder.database, folder.name_in_database) for folder in folders)
-    assert first == second
-    assert len(first) == len(measured(workers))
+    trials = [read_trials(folder.database, folder.name_in_database) for folder in folders]
+    assert all(told == trials[0] for told in trials)
+    assert len(trials[0]) == TRIALS
     for answer, folder in zip(answers, folders, strict=True):
-        (file,) = answer["best"]["env"].values()
-        assert str(folder.path) in file
+        (file,) = (value for name, value in answer["best"]["env"].items() if name.endswith("CONFIG"))
+        assert file == str(folder.path / "best" / "plans.json")
         assert (folder.path / "best" / "plans.json").exists()
 
 
-def test_a_later_worker_has_the_answer_at_once(storage, tmp_path):
+@pytest.mark.parametrize("kind", [JOURNAL, POSTGRESQL])
+def test_a_later_worker_has_the_answer_at_once(storages, tmp_path, kind):
     """Who comes when all is done measures nothing, and tells the same."""
-    first = Worker(storage, tmp_path / "first", *LIMITED)
-    answer = first.answer()
-    late = Worker(storage, tmp_path / "late", *LIMITED)
+    answer = Worker(storages[kind], tmp_path / "first", *LIMITED).answer()
+    late = Worker(storages[kind], tmp_path / "late", *LIMITED)
     assert essence(late.answer()) == essence(answer)
     assert late.notes == []
 
 
-@pytest.mark.parametrize(("other", "part"), [(("--device", " B"), "device"), (("--limit-offset", 1 << 20), "limit")])
-def test_another_problem_is_refused(storage, tmp_path, other, part):
+@pytest.mark.parametrize("kind", [JOURNAL, POSTGRESQL])
+def test_another_problem_is_refused(storages, tmp_path, kind):
     """A device or a limit that differs is another problem: wrong usage, and a sentence that names the part."""
-    assert Worker(storage, tmp_path / "first", "--max-trials", 1).wait() in {0, 4}
-    refused = Worker(storage, tmp_path / "other", *other)
-    assert refused.wait() == 2
-    assert part in refused.talk.splitlines()[-1]
-    assert "--study" in refused.talk.splitlines()[-1]
-    assert refused.notes == []
+    assert Worker(storages[kind], tmp_path / "first", "--max-trials", 1).wait() in {0, 4}
+    others = {"device": ("--device", " B"), "limit": ("--limit-offset", 1 << 20)}
+    refused = {part: Worker(storages[kind], tmp_path / part, *option) for part, option in others.items()}
+    for part, worker in refused.items():
+        assert worker.wait() == 2
+        last = worker.talk.splitlines()[-1]
+        assert part in last
+        assert "--study" in last
+        assert worker.notes == []
