@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from workers.proxy import Proxy
-from workers.server import Server, url_of
+from workers.server import PASSWORD, QUOTED_PASSWORD, Server, url_of
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +77,17 @@ def database_url(server, database):
 def storages(journal, database_url):
     """An empty storage of each kind, by its name."""
     return {"journal": journal, "postgresql": database_url}
+
+
+@pytest.fixture(autouse=True)
+def assert_untold(tmp_path):
+    """After each test no file of it holds the password, as it is or as a URL has it."""
+    yield
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            assert PASSWORD.encode() not in content, file
+            assert QUOTED_PASSWORD.encode() not in content, file
 
 
 _NUMBERS = itertools.count()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from autorecompute.studies.sharing import pulse
-from workers.processes import CONFIRMS, MEASURED, Worker, assert_nothing_is_lost_or_doubled, essence, measured
+from workers.processes import CONFIRMS, MEASURED, Worker, assert_nothing_is_lost_or_doubled, essence
 from workers.server import url_of
 
 HURRIED = ("--hurry", 4)
@@ -13,6 +14,13 @@ HURRIED = ("--hurry", 4)
 
 LOST_SECONDS = 20
 FEW = ("--max-trials", 10)
+
+
+def assert_they_agree(storage, workers):
+    """All tell the same answer, to which every trial counts once."""
+    answers = [essence(worker.answer()) for worker in workers]
+    assert all(answer == answers[0] for answer in answers)
+    assert_nothing_is_lost_or_doubled(storage, workers)
 
 
 def test_the_trial_of_a_killed_worker_is_measured_by_another(storages, tmp_path):
@@ -42,8 +50,9 @@ def test_another_confirms_when_the_one_who_did_is_killed(storages, tmp_path):
     for storage, pair in scenes:
         pair[0].await_that(lambda pair=pair: any(worker.configs(CONFIRMS) for worker in pair))
         pair.sort(key=lambda worker: bool(worker.configs(CONFIRMS)))
-        survivor, confirming = pair
-        confirming.kill()
+        pair[1].kill()
+    for storage, pair in scenes:
+        survivor = pair[0]
         assert survivor.answer()["best"]["confirmed"]
         assert survivor.configs(CONFIRMS)
         assert_nothing_is_lost_or_doubled(storage, pair)
@@ -58,10 +67,8 @@ def test_a_restart_of_the_server_costs_nothing(server, database, tmp_path):
     server.stop()
     time.sleep(3)
     server.start()
-    answers = [essence(worker.answer()) for worker in workers]
-    assert answers[0] == answers[1]
+    assert_they_agree(storage, workers)
     assert any("Trying again" in worker.talk for worker in workers)
-    assert_nothing_is_lost_or_doubled(storage, workers)
 
 
 def test_a_lost_connection_costs_nothing(server, make_database, make_proxy, tmp_path):
@@ -80,9 +87,8 @@ def test_a_lost_connection_costs_nothing(server, make_database, make_proxy, tmp_
     time.sleep(LOST_SECONDS)
     for fault, proxy, storage, workers in scenes:
         proxy.mend() if fault == "cut" else proxy.release()
-        answers = [essence(worker.answer()) for worker in workers]
-        assert answers[0] == answers[1]
-        assert_nothing_is_lost_or_doubled(storage, workers)
+        assert_they_agree(storage, workers)
+        assert fault == "hold" or all("Trying again" in worker.talk for worker in workers)
 
 
 def test_one_lost_worker_of_two_comes_back(server, database, proxy, tmp_path):
@@ -94,8 +100,7 @@ def test_one_lost_worker_of_two_comes_back(server, database, proxy, tmp_path):
     proxy.cut()
     time.sleep(LOST_SECONDS)
     proxy.mend()
-    assert essence(far.answer()) == essence(near.answer())
-    assert_nothing_is_lost_or_doubled(storage, [far, near])
+    assert_they_agree(storage, [far, near])
 
 
 def test_a_server_that_stays_away_ends_the_work_with_a_sentence(server, database, proxy, tmp_path):
@@ -106,8 +111,31 @@ def test_a_server_that_stays_away_ends_the_work_with_a_sentence(server, database
     proxy.cut()
     assert worker.wait() == 3
     assert "run the same command again" in worker.talk.splitlines()[-1]
+    before = worker.configs(MEASURED)
     proxy.mend()
     again = Worker(storage, tmp_path / "worker", *FEW, *HURRIED)
     assert again.answer()["best"]["confirmed"]
-    # The second session goes on writing into the folder of the first.
-    assert len(measured([again])) == len(set(measured([again])))
+    # What could not be written down at the end is all that is measured again.
+    measured_now = again.configs(MEASURED)[len(before) :]
+    assert len(set(before) & set(measured_now)) <= 1
+    assert len(set(measured_now)) == len(measured_now)
+
+
+def test_the_lock_of_a_killed_worker_holds_nobody_up_for_ever(journal, tmp_path):
+    """A worker that is killed while it writes into a journal leaves a lock, which the others break after a while."""
+    workers = [Worker(journal, tmp_path / f"worker{number}", *FEW) for number in range(2)]
+    for worker in workers:
+        worker.await_note(MEASURED)
+    file = Path(journal.removeprefix("journal:"))
+    lock = file.with_name(f"{file.name}.lock")
+    workers[0].await_that(lambda: _takes(lock, file))
+    assert_they_agree(journal, workers)
+    assert not lock.is_symlink()
+
+
+def _takes(lock, file):
+    try:
+        lock.symlink_to(file)
+    except FileExistsError:  # a worker has it just now
+        return False
+    return True
