@@ -164,16 +164,20 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
 ) -> int:
     from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.reports.live import LiveView
+    from autorecompute.studies.folder import saying_what_fails
     from autorecompute.studies.sharing import SharedStudy
     from autorecompute.trials import Bench
     from autorecompute.trials.signals import deferring_interrupts, ignoring_interrupts
     from autorecompute.tuning import BatchTuner, Tuner, Workplace
 
     def open_bench(batch: int | None, study: StudyFolder) -> Bench:
+        logs = study.workers if shared is None else study.workers / shared.session
+        with saying_what_fails(logs):
+            logs.mkdir(parents=True, exist_ok=True)
         return Bench(
             job,
             batch,
-            study.workers if shared is None else study.workers / shared.session,
+            logs,
             cleared=emission_of(ORTMODULE).MEMORY_VARIABLES,
             limit_bytes=settings.limit_bytes,
             debugs=debugs and study is folder,

@@ -104,6 +104,7 @@ class LiveView:
         """One line: what was measured and what came of it."""
         if self._trial_began is not None:
             self._durations.append(time.monotonic() - self._trial_began)
+            self._trial_began = None  # the next one to end may be another worker's
         self._trials.append(trial)
         self._doing, self._expecting = "searching", ""
         measurement = trial.measurement

@@ -48,7 +48,7 @@ class Ledger(Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether another one makes the answer, so that there is nothing left to search for."""
+        """Whether another one makes the answer or has made it, so that there is nothing left to search for."""
         ...
 
     @property

@@ -14,7 +14,7 @@ from autorecompute.studies.sharing.study import Phase
 from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.binding import bind
 from autorecompute.tuning.transfer import own_best, own_result
-from autorecompute.units import format_count
+from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -71,8 +71,8 @@ class Together:
 
     @property
     def is_closing(self) -> bool:
-        """Whether one of them makes the answer."""
-        return Phase.CONFIRMING in self._shared.others.values()
+        """Whether one of them makes the answer, or has made it."""
+        return self._is_answered or Phase.CONFIRMING in self._shared.others.values()
 
     @property
     def seconds(self) -> float:
@@ -98,11 +98,14 @@ class Together:
     def join(self) -> tuple[Problem, list[Trial]]:
         """Begins the study where nobody has, which claims the run without recompute."""
         assert self._problem is not None, "begin() comes first"
-        self._problem = self._shared.join(self._problem, self._detection.space, is_limit_free=self._is_limit_free)
+        told, progress = self._problem, self._place.progress
+        self._problem = self._shared.join(told, self._detection.space, is_limit_free=self._is_limit_free)
+        if self._problem != told:
+            progress.note(f"the limit is that of the other workers: {format_bytes(self._problem.limit_bytes)}")
         self._bind()
         self._told = {trial.number for trial in self.trials}
         if self._shared.others:
-            self._place.progress.note(f"shares the study with {format_count(self.others, 'other')}")
+            progress.note(f"shares the study with {format_count(self.others, 'other worker')}")
         return self._problem, []
 
     def refresh(self) -> list[Trial]:
@@ -141,15 +144,17 @@ class Together:
         """Until the others come to something, or are through as well."""
         if self._phase is Phase.CONFIRMING:
             return False
-        before = self._state
+        before, was_closing = self._state, self.is_closing
         self._shared.enter(Phase.DONE)
         while True:
             self._shared.refresh()
             if self._is_answered:
                 return False
-            if self._state != before and not self.is_closing:
+            # Whoever made the answer and went away may have left something to search for.
+            if (self._state != before or was_closing) and not self.is_closing:
                 self._shared.enter(Phase.SEARCHING)
                 return True
+            was_closing = self.is_closing
             if self._takes_turn():
                 return False
             self._tell_waiting()

@@ -180,7 +180,7 @@ class Tuner:
         if self._ledger.others:
             self.so_far = replace(compose(), search_end=SearchEnd.TIME)
             raise LeftToOthers(
-                f"The time is over: {format_count(self._ledger.others, 'other')} "
+                f"The time is over: {format_count(self._ledger.others, 'other worker')} "
                 f"{'goes' if self._ledger.others == 1 else 'go'} on with study '{self._folder.name}', and the last one "
                 "confirms. The same command gives its answer then."
             )

@@ -37,7 +37,7 @@ class Tuning:
 
     effort = Effort(warmup=2, steps=5)
 
-    def __init__(self, root, bench, name="bert", **changes):
+    def __init__(self, root, bench, name="bert", *, shared=None, **changes):
         script = root / "train.py"
         script.touch()
         self.bench, self.watcher = bench, Watcher()
@@ -46,7 +46,9 @@ class Tuning:
         asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "batch": 32, "sampler": "greedy"}
         settings = TuningSettings(effort=self.effort, **{**asked, **changes})
         job = Job(script=script, batch_flag="--bs")
-        place = Workplace(job=job, bench=bench, folder=self.folder, settings=settings, progress=self.watcher)
+        place = Workplace(
+            job=job, bench=bench, folder=self.folder, settings=settings, progress=self.watcher, shared=shared
+        )
         self.tuner = Tuner(place)
 
     def run(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import time
 import psutil
 import pytest
 
+from autorecompute.cli import main
 from autorecompute.cli.batches import in_a_name
-from autorecompute.cli.tune import default_name
+from autorecompute.cli.tune import STORAGE_VARIABLE, default_name
 from autorecompute.errors import InterruptedByUser, SetupError, UsageError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome
@@ -292,3 +294,32 @@ def test_a_default_name_is_a_name(tmp_path, place):
     name = default_name(Job(script=script), 32, None)
     assert not name.startswith("-")
     assert not StudyFolder(name, tmp_path).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--storage", "mysql://ada:s3cr3t@host/db"], "journal:PATH or postgresql://"),
+        (["--storage", "postgresql://ada:s3cr3t@127.0.0.1:1/db"], "postgresql://ada@127.0.0.1:1/db cannot be used"),
+        (["--storage", "journal:log", "--knobs"], "Leave --storage away"),
+        (["--storage", "journal:log", "--batches", "1,2"], "Leave --storage away"),
+    ],
+    ids=["another database", "no server", "knobs", "batches"],
+)
+def test_a_storage_that_cannot_be_shared_is_told_without_its_password(run, tmp_path, options, words):
+    """What is wrong with a storage is one sentence, and its password is nowhere, on the screen or in a file."""
+    code, out, err = run("tune", "train.py", *options)
+    assert code == (SetupError if "127.0.0.1" in options[1] else UsageError).exit_code
+    assert words in err
+    assert "s3cr3t" not in out + err
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"s3cr3t" in path.read_bytes() for path in files)
+
+
+def test_the_variable_of_the_storage_is_not_for_scripts(start, monkeypatch, tmp_path):
+    """``AUTORECOMPUTE_STORAGE`` says where a study is shared, and is gone before a verb can start a process."""
+    monkeypatch.setenv(STORAGE_VARIABLE, "postgresql://ada:s3cr3t@127.0.0.1:1/db")
+    assert "postgresql://ada@127.0.0.1:1/db cannot be used" in start("tune", "train.py").communicate(timeout=60)[1]
+    monkeypatch.chdir(tmp_path)
+    main(["show"])
+    assert STORAGE_VARIABLE not in os.environ

@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+# A worker that computes in threads would keep the others from the processor.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parents[1] / "replay")]
 
 from autorecompute.errors import AutorecomputeError, InterruptedByUser  # noqa: E402
@@ -32,7 +34,6 @@ from autorecompute.trials.signals import deferring_interrupts, interruptible  # 
 from autorecompute.tuning import Tuner, TuningSettings, Workplace  # noqa: E402
 from replay import Replay  # noqa: E402
 from tables import SUFFIX, TABLES, load  # noqa: E402
-
 
 REFERENCE_SECONDS = 0.1
 

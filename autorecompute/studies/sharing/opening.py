@@ -16,6 +16,7 @@ from autorecompute.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from autorecompute.studies.sharing.urls import StorageUrl
 
@@ -33,6 +34,8 @@ others take a worker for dead."""
 
 OPENINGS = 5
 """So often tables are made: of workers that begin together one makes them, and the others fail at that."""
+
+LONGEST_LINE = 2**20
 
 FAULTS = (
     optuna.exceptions.OptunaError,
@@ -122,6 +125,8 @@ def describe(url: StorageUrl, error: BaseException) -> str:
     elif _is_of_driver(cause):
         # The first line is the server's word, or the network's; what SQLAlchemy puts around it are statements.
         reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+    elif url.journal is not None and isinstance(cause, ValueError):
+        reason = "it is no journal of Optuna's"
     else:
         reason = type(cause).__name__
     return url.hide(f"The storage {url.display} cannot be used: {reason.rstrip('.')}.")
@@ -146,11 +151,25 @@ def is_collision(error: BaseException) -> bool:
 def _open(url: StorageUrl) -> JournalStorage | RDBStorage:
     if url.journal is not None:
         url.journal.parent.mkdir(parents=True, exist_ok=True)
+        _require_journal(url.journal)
         return JournalStorage(JournalFileBackend(str(url.journal)))
     asked = sqlalchemy.make_url(url.database).query
     connection = {name: value for name, value in CONNECTION.items() if name not in asked}
     engine = {"pool_pre_ping": True, "connect_args": {**connection, **url.secrets}}
     return RDBStorage(url.database, engine_kwargs=engine)
+
+
+def _require_journal(file: Path) -> None:
+    """Checks that a file is one of Optuna's journals, or empty: Optuna would write into any other, too.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if file.exists():
+        with file.open("rb") as journal:
+            first = journal.readline(LONGEST_LINE)
+        if first and not first.startswith(b'{"op_code":'):
+            raise ValueError("no journal")
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -1,0 +1,100 @@
+"""What ``--storage`` is given, and what of it anybody gets to see."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy
+
+from autorecompute.errors import SetupError, UsageError
+from autorecompute.studies.sharing import parse_storage
+from autorecompute.studies.sharing.opening import describe, open_study
+
+SECRET = "s3cr3t!@/%"  # noqa: S105  (of no server)
+QUOTED = "s3cr3t%21%40%2F%25"
+URLS = {
+    "user": f"postgresql://ada:{QUOTED}@db.example:5433/studies",
+    "option": f"postgresql://ada@db.example:5433/studies?password={QUOTED}",
+    "dialect": f"postgresql+psycopg://ada:{QUOTED}@db.example:5433/studies?sslmode=require",
+    "short": f"postgres://ada:{QUOTED}@db.example:5433/studies",
+}
+
+
+@pytest.mark.parametrize("text", URLS.values(), ids=URLS)
+def test_a_password_is_for_the_driver_alone(text):
+    """The driver is told the password as it was meant; no other part of the address holds it, quoted or not."""
+    url = parse_storage(text)
+    assert url.secrets == {"password": SECRET}
+    assert url.display == "postgresql://ada@db.example:5433/studies"
+    assert sqlalchemy.make_url(url.database).drivername == "postgresql+psycopg"
+    for shown in (repr(url), url.database, url.display):
+        assert SECRET not in shown
+        assert QUOTED not in shown
+
+
+def test_other_options_reach_the_driver():
+    """What else a URL asks for, a mode of encryption for instance, stays in it."""
+    assert sqlalchemy.make_url(parse_storage(URLS["dialect"]).database).query == {"sslmode": "require"}
+
+
+def test_a_journal_is_found_from_anywhere(tmp_path, monkeypatch):
+    """The path of a journal counts from where the command was given, wherever the process goes after that."""
+    monkeypatch.chdir(tmp_path)
+    url = parse_storage("journal:shared/log")
+    assert url.journal == tmp_path / "shared" / "log"
+    assert url.display == f"journal:{tmp_path}/shared/log"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "journal:",
+        "studies.db",
+        f"mysql://ada:{QUOTED}@host/db",
+        f"postgresql://ada:{QUOTED}@host",
+        f"postgresql://ada:{QUOTED}@host:port/db",
+        f"postgresql//ada:{QUOTED}",
+    ],
+)
+def test_what_is_no_address_is_not_repeated(text):
+    """An address that cannot be used is refused in a sentence with the forms there are, and without a part of it."""
+    with pytest.raises(UsageError, match="journal:PATH or postgresql://USER@HOST/DATABASE") as caught:
+        parse_storage(text)
+    assert "s3cr3t" not in str(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_server_that_is_not_there_is_told_without_the_password():
+    """What the network says of a server comes with its address, and with a next step."""
+    url = parse_storage("postgresql://ada:s3cr3t@127.0.0.1:1/studies")
+    with pytest.raises(SetupError, match=r"postgresql://ada@127.0.0.1:1/studies cannot be used: .*refused") as caught:
+        open_study(url, "bert")
+    assert "s3cr3t" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_a_driver_that_repeats_a_password_is_corrected():
+    """Whatever an error says, the password is blotted out."""
+    url = parse_storage("postgresql://ada:s3cr3t@127.0.0.1:1/studies")
+    assert "s3cr3t" not in describe(url, OSError(5, "cannot log in with s3cr3t"))
+
+
+def test_a_missing_driver_is_told_with_the_command_that_brings_it(monkeypatch):
+    """Without psycopg, PostgreSQL ends in the command that installs it."""
+    monkeypatch.setattr("autorecompute.studies.sharing.opening.importlib.util.find_spec", lambda _: None)
+    with pytest.raises(SetupError, match=r'pip install "autorecompute\[postgresql\]"'):
+        open_study(parse_storage("postgresql://ada@127.0.0.1/studies"), "bert")
+
+
+def test_a_journal_where_a_file_stands_in_the_way(tmp_path):
+    """A journal that cannot be made is told in a sentence."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match=r"journal:.*/file/log cannot be used: (Not a directory|File exists)"):
+        open_study(parse_storage(f"journal:{tmp_path}/file/log"), "bert")
+
+
+def test_a_journal_that_is_none(tmp_path):
+    """A file that holds something else is left as it is."""
+    (tmp_path / "log").write_text("no journal\n")
+    with pytest.raises(SetupError, match="it is no journal"):
+        open_study(parse_storage(f"journal:{tmp_path}/log"), "bert")
+    assert (tmp_path / "log").read_text() == "no journal\n"
