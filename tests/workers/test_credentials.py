@@ -1,6 +1,7 @@
 """The password of a storage is known to the database's driver, and is written nowhere, whatever goes wrong.
 
-That no file of a test has it is checked after every test of this folder (``conftest.py``): those of faults are among them.
+That no file of a test has it is checked after every test of this folder (``conftest.py``), those of
+faults among them.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import pytest
 
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.storage import read_trials
+from dashboard import dashboard, detail_of
 from workers.processes import CHECKED, MEASURED, STUDY, Worker, assert_nothing_is_lost_or_doubled, essence, measured
 
 TRIALS = 14
@@ -46,6 +47,20 @@ def test_a_later_worker_has_the_answer_at_once(storages, tmp_path, kind):
     late = Worker(storages[kind], tmp_path / "late", *LIMITED)
     assert essence(late.answer()) == essence(answer)
     assert late.notes == []
+    assert_dashboard_shows(storages[kind], answer)
+
+
+def assert_dashboard_shows(storage, answer):
+    """The storage can be opened while it is there for workers, and every trial has its constraint and peak."""
+    address = storage.removeprefix("journal:").replace("postgresql://", "postgresql+psycopg://")
+    with dashboard(address) as page:
+        shown = detail_of(page)
+    assert shown["objective_names"] == ["samples/s"]
+    trials = [{item["key"]: item["value"] for item in trial["user_attrs"]} for trial in shown["trials"]]
+    fitting = [trial["constraints"][0] <= 0 for trial in shown["trials"]]
+    assert fitting == [trial["outcome"] == "ok" for trial in trials]
+    assert len(fitting) == answer["trials"]
+    assert all(float(trial["peak_gib"]) > 0 for trial in trials)
 
 
 @pytest.mark.parametrize("kind", [JOURNAL, POSTGRESQL])

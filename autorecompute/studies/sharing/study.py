@@ -16,6 +16,7 @@ from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Config
 from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies import dashboard
 from autorecompute.studies.frozen import CONSTRAINT, TRIAL_ATTRIBUTE, state_of, violation
 from autorecompute.studies.sharing.claims import CLAIM, GIVEN_UP, Claim, View, frozen_claim, view
 from autorecompute.studies.sharing.opening import PATIENCE_SECONDS, Patience, open_study
@@ -261,7 +262,10 @@ class SharedStudy:
             optuna_trial = OptunaTrial(self._study, trial_id)
             if CONSTRAINT not in optuna_trial.constraints:
                 optuna_trial.set_constraint(CONSTRAINT, violation(trial.measurement, limit_bytes))
-            optuna_trial.set_user_attr("outcome", str(trial.measurement.outcome))
+            for name, value_shown in dashboard.attributes_of(trial).items():
+                optuna_trial.set_user_attr(name, value_shown)
+            for name, value_shown in dashboard.constraint_of(trial, limit_bytes).items():
+                self._storage.set_trial_system_attr(trial_id, name, value_shown)
             optuna_trial.set_user_attr(TRIAL_ATTRIBUTE, codec.to_plain(trial))
             values = [value] if state is TrialState.COMPLETE and value is not None else None
             self._storage.set_trial_state_values(trial_id, state, values)

@@ -147,7 +147,7 @@ def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, make_trial):
     worker.end(make_trial(config, number=number, peak_bytes=LIMIT + 5, outcome=Outcome.OVER_LIMIT), LIMIT)
     study = optuna.load_study(study_name="bert", storage=worker._storage)
     trial = study.trials[number]
-    assert trial.constraints == {CONSTRAINT: 5.0}
+    assert trial.constraints[CONSTRAINT] == 5.0
     assert trial.value == pytest.approx(64.0)
     assert trial.params[space.plans[0].key] == 1
     assert trial.user_attrs["outcome"] == "over_limit"
