@@ -18,8 +18,8 @@ from autorecompute.studies import Problem
 from autorecompute.studies.frozen import CONSTRAINT
 from autorecompute.studies.sharing import Answer, SharedStudy, parse_storage
 from autorecompute.studies.sharing.claims import frozen_claim
+from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.sharing.pulse import BLIND_SECONDS, DEAD_SECONDS, Pulse
-from autorecompute.studies.sharing.study import Phase
 
 LIMIT = 600 * 2**20
 
