@@ -12,6 +12,7 @@
 # make bench-live  tunes a model of the tables from scratch, and looks its answer up
 # make bench-anchors  trains twice the batch in the same memory, on every study
 # make bench-reuse  measures what an answer costs that is known already
+# make bench-workers  measures how much sooner several workers are through with one study
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 
 PYTHON ?= python3.11
@@ -23,14 +24,14 @@ ORT_VERSIONS ?= 1.17.3 1.18.0 1.19.2
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
 MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
 
-.PHONY: install system tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast clean docs docs-serve test-docs test-browser bench-reuse
+.PHONY: install system tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers
 
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,studies,report]" --group test --group docs
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,studies,report,postgresql]" --group test --group docs
 	$(VENV)/bin/autorecompute doctor --fix
 	touch $@
 
@@ -43,8 +44,8 @@ docs: install
 docs-serve: install
 	$(VENV)/bin/mkdocs serve
 
-# Debian's own names: a browser, and letters for it.
-SYSTEM_PACKAGES = chromium fonts-dejavu-core
+# Debian's own names: a browser, letters for it, and a database server.
+SYSTEM_PACKAGES = chromium fonts-dejavu-core postgresql
 SUDO ?= $(if $(filter 0,$(shell id -u)),,sudo)
 system:
 	@for package in $(SYSTEM_PACKAGES); do \
@@ -52,7 +53,7 @@ system:
 	done; \
 	test -z "$$missing" || { $(SUDO) apt-get update --quiet && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install --quiet --yes --no-install-recommends $$missing; }
 
-test: system lint test-unit test-browser test-integration test-docs
+test: system lint test-unit test-browser test-workers test-integration test-docs
 
 lint: install
 	$(VENV)/bin/ruff check .
@@ -65,6 +66,10 @@ test-unit: install
 # The page of a study in Debian's Chromium.
 test-browser: install system
 	$(VENV)/bin/python -m pytest tests/browser
+
+# Several workers on one study, over a journal and a real PostgreSQL, which the tests start and break.
+test-workers: install system
+	$(VENV)/bin/python -m pytest tests/workers
 
 test-integration: install
 	$(VENV)/bin/python -m pytest tests/integration
@@ -145,6 +150,9 @@ bench-forecast: install
 
 bench-reuse: install
 	$(VENV)/bin/python tests/reuse_bench.py
+
+bench-workers: install system
+	$(VENV)/bin/python tests/workers_bench.py
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache

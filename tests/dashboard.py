@@ -6,6 +6,7 @@ python tests/dashboard.py docs/dashboard.png
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -28,17 +29,28 @@ DRAWN = "#plot-history.js-plotly-plot"
 
 @contextlib.contextmanager
 def dashboard(storage):
-    """Shows a storage, and gives the address of its first study."""
+    """Shows a storage, and gives the address of its one study."""
     port = free_port()
     command = [sys.executable, "-c", PROGRAM, storage, "--port", str(port), "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:
         _wait_for(f"{address}/dashboard/", process)
-        yield f"{address}/dashboard/studies/1"
+        (study,) = _read(f"{address}/api/studies")["study_summaries"]
+        yield f"{address}/dashboard/studies/{study['study_id']}"
     finally:
         process.terminate()
         process.wait()
+
+
+def detail_of(address):
+    """What the dashboard's own pages are told of a study."""
+    return _read(address.replace("dashboard/", "api/") + "?after=0")
+
+
+def _read(address):
+    with urllib.request.urlopen(address) as answer:  # noqa: S310  (our own process)
+        return json.load(answer)
 
 
 def _wait_for(address, process):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.sharing import Answer
+from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.sharing.mirror import share, shared_from, write_mirror
-from autorecompute.studies.sharing.study import Phase
 from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.binding import bind
 from autorecompute.tuning.transfer import own_best, own_result

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
-
 import pytest
 
 from autorecompute.measurement import Outcome
-from dashboard import DRAWN, PATIENCE_SECONDS, dashboard
+from dashboard import DRAWN, PATIENCE_SECONDS, dashboard, detail_of
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +34,7 @@ def test_the_chart_names_its_value_and_marks_what_does_not_fit(chromium, address
 
 def test_a_trial_says_what_it_was(address, recorded):
     """Each trial is shown with its config, outcome, reason and peak, and took the time that it took."""
-    detail = address.replace("dashboard/", "api/") + "?after=0"
-    with urllib.request.urlopen(detail) as answer:  # noqa: S310  (our own process)
-        shown = json.load(answer)
+    shown = detail_of(address)
     assert shown["objective_names"] == ["samples/s"]
     for trial, as_shown in zip(recorded.trials, shown["trials"], strict=True):
         attributes = {attribute["key"]: attribute["value"] for attribute in as_shown["user_attrs"]}

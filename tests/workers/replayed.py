@@ -27,7 +27,7 @@ from autorecompute.reports.as_json import dumps, result_as_plain  # noqa: E402
 from autorecompute.reports.live import LiveView  # noqa: E402
 from autorecompute.studies import StudyFolder  # noqa: E402
 from autorecompute.studies.analysis import keep_analysis  # noqa: E402
-from autorecompute.studies.sharing import SharedStudy, parse_storage  # noqa: E402
+from autorecompute.studies.sharing import SharedStudy, opening, parse_storage, pulse  # noqa: E402
 from autorecompute.studies.storage import read_trials  # noqa: E402
 from autorecompute.trials import Job  # noqa: E402
 from autorecompute.trials.signals import deferring_interrupts, interruptible  # noqa: E402
@@ -141,8 +141,20 @@ def read_arguments():
     parser.add_argument("--share", type=float, default=0.4, help="of the way from the least peak to no recompute")
     parser.add_argument("--limit-offset", type=int, default=0, help="bytes that are added to the limit")
     parser.add_argument("--sampler", default="model")
+    parser.add_argument("--hurry", type=float, default=1.0, help="so many times as soon the dead are known as such")
     parser.add_argument("--device", default="", help="what the name of the device ends with")
     return parser.parse_args()
+
+
+def hurry(factor):
+    """Makes all patience shorter; tests with the real one would take minutes."""
+    for module, names in (
+        (pulse, ("BEAT_SECONDS", "DEAD_SECONDS", "BLIND_SECONDS", "RETRY_SECONDS")),
+        (opening, ("PAUSE_SECONDS",)),
+    ):
+        for name in names:
+            setattr(module, name, getattr(module, name) / factor)
+    opening.Patience.__call__.__kwdefaults__["patience_seconds"] /= factor
 
 
 def tune(args, view):
@@ -174,6 +186,7 @@ def tune(args, view):
 def main():
     """Tunes, and ends as ``autorecompute`` would."""
     args = read_arguments()
+    hurry(args.hurry)
     args.folder.mkdir(parents=True, exist_ok=True)
     try:
         with interruptible(), LiveView() as view:

@@ -12,6 +12,7 @@ from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
 from autorecompute.errors import SetupError
+from autorecompute.studies.dashboard import name_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +68,7 @@ def open_study(url: StorageUrl, name: str) -> tuple[optuna.Study, JournalStorage
                 load_if_exists=True,
                 sampler=optuna.samplers.RandomSampler(),
             )
+            name_value(study)
         except FAULTS as error:
             if is_collision(error) and attempt < OPENINGS:
                 time.sleep(PAUSE_SECONDS)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial as OptunaTrial
@@ -15,9 +14,10 @@ from optuna.trial import TrialState
 from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Config
-from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies import dashboard
 from autorecompute.studies.frozen import CONSTRAINT, TRIAL_ATTRIBUTE, state_of, violation
 from autorecompute.studies.sharing.claims import CLAIM, GIVEN_UP, Claim, View, frozen_claim, view
+from autorecompute.studies.sharing.messages import Answer, Phase
 from autorecompute.studies.sharing.opening import PATIENCE_SECONDS, Patience, open_study
 from autorecompute.studies.sharing.pulse import Pulse
 
@@ -38,36 +38,6 @@ PHASE = "phase:"
 
 ANSWER = "answer"
 PARTS = "problem"
-
-
-class Phase(enum.StrEnum):
-    """What a worker is at."""
-
-    SEARCHING = "searching"
-    """It measures, or looks for what to measure."""
-    DONE = "done"
-    """It has nothing left to measure, unless the others find something."""
-    CONFIRMING = "confirming"
-    """It makes an answer of what all have measured."""
-    LEFT = "left"
-    """It ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """All that the one worker which confirmed has for the folders of the others.
-
-    Attributes:
-        result: The answer.
-        race: The finalists' rounds; ``None`` where there were none.
-        rejections: Who cannot be the answer.
-        confirmed: Who was confirmed.
-    """
-
-    result: Result
-    race: dict[str, Any] | None = None
-    rejections: tuple[Rejection, ...] = ()
-    confirmed: tuple[Best, ...] = ()
 
 
 class SharedStudy:
@@ -274,7 +244,10 @@ class SharedStudy:
             optuna_trial = OptunaTrial(self._study, trial_id)
             if CONSTRAINT not in optuna_trial.constraints:
                 optuna_trial.set_constraint(CONSTRAINT, violation(trial.measurement, limit_bytes))
-            optuna_trial.set_user_attr("outcome", str(trial.measurement.outcome))
+            for name, value_shown in dashboard.attributes_of(trial).items():
+                optuna_trial.set_user_attr(name, value_shown)
+            for name, value_shown in dashboard.constraint_of(trial, limit_bytes).items():
+                self._storage.set_trial_system_attr(trial_id, name, value_shown)
             optuna_trial.set_user_attr(TRIAL_ATTRIBUTE, codec.to_plain(trial))
             values = [value] if state is TrialState.COMPLETE and value is not None else None
             self._storage.set_trial_state_values(trial_id, state, values)

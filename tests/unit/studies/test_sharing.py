@@ -18,8 +18,8 @@ from autorecompute.studies import Problem
 from autorecompute.studies.frozen import CONSTRAINT
 from autorecompute.studies.sharing import Answer, SharedStudy, parse_storage
 from autorecompute.studies.sharing.claims import frozen_claim
+from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.sharing.pulse import BLIND_SECONDS, DEAD_SECONDS, Pulse
-from autorecompute.studies.sharing.study import Phase
 
 LIMIT = 600 * 2**20
 
@@ -159,10 +159,12 @@ def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, make_trial):
     worker.end(make_trial(config, number=number, peak_bytes=LIMIT + 5, outcome=Outcome.OVER_LIMIT), LIMIT)
     study = optuna.load_study(study_name="bert", storage=worker._storage)
     trial = study.trials[number]
-    assert trial.constraints == {CONSTRAINT: 5.0}
+    assert trial.constraints[CONSTRAINT] == 5.0
+    assert trial.system_attrs["constraints"] == [5.0]
     assert trial.value == pytest.approx(64.0)
     assert trial.params[space.plans[0].key] == 1
     assert trial.user_attrs["outcome"] == "over_limit"
+    assert study.metric_names == ["samples/s"]
 
 
 @pytest.mark.usefixtures("short_lives")

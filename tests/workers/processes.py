@@ -1,0 +1,146 @@
+"""Workers as processes, and what they and their storage tell afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from optuna.storages import RDBStorage
+from optuna.trial import TrialState
+
+from autorecompute.studies.sharing import parse_storage
+from autorecompute.studies.sharing.opening import open_study
+
+SCRIPT = Path(__file__).with_name("replayed.py")
+ROOT = Path(__file__).parents[2]
+STUDY = "shared"
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    # Threads of eight workers that wait for each other on two cores take ten times as long as one each.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+HANG_SECONDS = 240
+SLEEP_SECONDS = 0.02
+
+MEASURED, CHECKED, CONFIRMS = "ended", "checked", "confirms"
+"""What a worker writes down of a config: a trial is over, its gradients are compared, its confirmation begins."""
+
+
+class Worker:
+    """One process of ``replayed.py``.
+
+    Args:
+        storage: The URL.
+        folder: Where it works.
+        options: Further arguments.
+        environment: Variables that it has beside this process's own.
+    """
+
+    def __init__(self, storage, folder, *options, environment=None):
+        self.folder = folder
+        self._out, self._err = folder.with_suffix(".out"), folder.with_suffix(".err")
+        asked = () if storage is None else ("--storage", storage)
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, SCRIPT, *asked, "--study", STUDY, "--folder", folder, *map(str, options)],
+                env=os.environ | ENVIRONMENT | (environment or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    @property
+    def talk(self):
+        """What it said to people."""
+        return self._err.read_text()
+
+    @property
+    def notes(self):
+        """What it did, as pairs of what and the config."""
+        file = self.folder / "measured.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        plain = [json.loads(line) for line in lines]
+        return [(line["what"], (line["level"], *line["config"])) for line in plain]
+
+    def configs(self, what):
+        """The configs that it did something with, in their order."""
+        return [config for done, config in self.notes if done == what]
+
+    def wait(self):
+        """Waits for its end; the exit code."""
+        return self.process.wait(HANG_SECONDS)
+
+    def answer(self):
+        """Waits for its answer."""
+        code = self.wait()
+        assert code == 0, self.talk
+        return json.loads(self._out.read_text())
+
+    def kill(self):
+        """Ends it as nobody can refuse."""
+        self.process.kill()
+        self.process.wait()
+
+    def await_note(self, what, *, times=1):
+        """Waits until it has done something so often."""
+        self.await_that(lambda: len(self.configs(what)) >= times)
+
+    def await_that(self, happened):
+        """Waits for something, as long as the worker lives."""
+        deadline = time.monotonic() + HANG_SECONDS
+        while not happened():
+            assert self.process.poll() is None, self.talk
+            assert time.monotonic() < deadline, self.talk
+            time.sleep(SLEEP_SECONDS)
+
+
+def essence(answer):
+    """What the workers of one study have to agree on: all but the folder that the emitted files lie in."""
+    best = {name: value for name, value in answer["best"].items() if name != "env"}
+    return answer | {"best": best, "wall_seconds": None}
+
+
+def measured(workers):
+    """The configs of all trials that workers measured to the end."""
+    return [config for worker in workers for config in worker.configs(MEASURED)]
+
+
+def stored(storage):
+    """All trials that a storage holds, as Optuna has them."""
+    study, opened = open_study(parse_storage(storage), STUDY)
+    trials = study.get_trials(deepcopy=False)
+    if isinstance(opened, RDBStorage):
+        opened.remove_session()
+        opened.engine.dispose()
+    return trials
+
+
+def assert_nothing_is_lost_or_doubled(storage, workers, *, interrupted=0):
+    """Every config was measured once and is kept, but for those whose worker was killed in the middle; none hangs.
+
+    Args:
+        storage: The URL.
+        workers: All that there were.
+        interrupted: How many trials were given back, and are told as lost.
+    """
+    configs = measured(workers)
+    assert len(configs) == len(set(configs))
+    trials = stored(storage)
+    assert [trial.number for trial in trials] == list(range(len(trials)))
+    assert all(trial.state.is_finished() for trial in trials)
+    kept = [trial for trial in trials if "trial" in trial.user_attrs]
+    assert sorted(hash_of(trial) for trial in kept) == sorted({hash_of(trial) for trial in kept})
+    assert len(kept) == len(configs)
+    lost = [trial for trial in trials if trial not in kept and "given up" not in trial.user_attrs]
+    assert len(lost) == interrupted
+    assert all(trial.state is TrialState.FAIL for trial in lost)
+
+
+def hash_of(trial):
+    """Names the config of an Optuna trial."""
+    return trial.user_attrs["hash"]

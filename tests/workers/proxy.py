@@ -1,0 +1,82 @@
+"""A connection that can be lost: a proxy on the loopback, between workers and what they are connected to."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+CHUNK_BYTES = 1 << 16
+
+
+class Proxy:
+    """Passes on what comes in at its port, until it is cut or held.
+
+    Args:
+        target_port: Where it passes everything on to, on the loopback.
+
+    Attributes:
+        port: Where it listens, also after it was cut.
+        accepted: How many connections there have been.
+    """
+
+    def __init__(self, target_port):
+        self._target_port = target_port
+        self._flows = threading.Event()
+        self._flows.set()
+        self._ends = set()
+        self.port, self.accepted = 0, 0
+        self.mend()
+
+    def cut(self):
+        """Drops all connections and refuses new ones."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for end in list(self._ends):
+            _drop(end)
+
+    def mend(self):
+        """Takes connections again, after it was cut."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def hold(self):
+        """Passes nothing on and says nothing of it, as a cable that was pulled."""
+        self._flows.clear()
+
+    def release(self):
+        """Passes on what was held, and all that comes."""
+        self._flows.set()
+
+    def _accept(self, listener):
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:  # it was cut
+                return
+            self.accepted += 1
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target_port))
+            except OSError:  # nobody listens there
+                _drop(near)
+                continue
+            for one, other in ((near, far), (far, near)):
+                self._ends.add(one)
+                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, source, sink):
+        with contextlib.suppress(OSError):
+            while chunk := source.recv(CHUNK_BYTES):
+                self._flows.wait()
+                sink.sendall(chunk)
+        for end in (source, sink):
+            self._ends.discard(end)
+            _drop(end)
+
+
+def _drop(end):
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()

@@ -1,0 +1,106 @@
+"""A real PostgreSQL on the loopback: Debian's programs, a cluster of its own in a folder, a password for everybody."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+
+DEBIAN = Path("/usr/lib/postgresql")
+"""Debian keeps what runs a server here, a folder for each version, and not on the path."""
+
+USER = "tuner"
+PASSWORD = "known/p@ss:word%20?#"  # noqa: S105  (of a server that lives for these tests; no character of it may matter)
+QUOTED_PASSWORD = quote(PASSWORD, safe="")
+
+SETTINGS = {
+    "fsync": "off",  # what these tests break is processes and connections, not the machine
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+}
+
+
+class Server:
+    """A PostgreSQL cluster in a temporary folder.
+
+    Attributes:
+        port: Where it listens on the loopback, also after a restart.
+    """
+
+    def __init__(self):
+        # The server's user has to get there, which it could not within pytest's own private folders.
+        self._folder = Path(tempfile.mkdtemp(prefix="postgresql-"))
+        # PostgreSQL refuses to run as root; Debian's package brings a user for it.
+        self._identity = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+        if self._identity:
+            shutil.chown(self._folder, "postgres", "postgres")
+        self.port = free_port()
+        self._make()
+
+    def _make(self):
+        password = self._folder / "password"
+        password.write_text(PASSWORD)
+        password.chmod(0o644)  # the folder is private
+        asked = ("--auth=scram-sha-256", f"--username={USER}", f"--pwfile={password}", "--encoding=UTF8", "--no-sync")
+        self._run("initdb", *asked)
+
+    def start(self):
+        """Starts it, and waits until it answers."""
+        options = " ".join(f"-c {name}='{value}'" for name, value in (SETTINGS | {"port": self.port}).items())
+        self._run("pg_ctl", "start", "--wait", f"--log={self._folder / 'log'}", f"--options={options}")
+
+    def stop(self):
+        """Ends it as a crash would: at once, without a word to those who are connected."""
+        self._run("pg_ctl", "stop", "--wait", "--mode=immediate")
+
+    def remove(self):
+        """Removes all that it kept."""
+        shutil.rmtree(self._folder)
+
+    def make_database(self, name):
+        """Makes an empty database."""
+        with self.connect("postgres") as connection:
+            connection.execute(f'CREATE DATABASE "{name}"')
+
+    def connect(self, database):
+        """A connection of its own, in which each statement counts at once."""
+        return psycopg.connect(
+            host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
+        )
+
+    def _run(self, program, *arguments):
+        done = subprocess.run(
+            [_programs() / program, f"--pgdata={self._folder / 'data'}", *arguments],
+            **self._identity,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # the server keeps what it is started with: a pipe would never end
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        if done.returncode:
+            log = self._folder / "log"
+            raise RuntimeError(f"{program} ended with {done.returncode}: {log.read_text() if log.exists() else ''}")
+
+
+def url_of(database, port, password=PASSWORD):
+    """The storage's URL as a user writes it."""
+    return f"postgresql://{USER}:{quote(password, safe='')}@127.0.0.1:{port}/{database}"
+
+
+def free_port():
+    """A port of the loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+def _programs():
+    versions = sorted(DEBIAN.glob("*/bin"), key=lambda folder: int(folder.parent.name))
+    assert versions, "these tests need a PostgreSQL: apt-get install postgresql"
+    return versions[-1]
