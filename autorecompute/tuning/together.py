@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.sharing import Answer
+from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.sharing.mirror import share, shared_from, write_mirror
-from autorecompute.studies.sharing.study import Phase
 from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.binding import bind
 from autorecompute.tuning.transfer import own_best, own_result
@@ -119,7 +119,7 @@ class Together:
     def trying(self, proposal: Proposal, description: str) -> Iterator[int | None]:
         """Gives the claim back where the block raises."""
         claim = self._shared.new_claim(proposal.config, description, proposal.reason)
-        number = self._shared.claim(claim, self._detection.space)
+        number = self._shared.claim(claim, self._detection.space, self._place.settings.max_trials)
         try:
             yield number
         except BaseException:

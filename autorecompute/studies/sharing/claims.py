@@ -71,6 +71,11 @@ class View:
         claimed = (number for number, claim in self.running.items() if claim.config == config)
         return min((number for number in (*ended, *claimed) if number < before), default=None)
 
+    def count_before(self, number: int) -> int:
+        """How many trials ended with a measurement, or are claimed under a lower number."""
+        ended = sum(trial.measurement.outcome is not Outcome.LOST for trial in self.trials)
+        return ended + sum(claimed < number for claimed in self.running)
+
 
 def frozen_claim(claim: Claim, space: Space, problem: Problem | None) -> FrozenTrial:
     """The running Optuna trial that a claim is, as the first of a study with what that is about."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial as OptunaTrial
@@ -15,10 +14,10 @@ from optuna.trial import TrialState
 from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Config
-from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies import dashboard
 from autorecompute.studies.frozen import CONSTRAINT, TRIAL_ATTRIBUTE, state_of, violation
 from autorecompute.studies.sharing.claims import CLAIM, GIVEN_UP, Claim, View, frozen_claim, view
+from autorecompute.studies.sharing.messages import Answer, Phase
 from autorecompute.studies.sharing.opening import PATIENCE_SECONDS, Patience, open_study
 from autorecompute.studies.sharing.pulse import Pulse
 
@@ -31,41 +30,14 @@ if TYPE_CHECKING:
     from autorecompute.studies.problem import Problem
     from autorecompute.studies.sharing.urls import StorageUrl
 
+_NO_NUMBER = 2**31
+"""Above the number of any trial."""
+
 PHASE = "phase:"
 """Before the name of a session: the attribute of the study that says what it is at."""
 
 ANSWER = "answer"
 PARTS = "problem"
-
-
-class Phase(enum.StrEnum):
-    """What a worker is at."""
-
-    SEARCHING = "searching"
-    """It measures, or looks for what to measure."""
-    DONE = "done"
-    """It has nothing left to measure, unless the others find something."""
-    CONFIRMING = "confirming"
-    """It makes an answer of what all have measured."""
-    LEFT = "left"
-    """It ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """All that the one worker which confirmed has for the folders of the others.
-
-    Attributes:
-        result: The answer.
-        race: The finalists' rounds; ``None`` where there were none.
-        rejections: Who cannot be the answer.
-        confirmed: Who was confirmed.
-    """
-
-    result: Result
-    race: dict[str, Any] | None = None
-    rejections: tuple[Rejection, ...] = ()
-    confirmed: tuple[Best, ...] = ()
 
 
 class SharedStudy:
@@ -161,8 +133,17 @@ class SharedStudy:
             session=self.session, token=uuid.uuid4().hex, config=config, description=description, reason=reason
         )
 
-    def claim(self, claim: Claim, space: Space) -> int | None:
-        """Claims a config for this worker: the number of its trial, or ``None`` where somebody else was first."""
+    def claim(self, claim: Claim, space: Space, most: int = _NO_NUMBER) -> int | None:
+        """Claims a config for this worker.
+
+        Args:
+            claim: What it wants to measure.
+            space: The plans.
+            most: So many trials the study may have.
+
+        Returns:
+            The number of its trial; ``None`` where somebody else was first, with this config or with the last trial.
+        """
         # The first claim of a study came with its beginning.
         held = self.refresh().running.get(self._held) if self._held is not None else None
         if held is not None and held.config == claim.config:
@@ -170,7 +151,7 @@ class SharedStudy:
         self.give_up()
         if self.view.holder_of(claim.config, before=_NO_NUMBER) is not None:
             return None
-        return self._claim(claim, space, None)
+        return self._claim(claim, space, None, most)
 
     def end(self, trial: Trial, limit_bytes: int) -> bool:
         """Ends the claimed trial with what was measured; ``False`` where it had been given back meanwhile.
@@ -214,7 +195,7 @@ class SharedStudy:
         first = self._patiently(lambda: self._study.get_trials(deepcopy=False)[0])
         return codec.from_plain(first.user_attrs[CLAIM], Claim).token
 
-    def _claim(self, claim: Claim, space: Space, problem: Problem | None) -> int | None:
+    def _claim(self, claim: Claim, space: Space, problem: Problem | None, most: int = _NO_NUMBER) -> int | None:
         frozen = frozen_claim(claim, space, problem)
 
         def once() -> int:
@@ -225,7 +206,8 @@ class SharedStudy:
             return number
 
         number = self._held = self._patiently(once)
-        if self.refresh().holder_of(claim.config, before=number) is None:
+        seen = self.refresh()
+        if seen.holder_of(claim.config, before=number) is None and seen.count_before(number) < most:
             return number
         self.give_up()
         return None
@@ -287,7 +269,3 @@ class SharedStudy:
             f"The study '{self.name}' in {self._url.display} was not begun by autorecompute. "
             "Begin another one with --study NAME."
         )
-
-
-_NO_NUMBER = 2**31
-"""Above the number of any trial."""

@@ -18,8 +18,8 @@ from autorecompute.studies import Problem
 from autorecompute.studies.frozen import CONSTRAINT
 from autorecompute.studies.sharing import Answer, SharedStudy, parse_storage
 from autorecompute.studies.sharing.claims import frozen_claim
+from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.sharing.pulse import BLIND_SECONDS, DEAD_SECONDS, Pulse
-from autorecompute.studies.sharing.study import Phase
 
 LIMIT = 600 * 2**20
 
@@ -139,6 +139,18 @@ def test_who_comes_second_by_a_moment_gives_up(join, space, make_trial):
     assert [trial.config for trial in first.refresh().trials] == [config]
 
 
+def test_the_last_trial_goes_to_one(join, space):
+    """Of two that claim at the same time what only one of them may still measure, the first gets it."""
+    first, second = join(), join()
+    claims = [
+        worker.new_claim(Config.of([plan]), "one", "why")
+        for worker, plan in zip((first, second), space.plans, strict=False)
+    ]
+    assert first._claim(claims[0], space, None, 2) is not None
+    assert second._claim(claims[1], space, None, 1) is None
+    assert list(first.refresh().running.values()) == claims[:1]
+
+
 def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, make_trial):
     """Parameters, value, constraint and words of a shared trial are those that a trial in a folder has."""
     worker = join()
@@ -148,9 +160,11 @@ def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, make_trial):
     study = optuna.load_study(study_name="bert", storage=worker._storage)
     trial = study.trials[number]
     assert trial.constraints[CONSTRAINT] == 5.0
+    assert trial.system_attrs["constraints"] == [5.0]
     assert trial.value == pytest.approx(64.0)
     assert trial.params[space.plans[0].key] == 1
     assert trial.user_attrs["outcome"] == "over_limit"
+    assert study.metric_names == ["samples/s"]
 
 
 @pytest.mark.usefixtures("short_lives")

@@ -16,7 +16,7 @@ from autorecompute.measurement import Device, Outcome
 from autorecompute.plans import Config
 from autorecompute.studies import Problem
 from autorecompute.studies.sharing import SharedStudy, parse_storage
-from autorecompute.studies.sharing.study import Phase
+from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.storage import read_trials
 from autorecompute.units import GIB, MIB
 
