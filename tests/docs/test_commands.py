@@ -26,6 +26,15 @@ def test_a_command_is_one_that_the_program_takes(command, read_command):
     assert read_command(words) is None
 
 
+def test_a_shell_script_can_be_read(blocks):
+    """Every block of bash is one to bash."""
+    scripts = [block for block in blocks if block.language == "bash"]
+    assert any("#SBATCH" in block.text for block in scripts)
+    for block in scripts:
+        done = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{block.place}\n{done.stderr}"
+
+
 def options_in(span, verbs):
     """Options of ours in a piece of code within a sentence: all behind a verb, else the one that it begins with."""
     words = shlex.split(span.partition(" -- ")[0])

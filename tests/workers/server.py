@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,9 +18,13 @@ import psycopg
 DEBIAN = Path("/usr/lib/postgresql")
 """Debian keeps what runs a server here, a folder for each version, and not on the path."""
 
+PATIENCE_SECONDS = 60
 USER = "tuner"
 PASSWORD = "known/p@ss:word%20?#"  # noqa: S105  (of a server that lives for these tests; no character of it may matter)
 QUOTED_PASSWORD = quote(PASSWORD, safe="")
+
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 SETTINGS = {
     "fsync": "off",  # what these tests break is processes and connections, not the machine
@@ -48,16 +55,47 @@ class Server:
         password.write_text(PASSWORD)
         password.chmod(0o644)  # the folder is private
         asked = ("--auth=scram-sha-256", f"--username={USER}", f"--pwfile={password}", "--encoding=UTF8", "--no-sync")
-        self._run("initdb", *asked)
+        subprocess.run(
+            [_programs() / "initdb", "-D", self._folder / "data", *asked],
+            **self._identity,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
 
     def start(self):
-        """Starts it, and waits until it answers."""
-        options = " ".join(f"-c {name}='{value}'" for name, value in (SETTINGS | {"port": self.port}).items())
-        self._run("pg_ctl", "start", "--wait", f"--log={self._folder / 'log'}", f"--options={options}")
+        """Starts it, and waits until it answers; it dies with who started it."""
+        options = [
+            word for name, value in (SETTINGS | {"port": self.port}).items() for word in ("-c", f"{name}={value}")
+        ]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [_programs() / "postgres", "-D", self._folder / "data", *options],
+                **self._identity,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  (nothing else runs in the tests' threads that it could meet)
+            )
+        self._wait()
+
+    def _wait(self):
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return self.connect("postgres").close()
+            except psycopg.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    log = (self._folder / "log").read_text()
+                    raise RuntimeError(f"PostgreSQL does not answer: {log}") from None
+                time.sleep(0.05)
 
     def stop(self):
         """Ends it as a crash would: at once, without a word to those who are connected."""
-        self._run("pg_ctl", "stop", "--wait", "--mode=immediate")
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(PATIENCE_SECONDS)
 
     def remove(self):
         """Removes all that it kept."""
@@ -74,20 +112,6 @@ class Server:
             host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
         )
 
-    def _run(self, program, *arguments):
-        done = subprocess.run(
-            [_programs() / program, f"--pgdata={self._folder / 'data'}", *arguments],
-            **self._identity,
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # the server keeps what it is started with: a pipe would never end
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
-        if done.returncode:
-            log = self._folder / "log"
-            raise RuntimeError(f"{program} ended with {done.returncode}: {log.read_text() if log.exists() else ''}")
-
 
 def url_of(database, port, password=PASSWORD):
     """The storage's URL as a user writes it."""
@@ -98,6 +122,10 @@ def free_port():
     """A port of the loopback that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]
+
+
+def _die_with_parent():
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def _programs():
