@@ -59,7 +59,7 @@ def test_a_timeout_bounds_the_whole_command(place, begin, least, times):
 def test_too_short_a_timeout_is_kept_as_well(place, begin):
     """Less time than the script takes to start ends with a sentence, and leaves no process."""
     began = time.monotonic()
-    finished = place.finish(begin("short", "--timeout", "3s"))
+    finished = place.finish(begin("short", "--timeout", "1s"))
     assert time.monotonic() - began < 30
     assert (finished.code, finished.stdout) == (4, "")
     assert "--timeout" in finished.complaint
