@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 import optuna
 import sqlalchemy
 from optuna.storages import JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
 
 from autorecompute.errors import SetupError
 from autorecompute.studies.dashboard import name_value
+from autorecompute.studies.sharing.journal import open_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from autorecompute.studies.sharing.urls import StorageUrl
 
@@ -35,8 +34,6 @@ others take a worker for dead."""
 
 OPENINGS = 5
 """So often tables are made: of workers that begin together one makes them, and the others fail at that."""
-
-LONGEST_LINE = 2**20
 
 FAULTS = (
     optuna.exceptions.OptunaError,
@@ -152,26 +149,11 @@ def is_collision(error: BaseException) -> bool:
 
 def _open(url: StorageUrl) -> JournalStorage | RDBStorage:
     if url.journal is not None:
-        url.journal.parent.mkdir(parents=True, exist_ok=True)
-        _require_journal(url.journal)
-        return JournalStorage(JournalFileBackend(str(url.journal)))
+        return open_journal(url.journal)
     asked = sqlalchemy.make_url(url.database).query
     connection = {name: value for name, value in CONNECTION.items() if name not in asked}
     engine = {"pool_pre_ping": True, "connect_args": {**connection, **url.secrets}}
     return RDBStorage(url.database, engine_kwargs=engine)
-
-
-def _require_journal(file: Path) -> None:
-    """Checks that a file is one of Optuna's journals, or empty: Optuna would write into any other, too.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if file.exists():
-        with file.open("rb") as journal:
-            first = journal.readline(LONGEST_LINE)
-        if first and not first.startswith(b'{"op_code":'):
-            raise ValueError("no journal")
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
