@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +32,10 @@ PAUSE_SECONDS = 1.0
 CONNECTION = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5}
 """Seconds, and milliseconds for the second: a connection that nobody closed and that leads nowhere is given up before
 others take a worker for dead."""
+
+SERVER_LIMITS = {"statement_timeout": "20s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "30s"}
+"""What the server ends by itself: a worker that stopped in the middle of a write would hold up all others, who cannot
+even be interrupted while they wait; the last is shorter than what others take a worker for dead after."""
 
 OPENINGS = 5
 """So often tables are made: of workers that begin together one makes them, and the others fail at that."""
@@ -151,9 +156,16 @@ def _open(url: StorageUrl) -> JournalStorage | RDBStorage:
     if url.journal is not None:
         return open_journal(url.journal)
     asked = sqlalchemy.make_url(url.database).query
-    connection = {name: value for name, value in CONNECTION.items() if name not in asked}
+    wanted = CONNECTION | {"options": _server_options()}
+    connection = {name: value for name, value in wanted.items() if name not in asked}
     engine = {"pool_pre_ping": True, "connect_args": {**connection, **url.secrets}}
     return RDBStorage(url.database, engine_kwargs=engine)
+
+
+def _server_options() -> str:
+    limits = (f"-c {name}={value}" for name, value in SERVER_LIMITS.items())
+    # Options of a connection replace those of the environment; of two for one setting the later one counts.
+    return " ".join([*limits, os.environ.get("PGOPTIONS", "")])
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
