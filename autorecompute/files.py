@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import uuid
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def write_whole_bytes(path: Path, content: bytes) -> None:
     Raises:
         OSError: the disk is full, or the place cannot be written.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    # Process ids are no names: containers that share a folder may each have the same.
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     try:
         draft.write_bytes(content)
         draft.replace(path)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from typing import TYPE_CHECKING, TypeVar
 
 import optuna
 import sqlalchemy
 from optuna.storages import JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
 
 from autorecompute.errors import SetupError
 from autorecompute.studies.dashboard import name_value
+from autorecompute.studies.sharing.journal import open_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from autorecompute.studies.sharing.urls import StorageUrl
 
@@ -33,10 +33,12 @@ CONNECTION = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle
 """Seconds, and milliseconds for the second: a connection that nobody closed and that leads nowhere is given up before
 others take a worker for dead."""
 
+SERVER_LIMITS = {"statement_timeout": "20s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "30s"}
+"""What the server ends by itself: a worker that stopped in the middle of a write would hold up all others, who cannot
+even be interrupted while they wait; the last is shorter than what others take a worker for dead after."""
+
 OPENINGS = 5
 """So often tables are made: of workers that begin together one makes them, and the others fail at that."""
-
-LONGEST_LINE = 2**20
 
 FAULTS = (
     optuna.exceptions.OptunaError,
@@ -152,26 +154,18 @@ def is_collision(error: BaseException) -> bool:
 
 def _open(url: StorageUrl) -> JournalStorage | RDBStorage:
     if url.journal is not None:
-        url.journal.parent.mkdir(parents=True, exist_ok=True)
-        _require_journal(url.journal)
-        return JournalStorage(JournalFileBackend(str(url.journal)))
+        return open_journal(url.journal)
     asked = sqlalchemy.make_url(url.database).query
-    connection = {name: value for name, value in CONNECTION.items() if name not in asked}
+    wanted = CONNECTION | {"options": _server_options()}
+    connection = {name: value for name, value in wanted.items() if name not in asked}
     engine = {"pool_pre_ping": True, "connect_args": {**connection, **url.secrets}}
     return RDBStorage(url.database, engine_kwargs=engine)
 
 
-def _require_journal(file: Path) -> None:
-    """Checks that a file is one of Optuna's journals, or empty: Optuna would write into any other, too.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if file.exists():
-        with file.open("rb") as journal:
-            first = journal.readline(LONGEST_LINE)
-        if first and not first.startswith(b'{"op_code":'):
-            raise ValueError("no journal")
+def _server_options() -> str:
+    limits = (f"-c {name}={value}" for name, value in SERVER_LIMITS.items())
+    # Options of a connection replace those of the environment; of two for one setting the later one counts.
+    return " ".join([*limits, os.environ.get("PGOPTIONS", "")])
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

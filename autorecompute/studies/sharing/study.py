@@ -199,10 +199,9 @@ class SharedStudy:
         frozen = frozen_claim(claim, space, problem)
 
         def once() -> int:
-            if (number := self._find(claim)) is None:
+            # Whoever took this worker for dead just now has given back what it had made.
+            while (number := self._find(claim)) is None:
                 self._storage.create_new_trial(self._study_id, frozen)
-                number = self._find(claim)
-            assert number is not None, "it was just made"
             return number
 
         number = self._held = self._patiently(once)
@@ -217,6 +216,23 @@ class SharedStudy:
         return next((number for number, known in running.items() if known.token == claim.token), None)
 
     def _read(self) -> View:
+        self._look_around()
+        found = view(self._study.get_trials(deepcopy=False))
+        orphans = [n for n, claim in found.running.items() if claim.session == self.session and n != self._held]
+        unknown = [n for n, claim in found.running.items() if claim.session not in self.phases and n not in orphans]
+        if unknown:
+            # Who came between the two reads has a trial already, but was none of the workers yet.
+            self._look_around()
+        stale = [n for n in unknown if found.running[n].session not in self.phases]
+        for number in orphans:
+            self._give_up(number)
+        for number in stale:
+            self._note(f"a worker went away while it measured {found.running[number].description}: given back")
+            with suppress(UpdateFinishedTrialError):
+                self._storage.set_trial_state_values(self._id(number), TrialState.FAIL)
+        return view(self._study.get_trials(deepcopy=False)) if orphans or unknown else found
+
+    def _look_around(self) -> None:
         attributes = self._study.user_attrs
         self._pulse.observe(attributes)
         phases = {name.removeprefix(PHASE): Phase(at) for name, at in attributes.items() if name.startswith(PHASE)}
@@ -226,16 +242,6 @@ class SharedStudy:
             if phase is not Phase.LEFT and (session == self.session or not self._pulse.is_dead(session))
         }
         self.answer = codec.from_plain(attributes[ANSWER], Answer) if ANSWER in attributes else None
-        found = view(self._study.get_trials(deepcopy=False))
-        orphans = [n for n, claim in found.running.items() if claim.session == self.session and n != self._held]
-        stale = [n for n, claim in found.running.items() if claim.session not in self.phases and n not in orphans]
-        for number in orphans:
-            self._give_up(number)
-        for number in stale:
-            self._note(f"a worker went away while it measured {found.running[number].description}: given back")
-            with suppress(UpdateFinishedTrialError):
-                self._storage.set_trial_state_values(self._id(number), TrialState.FAIL)
-        return view(self._study.get_trials(deepcopy=False)) if orphans or stale else found
 
     def _end(self, trial: Trial, limit_bytes: int) -> bool:
         trial_id = self._id(trial.number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import subprocess
 
 import pytest
@@ -21,6 +22,22 @@ def small_disk(tmp_path):
     yield SmallDisk(folder)
     # Optuna's pool keeps its files open: the disk goes when they do.
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def no_file_longer_than():
+    """Makes every write beyond a length of a file fail, for real."""
+
+    @contextlib.contextmanager
+    def no_file_longer_than(number_of_bytes):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (number_of_bytes, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return no_file_longer_than
 
 
 class SmallDisk:

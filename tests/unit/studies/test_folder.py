@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
-from contextlib import contextmanager
 
 import pytest
 
@@ -27,17 +25,6 @@ def folder(tmp_path, problem):
     folder.prepare()
     folder.begin(problem, ["python", "train.py"])
     return folder
-
-
-@contextmanager
-def no_file_longer_than(number_of_bytes):
-    """Makes every write beyond that length of a file fail, for real."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (number_of_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "a/../../b"])
@@ -140,7 +127,7 @@ def test_a_study_without_its_problem_is_told(folder, part):
         folder.problem()
 
 
-def test_a_write_that_fails_leaves_the_old_content(folder):
+def test_a_write_that_fails_leaves_the_old_content(folder, no_file_longer_than):
     """A write that breaks off in the middle leaves the file as it was, and no draft beside it."""
     file = folder.path / "notes.json"
     write_atomically(file, "old")

@@ -194,6 +194,24 @@ def test_who_was_taken_for_dead_is_told(join, space, make_trial):
     assert claim(first, config, space) > number
 
 
+def test_who_comes_while_another_looks_is_alive(join, space, make_trial, monkeypatch):
+    """Who joins and claims after another has read who there is, and before it reads the trials, keeps its own."""
+    first, config = join(), Config.of(space.plans[:1])
+    read, late = first._study.get_trials, []
+
+    def read_a_little_later(**options):
+        if not late:
+            late.append(join())
+            assert claim(late[0], config, space) == 1
+        return read(**options)
+
+    monkeypatch.setattr(first._study, "get_trials", read_a_little_later)
+    assert list(first.refresh().running) == [0, 1]
+    assert first.others == {late[0].session: Phase.SEARCHING}
+    assert first.notes == []
+    assert late[0].end(make_trial(config, number=1), LIMIT)
+
+
 def test_an_interruption_loses_nothing(join, space):
     """What a worker gives up is no trial of the study, and free at once."""
     first, second = join(), join()
@@ -314,6 +332,24 @@ def test_what_was_written_when_a_connection_broke_is_written_once(join, space, m
     assert worker.refresh().trials == (trial,)
     assert worker.view.running == {}
     assert sum("Trying again" in note for note in worker.notes) == 1
+
+
+def test_a_claim_that_was_given_back_at_once_is_made_again(join, space, monkeypatch):
+    """Who is taken for dead between making a claim and finding it claims anew."""
+    worker, config = join(), Config.of(space.plans[:1])
+    worker.give_up()
+    create, lost = worker._storage.create_new_trial, []
+
+    def create_and_lose(*arguments):
+        made = create(*arguments)
+        if not lost:
+            lost.append(made)
+            worker._storage.set_trial_state_values(made, optuna.trial.TrialState.FAIL)
+        return made
+
+    monkeypatch.setattr(worker._storage, "create_new_trial", create_and_lose)
+    assert claim(worker, config, space) == 2
+    assert [trial.measurement.outcome for trial in worker.view.trials] == [Outcome.LOST]
 
 
 def test_a_claim_that_nobody_knows_of_is_given_back(join, space):

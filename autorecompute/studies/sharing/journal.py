@@ -1,0 +1,70 @@
+"""Optuna's journal, of which whoever writes into it finds the last line whole."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONGEST_LINE = 2**20
+
+
+def open_journal(file: Path) -> JournalStorage:
+    """The journal in a file, begun where there is none.
+
+    Raises:
+        OSError: the file cannot be read or written.
+        ValueError: it is no journal.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _require_journal(file)
+    return JournalStorage(JournalFileBackend(str(file), _MendingLock(file)))
+
+
+class _MendingLock(JournalFileSymlinkLock):
+    """The lock of a journal; who gets it cuts off what a full disk, or a kill, left of a line.
+
+    Readers pass over half a line at the end, but none could read on once another line was glued to it.
+    """
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(str(file))
+        self._file = file
+
+    def acquire(self) -> bool:
+        """Waits for the lock."""
+        is_held = super().acquire()
+        try:
+            _cut_to_whole_lines(self._file)
+        except BaseException:
+            self.release()
+            raise
+        return is_held
+
+
+def _cut_to_whole_lines(file: Path) -> None:
+    with file.open("r+b") as journal:
+        if journal.seek(0, os.SEEK_END) == 0:
+            return
+        journal.seek(-1, os.SEEK_END)
+        if journal.read(1) != b"\n":
+            journal.seek(0)
+            journal.truncate(journal.read().rfind(b"\n") + 1)
+
+
+def _require_journal(file: Path) -> None:
+    """Checks that a file is one of Optuna's journals, or empty: Optuna would write into any other, too.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if file.exists():
+        with file.open("rb") as journal:
+            first = journal.readline(LONGEST_LINE)
+        if first and not first.startswith(b'{"op_code":'):
+            raise ValueError("no journal")
