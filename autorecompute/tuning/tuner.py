@@ -166,9 +166,6 @@ class Tuner:
             if is_late:
                 return problem, result
             raise
-        if result.best is None and result.search_end.is_early:
-            self._leave_to_others(lambda: result)
-        self._folder.finish(result)
         return problem, result
 
     def _leave_to_others(self, compose: Callable[[], Result]) -> None:
@@ -222,6 +219,11 @@ class Tuner:
             )
         # What there was no time for is made up for by the next session, be the search at its end or not.
         result = self._sign(replace(result, search_end=search_end if result.compared else SearchEnd.TIME))
-        if result.best is not None or not result.search_end.is_early:
+        # What others can do no better, though the next session may, is the answer for all.
+        is_for_all = result.best is not None or not (search_end is SearchEnd.TIME or judgement.ran_out)
+        if not is_for_all:
+            self._leave_to_others(lambda: result)
+        self._folder.finish(result)
+        if is_for_all:
             self._ledger.publish(result)
         return result

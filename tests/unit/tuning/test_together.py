@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import threading
 import time
@@ -14,10 +15,12 @@ import pytest
 from autorecompute.errors import LeftToOthers, NothingFitsError, UsageError
 from autorecompute.measurement import Device, Outcome
 from autorecompute.plans import Config
+from autorecompute.result import SearchEnd
 from autorecompute.studies import Problem
 from autorecompute.studies.sharing import SharedStudy, parse_storage
 from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.storage import read_trials
+from autorecompute.tuning.answer.judgement import CONFIRMATIONS
 from autorecompute.units import GIB, MIB
 
 LIMIT = 600 * MIB
@@ -79,12 +82,17 @@ def run_all(tunings):
     def run(place, tuning):
         answers[place] = tuning.run()
 
-    threads = [threading.Thread(target=run, args=item) for item in enumerate(tunings)]
+    run_together([functools.partial(run, *item) for item in enumerate(tunings)])
+    return [answers[place] for place in range(len(tunings))]
+
+
+def run_together(works):
+    """Does several things at the same time."""
+    threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [answers[place] for place in range(len(tunings))]
 
 
 def measured(tuning):
@@ -182,6 +190,25 @@ def test_who_has_no_time_left_leaves_the_rest_to_others(work_in, partner):
         tuning.run()
     assert left.value.exit_code == 0
     assert tuning.folder.result() is None
+
+
+def test_a_confirmation_that_fails_is_told_to_all(work_in, make_measurement):
+    """Where fresh processes crash and nobody's time is over, one tries them, and all end with the same error."""
+    tunings, errors = [work_in(place, max_trials=12) for place in range(2)], []
+
+    def run(tuning):
+        with pytest.raises(NothingFitsError, match="No config was confirmed: .*crash") as failed:
+            tuning.run()
+        errors.append(str(failed.value))
+
+    tried = []
+    for tuning in tunings:
+        tuning.bench.watch = lambda *_: tried.append(1) or make_measurement(Outcome.CRASH)
+    run_together([functools.partial(run, tuning) for tuning in tunings])
+    assert len(errors) == 2
+    assert len(set(errors)) == 1
+    assert len(tried) <= CONFIRMATIONS
+    assert all(tuning.folder.result().search_end is SearchEnd.TIME for tuning in tunings)
 
 
 @pytest.mark.usefixtures("short_lives")
