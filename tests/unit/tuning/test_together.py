@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.errors import LeftToOthers, NothingFitsError, UsageError
+from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, UsageError
 from autorecompute.measurement import Device, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
@@ -209,6 +209,22 @@ def test_a_confirmation_that_fails_is_told_to_all(work_in, make_measurement):
     assert len(set(errors)) == 1
     assert len(tried) <= CONFIRMATIONS
     assert all(tuning.folder.result().search_end is SearchEnd.TIME for tuning in tunings)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SCRIPT_ERROR, Outcome.CRASH, Outcome.DIVERGED])
+def test_who_cannot_run_the_script_measures_nothing_for_others(work_in, make_measurement, outcome):
+    """A worker whose host fails at the first step, where the others' do not, leaves before it claims a config."""
+    first = work_in("first")
+    first.bench.interrupt_at = 3
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    broken = work_in("broken")
+    broken.bench.formula = lambda *_, **__: make_measurement(outcome)
+    with pytest.raises(ScriptError, match="fails without any recompute"):
+        broken.run()
+    assert broken.tried == []
+    assert measured(broken) == measured(first)
+    assert work_in("third").run().best is not None
 
 
 @pytest.mark.usefixtures("short_lives")
