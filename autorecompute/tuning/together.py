@@ -75,6 +75,11 @@ class Together:
         return self._is_answered or Phase.CONFIRMING in self._shared.others.values()
 
     @property
+    def is_confirming(self) -> bool:
+        """Whether its turn to make the answer has come."""
+        return self._phase is Phase.CONFIRMING
+
+    @property
     def seconds(self) -> float:
         """Of this worker: those of the others passed at the same time."""
         return time.monotonic() - self._began_seconds
@@ -142,7 +147,7 @@ class Together:
 
     def wait(self) -> bool:
         """Until the others come to something, or are through as well."""
-        if self._phase is Phase.CONFIRMING:
+        if self.is_confirming:
             return False
         before, was_closing = self._state, self.is_closing
         self._shared.enter(Phase.DONE)
@@ -164,8 +169,11 @@ class Together:
         """The answer of the one who confirmed."""
         return self._take(self._shared.answer) if self._is_answered and self._shared.answer is not None else None
 
-    def publish(self, result: Result) -> None:
-        """With all that the folders of the others need."""
+    def publish(self, result: Result) -> Result:
+        """With all that the folders of the others need; who was taken for dead meanwhile is told as well."""
+        self._shared.refresh()
+        if (told := self.told()) is not None:
+            return told
         race = self._folder.read("race.json", dict)
         self._shared.publish(
             Answer(
@@ -175,6 +183,7 @@ class Together:
                 confirmed=tuple(self._folder.confirmed()),
             )
         )
+        return result
 
     def close(self) -> None:
         """Leaves the others, and writes the trials of all into the own folder."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, UsageError
+from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, SetupError, UsageError
 from autorecompute.measurement import Device, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
@@ -20,6 +20,7 @@ from autorecompute.studies import Problem
 from autorecompute.studies.sharing import SharedStudy, parse_storage
 from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.storage import read_trials
+from autorecompute.trials.signals import OutOfTime
 from autorecompute.tuning.answer.judgement import CONFIRMATIONS
 from autorecompute.units import GIB, MIB
 
@@ -59,13 +60,23 @@ def work_in(root, open_shared, tune_in, make_bench, make_detection):
 
 
 @pytest.fixture
-def partner(open_shared, make_detection, make_space):
+def begin_other(open_shared, make_detection, make_space):
+    """Lets one more worker join, whenever the test says."""
+    with contextlib.ExitStack() as workers:
+
+        def begin_other():
+            worker = open_shared()
+            workers.callback(worker.leave)
+            worker.join(Problem.of(make_detection(resting_bytes=100 * MIB), LIMIT), make_space(), is_limit_free=False)
+            return worker
+
+        yield begin_other
+
+
+@pytest.fixture
+def partner(begin_other):
     """Another worker that has joined, and does what the test says."""
-    detection = make_detection(resting_bytes=100 * MIB)
-    worker = open_shared()
-    worker.join(Problem.of(detection, LIMIT), make_space(), is_limit_free=False)
-    yield worker
-    worker.leave()
+    return begin_other()
 
 
 @pytest.fixture
@@ -197,7 +208,7 @@ def test_a_confirmation_that_fails_is_told_to_all(work_in, make_measurement):
     tunings, errors = [work_in(place, max_trials=12) for place in range(2)], []
 
     def run(tuning):
-        with pytest.raises(NothingFitsError, match="No config was confirmed: .*crash") as failed:
+        with pytest.raises(NothingFitsError, match=r"No config was confirmed: .*crash") as failed:
             tuning.run()
         errors.append(str(failed.value))
 
@@ -225,6 +236,78 @@ def test_who_cannot_run_the_script_measures_nothing_for_others(work_in, make_mea
     assert broken.tried == []
     assert measured(broken) == measured(first)
     assert work_in("third").run().best is not None
+
+
+def test_who_confirmed_in_time_has_an_answer_for_all(work_in, begin_other):
+    """The time of one that only compares its confirmed answer is over: all are given the answer."""
+    tuning, others = work_in("mine"), []
+    watch = tuning.bench.watch
+
+    def watch_once(*args):
+        if tuning.bench.watched:
+            others.append(begin_other())
+            raise OutOfTime
+        return watch(*args)
+
+    tuning.bench.watch = watch_once
+    answer = tuning.run()
+    assert (answer.best.confirmed, answer.search_end) == (True, SearchEnd.TIME)
+    assert tuning.folder.result() == answer
+    others[0].refresh()
+    assert others[0].answer.result == answer
+
+
+def test_who_is_out_of_time_looks_whether_others_are_there(work_in, begin_other):
+    """Nobody is told that others go on where the last of them has just gone."""
+    tuning, others = work_in("mine"), []
+    measure = tuning.bench.measure
+
+    def measure_beside_another(*args):
+        if len(tuning.tried) == 2 and not others:
+            others.append(begin_other())
+        if len(tuning.tried) == 4:
+            others[0].leave()
+            raise OutOfTime
+        return measure(*args)
+
+    tuning.bench.measure = measure_beside_another
+    with pytest.raises(NothingFitsError, match="The time was over before a config was confirmed"):
+        tuning.run()
+
+
+@pytest.mark.usefixtures("short_lives")
+def test_who_was_taken_for_dead_while_it_confirmed_is_told(work_in):
+    """A worker that comes back when another one has confirmed takes that answer, and there is one."""
+    late, answers = work_in("late"), []
+    watch = late.bench.watch
+
+    def watch_while_another_one_answers(*args):
+        if not answers:
+            late.tuner._place.shared._pulse.stop()
+            answers.append(work_in("other").run())
+        return watch(*args)
+
+    late.bench.watch = watch_while_another_one_answers
+    answer = late.run()
+    assert dataclasses.replace(answer, best=None) == dataclasses.replace(answers[0], best=None)
+    assert late.folder.result() == answer
+    assert dataclasses.replace(work_in("third").run(), best=None) == dataclasses.replace(answer, best=None)
+
+
+def test_the_answer_is_kept_where_the_storage_breaks_at_the_end(work_in, root):
+    """What was confirmed is in the folder though it can be told to nobody."""
+    tuning = work_in("mine")
+    watch = tuning.bench.watch
+
+    def watch_and_break(*args):
+        with (root / "journal").open("a") as journal:
+            journal.write("not a log\n" * 2)
+        return watch(*args)
+
+    tuning.bench.watch = watch_and_break
+    with pytest.raises(SetupError, match="cannot be used"):
+        tuning.run()
+    assert tuning.folder.result().best.confirmed
 
 
 @pytest.mark.usefixtures("short_lives")
