@@ -13,6 +13,7 @@ from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.sharing.mirror import share, shared_from, write_mirror
 from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.binding import bind
+from autorecompute.tuning.limit import available_bytes
 from autorecompute.tuning.transfer import own_best, own_result
 from autorecompute.units import format_bytes, format_count
 
@@ -93,6 +94,7 @@ class Together:
         self._known = self._shared.answer
         self._problem = agreed or problem
         if agreed is not None:
+            self._tell_limit(problem)
             self._bind()
         return self._problem, agreed is None
 
@@ -105,8 +107,8 @@ class Together:
         assert self._problem is not None, "begin() comes first"
         told, progress = self._problem, self._place.progress
         self._problem = self._shared.join(told, self._detection.space, is_limit_free=self._is_limit_free)
-        if self._problem != told:
-            progress.note(f"the limit is that of the other workers: {format_bytes(self._problem.limit_bytes)}")
+        self._tell_limit(told)
+        self._require_memory()
         self._bind()
         self._told = {trial.number for trial in self.trials}
         if self._shared.others:
@@ -195,6 +197,23 @@ class Together:
     @property
     def _is_limit_free(self) -> bool:
         return self._place.settings.limit_bytes is None
+
+    def _tell_limit(self, own: Problem) -> None:
+        if self._problem is not None and self._problem != own:
+            self._place.progress.note(
+                f"the limit is that of the other workers: {format_bytes(self._problem.limit_bytes)}"
+            )
+
+    def _require_memory(self) -> None:
+        assert self._problem is not None, "begin() comes first"
+        limit_bytes, available = self._problem.limit_bytes, available_bytes(self._detection)
+        # What runs out of memory here alone would be taken for what no worker can hold.
+        if self._is_limit_free and available < limit_bytes:
+            raise UsageError(
+                f"This device has {format_bytes(available)} to give, and the limit of study '{self._folder.name}' is "
+                f"{format_bytes(limit_bytes)}. Begin another study with --study NAME, and the same --memory-limit "
+                "for all workers."
+            )
 
     @property
     def _phase(self) -> Phase | None:

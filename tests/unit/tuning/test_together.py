@@ -47,9 +47,9 @@ def open_shared(root):
 def work_in(root, open_shared, tune_in, make_bench, make_detection):
     """Begins a session of one worker, on a device and in a folder of its own."""
 
-    def work_in(place, bench=None, *, name="Some Processor", **settings):
+    def work_in(place, bench=None, *, name="Some Processor", outside_bytes=None, **settings):
         device = Device(kind="cpu", name=name, uuid=f"device-{place}", total_bytes=16 * GIB)
-        detection = make_detection(device=device, resting_bytes=100 * MIB)
+        detection = make_detection(device=device, resting_bytes=100 * MIB, outside_bytes=outside_bytes)
         folder = root / str(place)
         folder.mkdir(exist_ok=True)
         bench = bench or make_bench(detection)
@@ -170,6 +170,24 @@ def test_another_device_is_refused(work_in):
     with pytest.raises(UsageError, match="device cpu Another Processor, not cpu Some Processor"):
         other.run()
     assert other.bench.measured == []
+
+
+@pytest.mark.parametrize("less", [1, -1])
+def test_a_device_with_less_to_give_is_refused(work_in, less):
+    """Who gives no limit takes the others', which is said, unless its own device cannot give as much."""
+    used = 16 * GIB - 512 * MIB - LIMIT
+    first = work_in("first", limit_bytes=None, outside_bytes=used)
+    first.bench.interrupt_at = 3
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    second = work_in("second", limit_bytes=None, outside_bytes=used + less * MIB)
+    if less > 0:
+        with pytest.raises(UsageError, match="device has 599 MiB to give, and the limit of study 'bert' is 600 MiB"):
+            second.run()
+        assert second.bench.measured == []
+    else:
+        assert second.run().best.limit_bytes == LIMIT
+    assert second.watcher.notes.count("the limit is that of the other workers: 600 MiB") == 1
 
 
 def test_nothing_fits_for_anybody(work_in):
