@@ -99,6 +99,10 @@ class Ledger(Protocol):
         """The answer that another one made of this search, in this folder."""
         ...
 
+    def go_on(self) -> None:
+        """Searches for a better answer than the one that was told."""
+        ...
+
     def publish(self, result: Result) -> Result:
         """Tells the others the answer; gives the one that stands, should another one have been first."""
         ...
@@ -197,6 +201,9 @@ class Alone:
 
     def told(self) -> None:
         """Nobody else answers."""
+
+    def go_on(self) -> None:
+        """Nobody has told any."""
 
     def publish(self, result: Result) -> Result:
         """The folder has it."""

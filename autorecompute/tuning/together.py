@@ -171,6 +171,11 @@ class Together:
         """The answer of the one who confirmed."""
         return self._take(self._shared.answer) if self._is_answered and self._shared.answer is not None else None
 
+    def go_on(self) -> None:
+        """Whoever told it is waited for, should it still be there."""
+        self._known = self._shared.answer
+        self._shared.enter(Phase.SEARCHING)
+
     def publish(self, result: Result) -> Result:
         """With all that the folders of the others need; who was taken for dead meanwhile is told as well."""
         self._shared.refresh()

@@ -141,6 +141,20 @@ class Tuner:
                 f"{format_bytes(problem.limit_bytes)}: no recompute can help. Raise --memory-limit, or train a "
                 "smaller model."
             )
+        result = self._work(trying, detection, problem)
+        while self._can_improve(result):
+            self._ledger.go_on()
+            result = self._work(trying, detection, problem)
+        return problem, result
+
+    def _can_improve(self, result: Result) -> bool:
+        """Whether another worker answered for want of time that this one has."""
+        if self._ledger.is_confirming or result.best is None or result.search_end is not SearchEnd.TIME:
+            return False
+        self._leave(result)
+        return self._pace.allows_trial(self._ledger.trials)
+
+    def _work(self, trying: Trying, detection: Detection, problem: Problem) -> Result:
         rejections = Rejections(self._folder)
         for rejection in rejections.describe():
             self._progress.note(rejection)
@@ -160,9 +174,9 @@ class Tuner:
                 result = self._end_late(compose_so_far(), early) if is_late else early.keep(SearchEnd.INTERRUPTED)
                 self._leave(result)
             if is_late:
-                return problem, result
+                return result
             raise
-        return problem, result
+        return result
 
     def _end_late(self, so_far: Result, early: EarlyAnswer) -> Result:
         """The answer that a worker has whose time is over; whose turn it is to give one tells the others, too.

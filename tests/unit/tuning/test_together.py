@@ -275,6 +275,31 @@ def test_who_confirmed_in_time_has_an_answer_for_all(work_in, begin_other):
     assert others[0].answer.result == answer
 
 
+def test_who_has_more_time_goes_on_from_an_answer(work_in):
+    """The time of the one who confirms binds nobody else: another one makes the whole answer of it."""
+    short, long, answers = work_in("short"), work_in("long"), []
+    watch, shared = short.bench.watch, short.tuner._place.shared
+    other = threading.Thread(target=lambda: answers.append(long.run()))
+
+    def watch_once(*args):
+        if not short.bench.watched:
+            return watch(*args)
+        other.start()
+        while not shared.others:
+            time.sleep(0.02)
+            shared.refresh()
+        raise OutOfTime
+
+    short.bench.watch = watch_once
+    first = short.run()
+    other.join()
+    assert (first.search_end, first.rival) == (SearchEnd.TIME, None)
+    assert (answers[0].search_end, answers[0].best.config) == (SearchEnd.NOTHING_LEFT, first.best.config)
+    assert answers[0].rival is not None
+    assert long.folder.result() == answers[0]
+    assert work_in("later").run().rival == answers[0].rival
+
+
 def test_who_is_out_of_time_looks_whether_others_are_there(work_in, begin_other):
     """Nobody is told that others go on where the last of them has just gone."""
     tuning, others = work_in("mine"), []
