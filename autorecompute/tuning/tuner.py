@@ -25,7 +25,7 @@ from autorecompute.tuning.limit import choose_limit
 from autorecompute.tuning.pace import Pace
 from autorecompute.tuning.searching import Searching
 from autorecompute.tuning.together import Together
-from autorecompute.tuning.transfer import look_around
+from autorecompute.tuning.transfer import look_around, own_result
 from autorecompute.tuning.trying import Trying
 from autorecompute.units import format_bytes, format_count
 
@@ -249,5 +249,6 @@ class Tuner:
         is_for_all = result.best is not None or not (search_end is SearchEnd.TIME or judgement.ran_out)
         if not is_for_all and (told := self._leave_to_others(result)) is not None:
             return told
+        result = own_result(result, self._folder, detection.versions)
         self._folder.finish(result)
         return self._ledger.publish(result) if is_for_all else result

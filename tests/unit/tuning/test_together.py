@@ -353,6 +353,24 @@ def test_the_answer_is_kept_where_the_storage_breaks_at_the_end(work_in, root):
     assert tuning.folder.result().best.confirmed
 
 
+def test_a_confirmation_has_plans_of_its_own(work_in):
+    """Who writes its answer into the same folder meanwhile changes nothing in what is confirmed."""
+    tuning = work_in("mine")
+    folder, watch = tuning.folder, tuning.bench.watch
+
+    def watch_beside_another(*args):
+        folder.plans_file.write_text("[]")
+        return watch(*args)
+
+    tuning.bench.watch = watch_beside_another
+    best = tuning.run().best
+    assert {config for config, batch in tuning.bench.watched if batch == 32} == {best.config}
+    named = Path(best.environment["ORTMODULE_MEMORY_OPT_CONFIG"])
+    assert named == folder.plans_file
+    assert Config.from_rows(json.loads(named.read_text())) == best.config
+    assert [known.environment for known in folder.confirmed()] == [best.environment]
+
+
 @pytest.mark.usefixtures("short_lives")
 def test_what_the_dead_were_measuring_is_measured_by_another(work_in, partner):
     """A worker that dies with the run without recompute does not keep the others waiting for it."""
