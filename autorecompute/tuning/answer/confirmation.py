@@ -97,7 +97,7 @@ class Confirmer:
         self._confirmed[config] = best
         versions = self._detection.versions
         self._folder.keep_confirmed([own_best(known, self._folder, versions) for known in self._confirmed.values()])
-        self.emit(config)
+        self._emit(config)
         return best
 
     def fall_back(self) -> Best | None:
@@ -108,15 +108,10 @@ class Confirmer:
         """
         best = self.best
         if best is not None:
-            self.emit(best.config)
+            self._emit(best.config)
         return best
 
-    def emit(self, config: Config) -> None:
-        """Writes the file of plans that the variables of the config point to.
-
-        Raises:
-            SetupError: it cannot be written.
-        """
+    def _emit(self, config: Config) -> None:
         with saying_what_fails(self._plans_file):
             self._plans_file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._plans_file, self._emission.plans_file_text(config))
@@ -127,7 +122,7 @@ class Confirmer:
         environment = self._emission.environment_for(
             config, ort_version=self._detection.versions["onnxruntime"], plans_file=self._plans_file
         )
-        self.emit(config)
+        self._emit(config)
         measurement = self._start(environment)
         if measurement.outcome is Outcome.LOST and self._budget.allows_late(Task.CONFIRMATION):
             measurement = self._start(environment)
