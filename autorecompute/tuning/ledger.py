@@ -52,6 +52,11 @@ class Ledger(Protocol):
         ...
 
     @property
+    def is_confirming(self) -> bool:
+        """Whether the answer is for this one to make."""
+        ...
+
+    @property
     def seconds(self) -> float:
         """Wall time spent on the study."""
         ...
@@ -94,8 +99,12 @@ class Ledger(Protocol):
         """The answer that another one made of this search, in this folder."""
         ...
 
-    def publish(self, result: Result) -> None:
-        """Tells the others the answer."""
+    def go_on(self) -> None:
+        """Searches for a better answer than the one that was told."""
+        ...
+
+    def publish(self, result: Result) -> Result:
+        """Tells the others the answer; gives the one that stands, should another one have been first."""
         ...
 
     def close(self) -> None:
@@ -113,6 +122,7 @@ class Alone:
     claimed: Collection[Config] = ()
     others = 0
     is_closing = False
+    is_confirming = True
 
     def __init__(self, place: Workplace) -> None:
         self._folder, self._place = place.folder, place
@@ -192,8 +202,12 @@ class Alone:
     def told(self) -> None:
         """Nobody else answers."""
 
-    def publish(self, result: Result) -> None:
+    def go_on(self) -> None:
+        """Nobody has told any."""
+
+    def publish(self, result: Result) -> Result:
         """The folder has it."""
+        return result
 
     def close(self) -> None:
         """Nothing is held."""

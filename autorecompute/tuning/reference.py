@@ -39,7 +39,16 @@ class Reference:
         self._bench, self._effort = bench, effort
         self._can_run = not is_known_to_fail
         self._seconds: float | None = None
+        self._is_noted = False
         self._interval, self._age = 1, 0
+
+    def first(self) -> Measurement | None:
+        """What comes of it here, measured now; ``None`` where that is known."""
+        if self._is_noted or not self._can_run:
+            return None
+        measurement = self._bench.measure(Config(), self._effort)
+        self.note(measurement)
+        return measurement
 
     def seconds(self) -> float | None:
         """Median step without recompute, measured now if it is due; ``None`` where it cannot run."""
@@ -58,6 +67,7 @@ class Reference:
 
     def note(self, measurement: Measurement) -> None:
         """Takes a measurement without recompute."""
+        self._is_noted = True
         before, self._seconds = self._seconds, measurement.median_step_seconds
         self._can_run = measurement.outcome is not Outcome.OOM
         agrees = before and self._seconds and abs(self._seconds / before - 1) <= AGREEMENT

@@ -70,3 +70,8 @@ class Workplace:
     def logs(self) -> Path:
         """The folder of the output of this tuning's processes: workers that share a study may share its folder."""
         return self.folder.workers if self.shared is None else self.folder.workers / self.shared.session
+
+    @property
+    def plans_file(self) -> Path:
+        """Where the plans of a config lie while it is confirmed, which nobody else may write to."""
+        return self.folder.plans_file if self.shared is None else self.logs / "plans.json"

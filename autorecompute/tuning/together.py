@@ -13,6 +13,7 @@ from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.sharing.mirror import share, shared_from, write_mirror
 from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.binding import bind
+from autorecompute.tuning.limit import RESERVE_BYTES, available_bytes
 from autorecompute.tuning.transfer import own_best, own_result
 from autorecompute.units import format_bytes, format_count
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 """Between two looks at what the others do, for one who waits."""
+
+LESS_BYTES = RESERVE_BYTES // 2
+"""A device may have so much less to give than that of the first worker, out of what is left free on each card."""
 
 
 class Together:
@@ -75,6 +79,11 @@ class Together:
         return self._is_answered or Phase.CONFIRMING in self._shared.others.values()
 
     @property
+    def is_confirming(self) -> bool:
+        """Whether its turn to make the answer has come."""
+        return self._phase is Phase.CONFIRMING
+
+    @property
     def seconds(self) -> float:
         """Of this worker: those of the others passed at the same time."""
         return time.monotonic() - self._began_seconds
@@ -88,6 +97,7 @@ class Together:
         self._known = self._shared.answer
         self._problem = agreed or problem
         if agreed is not None:
+            self._tell_limit(problem)
             self._bind()
         return self._problem, agreed is None
 
@@ -100,8 +110,8 @@ class Together:
         assert self._problem is not None, "begin() comes first"
         told, progress = self._problem, self._place.progress
         self._problem = self._shared.join(told, self._detection.space, is_limit_free=self._is_limit_free)
-        if self._problem != told:
-            progress.note(f"the limit is that of the other workers: {format_bytes(self._problem.limit_bytes)}")
+        self._tell_limit(told)
+        self._require_memory()
         self._bind()
         self._told = {trial.number for trial in self.trials}
         if self._shared.others:
@@ -142,7 +152,7 @@ class Together:
 
     def wait(self) -> bool:
         """Until the others come to something, or are through as well."""
-        if self._phase is Phase.CONFIRMING:
+        if self.is_confirming:
             return False
         before, was_closing = self._state, self.is_closing
         self._shared.enter(Phase.DONE)
@@ -164,8 +174,16 @@ class Together:
         """The answer of the one who confirmed."""
         return self._take(self._shared.answer) if self._is_answered and self._shared.answer is not None else None
 
-    def publish(self, result: Result) -> None:
-        """With all that the folders of the others need."""
+    def go_on(self) -> None:
+        """Whoever told it is waited for, should it still be there."""
+        self._known = self._shared.answer
+        self._shared.enter(Phase.SEARCHING)
+
+    def publish(self, result: Result) -> Result:
+        """With all that the folders of the others need; who was taken for dead meanwhile is told as well."""
+        self._shared.refresh()
+        if (told := self.told()) is not None:
+            return told
         race = self._folder.read("race.json", dict)
         self._shared.publish(
             Answer(
@@ -175,6 +193,7 @@ class Together:
                 confirmed=tuple(self._folder.confirmed()),
             )
         )
+        return result
 
     def close(self) -> None:
         """Leaves the others, and writes the trials of all into the own folder."""
@@ -186,6 +205,23 @@ class Together:
     @property
     def _is_limit_free(self) -> bool:
         return self._place.settings.limit_bytes is None
+
+    def _tell_limit(self, own: Problem) -> None:
+        if self._problem is not None and self._problem != own:
+            self._place.progress.note(
+                f"the limit is that of the other workers: {format_bytes(self._problem.limit_bytes)}"
+            )
+
+    def _require_memory(self) -> None:
+        assert self._problem is not None, "begin() comes first"
+        limit_bytes, available = self._problem.limit_bytes, available_bytes(self._detection)
+        # What runs out of memory here alone would be taken for what no worker can hold.
+        if self._is_limit_free and available + LESS_BYTES < limit_bytes:
+            raise UsageError(
+                f"This device has {format_bytes(available)} to give, and the limit of study '{self._folder.name}' is "
+                f"{format_bytes(limit_bytes)}. Begin another study with --study NAME, and the same --memory-limit "
+                "for all workers."
+            )
 
     @property
     def _phase(self) -> Phase | None:

@@ -14,6 +14,7 @@ from autorecompute.studies.transfer import find_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from autorecompute.measurement import Detection
     from autorecompute.plans import Config
@@ -115,8 +116,13 @@ def own_result(result: Result, folder: StudyFolder, versions: Mapping[str, str])
 
 def own_best(best: Best, folder: StudyFolder, versions: Mapping[str, str]) -> Best:
     """What another folder confirmed, with variables that point into this one."""
+    return pointing_to(best, folder.plans_file, versions)
+
+
+def pointing_to(best: Best, plans_file: Path, versions: Mapping[str, str]) -> Best:
+    """What was confirmed, with variables that point to this file of plans."""
     environment = emission_of(versions["backend"]).environment_for(
-        best.config, ort_version=versions["onnxruntime"], plans_file=folder.plans_file
+        best.config, ort_version=versions["onnxruntime"], plans_file=plans_file
     )
     # Knobs that were kept stay beside the variables of the config.
     return replace(best, environment={**best.environment, **environment})

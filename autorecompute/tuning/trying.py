@@ -70,6 +70,8 @@ class Trying:
                 return proposal
             # Not before: whether the batch runs without recompute may be what another worker is finding out.
             reference = reference or self._begin_reference()
+            if not proposal.config.is_none:
+                self._require_script(reference)
             if self._measure(proposal, reference):
                 after_trial([hold(trial, limit_bytes) for trial in settled(self._ledger.trials)])
 
@@ -142,6 +144,11 @@ class Trying:
             prediction=proposal.prediction,
             overhead_seconds=elapsed - measurement.warmup_seconds - sum(measurement.step_seconds),
         )
+
+    def _require_script(self, reference: Reference) -> None:
+        # What fails on this worker's host alone would be measured as a failure of every config, for all workers.
+        if self._ledger.store is None and (first := reference.first()) is not None:
+            self._check_script(first)
 
     def _check_script(self, measurement: Measurement) -> None:
         outcome = measurement.outcome

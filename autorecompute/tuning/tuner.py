@@ -25,13 +25,11 @@ from autorecompute.tuning.limit import choose_limit
 from autorecompute.tuning.pace import Pace
 from autorecompute.tuning.searching import Searching
 from autorecompute.tuning.together import Together
-from autorecompute.tuning.transfer import look_around
+from autorecompute.tuning.transfer import look_around, own_result
 from autorecompute.tuning.trying import Trying
 from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from autorecompute.measurement import Detection, Trial
     from autorecompute.result import Result, Transfer
     from autorecompute.search import Prior
@@ -143,6 +141,20 @@ class Tuner:
                 f"{format_bytes(problem.limit_bytes)}: no recompute can help. Raise --memory-limit, or train a "
                 "smaller model."
             )
+        result = self._work(trying, detection, problem)
+        while self._can_improve(result):
+            self._ledger.go_on()
+            result = self._work(trying, detection, problem)
+        return problem, result
+
+    def _can_improve(self, result: Result) -> bool:
+        """Whether another worker answered for want of time that this one has."""
+        if self._ledger.is_confirming or result.best is None or result.search_end is not SearchEnd.TIME:
+            return False
+        self._leave(result)
+        return self._pace.allows_trial(self._ledger.trials)
+
+    def _work(self, trying: Trying, detection: Detection, problem: Problem) -> Result:
         rejections = Rejections(self._folder)
         for rejection in rejections.describe():
             self._progress.note(rejection)
@@ -159,31 +171,42 @@ class Tuner:
         except KeyboardInterrupt as stop:
             is_late = isinstance(stop, OutOfTime)
             with ignoring_interrupts():
-                if is_late:
-                    self._leave_to_others(compose_so_far)
-                result = early.keep(SearchEnd.TIME if is_late else SearchEnd.INTERRUPTED)
+                result = self._end_late(compose_so_far(), early) if is_late else early.keep(SearchEnd.INTERRUPTED)
                 self._leave(result)
             if is_late:
-                return problem, result
+                return result
             raise
-        if result.best is None and result.search_end.is_early:
-            self._leave_to_others(lambda: result)
-        self._folder.finish(result)
-        return problem, result
+        return result
 
-    def _leave_to_others(self, compose: Callable[[], Result]) -> None:
-        """Ends here where others go on.
+    def _end_late(self, so_far: Result, early: EarlyAnswer) -> Result:
+        """The answer that a worker has whose time is over; whose turn it is to give one tells the others, too.
+
+        Raises:
+            LeftToOthers: it has none, and others go on.
+        """
+        is_for_all = so_far.best is not None and self._ledger.is_confirming
+        if not is_for_all and (told := self._leave_to_others(so_far)) is not None:
+            return told
+        result = early.keep(SearchEnd.TIME)
+        return self._ledger.publish(result) if is_for_all else result
+
+    def _leave_to_others(self, so_far: Result) -> Result | None:
+        """Ends here where others go on; gives the answer that they may have come to at this moment.
 
         Raises:
             LeftToOthers: they do.
         """
+        self._ledger.refresh()
+        if (told := self._ledger.told()) is not None:
+            return told
         if self._ledger.others:
-            self.so_far = replace(compose(), search_end=SearchEnd.TIME)
+            self.so_far = replace(so_far, search_end=SearchEnd.TIME)
             raise LeftToOthers(
                 f"The time is over: {format_count(self._ledger.others, 'other worker')} "
                 f"{'goes' if self._ledger.others == 1 else 'go'} on with study '{self._folder.name}', and the last one "
                 "confirms. The same command gives its answer then."
             )
+        return None
 
     def _sign(self, result: Result) -> Result:
         return replace(result, wall_seconds=self._ledger.seconds, transferred_from=self._transfer)
@@ -222,6 +245,10 @@ class Tuner:
             )
         # What there was no time for is made up for by the next session, be the search at its end or not.
         result = self._sign(replace(result, search_end=search_end if result.compared else SearchEnd.TIME))
-        if result.best is not None or not result.search_end.is_early:
-            self._ledger.publish(result)
-        return result
+        # What others can do no better, though the next session may, is the answer for all.
+        is_for_all = result.best is not None or not (search_end is SearchEnd.TIME or judgement.ran_out)
+        if not is_for_all and (told := self._leave_to_others(result)) is not None:
+            return told
+        result = own_result(result, self._folder, detection.versions)
+        self._folder.finish(result)
+        return self._ledger.publish(result) if is_for_all else result

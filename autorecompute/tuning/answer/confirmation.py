@@ -10,9 +10,10 @@ from autorecompute.backends import emission_of
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best, Rejection
-from autorecompute.studies.folder import write_atomically
+from autorecompute.studies.folder import saying_what_fails, write_atomically
 from autorecompute.tuning.answer.no_fit import WHOLE_PROCESS_SHARE
 from autorecompute.tuning.budget import Task
+from autorecompute.tuning.transfer import own_best, pointing_to
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ class Confirmer:
         self._settings, self._rejections, self._budget = place.settings, rejections, budget
         self._detection, self._problem = detection, problem
         self._emission = emission_of(detection.versions["backend"])
-        self._confirmed = {best.config: best for best in self._folder.confirmed()}
+        self._plans_file, versions = place.plans_file, detection.versions
+        self._confirmed = {
+            best.config: pointing_to(best, self._plans_file, versions) for best in self._folder.confirmed()
+        }
         self._failures: dict[Config, str] = {}
 
     @property
@@ -91,8 +95,9 @@ class Confirmer:
         low, high = standing.spread or (None, None)
         best = replace(known, relative_throughput=standing.relative_throughput, relative_low=low, relative_high=high)
         self._confirmed[config] = best
-        self._folder.keep_confirmed(list(self._confirmed.values()))
-        self.emit(config)
+        versions = self._detection.versions
+        self._folder.keep_confirmed([own_best(known, self._folder, versions) for known in self._confirmed.values()])
+        self._emit(config)
         return best
 
     def fall_back(self) -> Best | None:
@@ -103,24 +108,21 @@ class Confirmer:
         """
         best = self.best
         if best is not None:
-            self.emit(best.config)
+            self._emit(best.config)
         return best
 
-    def emit(self, config: Config) -> None:
-        """Writes the file of plans that the variables of the config point to.
-
-        Raises:
-            SetupError: it cannot be written.
-        """
-        write_atomically(self._folder.plans_file, self._emission.plans_file_text(config))
+    def _emit(self, config: Config) -> None:
+        with saying_what_fails(self._plans_file):
+            self._plans_file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._plans_file, self._emission.plans_file_text(config))
 
     def _watch(self, standing: Standing, description: str, gradients: GradientCheck | None) -> Best | None:
         config = standing.trial.config
         self._progress.note(f"confirming in a fresh process: {description}")
         environment = self._emission.environment_for(
-            config, ort_version=self._detection.versions["onnxruntime"], plans_file=self._folder.plans_file
+            config, ort_version=self._detection.versions["onnxruntime"], plans_file=self._plans_file
         )
-        self.emit(config)
+        self._emit(config)
         measurement = self._start(environment)
         if measurement.outcome is Outcome.LOST and self._budget.allows_late(Task.CONFIRMATION):
             measurement = self._start(environment)

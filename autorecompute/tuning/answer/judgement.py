@@ -48,7 +48,8 @@ class Judgement:
         self._job, self._bench, self._folder = place.job, place.bench, place.folder
         self._settings, self._progress = place.settings, place.progress
         self._rejections, self._confirmer, self._budget = rejections, confirmer, budget
-        self._ran_out = False
+        self.ran_out = False
+        """Whether the last decision was made without time to confirm all that should have been."""
         self._ranked: tuple[Config, Ranking] | None = None
         self._raced: dict[str, float] = {}
 
@@ -70,7 +71,7 @@ class Judgement:
             problem: What has to be solved.
             search_seconds: What the search took.
         """
-        self._ran_out = False
+        self.ran_out = False
         baseline = _baseline_of(trials)
         remaining = self._rejections.remaining(trials)
         deadline_seconds = time.monotonic() + RACE_SHARE * search_seconds
@@ -92,7 +93,7 @@ class Judgement:
                 self._progress.note("no smaller batch without recompute could be measured")
         if not compared:
             self._progress.note("no time left to compare with a smaller batch without recompute")
-        compared = compared and not self._ran_out and not (best is None and self._may_be_confirmed(trials))
+        compared = compared and not self.ran_out and not (best is None and self._may_be_confirmed(trials))
         return self.compose(best, weighed, trials, detection, problem, compared=compared)
 
     def compose(  # noqa: PLR0913  (what an answer is made of)
@@ -205,7 +206,7 @@ class Judgement:
             config = standing.trial.config
             if not self._budget.allows_late(*self._confirmer.needs(config)):
                 self._progress.note(f"no time left to confirm {detection.space.describe(config)}")
-                self._ran_out = True
+                self.ran_out = True
                 continue
             best = self._confirmer.confirm(standing)
             if best is not None:
