@@ -76,7 +76,7 @@ class Ledger(Protocol):
         ...
 
     def join(self) -> tuple[Problem, list[Trial]]:
-        """From now on trials are measured: the problem that holds, and trials that an earlier session took with it."""
+        """From now on trials are measured: the problem that holds, and trials whose folders are still to be filled."""
         ...
 
     def refresh(self) -> list[Trial]:
@@ -173,11 +173,14 @@ class Alone:
         """Keeps the trial that an earlier session took with it; only who holds the device knows it is over."""
         assert self._problem is not None, "begin() comes first"
         lost = self._folder.trial_in_progress()
+        # Between the database and the folder, too, a session may have gone away.
+        last = self.trials[-1:]
+        unwritten = [trial for trial in last if not (self._folder.trial(trial.number) / "result.json").is_file()]
         taken = [lost] if lost is not None and lost.number == self.store.next_number else []
         for trial in taken:
             self.store.add(trial)
         self._folder.end_trial()
-        return self._problem, taken
+        return self._problem, unwritten + taken
 
     def refresh(self) -> list[Trial]:
         """Nobody else adds a trial."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import LeftToOthers, NothingFitsError, TooLittleTimeError
+from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.transfer import Tuned
@@ -132,9 +133,10 @@ class Tuner:
     def _measure(self, detection: Detection) -> tuple[Problem, Result]:
         problem, taken = self._ledger.join()
         trying = Trying(self._place, self._ledger, detection, problem, budget=self._budget, pace=self._pace)
-        for lost in taken:
-            trying.keep(lost)
-            self._progress.note(f"the last session went away while it measured {lost.description}")
+        for trial in taken:
+            trying.keep(trial)
+            if trial.measurement.outcome is Outcome.LOST:
+                self._progress.note(f"the last session went away while it measured {trial.description}")
         if detection.resting_bytes > problem.limit_bytes:
             raise NothingFitsError(
                 f"The script holds {format_bytes(detection.resting_bytes)} before its first step, above the limit of "

@@ -55,3 +55,18 @@ def test_what_an_earlier_session_took_with_it_is_kept_as_lost(make_tuning, make_
     assert any("went away" in note for note in again.watcher.notes)
     assert (again.folder.trial(number) / "result.json").is_file()
     assert len(list(again.folder.path.glob("trials/*/result.json"))) == 4
+
+
+def test_a_trial_without_its_folder_gets_one(make_tuning):
+    """A session that was killed between the database and the folder of a trial loses neither."""
+    tuning = make_tuning(max_trials=3)
+    tuning.bench.interrupt_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        tuning.run()
+    last = max(tuning.folder.path.glob("trials/*"))
+    (last / "result.json").unlink()
+    again = make_tuning(max_trials=3)
+    with contextlib.suppress(NothingFitsError):
+        again.run()
+    assert (last / "result.json").is_file()
+    assert not any("went away" in note for note in again.watcher.notes)
