@@ -55,6 +55,12 @@ def fastest_full(answer):
     return max((preset["relative_throughput"] for preset in presets if preset["relative_throughput"]), default=None)
 
 
+def spread(best):
+    """How far the kept throughput may be off, where the config was in a race."""
+    low, high = best["relative_low"], best["relative_high"]
+    return "" if low is None else f" ({low:.2f} to {high:.2f})"
+
+
 def report(study, batch):
     """The cells of one study's row."""
     limit_bytes = measure_limit(study, batch)
@@ -68,7 +74,7 @@ def report(study, batch):
         *cells,
         best["description"],
         f"{best['peak_bytes'] // MIB} MiB",
-        f"{kept:.2f} ({best['relative_low']:.2f} to {best['relative_high']:.2f})",
+        f"{kept:.2f}{spread(best)}",
         "-" if full is None else f"{kept / full:.2f}",
         str(answer["trials"]),
         f"{answer['wall_seconds']:.0f} s",
