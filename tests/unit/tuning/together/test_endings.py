@@ -1,8 +1,7 @@
-"""Tunings that share a study, each in a thread or a session of its own, over one journal."""
+"""How tunings that share a study end: in time or late, with an answer or without, or dead."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -12,189 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, SetupError, UsageError
-from autorecompute.measurement import Device, Outcome
+from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, SetupError
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
-from autorecompute.studies import Problem
-from autorecompute.studies.sharing import SharedStudy, parse_storage
 from autorecompute.studies.sharing.messages import Phase
-from autorecompute.studies.storage import read_trials
 from autorecompute.trials.signals import OutOfTime
 from autorecompute.tuning.answer.judgement import CONFIRMATIONS
-from autorecompute.units import GIB, MIB
-
-LIMIT = 600 * MIB
-
-
-@pytest.fixture
-def root(make_root):
-    """Where the journal is, and a folder for each worker."""
-    return make_root()
-
-
-@pytest.fixture
-def open_shared(root):
-    """Opens the study for one more worker."""
-
-    def open_shared():
-        return SharedStudy(parse_storage(f"journal:{root}/journal"), "bert", lambda _: None, contextlib.nullcontext)
-
-    return open_shared
-
-
-@pytest.fixture
-def work_in(root, open_shared, tune_in, make_bench, make_detection):
-    """Begins a session of one worker, on a device and in a folder of its own."""
-
-    def work_in(place, bench=None, *, name="Some Processor", outside_bytes=None, **settings):
-        device = Device(kind="cpu", name=name, uuid=f"device-{place}", total_bytes=16 * GIB)
-        detection = make_detection(device=device, resting_bytes=100 * MIB, outside_bytes=outside_bytes)
-        folder = root / str(place)
-        folder.mkdir(exist_ok=True)
-        bench = bench or make_bench(detection)
-        bench.detection = detection
-        return tune_in(folder, bench, shared=open_shared(), **settings)
-
-    return work_in
-
-
-@pytest.fixture
-def begin_other(open_shared, make_detection, make_space):
-    """Lets one more worker join, whenever the test says."""
-    with contextlib.ExitStack() as workers:
-
-        def begin_other():
-            worker = open_shared()
-            workers.callback(worker.leave)
-            worker.join(Problem.of(make_detection(resting_bytes=100 * MIB), LIMIT), make_space(), is_limit_free=False)
-            return worker
-
-        yield begin_other
-
-
-@pytest.fixture
-def partner(begin_other):
-    """Another worker that has joined, and does what the test says."""
-    return begin_other()
-
-
-@pytest.fixture
-def short_lives(monkeypatch):
-    """Workers beat often, and are taken for dead soon."""
-    monkeypatch.setattr("autorecompute.studies.sharing.pulse.BEAT_SECONDS", 0.05)
-    monkeypatch.setattr("autorecompute.studies.sharing.pulse.DEAD_SECONDS", 0.5)
-
-
-def run_all(tunings):
-    """The answers of tunings that run at the same time."""
-    answers = {}
-
-    def run(place, tuning):
-        answers[place] = tuning.run()
-
-    run_together([functools.partial(run, *item) for item in enumerate(tunings)])
-    return [answers[place] for place in range(len(tunings))]
-
-
-def run_together(works):
-    """Does several things at the same time."""
-    threads = [threading.Thread(target=work) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def measured(tuning):
-    """What the folder of a worker knows of the whole study."""
-    return read_trials(tuning.folder.database, tuning.folder.name_in_database)
-
-
-@pytest.mark.parametrize("sampler", ["greedy", "tpe"])
-def test_no_config_is_measured_twice(work_in, monkeypatch, sampler):
-    """Three workers measure each config once between them, no more than are allowed, and come to one answer."""
-    monkeypatch.setattr("autorecompute.tuning.together.POLL_SECONDS", 0.01)
-    tunings = [work_in(place, sampler=sampler, max_trials=15) for place in range(3)]
-    for tuning in tunings:
-        tuning.bench.pace = lambda _: time.sleep(0.1) or 1.0
-    answers = run_all(tunings)
-    folders = [tuning.folder.path.glob("trials/*/result.json") for tuning in tunings]
-    trials = measured(tunings[0])
-    assert len({trial.config for trial in trials}) == len(trials) <= 15
-    assert sorted(int(path.parent.name) for paths in folders for path in paths) == [trial.number for trial in trials]
-    assert all(tuning.tried for tuning in tunings)
-    assert [dataclasses.replace(answer, best=None) for answer in answers[1:]] == [
-        dataclasses.replace(answers[0], best=None)
-    ] * 2
-    assert len({answer.best.config for answer in answers}) == 1
-
-
-def test_each_folder_has_the_whole_study(work_in):
-    """Whoever confirmed, every folder holds all trials, the answer, and a file of plans that its variables name."""
-    tunings = [work_in(place) for place in range(2)]
-    answers = run_all(tunings)
-    assert measured(tunings[0]) == measured(tunings[1])
-    assert sum(len(tuning.bench.watched) > 0 for tuning in tunings) == 1
-    for tuning, answer in zip(tunings, answers, strict=True):
-        named = Path(answer.best.environment["ORTMODULE_MEMORY_OPT_CONFIG"])
-        assert named.is_relative_to(tuning.folder.path)
-        assert Config.from_rows(json.loads(named.read_text())) == answer.best.config
-        assert tuning.folder.result() == answer
-        numbers = {int(path.parent.name) for path in tuning.folder.path.glob("trials/*/result.json")}
-        assert numbers <= {trial.number for trial in measured(tuning)}
-
-
-def test_who_comes_later_is_answered_at_once(work_in):
-    """A study that was solved by others answers a new worker without a measurement, and for its own folder."""
-    answer = work_in("first").run()
-    later = work_in("later")
-    assert later.run().best.config == answer.best.config
-    assert later.bench.measured == []
-    assert later.folder.plans_file.is_file()
-
-
-def test_a_study_goes_on_with_more_trials(work_in):
-    """Whoever allows more trials than the study had goes on with it, from what all have measured."""
-    work_in("first", max_trials=4).run()
-    later = work_in("later", max_trials=8)
-    later.run()
-    assert 1 <= len({trial.config for trial in measured(later)}) <= 8
-    assert len(measured(later)) > 4
-
-
-def test_another_device_is_refused(work_in):
-    """A worker on another device is told so before it measures anything."""
-    work_in("first").run()
-    other = work_in("other", name="Another Processor")
-    with pytest.raises(UsageError, match="device cpu Another Processor, not cpu Some Processor"):
-        other.run()
-    assert other.bench.measured == []
-
-
-@pytest.mark.parametrize("less", [300, 100, -1])
-def test_a_device_with_much_less_to_give_is_refused(work_in, less):
-    """Who gives no limit takes the others', which is said, unless its own device cannot give as much."""
-    used = 16 * GIB - 512 * MIB - LIMIT
-    first = work_in("first", limit_bytes=None, outside_bytes=used)
-    first.bench.interrupt_at = 3
-    with pytest.raises(KeyboardInterrupt):
-        first.run()
-    second = work_in("second", limit_bytes=None, outside_bytes=used + less * MIB)
-    if less == 300:
-        with pytest.raises(UsageError, match="device has 300 MiB to give, and the limit of study 'bert' is 600 MiB"):
-            second.run()
-        assert second.bench.measured == []
-    else:
-        assert second.run().best.limit_bytes == LIMIT
-    assert second.watcher.notes.count("the limit is that of the other workers: 600 MiB") == 1
-
-
-def test_nothing_fits_for_anybody(work_in):
-    """That nothing fits is an answer that all are given, and that ends each of them the same way."""
-    for place in range(2):
-        with pytest.raises(NothingFitsError):
-            work_in(place, limit_bytes=150 * MIB).run()
+from stand_ins.sharing import measured, run_together
 
 
 def test_an_interruption_gives_the_trial_back(work_in, open_shared):
@@ -390,17 +214,3 @@ def test_another_one_confirms_where_the_first_dies(work_in, partner):
     partner.enter(Phase.CONFIRMING)
     partner._pulse.stop()
     assert work_in("mine").run().best.confirmed
-
-
-def test_a_folder_of_one_is_not_shared_later(work_in, tune_in, root, make_bench):
-    """A study that was begun in its folder is not mixed with one in a storage, nor the other way round."""
-    own = root / "own"
-    own.mkdir()
-    tune_in(own, make_bench(), max_trials=4).run()
-    with pytest.raises(UsageError, match="not the one in the storage"):
-        work_in("own").run()
-    shared = work_in("shared", max_trials=4)
-    shared.run()
-    with pytest.raises(UsageError, match="give the --storage"):
-        tune_in(root / "shared", make_bench(shared.bench.detection), max_trials=8).run()
-    assert tune_in(root / "shared", make_bench(shared.bench.detection), max_trials=4).run().trials == 4

@@ -1,0 +1,77 @@
+"""What the workers of a shared study agree on: its problem, its limit and its answer."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+
+import optuna
+import pytest
+
+from autorecompute.errors import UsageError
+from autorecompute.studies.sharing import Answer, SharedStudy
+from stand_ins.sharing import LIMIT
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"device": "cuda B"}, "device cuda B, not "),
+        ({"batch": 7}, "batch 7, not "),
+        ({"limit_bytes": 5}, r"limit 0 KiB \(5 bytes\), not "),
+        ({"torch": "1.0"}, "torch 1.0, not "),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_another_problem_is_refused(join, changes, words):
+    """A worker with another problem is told which part of it differs, and holds nothing."""
+    first = join()
+    with pytest.raises(UsageError, match=rf"{words}.*--study NAME"):
+        join(**changes)
+    assert list(first.refresh().running) == [0]
+
+
+def test_a_limit_that_nobody_asked_for_is_that_of_the_first(join, open_worker, problem, space):
+    """What is free differs from card to card: who gave no limit takes that of the study."""
+    join()
+    mine = dataclasses.replace(problem, limit_bytes=LIMIT - 5)
+    assert open_worker().join(mine, space, is_limit_free=True) == problem
+
+
+def test_workers_that_begin_together_agree(url, problem, space):
+    """Of several that begin a study at once with different limits one decides, and all know."""
+    start, agreed = threading.Barrier(4), []
+
+    def begin(place):
+        worker = SharedStudy(url, "bert", lambda _: None, contextlib.nullcontext)
+        start.wait()
+        mine = dataclasses.replace(problem, limit_bytes=LIMIT + place)
+        agreed.append(worker.join(mine, space, is_limit_free=True))
+        start.wait()
+        worker.leave()
+
+    threads = [threading.Thread(target=begin, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(agreed) == 4
+    assert len(set(agreed)) == 1
+
+
+def test_a_study_of_somebody_else_is_left_alone(open_worker, problem):
+    """A study of this name that another program began is refused."""
+    worker = open_worker("theirs")
+    optuna.load_study(study_name="theirs", storage=worker._storage).ask()
+    with pytest.raises(UsageError, match=r"'theirs'.* was not begun by autorecompute"):
+        open_worker("theirs").check(problem, is_limit_free=True)
+
+
+def test_an_answer_is_for_all(join, make_result):
+    """What one publishes, another reads as it was."""
+    first, second = join(), join()
+    answer = Answer(result=make_result(), race={"rounds": []})
+    first.publish(answer)
+    second.refresh()
+    assert second.answer == answer

@@ -1,0 +1,105 @@
+"""A shared study whose storage breaks or stays away."""
+
+from __future__ import annotations
+
+import optuna
+import pytest
+import sqlalchemy
+
+from autorecompute.errors import SetupError
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.studies.sharing.claims import frozen_claim
+from stand_ins.sharing import LIMIT, claim
+
+
+class Unsteady:
+    """A storage whose connection breaks in a call, once what was asked for is done."""
+
+    def __init__(self, storage, call):
+        self._storage, self._call, self.breaks = storage, call, 1
+
+    def __getattr__(self, name):
+        method = getattr(self._storage, name)
+
+        def broken(*arguments, **options):
+            answer = method(*arguments, **options)
+            if self.breaks:
+                self.breaks -= 1
+                raise sqlalchemy.exc.OperationalError("SELECT 1", {}, OSError("the server closed the connection"))
+            return answer
+
+        return broken if name == self._call else method
+
+
+@pytest.mark.parametrize(
+    "call", ["create_new_trial", "set_trial_state_values", "get_trial_id_from_study_id_trial_number"]
+)
+def test_what_was_written_when_a_connection_broke_is_written_once(join, space, make_trial, monkeypatch, call):
+    """A worker that cannot know whether it was heard asks again, and there is one trial, measured."""
+    monkeypatch.setattr("autorecompute.studies.sharing.opening.PAUSE_SECONDS", 0.01)
+    worker = join()
+    worker.give_up()
+    config = Config.of(space.plans[:1])
+    worker._storage = Unsteady(worker._storage, call)
+    number = claim(worker, config, space)
+    trial = make_trial(config, number=number)
+    assert worker.end(trial, LIMIT)
+    assert worker._storage.breaks == 0
+    assert worker.refresh().trials == (trial,)
+    assert worker.view.running == {}
+    assert sum("Trying again" in note for note in worker.notes) == 1
+
+
+def test_a_claim_that_was_given_back_at_once_is_made_again(join, space, monkeypatch):
+    """Who is taken for dead between making a claim and finding it claims anew."""
+    worker, config = join(), Config.of(space.plans[:1])
+    worker.give_up()
+    create, lost = worker._storage.create_new_trial, []
+
+    def create_and_lose(*arguments):
+        made = create(*arguments)
+        if not lost:
+            lost.append(made)
+            worker._storage.set_trial_state_values(made, optuna.trial.TrialState.FAIL)
+        return made
+
+    monkeypatch.setattr(worker._storage, "create_new_trial", create_and_lose)
+    assert claim(worker, config, space) == 2
+    assert [trial.measurement.outcome for trial in worker.view.trials] == [Outcome.LOST]
+
+
+def test_a_claim_that_nobody_knows_of_is_given_back(join, space):
+    """Where a claim was made twice by a connection that broke, the second does not keep its config for ever."""
+    worker = join()
+    config = Config.of(space.plans[:1])
+    number = claim(worker, config, space)
+    worker._storage.create_new_trial(worker._study_id, frozen_claim(worker.view.running[number], space, None))
+    assert list(worker.refresh().running) == [number]
+    assert worker.view.trials == ()
+
+
+def test_a_storage_that_stays_away_ends_the_tuning(join, monkeypatch):
+    """After a minute a worker gives up, with a sentence that says how to go on."""
+    monkeypatch.setattr("autorecompute.studies.sharing.opening.PAUSE_SECONDS", 0.01)
+    worker = join()
+
+    def away():
+        raise sqlalchemy.exc.OperationalError("SELECT 1", {}, None) from OSError(111, "Connection refused")
+
+    with pytest.raises(SetupError, match=r"Connection refused.*run the same command again"):
+        worker._patiently(away, patience_seconds=0.1)
+    assert len(worker.notes) == 1
+
+
+def test_what_is_broken_is_not_asked_again(join):
+    """An error that time does not mend is told at once."""
+    worker, asked = join(), []
+
+    def broken():
+        asked.append(1)
+        raise sqlalchemy.exc.DataError("INSERT", {}, ValueError("too long"))
+
+    with pytest.raises(SetupError, match="cannot be used"):
+        worker._patiently(broken)
+    assert len(asked) == 1

@@ -1,0 +1,151 @@
+"""Who measures what of a shared study, and what becomes of it where a worker goes."""
+
+from __future__ import annotations
+
+import threading
+
+import optuna
+import pytest
+
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.studies.frozen import CONSTRAINT
+from autorecompute.studies.sharing.messages import Phase
+from stand_ins.sharing import LIMIT, claim, die, wait_until
+
+
+def test_the_first_claims_the_run_without_recompute(join, space):
+    """Who begins a study holds its first trial, and nobody else gets it."""
+    first, second = join(), join()
+    assert claim(second, Config(), space) is None
+    assert claim(first, Config(), space) == 0
+
+
+def test_no_config_is_claimed_twice(join, space, make_trial):
+    """Of workers that want the same configs at the same time each config goes to one, and each trial has one number."""
+    workers = [join() for _ in range(4)]
+    configs = [Config.of([plan]) for plan in space.plans]
+    won, start = [], threading.Barrier(len(workers))
+
+    def work(worker):
+        start.wait()
+        for config in configs:
+            if (number := claim(worker, config, space)) is not None:
+                won.append((config, number))
+                worker.end(make_trial(config, number=number), LIMIT)
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(config.hash for config, _ in won) == sorted(config.hash for config in configs)
+    trials = workers[0].refresh().trials
+    assert {trial.number: trial.config for trial in trials} == {number: config for config, number in won}
+
+
+def test_who_comes_second_by_a_moment_gives_up(join, space, make_trial):
+    """Two that looked before either had claimed are told apart by their numbers; what was given up is no trial."""
+    first, second = join(), join()
+    config = Config.of(space.plans[:1])
+    first.refresh(), second.refresh()
+    wishes = [worker.new_claim(config, "one plan", "why") for worker in (second, first)]
+    number = second._claim(wishes[0], space, None)
+    assert number is not None
+    assert first._claim(wishes[1], space, None) is None
+    second.end(make_trial(config, number=number), LIMIT)
+    assert [trial.config for trial in first.refresh().trials] == [config]
+
+
+def test_the_last_trial_goes_to_one(join, space):
+    """Of two that claim at the same time what only one of them may still measure, the first gets it."""
+    first, second = join(), join()
+    claims = [
+        worker.new_claim(Config.of([plan]), "one", "why")
+        for worker, plan in zip((first, second), space.plans, strict=False)
+    ]
+    assert first._claim(claims[0], space, None, 2) is not None
+    assert second._claim(claims[1], space, None, 1) is None
+    assert list(first.refresh().running.values()) == claims[:1]
+
+
+def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, make_trial):
+    """Parameters, value, constraint and words of a shared trial are those that a trial in a folder has."""
+    worker = join()
+    config = Config.of(space.plans[:1])
+    number = claim(worker, config, space)
+    worker.end(make_trial(config, number=number, peak_bytes=LIMIT + 5, outcome=Outcome.OVER_LIMIT), LIMIT)
+    study = optuna.load_study(study_name="bert", storage=worker._storage)
+    trial = study.trials[number]
+    assert trial.constraints[CONSTRAINT] == 5.0
+    assert trial.system_attrs["constraints"] == [5.0]
+    assert trial.value == pytest.approx(64.0)
+    assert trial.params[space.plans[0].key] == 1
+    assert trial.user_attrs["outcome"] == "over_limit"
+    assert study.metric_names == ["samples/s"]
+
+
+@pytest.mark.usefixtures("short_lives")
+def test_what_the_dead_measured_is_given_back(join, space):
+    """A worker that stops beating loses its claim, which shows as lost and may be claimed again; others keep theirs."""
+    first, second = join(), join()
+    config, other = Config.of(space.plans[:1]), Config.of(space.plans[1:2])
+    number = claim(first, config, space)
+    claim(second, other, space)
+    die(first)
+    assert claim(second, config, space) is None
+    wait_until(lambda: second.refresh().trials)
+    assert [(trial.number, trial.measurement.outcome) for trial in second.view.trials] == [(number, Outcome.LOST)]
+    assert claim(second, config, space) > number
+    assert any("went away" in note for note in second.notes)
+
+
+@pytest.mark.usefixtures("short_lives")
+def test_who_was_taken_for_dead_is_told(join, space, make_trial):
+    """A worker that was away for too long cannot end what was given back, and may claim it anew."""
+    first, second = join(), join()
+    config = Config.of(space.plans[:1])
+    number = claim(first, config, space)
+    first._pulse.stop()
+    wait_until(lambda: any(trial.number == number for trial in second.refresh().trials))
+    assert not first.end(make_trial(config, number=number), LIMIT)
+    assert claim(first, config, space) > number
+
+
+def test_who_comes_while_another_looks_is_alive(join, space, make_trial, monkeypatch):
+    """Who joins and claims after another has read who there is, and before it reads the trials, keeps its own."""
+    first, config = join(), Config.of(space.plans[:1])
+    read, late = first._study.get_trials, []
+
+    def read_a_little_later(**options):
+        if not late:
+            late.append(join())
+            assert claim(late[0], config, space) == 1
+        return read(**options)
+
+    monkeypatch.setattr(first._study, "get_trials", read_a_little_later)
+    assert list(first.refresh().running) == [0, 1]
+    assert first.others == {late[0].session: Phase.SEARCHING}
+    assert first.notes == []
+    assert late[0].end(make_trial(config, number=1), LIMIT)
+
+
+def test_an_interruption_loses_nothing(join, space):
+    """What a worker gives up is no trial of the study, and free at once."""
+    first, second = join(), join()
+    config = Config.of(space.plans[:1])
+    assert claim(first, config, space) is not None
+    first.give_up()
+    assert claim(second, config, space) is not None
+    assert second.view.trials == ()
+
+
+def test_who_leaves_gives_back(join, space):
+    """A worker that ends holds nothing and is none of the others any more."""
+    first, second = join(), join()
+    second.refresh()
+    assert second.others == {first.session: Phase.SEARCHING}
+    first.leave()
+    assert second.refresh().running == {}
+    assert second.others == {}
+    assert claim(second, Config(), space) is not None

@@ -1,0 +1,71 @@
+"""Tunings that share a study, each in a thread or a session of its own, over one journal."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from autorecompute.measurement import Device
+from autorecompute.studies import Problem
+from autorecompute.studies.sharing import SharedStudy, parse_storage
+from autorecompute.units import GIB, MIB
+from stand_ins.sharing import LIMIT, shorten_lives
+
+
+@pytest.fixture
+def root(make_root):
+    """Where the journal is, and a folder for each worker."""
+    return make_root()
+
+
+@pytest.fixture
+def open_shared(root):
+    """Opens the study for one more worker."""
+
+    def open_shared():
+        return SharedStudy(parse_storage(f"journal:{root}/journal"), "bert", lambda _: None, contextlib.nullcontext)
+
+    return open_shared
+
+
+@pytest.fixture
+def work_in(root, open_shared, tune_in, make_bench, make_detection):
+    """Begins a session of one worker, on a device and in a folder of its own."""
+
+    def work_in(place, bench=None, *, name="Some Processor", outside_bytes=None, **settings):
+        device = Device(kind="cpu", name=name, uuid=f"device-{place}", total_bytes=16 * GIB)
+        detection = make_detection(device=device, resting_bytes=100 * MIB, outside_bytes=outside_bytes)
+        folder = root / str(place)
+        folder.mkdir(exist_ok=True)
+        bench = bench or make_bench(detection)
+        bench.detection = detection
+        return tune_in(folder, bench, shared=open_shared(), **settings)
+
+    return work_in
+
+
+@pytest.fixture
+def begin_other(open_shared, make_detection, make_space):
+    """Lets one more worker join, whenever the test says."""
+    with contextlib.ExitStack() as workers:
+
+        def begin_other():
+            worker = open_shared()
+            workers.callback(worker.leave)
+            worker.join(Problem.of(make_detection(resting_bytes=100 * MIB), LIMIT), make_space(), is_limit_free=False)
+            return worker
+
+        yield begin_other
+
+
+@pytest.fixture
+def partner(begin_other):
+    """Another worker that has joined, and does what the test says."""
+    return begin_other()
+
+
+@pytest.fixture
+def short_lives(monkeypatch):
+    """Workers beat often, and are taken for dead soon."""
+    shorten_lives(monkeypatch)
