@@ -106,6 +106,6 @@ def test_a_timeout_is_kept_while_the_clock_goes_back(place, start):
     """A timeout ends the command although the clock is put back by twelve hours before the first step."""
     began = time.monotonic()
     late = place.finish(start("late", "4s", "--fresh"))
-    assert (late.code, late.stdout) == (4, ""), late.stderr
+    assert late.code == 4, late.stderr
     assert "--timeout" in late.complaint
     assert time.monotonic() - began < 60
