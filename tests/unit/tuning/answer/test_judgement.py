@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,16 @@ def test_no_fit_after_failed_confirmations_suggests_a_higher_limit(make_trial, m
     rejection = Rejection(config=trial.config, outcome=Outcome.OVER_LIMIT, reason="its whole process reaches 640 MiB")
     text = explain_no_fit([trial], make_detection(resting_bytes=100 * MIB), LIMIT, (), [rejection])
     assert parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) > LIMIT
+
+
+@pytest.mark.parametrize(("kind", "tells"), [("cpu", True), ("cuda", False)])
+def test_no_fit_after_failed_confirmations_on_a_cpu_names_what_glibc_keeps(make_trial, make_detection, kind, tells):
+    """What a process holds beyond its steps can be had back on a CPU, where it is glibc that keeps it."""
+    trial = make_trial(peak_bytes=580 * MIB)
+    rejection = Rejection(config=trial.config, outcome=Outcome.OVER_LIMIT, reason="its whole process reaches 640 MiB")
+    detection = make_detection()
+    detection = replace(detection, device=replace(detection.device, kind=kind))
+    assert ("MALLOC_MMAP_THRESHOLD_" in explain_no_fit([trial], detection, LIMIT, (), [rejection])) is tells
 
 
 def test_no_fit_for_another_reason_than_memory_names_the_last_one(make_trial, make_detection):
