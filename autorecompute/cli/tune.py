@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -166,6 +167,7 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     from autorecompute.reports.live import LiveView
     from autorecompute.studies.folder import saying_what_fails
     from autorecompute.studies.sharing import SharedStudy
+    from autorecompute.studies.use import using
     from autorecompute.trials import Bench
     from autorecompute.trials.signals import deferring_interrupts, ignoring_interrupts
     from autorecompute.tuning import BatchTuner, Tuner, Workplace
@@ -186,7 +188,9 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     if folder.exists():
         folder.provenance()
     folder.prepare()
-    with LiveView(has_bar=not debugs) as view:
+    # Workers that share a study may share a folder, too.
+    alone = using(folder) if storage is None else contextlib.nullcontext()
+    with alone, LiveView(has_bar=not debugs) as view:
         view.note(f"study {folder.path}")
         shared = None
         if storage is not None:
