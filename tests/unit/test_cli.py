@@ -21,6 +21,7 @@ from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome
 from autorecompute.studies import Problem, StudyFolder
 from autorecompute.studies.storage import TrialStore
+from autorecompute.studies.use import using
 from autorecompute.trials import Job
 
 HANGS = "#!/bin/sh\nexec sleep 600\n"
@@ -152,6 +153,14 @@ def test_a_damaged_study_is_refused_in_one_sentence(run, begin):
     code, out, err = run("show", "bert")
     assert (code, out, len(err.splitlines())) == (SetupError.exit_code, "", 1)
     assert "study.json" in err
+
+
+def test_a_study_that_is_being_tuned_is_refused_to_a_second_tuning(run, begin):
+    """Whether it waited or not, it would go on from what it read before."""
+    with using(begin("bert")):
+        code, out, err = run("tune", "train.py", "--study", "bert", "--target-batch", "8")
+    assert (code, out) == (2, "")
+    assert "is using study 'bert'. Wait for it" in err
 
 
 def test_no_studies_are_no_error(run):
