@@ -202,7 +202,7 @@ class Tuner:
         if (told := self._ledger.told()) is not None:
             return told
         if self._ledger.others:
-            self.so_far = replace(so_far, search_end=SearchEnd.TIME)
+            self.so_far = so_far.ending(SearchEnd.TIME)
             raise LeftToOthers(
                 f"The time is over: {format_count(self._ledger.others, 'other worker')} "
                 f"{'goes' if self._ledger.others == 1 else 'go'} on with study '{self._folder.name}', and the last one "
@@ -246,7 +246,7 @@ class Tuner:
                 f"whole processes need {format_bytes(rejections.excess_bytes)} more: searching below that"
             )
         # What there was no time for is made up for by the next session, be the search at its end or not.
-        result = self._sign(replace(result, search_end=search_end if result.compared else SearchEnd.TIME))
+        result = self._sign(result.ending(search_end if result.compared else SearchEnd.TIME))
         # What others can do no better, though the next session may, is the answer for all.
         is_for_all = result.best is not None or not (search_end is SearchEnd.TIME or judgement.ran_out)
         if not is_for_all and (told := self._leave_to_others(result)) is not None:

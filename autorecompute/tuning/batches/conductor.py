@@ -232,7 +232,7 @@ class BatchTuner:
             known = self._known_result()
             so_far = self._conclusion.so_far(self._curve, self._tuned, self._record.seconds)
             if so_far.best is not None and (known is None or not says_more(known, so_far)):
-                self.so_far = replace(so_far, search_end=search_end)
+                self.so_far = so_far.ending(search_end)
                 self._conclusion.finish(self.so_far)
                 self._keep(replace(self._record, asked=self._batches))
 

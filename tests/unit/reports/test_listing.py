@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from autorecompute.reports.listing import print_studies, study_as_plain
+from autorecompute.result import SearchEnd, Verdict
 from autorecompute.studies import Problem, StudyFolder, list_studies
 
 
@@ -44,6 +46,19 @@ def test_studies_are_told_with_their_answers(begin, listed, make_result):
     assert "recompute_pays" in bert
     assert "batch 32" in bert
     assert "no answer yet" in gpt
+
+
+def test_an_answer_that_is_open_is_told_as_such(begin, listed, make_result):
+    """Where the time was over first there is none, or the best so far."""
+    nothing = dataclasses.replace(make_result(), best=None, verdict=Verdict.NO_FIT)
+    begin("bert").finish(make_result().ending(SearchEnd.INTERRUPTED))
+    begin("gpt").finish(nothing.ending(SearchEnd.TIME))
+    begin("vit").finish(nothing)
+    _, bert, gpt, vit = listed().splitlines()
+    assert "at batch 32, so far" in bert
+    assert "no answer yet" in gpt
+    assert "no_fit" not in gpt
+    assert "no_fit" in vit
 
 
 def test_no_studies_say_how_to_begin(listed):

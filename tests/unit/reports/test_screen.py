@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from autorecompute.figures import Figures, KnobFigures
+from autorecompute.figures import Comparison, Figures, KnobFigures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.answer import RUNNERS_UP
@@ -125,10 +125,18 @@ def test_an_early_end_is_told_with_what_is_not_known(show, make_result, end, wor
 
 def test_no_answer_in_time_is_no_proof_that_nothing_fits(show, make_result):
     """Where the time was over first, the verdict does not blame the limit."""
-    unanswered = dataclasses.replace(make_result(), best=None, verdict=Verdict.NO_FIT, search_end=SearchEnd.TIME)
-    lines = show(unanswered)
+    unanswered = dataclasses.replace(make_result(), best=None, verdict=Verdict.NO_FIT)
+    lines = show(unanswered.ending(SearchEnd.TIME))
     assert not any("no config holds the limit" in line for line in lines)
     assert any("no answer yet" in line for line in lines)
+
+
+def test_processes_that_ran_minutes_apart_claim_nothing(show, make_result):
+    """Without a pair of neighbours the verdict says that nothing was measured side by side."""
+    apart = Comparison(ratio=0.6, pairs=0, is_clear=False)
+    text = "\n".join(show(make_result(comparison=apart), width=200))
+    assert "not compared with a smaller batch without side by side" in text
+    assert "2 % faster" not in text
 
 
 def test_where_it_started_from_is_told(show, make_result):

@@ -68,6 +68,12 @@ def test_without_a_winner_nothing_fits_and_without_recompute_none_is_needed(make
     assert judge_recompute(make_result().best, None) is Verdict.RECOMPUTE_PAYS
 
 
+def test_what_ran_minutes_apart_is_no_verdict_on_recompute(make_result):
+    """The rival leads, in processes of another mood of the machine."""
+    apart = Comparison(ratio=0.5, pairs=0, is_clear=False)
+    assert judge_recompute(make_result().best, apart) is Verdict.RECOMPUTE_PAYS
+
+
 @pytest.mark.parametrize("ratio", [0.5, 0.8, 1.2, 3.0])
 def test_two_pairs_that_are_far_from_the_margin_are_enough(ratio):
     """Where both say the same, how far they are apart does not matter."""
