@@ -59,7 +59,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from script and batch)")
     parser.add_argument(
         "--storage",
-        default=os.environ.get(STORAGE_VARIABLE),
         metavar="URL",
         help="share the study with other workers: journal:PATH or postgresql://USER@HOST/DATABASE "
         f"(default: {STORAGE_VARIABLE}, else a file in the study's folder)",
@@ -74,7 +73,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--knobs", action="store_true", help="then try other settings on the winner, which takes fresh processes"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, storage_of_environment=os.environ.get(STORAGE_VARIABLE))
 
 
 def add_script_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +94,6 @@ def run(args: argparse.Namespace) -> int:
     timeout_seconds = parse_seconds(args.timeout) if args.timeout else None
     from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.sharing import parse_storage
     from autorecompute.trials import Job
     from autorecompute.trials.bench import Effort
     from autorecompute.trials.signals import ignoring_interrupts, interruptible
@@ -122,9 +120,7 @@ def run(args: argparse.Namespace) -> int:
         is_fresh=args.fresh,
         turns_knobs=args.knobs,
     )
-    if args.storage and (batches is not None or args.knobs):
-        raise UsageError("Workers that share a study tune one batch, and no knobs. Leave --storage away, or these.")
-    storage = parse_storage(args.storage) if args.storage else None
+    storage = _storage(args, is_for_one=batches is not None or args.knobs)
     label = batch if batches is None else in_a_name(batches)
     folder = StudyFolder(args.study or default_name(job, label, limit_bytes))
     with interruptible():
@@ -141,6 +137,21 @@ def _limit(text: str) -> int:
     if limit_bytes < MIB:
         raise UsageError(f"--memory-limit {text} is {limit_bytes} bytes. Write a unit with it, such as {text}GiB.")
     return limit_bytes
+
+
+def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None:
+    """Where the study is shared; ``None`` where it is not. An empty variable is as good as none."""
+    from autorecompute.studies.sharing import parse_storage
+
+    source, text = "--storage", args.storage
+    if text is None:
+        source, text = STORAGE_VARIABLE, args.storage_of_environment or None
+    if text is None:
+        return None
+    if is_for_one:
+        away = "Leave --storage away" if args.storage is not None else f"Unset {STORAGE_VARIABLE}"
+        raise UsageError(f"Workers that share a study tune one batch, and no knobs. {away}, or leave these away.")
+    return parse_storage(text, source)
 
 
 def default_name(job: Job, batch: int | str | None, limit_bytes: int | None) -> str:

@@ -105,6 +105,8 @@ def begin(tmp_path, make_detection):
         (["show", "no-such-study"], "'no-such-study'"),
         (["no-such-verb"], "no-such-verb"),
         ([], "VERB"),
+        (["tune", "train.py", "--memory", "1GiB"], "unrecognized arguments: --memory"),
+        (["tune", "train.py", "--storage", ""], "--storage is empty"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -115,6 +117,38 @@ def test_a_wrong_usage_is_one_sentence_and_leaves_nothing(run, tmp_path, argumen
     assert "Traceback" not in err
     assert words in err.splitlines()[-1]
     assert err.splitlines()[-1].startswith("autorecompute")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["studies", "list", "--storage", "{}"],
+        ["studies", "list", "--storage={}"],
+        ["tune", "train.py", "--storag", "{}"],
+        ["tune", "train.py", "--storag={}"],
+        ["tune", "train.py", "{}"],
+        ["tune", "--storage", "train.py", "{}"],
+        ["tune", "train.py", "--max-trials", "{}"],
+        ["tune", "train.py", "--storage", "journal:{}"],
+        ["show", "{}"],
+        ["{}"],
+    ],
+    ids=" ".join,
+)
+def test_an_address_in_the_wrong_place_is_not_repeated(capsys, tmp_path, monkeypatch, arguments):
+    """Whatever is given an address by mistake, the sentence that says so has no part of its password."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    code = 0
+    try:
+        code = main([argument.format("postgresql://ada:s3cr3t p4rt@127.0.0.1:1/db") for argument in arguments])
+    except SystemExit as usage:
+        code = usage.code
+    told = "".join(capsys.readouterr())
+    assert code == UsageError.exit_code
+    assert "s3cr3t" not in told
+    assert "p4rt" not in told
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
@@ -323,6 +357,22 @@ def test_a_storage_that_cannot_be_shared_is_told_without_its_password(run, tmp_p
     assert "s3cr3t" not in out + err
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(b"s3cr3t" in path.read_bytes() for path in files)
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "words"),
+    [
+        ("journal:log", ["--knobs"], "Unset AUTORECOMPUTE_STORAGE"),
+        ("mysql://host/db", [], "AUTORECOMPUTE_STORAGE knows"),
+        ("", ["--launcher", "no-such-launcher"], "no-such-launcher"),
+    ],
+)
+def test_what_is_wrong_with_the_variable_is_told_of_the_variable(run, monkeypatch, value, options, words):
+    """Who gave no option is told of none; a variable that is empty asks for nothing."""
+    monkeypatch.setenv(STORAGE_VARIABLE, value)
+    err = run("tune", "train.py", *options)[2]
+    assert words in err
+    assert "--storage" not in err
 
 
 def test_the_variable_of_the_storage_is_not_for_scripts(start, monkeypatch, tmp_path):
