@@ -10,6 +10,7 @@ from rich.text import Text
 
 from autorecompute.errors import AutorecomputeError
 from autorecompute.reports.screen import make_console
+from autorecompute.studies.sharing.mirror import shared_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,7 @@ def study_as_plain(folder: StudyFolder) -> dict[str, Any]:
     """A study in a line; one that cannot be read says why instead of hiding the others."""
     try:
         problem, command, result = folder.problem(), folder.command(), folder.result()
+        shared = "; shared" if shared_from(folder) is not None else ""
     except AutorecomputeError as error:
         return {"study": folder.name, "problem": None, "verdict": None, "command": None, "note": str(error)}
     best = result.best if result else None
@@ -29,7 +31,8 @@ def study_as_plain(folder: StudyFolder) -> dict[str, Any]:
         "problem": problem.digest,
         "verdict": str(result.verdict) if result else None,
         "command": command,
-        "note": f"{best.description} at batch {best.batch}" if best else "no answer yet" if result is None else "",
+        "note": (f"{best.description} at batch {best.batch}" if best else "no answer yet" if result is None else "")
+        + shared,
     }
 
 

@@ -268,7 +268,7 @@ class Together:
                 f"The folder {self._folder.path} holds a study that is not the one in the storage. Begin another one "
                 "with --study NAME, or work in another folder."
             )
-        share(self._folder, founding)
+        share(self._folder, founding, self._shared.place)
         bind(self._folder, self._problem, self._command, self._sizes)
         self._is_bound = True
 

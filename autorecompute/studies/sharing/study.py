@@ -61,6 +61,7 @@ class SharedStudy:
         guard: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.name, self._url, self._note = name, url, note
+        self.place = url.display
         self.session = uuid.uuid4().hex[:12]
         self._study, self._storage = open_study(url, name)
         self._patiently = Patience(url, note, guard)
