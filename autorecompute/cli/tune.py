@@ -24,10 +24,11 @@ from autorecompute.units import MIB, format_count, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Iterator
 
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.sharing import StorageUrl
+    from autorecompute.studies.sharing import SharedStudy, StorageUrl
     from autorecompute.trials import Job
     from autorecompute.tuning import TuningSettings
 
@@ -177,10 +178,8 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.reports.live import LiveView
     from autorecompute.studies.folder import saying_what_fails
-    from autorecompute.studies.sharing import SharedStudy
-    from autorecompute.studies.use import using
     from autorecompute.trials import Bench
-    from autorecompute.trials.signals import deferring_interrupts, ignoring_interrupts
+    from autorecompute.trials.signals import ignoring_interrupts
     from autorecompute.tuning import BatchTuner, Tuner, Workplace
 
     def open_bench(batch: int | None, study: StudyFolder) -> Bench:
@@ -198,15 +197,8 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
 
     if folder.exists():
         folder.provenance()
-    folder.prepare()
-    # Workers that share a study may share a folder, too.
-    alone = using(folder) if storage is None else contextlib.nullcontext()
-    with alone, LiveView(has_bar=not debugs) as view:
-        view.note(f"study {folder.path}")
-        shared = None
-        if storage is not None:
-            shared = SharedStudy(storage, folder.name, view.note, deferring_interrupts)
-            view.note(f"shared in {storage.display}")
+    watcher = LiveView(has_bar=not debugs, is_shared=storage is not None)
+    with watcher as view, _opened(folder, storage, view.note) as shared:
         bench = open_bench(settings.batch, folder)
         place = Workplace(job=job, bench=bench, folder=folder, settings=settings, progress=view, shared=shared)
         tuner = Tuner(place) if batches is None else BatchTuner(place, batches, open_bench)
@@ -232,6 +224,37 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
                 raise InterruptedByUser(describe(folder, tuner.so_far)) from None
     _print(result, folder, as_json=as_json)
     return 0
+
+
+@contextlib.contextmanager
+def _opened(
+    folder: StudyFolder, storage: StorageUrl | None, note: Callable[[str], None]
+) -> Iterator[SharedStudy | None]:
+    """Has the study ready, in its folder and where it is shared."""
+    from autorecompute.studies.sharing import SharedStudy
+    from autorecompute.studies.sharing.mirror import required_of
+    from autorecompute.studies.use import using
+    from autorecompute.trials.signals import deferring_interrupts
+
+    if storage is None:
+        folder.prepare()
+        with using(folder):
+            note(f"study {folder.path}")
+            yield None
+        return
+    # Before there is anything in the folder, which other workers may have, too: a failure leaves nothing behind.
+    shared = SharedStudy(storage, folder.name, note, deferring_interrupts, founding=required_of(folder))
+    folder.prepare()
+    note(f"study {folder.path}")
+    note(f"shared in {shared.place}: {_describe_standing(shared)}")
+    yield shared
+
+
+def _describe_standing(shared: SharedStudy) -> str:
+    view = shared.refresh()
+    if shared.answer is not None:
+        return "answered"
+    return "new" if view.problem is None else f"{format_count(len(view.trials), 'trial')} so far"
 
 
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import optuna
 import psutil
 import pytest
 
@@ -20,6 +22,9 @@ from autorecompute.errors import InterruptedByUser, SetupError, UsageError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome
 from autorecompute.studies import Problem, StudyFolder
+from autorecompute.studies.sharing import SharedStudy, parse_storage
+from autorecompute.studies.sharing.journal import open_journal
+from autorecompute.studies.sharing.mirror import share
 from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.use import using
 from autorecompute.trials import Job
@@ -357,6 +362,39 @@ def test_a_storage_that_cannot_be_shared_is_told_without_its_password(run, tmp_p
     assert "s3cr3t" not in out + err
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(b"s3cr3t" in path.read_bytes() for path in files)
+
+
+def test_a_storage_that_cannot_be_used_leaves_no_folder(run, tmp_path):
+    """Where a study cannot be shared there is none to list, or to remove, and none is told of."""
+    code, _, err = run("tune", "train.py", "--study", "a b", f"--storage=journal:{tmp_path}")
+    assert code == SetupError.exit_code
+    assert err.startswith("autorecompute: The storage")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_folder_of_another_study_is_refused_before_anything_is_begun(run, begin, tmp_path, is_shared):
+    """Neither the script nor a study in the storage is begun where the folder's study is not the one there."""
+    folder = begin("bert")
+    if is_shared:
+        share(folder, "token", "journal:/elsewhere")
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    code, _, err = run("tune", "train.py", "--study", "bert", "--storage", "journal:log")
+    assert code == UsageError.exit_code
+    assert "not the one in the storage" in err
+    assert not (tmp_path / "ran").exists()
+    assert optuna.get_all_study_names(open_journal(tmp_path / "log")) == []
+
+
+def test_what_a_worker_finds_is_told(run, tmp_path, make_detection, make_space):
+    """Whether one begins a study or comes to it, and how far it is, stands on the screen."""
+    assert "shared in journal:" in (new := run("tune", "train.py", "--study", "bert", "--storage", "journal:log")[2])
+    assert "/log: new" in new
+    url = parse_storage(f"journal:{tmp_path}/log")
+    worker = SharedStudy(url, "bert", pytest.fail, contextlib.nullcontext)
+    worker.join(Problem.of(make_detection(), 2**30), make_space(), is_limit_free=False)
+    worker.leave()
+    assert "/log: 0 trials so far" in run("tune", "train.py", "--study", "bert", "--storage", "journal:log")[2]
 
 
 @pytest.mark.parametrize(

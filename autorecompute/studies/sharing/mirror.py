@@ -35,6 +35,14 @@ def shared_from(folder: StudyFolder) -> str | None:
     return None if known is None else known.get(FOUNDING, "")
 
 
+def required_of(folder: StudyFolder) -> str | None:
+    """The founding that a storage's study must have to be the folder's, which none has where that is not shared.
+
+    ``None`` where no study was begun in the folder, and any will do.
+    """
+    return (shared_from(folder) or "") if folder.exists() else None
+
+
 def place_of(folder: StudyFolder) -> str | None:
     """The storage that a folder's study is shared in, in words; ``None`` for a study of its own."""
     known = folder.read(SHARED, dict[str, str])
