@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from autorecompute import __version__
 from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, tune
+from autorecompute.cli.parsing import Parser, require_no_stray_address
 from autorecompute.errors import AutorecomputeError, InterruptedByUser
+
+if TYPE_CHECKING:
+    import argparse
 
 BATCH_FLAG = "--batch-flag"
 VERBS = (tune, plans, show, report, studies, emit, run, check, doctor)
@@ -20,6 +24,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     # What follows -- is the user's own command or script arguments: argparse must not look at it.
     split = arguments.index("--") if "--" in arguments else len(arguments)
+    try:
+        require_no_stray_address(arguments[:split])
+    except AutorecomputeError as error:
+        return _tell(error)
     args = make_parser().parse_args(_join_flag_value(arguments[:split]))
     args.rest = arguments[split + 1 :]
     # It may hold a password, and is nothing to the scripts that are started from here.
@@ -33,12 +41,16 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except AutorecomputeError as error:
-        print(f"autorecompute: {error}", file=sys.stderr)
-        return error.exit_code
+        return _tell(error)
     except KeyboardInterrupt:
         print("autorecompute: interrupted", file=sys.stderr)
         return InterruptedByUser.exit_code
     return code
+
+
+def _tell(error: AutorecomputeError) -> int:
+    print(f"autorecompute: {error}", file=sys.stderr)
+    return error.exit_code
 
 
 def _join_flag_value(arguments: list[str]) -> list[str]:
@@ -51,7 +63,7 @@ def _join_flag_value(arguments: list[str]) -> list[str]:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all verbs."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="autorecompute",
         description="Finds by measurement which activations a training job should recompute so that its batch fits.",
         epilog="first: autorecompute tune train.py --target-batch 32 --memory-limit 40GiB",

@@ -86,10 +86,13 @@ def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | No
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.reports.identity import print_identity
     from autorecompute.reports.screen import print_result, print_trials
+    from autorecompute.studies.sharing.mirror import place_of
     from autorecompute.studies.storage import read_trials
 
     trials, result = read_trials(folder.database, folder.name_in_database), folder.result()
     print_identity(tuned.problem.digest, tuned.parts)
+    if place := place_of(folder):
+        print(f"shared in {place}")
     print()
     if trials:
         print_trials(trials)
@@ -97,7 +100,16 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
     if result:
         print_result(result, trials, folder.path)
     else:
-        print("No answer yet: run its tune command again to go on.")
+        print(_describe_unanswered(folder))
+
+
+def _describe_unanswered(folder: StudyFolder) -> str:
+    from autorecompute.studies.sharing.mirror import describe_missing, place_of
+
+    again = (
+        "run its tune command again" if place_of(folder) is None else "run its tune command again, with its --storage,"
+    )
+    return f"{describe_missing(folder)} No answer yet: {again} to go on.".strip()
 
 
 def list_all(folders: list[StudyFolder], *, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from autorecompute.errors import AutorecomputeError
 from autorecompute.reports.screen import make_console
+from autorecompute.studies.sharing.mirror import shared_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ def study_as_plain(folder: StudyFolder) -> dict[str, Any]:
     """A study in a line; one that cannot be read says why instead of hiding the others."""
     try:
         problem, command, result = folder.problem(), folder.command(), folder.result()
+        shared = "; shared" if shared_from(folder) is not None else ""
     except AutorecomputeError as error:
         return {"study": folder.name, "problem": None, "verdict": None, "command": None, "note": str(error)}
     return {
@@ -29,7 +31,7 @@ def study_as_plain(folder: StudyFolder) -> dict[str, Any]:
         "problem": problem.digest,
         "verdict": str(result.verdict) if result and result.verdict else None,
         "command": command,
-        "note": _describe(result),
+        "note": _describe(result) + shared,
     }
 
 

@@ -39,10 +39,12 @@ class LiveView:
     Args:
         console: Where to; stderr where none is given.
         has_bar: Whether anything may move on the terminal.
+        is_shared: Whether other workers measure as well.
     """
 
-    def __init__(self, console: Console | None = None, *, has_bar: bool = True) -> None:
+    def __init__(self, console: Console | None = None, *, has_bar: bool = True, is_shared: bool = False) -> None:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._is_shared = is_shared
         self._began = time.monotonic()
         self._trials: list[Trial] = []
         self._limit_bytes, self._budget = 0, 0
@@ -82,7 +84,7 @@ class LiveView:
         budget: int,
         deadline_seconds: float,
     ) -> None:
-        """Tells what the script trains and how far an earlier session came."""
+        """Tells what the script trains and how far the study has come."""
         versions = detection.versions
         self._say(
             f"{format_count(len(detection.plans), 'plan')} at batch {detection.batch} on "
@@ -90,7 +92,8 @@ class LiveView:
             f"ONNX Runtime {versions['onnxruntime']}"
         )
         if known_trials:
-            self._say(f"after {format_count(len(known_trials), 'trial')} of an earlier session")
+            whose = "of all workers" if self._is_shared else "of an earlier session"
+            self._say(f"after {format_count(len(known_trials), 'trial')} {whose}")
         self._trials, self._limit_bytes, self._budget = list(known_trials), limit_bytes, budget
         self._deadline_seconds, self._doing = deadline_seconds, "searching"
 

@@ -11,7 +11,6 @@ from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.transfer import Tuned
-from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import OutOfTime, ignoring_interrupts
 from autorecompute.tuning.answer.confirmation import Confirmer
 from autorecompute.tuning.answer.early import EarlyAnswer
@@ -28,6 +27,7 @@ from autorecompute.tuning.searching import Searching
 from autorecompute.tuning.together import Together
 from autorecompute.tuning.transfer import look_around, own_result
 from autorecompute.tuning.trying import Trying
+from autorecompute.tuning.waiting import holding
 from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -76,10 +76,12 @@ class Tuner:
         try:
             with self._budget.enforced():
                 return self._answer()
-        except OutOfTime:
-            if self.so_far is None:
-                raise TooLittleTimeError(OUT_OF_TIME) from None
-            return self.so_far
+        except (OutOfTime, TooLittleTimeError) as late:
+            if self.so_far is not None:
+                return self.so_far
+            if isinstance(late, TooLittleTimeError):
+                raise
+            raise TooLittleTimeError(OUT_OF_TIME) from None
         except KeyboardInterrupt:
             with ignoring_interrupts():
                 raise
@@ -115,7 +117,7 @@ class Tuner:
         if result is not None and not result.can_go_on(self._settings.max_trials):
             self._progress.note("this problem was solved before: its answer stands")
         else:
-            with hold_device(detection.device, f"study {self._folder.path}", self._progress.note):
+            with holding(detection.device, self._place):
                 problem, result = self._measure(detection)
             self._leave(result)
         result = turn_knobs(

@@ -104,6 +104,15 @@ def test_an_earlier_session_is_told(watch):
     assert "2 trials" in known
 
 
+@pytest.mark.parametrize(("is_shared", "words"), [(False, "1 trial of an earlier session"), (True, "of all workers")])
+def test_who_measured_before_is_told(make_detection, make_trial, is_shared, words):
+    """What several workers measured is not told as an earlier session's."""
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    view = LiveView(console, is_shared=is_shared)
+    view.detected(make_detection(), 600 * MIB, known_trials=[make_trial()], budget=40, deadline_seconds=math.inf)
+    assert words in console.file.getvalue()
+
+
 @pytest.mark.parametrize("is_terminal", [False, True])
 @pytest.mark.parametrize("part", ["device", "description", "message", "note"])
 @pytest.mark.parametrize("name", ["[red]", "[/nothing]", "[bold]x[/bold]"])
