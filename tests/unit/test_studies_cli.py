@@ -41,6 +41,7 @@ def keep(make_detection, make_space, make_trial, make_result):
             folder.keep_trial(make_trial(number=number), ["python", "train.py"], {}, "step 1\n")
         (folder.workers / "01.log").write_text("x" * 1000)
         if is_finished:
+            folder.keep_confirmed([make_result().best])
             folder.finish(make_result())
         return folder
 
