@@ -339,6 +339,26 @@ def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
     assert [path.name for path in Path("studies").iterdir()] == ["bert"]
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhere, force):
+    """What was made while an import was under way is replaced with force alone."""
+    file = written(elsewhere, archive)
+
+    def plans_text(config):
+        (take(file, force=force).path / "first.txt").touch()
+        return TRUSTED.plans_text(config)
+
+    slow = dataclasses.replace(TRUSTED, plans_text=plans_text)
+    if force:
+        import_records(read_archive(file), "bert", slow, force=True)
+        assert not Path("studies/bert/first.txt").exists()
+    else:
+        with pytest.raises(UsageError, match="meanwhile"):
+            import_records(read_archive(file), "bert", slow, force=False)
+        assert Path("studies/bert/first.txt").exists()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
 def test_a_study_in_use_is_not_replaced(archive, elsewhere):
     """While a process has its files open, even force does not take a study away."""
     folder = take(written(elsewhere, archive))
