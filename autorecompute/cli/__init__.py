@@ -10,6 +10,7 @@ import sys
 from autorecompute import __version__
 from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, tune
 from autorecompute.errors import AutorecomputeError, InterruptedByUser
+from autorecompute.units import printable
 
 BATCH_FLAG = "--batch-flag"
 VERBS = (tune, plans, show, report, studies, emit, run, check, doctor)
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except AutorecomputeError as error:
-        print(f"autorecompute: {error}", file=sys.stderr)
+        print(f"autorecompute: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("autorecompute: interrupted", file=sys.stderr)

@@ -50,6 +50,7 @@ def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force:
         SetupError: the disk is full, or the folder cannot be written.
     """
     folder = StudyFolder(name)
+    name = folder.name
     require_trusted(records, trusted)
     if folder.path.exists() or folder.path.is_symlink():
         if not force:

@@ -232,6 +232,7 @@ def test_pruning_leaves_what_reuse_needs(keep, run):
         (["studies", "compare", "a/b", "c"], "'a/b'"),
         (["studies", "export", "no-such-study"], "no-such-study"),
         (["studies", "export", "../x"], "'../x'"),
+        (["studies", "export", "a\x1b[31m\nb"], "'a\\x1b[31m\\nb'"),
         (["studies", "import", "no-such-file"], "no-such-file"),
         (["studies", "delete"], "STUDY"),
         (["studies", "delete", "no-such-study"], "no-such-study"),

@@ -291,7 +291,7 @@ def test_a_bomb_does_not_fill_the_memory(archive, elsewhere):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024  # KiB
 
 
-@pytest.mark.parametrize("name", ["../other", "/tmp/other", ".hidden", "", "a/b", "x" * 300])
+@pytest.mark.parametrize("name", ["../other", "/tmp/other", ".hidden", "", "a/b", "x" * 300, "a\nb", "\x1b[31m"])
 def test_a_name_leads_nowhere_else(archive, elsewhere, name):
     """An archive cannot choose a folder outside of the studies."""
     file = written(elsewhere, [changed(archive[0], study=name), *archive[1:]])
