@@ -11,6 +11,7 @@ from autorecompute import __version__
 from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, tune
 from autorecompute.cli.parsing import Parser, require_no_stray_address
 from autorecompute.errors import AutorecomputeError, InterruptedByUser
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -49,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _tell(error: AutorecomputeError) -> int:
-    print(f"autorecompute: {error}", file=sys.stderr)
+    print(f"autorecompute: {printable(str(error))}", file=sys.stderr)
     return error.exit_code
 
 

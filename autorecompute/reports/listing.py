@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autorecompute.errors import AutorecomputeError
-from autorecompute.reports.screen import make_console
+from autorecompute.reports.console import make_console
 from autorecompute.studies.sharing.mirror import shared_from
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from autorecompute.measurement import Outcome
+from autorecompute.reports.console import Guarded, guarded
 from autorecompute.reports.plane import DRAWN, TYPED, best_of, draw_plane
 from autorecompute.reports.words import format_rate, format_relative, shorten
 from autorecompute.units import format_bytes, format_count, format_seconds
@@ -43,7 +44,7 @@ class LiveView:
     """
 
     def __init__(self, console: Console | None = None, *, has_bar: bool = True, is_shared: bool = False) -> None:
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = guarded(console or Console(stderr=True, highlight=False, soft_wrap=True))
         self._is_shared = is_shared
         self._began = time.monotonic()
         self._trials: list[Trial] = []
@@ -127,7 +128,7 @@ class LiveView:
     def _say(self, text: str) -> None:
         self._console.print(f"[dim]\\[{format_seconds(time.monotonic() - self._began):>11}][/] {text}")
 
-    def _render(self) -> Group:
+    def _render(self) -> Guarded:
         """How it stands now, in lines that are cut at the terminal's edge, wherever that is by now."""
         width = min(self._console.width - 1, MOST_COLUMNS)
         marks = TYPED if self._console.options.ascii_only else DRAWN
@@ -135,7 +136,7 @@ class LiveView:
         if self._console.height >= LEAST_LINES:
             plane = draw_plane(self._trials, self._limit_bytes, width=width, height=PLANE_LINES, marks=marks)
         lines = [*plane, self._best(), f"now   {self._doing}", self._expecting, self._time()]
-        return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in filter(None, lines)))
+        return Guarded(Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in filter(None, lines))))
 
     def _best(self) -> str:
         best = best_of(self._trials)

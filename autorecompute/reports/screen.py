@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from autorecompute.reports.answer import answer_lines, answer_sentences, describe_page, lines_to_paste
+from autorecompute.reports.console import make_console
 from autorecompute.reports.curve import curve_table
 from autorecompute.reports.knobs import knob_table
 from autorecompute.reports.predictions import expected_step_seconds
@@ -19,17 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from rich.console import Console
+
     from autorecompute.measurement import Trial
     from autorecompute.result import Result
 
 NAME_WIDTH = 60
-FILE_WIDTH = 250
-
-
-def make_console() -> Console:
-    """Standard output, wide where it is no terminal: a file has no edge at which to wrap."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=FILE_WIDTH)
 
 
 def print_result(result: Result, trials: Sequence[Trial], folder: Path, console: Console | None = None) -> None:

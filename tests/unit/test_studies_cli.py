@@ -42,6 +42,7 @@ def keep(make_detection, make_space, make_trial, make_result):
             folder.keep_trial(make_trial(number=number), ["python", "train.py"], {}, "step 1\n")
         (folder.workers / "01.log").write_text("x" * 1000)
         if is_finished:
+            folder.keep_confirmed([make_result().best])
             folder.finish(make_result())
         return folder
 
@@ -257,6 +258,7 @@ def test_a_shared_study_whose_worker_has_ended(keep, run):
         (["studies", "compare", "a/b", "c"], "'a/b'"),
         (["studies", "export", "no-such-study"], "no-such-study"),
         (["studies", "export", "../x"], "'../x'"),
+        (["studies", "export", "a\x1b[31m\nb"], "'a\\x1b[31m\\nb'"),
         (["studies", "import", "no-such-file"], "no-such-file"),
         (["studies", "delete"], "STUDY"),
         (["studies", "delete", "no-such-study"], "no-such-study"),

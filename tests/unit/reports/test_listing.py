@@ -111,3 +111,14 @@ def test_a_name_can_be_copied_from_a_pipe(begin, listed):
     name = "transformer_pretraining-train_with_deepspeed-b128-1f3a5c"
     begin(name, ["python", "experiments/pretraining/train_with_deepspeed.py", *["--some-long-flag=value"] * 6])
     assert any(line.startswith(f"{name} ") for line in listed(columns=80).splitlines())
+
+
+def test_a_study_cannot_steer_the_terminal(begin, listed, make_result):
+    """Control characters of what is stored are shown, wherever they stand."""
+    begin("gpt", command=("python", "\x1b[31mtrain.py")).finish(
+        dataclasses.replace(make_result(), best=dataclasses.replace(make_result().best, description="\x1b]0;all\x07"))
+    )
+    out = listed()
+    assert "\x1b" not in out
+    assert "\\x1b[31mtrain.py" in out
+    assert "\\x1b]0;all" in out

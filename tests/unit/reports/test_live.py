@@ -283,3 +283,11 @@ def test_a_real_terminal_may_be_resized_and_interrupted():
         assert "\x1b[?25h" in read_until(ours, rb"\x1b\[\?25h")
         os.close(ours)
         program.wait(timeout=60)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_note_cannot_steer_the_terminal(watch, is_terminal):
+    """What a script or another study says is shown with its control characters written out."""
+    shown = watch(is_terminal=is_terminal, description="\x1b[8mall", message="\x1b[2J", note="\x1b]0;title")
+    assert not any(code in shown for code in ("\x1b[8m", "\x1b[2J", "\x1b]0;"))
+    assert "\\x1b[2J" in shown
