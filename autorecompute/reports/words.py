@@ -23,6 +23,11 @@ NOT_COMPARED = {
 }
 """What is known where the tuning ended early."""
 
+NOT_SO_FAR = (
+    "does not pay so far: a smaller batch without recompute gives more samples a second than the best found so far"
+)
+"""What a comparison says where the search for the best did not come to its end."""
+
 NOT_ALL_BATCHES = "the best of the batches so far; what recompute gives at the others is not known yet"
 
 
@@ -31,6 +36,8 @@ def describe_verdict(result: Result) -> str:
     is_open = result.best is None and result.search_end.is_early
     if result.curve and result.best is not None and not result.compared:
         return NOT_ALL_BATCHES
+    if result.verdict is Verdict.DOES_NOT_PAY and result.search_end.is_early:
+        return NOT_SO_FAR
     known = NOT_COMPARED.get(result.verdict) if is_open or not result.compared else result.unrivalled
     return known or VERDICTS[result.verdict]
 
