@@ -259,6 +259,7 @@ def test_the_race_is_kept_and_told(finished):
     assert result.best.relative_low <= result.best.relative_throughput <= result.best.relative_high
     assert kept_race["ranking"]["rounds"] == result.best.ranking.rounds == len(kept_race["standings"][0]["rounds"])
     assert any(result.best.ranking.sentence in note for note in tuning.watcher.notes)
+    assert any("should be the fastest by all trials together" in note for note in tuning.watcher.notes)
 
 
 def test_who_stands_in_for_an_unconfirmed_winner_has_not_won_the_race(finished, make_tuning):
