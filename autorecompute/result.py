@@ -155,7 +155,7 @@ class Transfer:
     def sentence(self) -> str:
         """The same in a line."""
         if not self.differences:
-            return f"takes over study {self.study}, which is about the same problem"
+            return f"takes over the trials and the answer of study {self.study}: the same problem"
         return f"starts from study {self.study}: here it is {'; '.join(self.differences)}"
 
 

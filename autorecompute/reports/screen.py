@@ -35,7 +35,9 @@ def print_result(result: Result, trials: Sequence[Trial], folder: Path, console:
         chosen = result.best.batch if result.best is not None else None
         console.print(curve_table(result.curve, chosen))
         console.print()
-    console.print(Group(_answer_table(result, trials), Text(), *_sentences(result, trials, folder)))
+    if result.trials or result.best is not None:
+        console.print(Group(_answer_table(result, trials), Text()))
+    console.print(Group(*_sentences(result, trials, folder)))
     if result.knobs:
         console.print(Group(knob_table(result.knobs), Text()))
     for line in lines_to_paste(result):

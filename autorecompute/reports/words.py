@@ -23,6 +23,11 @@ NOT_COMPARED = "the batch fits with recompute only; not compared with a smaller 
 
 COMPARED_APART = f"{NOT_COMPARED} side by side"
 
+NOT_SO_FAR = (
+    "does not pay so far: a smaller batch without recompute gives more samples a second than the best found so far"
+)
+"""What a comparison says where the search for the best did not come to its end."""
+
 NOT_ALL_BATCHES = "the best of the batches so far; what recompute gives at the others is not known yet"
 
 
@@ -32,6 +37,8 @@ def describe_verdict(result: Result) -> str:
         return NO_ANSWER
     if result.curve and result.best is not None and not result.compared:
         return NOT_ALL_BATCHES
+    if result.verdict is Verdict.DOES_NOT_PAY and result.search_end.is_early:
+        return NOT_SO_FAR
     if result.verdict is Verdict.RECOMPUTE_PAYS and not result.compared:
         return NOT_COMPARED
     if result.verdict is Verdict.RECOMPUTE_PAYS and result.comparison is not None and not result.comparison.pairs:

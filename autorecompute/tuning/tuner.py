@@ -16,7 +16,7 @@ from autorecompute.tuning.answer.confirmation import Confirmer
 from autorecompute.tuning.answer.early import EarlyAnswer
 from autorecompute.tuning.answer.holding import hold
 from autorecompute.tuning.answer.judgement import Judgement
-from autorecompute.tuning.answer.no_fit import OUT_OF_TIME, explain_early_end, explain_no_fit
+from autorecompute.tuning.answer.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
 from autorecompute.tuning.answer.rejections import Rejections
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.knobs.turning import turn_knobs
@@ -81,7 +81,7 @@ class Tuner:
                 return self.so_far
             if isinstance(late, TooLittleTimeError):
                 raise
-            raise TooLittleTimeError(OUT_OF_TIME) from None
+            raise TooLittleTimeError(explain_too_little_time(self._budget.expect(Task.START))) from None
         except KeyboardInterrupt:
             with ignoring_interrupts():
                 raise
@@ -124,10 +124,16 @@ class Tuner:
             self._place, self._budget, detection, problem, self._ledger.trials, result=result, keep=self._leave
         )
         if result.best is None:
-            explain = explain_early_end if result.search_end.is_early else explain_no_fit
-            known = (result.unconfirmed, self._folder.rejections())
-            raise NothingFitsError(explain(self._ledger.trials, detection, problem.limit_bytes, *known))
+            raise NothingFitsError(self._explain_none(result, detection, problem.limit_bytes))
         return result
+
+    def _explain_none(self, result: Result, detection: Detection, limit_bytes: int) -> str:
+        """Why there is no answer."""
+        trials, is_early = self._ledger.trials, result.search_end.is_early
+        if is_early and not trials:
+            return explain_too_little_time(self._budget.expect(Task.START))
+        explain = explain_early_end if is_early else explain_no_fit
+        return explain(trials, detection, limit_bytes, result.unconfirmed, self._folder.rejections())
 
     def _leave(self, result: Result | None) -> None:
         self.so_far = result if result is not None and result.best is not None else None

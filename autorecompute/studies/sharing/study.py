@@ -132,7 +132,7 @@ class SharedStudy:
         self.enter(Phase.SEARCHING)
         self._patiently(self._pulse.start)
         if self.check(problem, is_limit_free=is_limit_free) is None:
-            founding = self.new_claim(Config(), space.describe(Config()), "preset")
+            founding = self.new_claim(Config(), space.describe(Config()), "baseline")
             self._claim(founding, space, problem)
             self._patiently(lambda: self._study.set_user_attr(PARTS, problem.parts))
         agreed = self.check(problem, is_limit_free=is_limit_free)

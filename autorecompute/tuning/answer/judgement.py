@@ -175,7 +175,9 @@ class Judgement:
             self._progress.note("no time left to race the finalists: they are ranked by their trials")
             return standings
         names = ", ".join(detection.space.describe(entry.trial.config) for entry in front)
-        racing = "racing the finalists in interleaved rounds" if len(front) > 1 else "measuring once more, in rounds"
+        racing = "measuring once more, in rounds"
+        if len(front) > 1:
+            racing = "racing in interleaved rounds what should be the fastest by all trials together"
         self._progress.note(f"{racing}: {names}")
         end_seconds = self._budget.deadline_seconds - self._budget.expect(*winner_needs)
         # Where the first rounds leave time for more, the winner's rival comes first.

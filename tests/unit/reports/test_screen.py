@@ -144,7 +144,14 @@ def test_where_it_started_from_is_told(show, make_result):
     near = Transfer(study="small", differences=("batch 32, not 16",))
     assert "starts from study small: here it is batch 32, not 16" in show(make_result(transferred_from=near), width=120)
     same = show(make_result(transferred_from=Transfer(study="small")), width=120)
-    assert "takes over study small, which is about the same problem" in same
+    assert "takes over the trials and the answer of study small: the same problem" in same
+
+
+@pytest.mark.parametrize("end", SearchEnd)
+def test_a_search_that_ended_early_speaks_of_the_best_so_far(show, make_result, end):
+    """That recompute does not pay is known of what was found in the time; the rest of the search may find more."""
+    text = "\n".join(show(make_result(verdict=Verdict.DOES_NOT_PAY, search_end=end), width=200))
+    assert ("does not pay so far" in text and "the best found so far" in text) == end.is_early
 
 
 @pytest.mark.parametrize("verdict", Verdict)
@@ -153,6 +160,16 @@ def test_each_verdict_is_a_sentence(show, make_result, verdict):
     lines = show(dataclasses.replace(make_result(), verdict=verdict))
     assert any(line.startswith("verdict: ") and len(line.split()) > 3 for line in lines)
     assert any(str(FOLDER) in line for line in lines)
+
+
+def test_without_a_trial_there_is_no_table(show, make_result):
+    """Where the time was over before the first trial, no row has anything to tell."""
+    empty = dataclasses.replace(
+        make_result(), best=None, verdict=Verdict.NO_FIT, search_end=SearchEnd.TIME, trials=0, curve=()
+    )
+    lines = show(empty)
+    assert not any("baseline" in line for line in lines)
+    assert any("no answer yet" in line for line in lines)
 
 
 def test_nothing_is_to_be_pasted_where_nothing_fits(show, make_result):
