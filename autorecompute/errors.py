@@ -52,6 +52,12 @@ class ScriptError(AutorecomputeError):
     exit_code = 5
 
 
+class ReaderLeft(AutorecomputeError):  # noqa: N818  (that somebody has seen enough is no error)
+    """Whoever read the output, such as ``head``, went away: the code that a shell has for SIGPIPE, and not a word."""
+
+    exit_code = 141
+
+
 class InterruptedByUser(AutorecomputeError):  # noqa: N818  (an interruption is no error)
     """The user stopped the command; the study is kept."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from autorecompute import __version__
 from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, tune
+from autorecompute.cli.output import guard_output
 from autorecompute.cli.parsing import Parser, require_no_stray_address
-from autorecompute.errors import AutorecomputeError, InterruptedByUser
+from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
@@ -22,36 +24,40 @@ VERBS = (tune, plans, show, report, studies, emit, run, check, doctor)
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and gives its exit code: see ``autorecompute.errors`` for what each means."""
-    arguments = sys.argv[1:] if argv is None else argv
+    guard_output()
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except ReaderLeft as end:
+        return end.exit_code
+    except AutorecomputeError as error:
+        _say(f"autorecompute: {printable(str(error))}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("autorecompute: interrupted")
+        return InterruptedByUser.exit_code
+
+
+def _run(arguments: list[str]) -> int:
     # What follows -- is the user's own command or script arguments: argparse must not look at it.
     split = arguments.index("--") if "--" in arguments else len(arguments)
     try:
         require_no_stray_address(arguments[:split])
-    except AutorecomputeError as error:
-        return _tell(error)
-    args = make_parser().parse_args(_join_flag_value(arguments[:split]))
+        args = make_parser().parse_args(_join_flag_value(arguments[:split]))
+    finally:
+        sys.stdout.flush()  # --help ends right there
     args.rest = arguments[split + 1 :]
     # It may hold a password, and is nothing to the scripts that are started from here.
     os.environ.pop(tune.STORAGE_VARIABLE, None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        code = int(args.run(args))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever reads, such as head, has seen enough; what Python still holds back has no reader either. As rich ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except AutorecomputeError as error:
-        return _tell(error)
-    except KeyboardInterrupt:
-        print("autorecompute: interrupted", file=sys.stderr)
-        return InterruptedByUser.exit_code
+    code = int(args.run(args))
+    sys.stdout.flush()
     return code
 
 
-def _tell(error: AutorecomputeError) -> int:
-    print(f"autorecompute: {printable(str(error))}", file=sys.stderr)
-    return error.exit_code
+def _say(text: str) -> None:
+    # On a full disk there may be no place for the sentence either: the code is told all the same.
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def _join_flag_value(arguments: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,10 @@ def require_plans_file(best: Best, result: Result) -> None:
     if file is None or _read(file) == emission_of(result.versions["backend"]).plans_file_text(best.config):
         return
     found = "no longer holds the plans that were measured" if file.exists() else "is gone"
+    study = shlex.quote(result.study)
     raise UsageError(
-        f"The plans file '{file}' {found}. If the study's folder was moved, move it back; "
-        "else run the same 'autorecompute tune' command again, which writes the file anew."
+        f"The plans file '{file}' {found}. Have it written anew: autorecompute studies export {study} -o again.jsonl; "
+        f"autorecompute studies import again.jsonl --study {study} --force"
     )
 
 

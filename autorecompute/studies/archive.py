@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
-from autorecompute.studies.records import PLANS_PLACE, StudyRecords, with_plans_file
+from autorecompute.studies.places import PLANS_PLACE
+from autorecompute.studies.records import StudyRecords, with_plans_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

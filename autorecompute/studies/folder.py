@@ -22,6 +22,7 @@ from autorecompute.files import write_whole
 from autorecompute.measurement import Trial
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.names import is_name, require_name
+from autorecompute.studies.places import result_at
 from autorecompute.studies.problem import Problem, Sizes
 
 if TYPE_CHECKING:
@@ -220,10 +221,9 @@ class StudyFolder:
         self.write("result.json", codec.to_plain(result))
 
     def result(self) -> Result | None:
-        """The answer, once there is one."""
+        """The answer, once there is one, as of where the folder is now: moved, renamed or copied since, perhaps."""
         result = self.read("result.json", Result)
-        # The folder may have been renamed since, and what is printed must lead here.
-        return None if result is None else replace(result, study=self.name)
+        return None if result is None else replace(result_at(result, str(self.plans_file)), study=self.name)
 
     def _read(self, name: str) -> dict[str, Any]:
         with self._saying_what_is_wrong(name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from autorecompute import codec
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 DIGEST_LENGTH = 16
 SHORT_LENGTH = 6
 """Hexadecimal digits that tell two sets of plans of the same size apart."""
+
+MEMORY_TOLERANCE = 0.005
+"""Another kernel or driver keeps a little more or less of one machine's memory for itself, at each start."""
 
 SEVERAL_BATCHES = 0
 """The batch of a study that looks for the best one, and has a study of its own for each."""
@@ -86,7 +89,16 @@ class Problem:
 
     def differences(self, other: Problem) -> list[str]:
         """The parts in which the other problem differs, in words: ``batch 32, not 16``."""
-        return [difference.sentence for difference in compare(self.parts, other.parts)]
+        return [difference.sentence for difference in compare(self.parts, self.seen_here(other).parts)]
+
+    def seen_here(self, other: Problem) -> Problem:
+        """The other problem with this device's memory, where theirs is another by no more than a restart makes it.
+
+        Digests stay exact: they say what was stored, and compare nothing.
+        """
+        largest = max(self.device_bytes, other.device_bytes)
+        is_alike = abs(self.device_bytes - other.device_bytes) <= MEMORY_TOLERANCE * largest
+        return replace(other, device_bytes=self.device_bytes) if is_alike else other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from autorecompute.studies import batches as batches_file
 from autorecompute.studies.batches import BatchRecord
 from autorecompute.studies.folder import FORMAT, write_atomically
 from autorecompute.studies.knobs import KnobFolder
+from autorecompute.studies.places import best_at, result_at
 from autorecompute.studies.problem import Problem, Sizes
 from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
 
@@ -204,23 +205,10 @@ def _store_trials(records: StudyRecords, folder: StudyFolder) -> None:
 
 def with_plans_file(records: StudyRecords, place: str) -> StudyRecords:
     """The records with another place for the file that the variables of their configs name."""
-
-    def moved(best: Best) -> Best:
-        environment = {name: place if _is_place(value) else value for name, value in best.environment.items()}
-        return replace(best, environment=environment)
-
     knobs, result = records.knobs, records.result
     return replace(
         records,
-        confirmed=tuple(map(moved, records.confirmed)),
-        knobs=None if knobs is None else replace(knobs, winner=moved(knobs.winner)),
-        result=result if result is None or result.best is None else replace(result, best=moved(result.best)),
+        confirmed=tuple(best_at(best, place) for best in records.confirmed),
+        knobs=None if knobs is None else replace(knobs, winner=best_at(knobs.winner, place)),
+        result=None if result is None else result_at(result, place),
     )
-
-
-PLANS_PLACE = "best/plans.json"
-"""Where the file lies in the folder of any study, and how an archive names it."""
-
-
-def _is_place(value: str) -> bool:
-    return value == PLANS_PLACE or value.startswith("/")

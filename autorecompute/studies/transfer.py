@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from autorecompute.studies.identity import Difference, compare
@@ -46,7 +46,7 @@ class Tuned:
 
     def compare(self, other: Tuned) -> list[Difference]:
         """The parts that differ."""
-        return compare(self.parts, other.parts)
+        return compare(self.parts, replace(other, problem=self.problem.seen_here(other.problem)).parts)
 
     def differences(self, other: Tuned) -> tuple[str, ...]:
         """In what the other differs, in words; nothing where one answer holds for both.
@@ -143,7 +143,8 @@ def _distance(mine: Tuned, theirs: Tuned, *, is_shipped: bool) -> tuple[float, .
     """How far apart two problems are: first what changes graph or machine, then the factors by which sizes differ."""
     has_other_plans = float(not _has_same_plans(mine.problem, theirs.problem))
     kinds = ("graph", "device", "torch", "wrap", "device_bytes")
-    changed = [float(getattr(mine.problem, kind) != getattr(theirs.problem, kind)) for kind in kinds]
+    stored = mine.problem.seen_here(theirs.problem)
+    changed = [float(getattr(mine.problem, kind) != getattr(stored, kind)) for kind in kinds]
     pairs = [
         (mine.problem.batch, theirs.problem.batch),
         (mine.problem.limit_bytes, theirs.problem.limit_bytes),

@@ -107,7 +107,7 @@ class Checker:
         stored = self._stored
         problem = Problem.of(detection, stored.problem.limit_bytes, wrap=wrap)
         here = {**problem.parts, **Sizes.of(detection).parts}
-        there = {**stored.problem.parts, **stored.sizes.parts}
+        there = {**problem.seen_here(stored.problem).parts, **stored.sizes.parts}
         if stored.has_knobs:
             # What was detected under them is not what the study began with.
             here, there = ({**parts, "graph": "", "plans": ""} for parts in (here, there))
@@ -121,7 +121,8 @@ class Checker:
             self._lines.append(CheckLine(what="problem", stored=digest, here="the same"))
 
     def _is_same_device(self, detection: Detection) -> bool:
-        here, there = Problem.of(detection, 0), self._stored.problem
+        here = Problem.of(detection, 0)
+        there = here.seen_here(self._stored.problem)
         return (here.device, here.device_bytes) == (there.device, there.device_bytes)
 
     def _measure(self, *, is_same_device: bool) -> None:

@@ -209,7 +209,7 @@ class Together:
         return self._place.settings.limit_bytes is None
 
     def _tell_limit(self, own: Problem) -> None:
-        if self._problem is not None and self._problem != own:
+        if self._problem is not None and self._problem.limit_bytes != own.limit_bytes:
             self._place.progress.note(
                 f"the limit is that of the other workers: {format_bytes(self._problem.limit_bytes)}"
             )

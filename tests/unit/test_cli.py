@@ -281,7 +281,7 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(start, begin, options):
     begin("bert")
     process = start("show", *options)
     process.stdout.close()
-    assert (process.wait(timeout=60), process.stderr.read()) == (1, "")
+    assert (process.wait(timeout=60), process.stderr.read()) == (141, "")
     process.stderr.close()
 
 

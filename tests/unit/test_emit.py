@@ -271,7 +271,7 @@ def test_a_plans_file_that_is_not_the_measured_one_is_a_wrong_usage(call, tmp_pa
     file.unlink()
     if damaged is not None:
         file.write_bytes(damaged.encode(errors="surrogateescape"))
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=r"studies import again\.jsonl --study bert --force"):
         call()
 
 

@@ -239,7 +239,7 @@ class BatchTuner:
     def _tune(self, batch: int, trials: int, problem: Problem, *, timeout_seconds: float | None) -> Result | None:
         """The answer of the batch's own study; ``None`` where the time was over before its first trial."""
         folder, problem = study_of_batch(self._folder, batch), replace(problem, batch=batch)
-        known = folder.result() if folder.exists() and folder.problem() == problem else None
+        known = folder.result() if folder.exists() and not problem.differences(folder.problem()) else None
         if known is not None and not known.can_go_on(trials):
             return known
         self._progress.note(f"batch {batch}: tuning in study {folder.name}, up to {format_count(trials, 'trial')}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, StudyFolder, list_studies, load_result
 from autorecompute.studies.folder import write_atomically
+from autorecompute.studies.places import result_at
 
 
 @pytest.fixture
@@ -63,8 +65,19 @@ def test_a_study_without_an_answer_is_told_apart(folder):
 
 def test_an_answer_comes_back(folder, make_result):
     """The answer is read as it was written, by name too."""
-    folder.finish(make_result())
-    assert folder.result() == load_result("bert", folder.path.parent) == make_result()
+    own = result_at(make_result(), str(folder.plans_file))
+    folder.finish(own)
+    assert folder.result() == load_result("bert", folder.path.parent) == own
+
+
+def test_a_study_that_was_moved_and_copied_names_its_own_plans_file(folder, make_result, tmp_path):
+    """Wherever a study lies, its variables lead into it, and a copy's not into the folder it was copied from."""
+    folder.finish(result_at(make_result(), str(folder.plans_file)))
+    shutil.copytree(folder.path, tmp_path / "copied")
+    folder.path.rename(tmp_path / "moved")
+    for name in ("copied", "moved"):
+        environment = load_result(name, tmp_path).best.environment
+        assert environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(tmp_path / name / "best" / "plans.json")}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +207,7 @@ def test_preparing_twice_loses_nothing(folder, make_result):
     folder.finish(make_result())
     folder.prepare()
     assert folder.exists()
-    assert folder.result() == make_result()
+    assert folder.result() == result_at(make_result(), str(folder.plans_file))
 
 
 def test_a_trial_can_be_understood_from_its_folder(folder, make_trial):

@@ -7,8 +7,11 @@ import dataclasses
 import pytest
 
 from autorecompute.measurement import Device
-from autorecompute.studies import Problem
-from autorecompute.units import GIB, MIB
+from autorecompute.studies import Problem, Sizes
+from autorecompute.studies.archive_reading import read_archive
+from autorecompute.studies.sources import shipped_folder
+from autorecompute.studies.transfer import Tuned
+from autorecompute.units import GIB, KIB, MIB
 
 LIMIT = 900 * MIB
 
@@ -58,3 +61,22 @@ def test_limits_that_look_the_same_are_told_apart(make_detection):
     assert str(LIMIT) in difference
     assert str(LIMIT + 1) in difference
     assert here.digest != kept.digest
+
+
+@pytest.mark.parametrize(("less_bytes", "is_same"), [(12 * KIB, True), (64 * MIB, True), (GIB, False)])
+def test_memory_that_a_restart_changes_makes_no_other_problem(make_detection, less_bytes, is_same):
+    """A kernel that keeps a little more for itself leaves the problem what it is; another card does not."""
+    stored, here = (
+        Problem.of(make_detection(device=Device(kind="cpu", name="Some Processor", total_bytes=size)), LIMIT)
+        for size in (24 * GIB, 24 * GIB - less_bytes)
+    )
+    assert (here.differences(stored) == []) is is_same
+    first, second = (Tuned(problem=problem, sizes=Sizes(), command=("train",)) for problem in (stored, here))
+    assert (first.compare(second) == []) is is_same
+
+
+def test_a_shipped_study_is_known_after_a_restart():
+    """The archive's own digest holds, and its problem is that of the machine with a little less memory."""
+    (file,) = shipped_folder().glob("bert_mlm.jsonl.gz")
+    problem = read_archive(file).head.problem
+    assert dataclasses.replace(problem, device_bytes=problem.device_bytes + 12 * KIB).differences(problem) == []

@@ -7,7 +7,7 @@ import pytest
 from autorecompute.measurement import Device
 from autorecompute.studies import Problem, StudyFolder
 from autorecompute.tuning.limit import RESERVE_BYTES, available_bytes, choose_limit
-from autorecompute.units import GIB, MIB
+from autorecompute.units import GIB, KIB, MIB
 
 
 @pytest.fixture
@@ -41,6 +41,16 @@ def test_on_a_cpu_it_is_nine_tenths(make_detection):
     """The rest is the system's."""
     detection = make_detection(device=Device(kind="cpu", name="cpu", total_bytes=10 * GIB))
     assert available_bytes(detection) == 9 * GIB
+
+
+def test_a_restart_does_not_change_the_limit_of_a_cpu(make_detection, folder):
+    """A kernel that keeps 12 KiB more gives the same limit, and a study with an odd one goes on without a warning."""
+    machines = [Device(kind="cpu", name="cpu", total_bytes=25276514304 - less) for less in (0, 12 * KIB)]
+    before, after = (make_detection(device=machine) for machine in machines)
+    assert available_bytes(before) == available_bytes(after)
+    folder.prepare()
+    folder.begin(Problem.of(before, int(25276514304 * 0.9)), ["python", "train.py"])
+    assert choose_limit(after, folder, pytest.fail) == int(25276514304 * 0.9)
 
 
 @pytest.fixture

@@ -1,0 +1,68 @@
+"""Standard output that says in one sentence why it cannot be written, and ends quietly where its reader went away."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from autorecompute.errors import ReaderLeft, SetupError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+STDOUT, STDERR = 1, 2
+
+
+def guard_output() -> None:
+    """Has whatever cannot be written to standard output end the command by the contract.
+
+    A stream that something else has taken the place of, such as a test's, is left alone.
+    """
+    if sys.stderr is None:
+        _occupy(STDERR, os.O_WRONLY)
+        sys.stderr = open(STDERR, "w", closefd=False)  # noqa: SIM115  (open as long as the process)
+    stream, is_own = sys.stdout, sys.stdout is sys.__stdout__
+    if stream is None:
+        # Left free, its number would be that of the next file, and whoever writes to it would write there.
+        _occupy(STDOUT, os.O_RDONLY)
+        sys.stdout = _guarded("utf-8", "surrogateescape")
+    elif is_own and stream.fileno() == STDOUT:
+        stream.flush()
+        sys.stdout = _guarded(stream.encoding, stream.errors)
+
+
+def _occupy(number: int, flags: int) -> None:
+    null = os.open(os.devnull, flags)
+    if null != number:
+        os.dup2(null, number)
+        os.close(null)
+
+
+def _guarded(encoding: str, errors: str | None) -> io.TextIOWrapper:
+    raw = _Guarded(STDOUT, "wb", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=raw.isatty())
+
+
+class _Guarded(io.FileIO):
+    """What is below the buffer, where failures are met."""
+
+    def write(self, content: ReadableBuffer, /) -> int:
+        """Writes, or leads all that follows to nowhere: Python writes what it holds back once more when it ends.
+
+        Raises:
+            ReaderLeft: whoever read has seen enough.
+            SetupError: the disk is full, or the stream is closed.
+        """
+        try:
+            return super().write(content)
+        except BrokenPipeError as error:
+            _occupy(self.fileno(), os.O_WRONLY)
+            raise ReaderLeft from error
+        except OSError as error:
+            _occupy(self.fileno(), os.O_WRONLY)
+            raise SetupError(
+                f"Standard output cannot be written: {error.strerror}. What was measured is kept: make room, or write "
+                "elsewhere, and run the command again."
+            ) from error
