@@ -236,10 +236,13 @@ def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
 
 def _describe_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
     from autorecompute.studies.storage import read_trials
+    from autorecompute.tuning.answer.race_record import race_winner
+    from autorecompute.tuning.answer.standings import finalists
 
     trials = read_trials(folder.database, folder.name_in_database)
-    fitting = [trial for trial in trials if trial.fits]
-    best = max(fitting, key=lambda trial: trial.relative_throughput or 0, default=None)
+    rejected = {known.config for known in folder.rejections()}
+    fitting = [entry.trial for entry in finalists(trials) if entry.trial.config not in rejected]
+    best = race_winner(folder, trials, rejected) or next(iter(fitting), None)
     found = f" The best that fits so far, not confirmed: {best.description}." if best else ""
     if so_far is not None and so_far.best is not None:
         found = f" The best that is confirmed so far: {so_far.best.description}."

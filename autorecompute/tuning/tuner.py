@@ -18,6 +18,7 @@ from autorecompute.tuning.answer.early import EarlyAnswer
 from autorecompute.tuning.answer.holding import hold
 from autorecompute.tuning.answer.judgement import Judgement
 from autorecompute.tuning.answer.no_fit import OUT_OF_TIME, explain_early_end, explain_no_fit
+from autorecompute.tuning.answer.race_record import race_winner
 from autorecompute.tuning.answer.rejections import Rejections
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.knobs.turning import turn_knobs
@@ -122,10 +123,16 @@ class Tuner:
             self._place, self._budget, detection, problem, self._ledger.trials, result=result, keep=self._leave
         )
         if result.best is None:
-            explain = explain_early_end if result.search_end.is_early else explain_no_fit
-            known = (result.unconfirmed, self._folder.rejections())
-            raise NothingFitsError(explain(self._ledger.trials, detection, problem.limit_bytes, *known))
+            raise NothingFitsError(self._explain(result, detection, problem.limit_bytes))
         return result
+
+    def _explain(self, result: Result, detection: Detection, limit_bytes: int) -> str:
+        """Why there is no config to train with."""
+        trials, rejections = self._ledger.trials, self._folder.rejections()
+        if not result.search_end.is_early:
+            return explain_no_fit(trials, detection, limit_bytes, result.unconfirmed, rejections)
+        winner = race_winner(self._folder, trials, {known.config for known in rejections})
+        return explain_early_end(trials, detection, limit_bytes, result.unconfirmed, rejections, winner=winner)
 
     def _leave(self, result: Result | None) -> None:
         self.so_far = result if result is not None and result.best is not None else None

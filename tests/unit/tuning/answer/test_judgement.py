@@ -112,6 +112,13 @@ def test_an_early_end_names_what_went_wrong_last_and_who_is_next(make_trial, mak
         assert "time was over" not in text
 
 
+def test_an_early_end_after_a_race_names_who_won_it(make_trial, make_detection, make_space):
+    """Rounds say more than trials."""
+    first, second = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in make_space().plans[:2])
+    text = explain_early_end([first, second], make_detection(), LIMIT, winner=second)
+    assert f"not confirmed: {second.description}." in text
+
+
 def test_no_fit_without_any_trial_does_not_blame_the_batch(make_detection):
     """Where the time was over before the first trial, nothing is known about memory."""
     text = explain_early_end([], make_detection(), LIMIT)
