@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("Workers that share a study tune one batch, and no knobs. Leave --storage away, or these.")
     storage = parse_storage(args.storage) if args.storage else None
     label = batch if batches is None else in_a_name(batches)
-    folder = StudyFolder(args.study or default_name(job, label, limit_bytes))
+    folder = StudyFolder(default_name(job, label, limit_bytes) if args.study is None else args.study)
     with interruptible():
         try:
             return _tune(job, folder, settings, batches, storage=storage, as_json=args.json, debugs=args.debug_script)
@@ -226,12 +226,13 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
     from autorecompute.reports.as_json import dumps, result_as_plain
     from autorecompute.reports.screen import print_result
-    from autorecompute.studies.storage import read_trials
+    from autorecompute.studies.batches import trials_of_answer
 
+    trials = trials_of_answer(folder, result)
     if as_json:
-        print(dumps(result_as_plain(result, read_trials(folder.database, folder.name_in_database))))
+        print(dumps(result_as_plain(result, trials)))
     else:
-        print_result(result, read_trials(folder.database, folder.name_in_database), folder.path)
+        print_result(result, trials, folder.path)
 
 
 def _describe_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
