@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures
 from autorecompute.measurement import Device, GradientCheck, Outcome
 from autorecompute.plans import Config
+from autorecompute.units import format_count
 
 
 class Verdict(enum.StrEnum):
@@ -71,7 +72,7 @@ class Ranking:
     @property
     def sentence(self) -> str:
         """The same in a line."""
-        sureness = f"at {100 * self.confidence:.0f} % in {self.rounds} rounds"
+        sureness = f"at {100 * self.confidence:.0f} % in {format_count(self.rounds, 'round')}"
         others = f" and {len(self.rivals) - 1} more" if len(self.rivals) > 1 else ""
         match self.end:
             case RaceEnd.RANKED:

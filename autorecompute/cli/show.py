@@ -71,13 +71,14 @@ def run_show(args: argparse.Namespace) -> int:
 def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | None]) -> None:
     from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
     from autorecompute.reports.identity import nearest_as_plain
+    from autorecompute.studies.batches import trials_of_answer
     from autorecompute.studies.storage import read_trials
 
     trials, result = read_trials(folder.database, folder.name_in_database), folder.result()
     plain = {
         "provenance": folder.provenance(),
         "identity": tuned.parts,
-        "result": result_as_plain(result, trials) if result else None,
+        "result": result_as_plain(result, trials_of_answer(folder, result)) if result else None,
         "trials": trials_as_plain(trials),
     }
     print(dumps({**plain, **{name: nearest_as_plain(tuned, nearest) for name, nearest in asked.items()}}))
@@ -86,6 +87,7 @@ def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | No
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.reports.identity import print_identity
     from autorecompute.reports.screen import print_result, print_trials
+    from autorecompute.studies.batches import trials_of_answer
     from autorecompute.studies.sharing.mirror import place_of
     from autorecompute.studies.storage import read_trials
 
@@ -98,7 +100,7 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
         print_trials(trials)
         print()
     if result:
-        print_result(result, trials, folder.path)
+        print_result(result, trials_of_answer(folder, result), folder.path)
     else:
         print(_describe_unanswered(folder))
 

@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     )
     storage = _storage(args, is_for_one=batches is not None or args.knobs)
     label = batch if batches is None else in_a_name(batches)
-    folder = StudyFolder(args.study or default_name(job, label, limit_bytes))
+    folder = StudyFolder(default_name(job, label, limit_bytes) if args.study is None else args.study)
     with interruptible():
         try:
             return _tune(job, folder, settings, batches, storage=storage, as_json=args.json, debugs=args.debug_script)
@@ -260,20 +260,24 @@ def _describe_standing(shared: SharedStudy) -> str:
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
     from autorecompute.reports.as_json import dumps, result_as_plain
     from autorecompute.reports.screen import print_result
-    from autorecompute.studies.storage import read_trials
+    from autorecompute.studies.batches import trials_of_answer
 
+    trials = trials_of_answer(folder, result)
     if as_json:
-        print(dumps(result_as_plain(result, read_trials(folder.database, folder.name_in_database))))
+        print(dumps(result_as_plain(result, trials)))
     else:
-        print_result(result, read_trials(folder.database, folder.name_in_database), folder.path)
+        print_result(result, trials, folder.path)
 
 
 def _describe_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
     from autorecompute.studies.storage import read_trials
+    from autorecompute.tuning.answer.race_record import race_winner
+    from autorecompute.tuning.answer.standings import finalists
 
     trials = read_trials(folder.database, folder.name_in_database)
-    fitting = [trial for trial in trials if trial.fits]
-    best = max(fitting, key=lambda trial: trial.relative_throughput or 0, default=None)
+    rejected = {known.config for known in folder.rejections()}
+    fitting = [entry.trial for entry in finalists(trials) if entry.trial.config not in rejected]
+    best = race_winner(folder, trials, rejected) or next(iter(fitting), None)
     found = f" The best that fits so far, not confirmed: {best.description}." if best else ""
     if so_far is not None and so_far.best is not None:
         found = f" The best that is confirmed so far: {so_far.best.description}."

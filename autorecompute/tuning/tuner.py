@@ -17,6 +17,7 @@ from autorecompute.tuning.answer.early import EarlyAnswer
 from autorecompute.tuning.answer.holding import hold
 from autorecompute.tuning.answer.judgement import Judgement
 from autorecompute.tuning.answer.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
+from autorecompute.tuning.answer.race_record import race_winner
 from autorecompute.tuning.answer.rejections import Rejections
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.knobs.turning import turn_knobs
@@ -128,12 +129,14 @@ class Tuner:
         return result
 
     def _explain_none(self, result: Result, detection: Detection, limit_bytes: int) -> str:
-        """Why there is no answer."""
-        trials, is_early = self._ledger.trials, result.search_end.is_early
-        if is_early and not trials:
+        """Why there is no config to train with."""
+        trials, rejections = self._ledger.trials, self._folder.rejections()
+        if not result.search_end.is_early:
+            return explain_no_fit(trials, detection, limit_bytes, result.unconfirmed, rejections)
+        if not trials:
             return explain_too_little_time(self._budget.expect(Task.START))
-        explain = explain_early_end if is_early else explain_no_fit
-        return explain(trials, detection, limit_bytes, result.unconfirmed, self._folder.rejections())
+        winner = race_winner(self._folder, trials, {known.config for known in rejections})
+        return explain_early_end(trials, detection, limit_bytes, result.unconfirmed, rejections, winner=winner)
 
     def _leave(self, result: Result | None) -> None:
         self.so_far = result if result is not None and result.best is not None else None

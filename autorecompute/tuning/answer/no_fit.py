@@ -94,14 +94,19 @@ def explain_too_little_time(start_seconds: float) -> str:
     )
 
 
-def explain_early_end(
+def explain_early_end(  # noqa: PLR0913  (all that is known)
     trials: Sequence[Trial],
     detection: Detection,
     limit_bytes: int,
     unconfirmed: Sequence[str] = (),
     rejections: Sequence[Rejection] = (),
+    *,
+    winner: Trial | None = None,
 ) -> str:
-    """The same where the same command goes on; takes what :func:`explain_no_fit` takes."""
+    """The same where the same command goes on; takes what :func:`explain_no_fit` takes.
+
+    The winner is that of a race among these trials, where there was one.
+    """
     rejected = {known.config for known in rejections}
     fitting = [entry.trial for entry in finalists(trials) if entry.trial.config not in rejected]
     if fitting:
@@ -112,8 +117,8 @@ def explain_early_end(
             else "The time was over before a config was confirmed."
         )
         return (
-            f"{why} The best that fits so far, not confirmed: {fitting[0].description}. The same command goes on from "
-            "there; --timeout gives it more time."
+            f"{why} The best that fits so far, not confirmed: {(winner or fitting[0]).description}. The same command "
+            "goes on from there; --timeout gives it more time."
         )
     found = explain_no_fit(trials, detection, limit_bytes, unconfirmed, rejections)
     return f"The time was over before a config that fits was found; --timeout gives it more. {found}"

@@ -81,6 +81,13 @@ def test_how_sure_the_winner_is_stands_below(show, make_result, end, rivals, sen
     assert sentence in show(dataclasses.replace(make_result(), best=best), width=120)
 
 
+def test_one_round_is_no_plural(show, make_result):
+    """A race of one finalist can be cut off after its first round."""
+    ranking = Ranking(end=RaceEnd.RANKED, rounds=1, confidence=0.99)
+    best = dataclasses.replace(make_result().best, ranking=ranking)
+    assert "race: ranked at 99 % in 1 round" in show(dataclasses.replace(make_result(), best=best), width=120)
+
+
 def test_an_unconfirmed_winner_is_told_apart(show, make_result):
     """A config that was not confirmed is never called so."""
     best = dataclasses.replace(make_result().best, confirmed=False)

@@ -112,6 +112,13 @@ def test_an_early_end_names_what_went_wrong_last_and_who_is_next(make_trial, mak
         assert "time was over" not in text
 
 
+def test_an_early_end_after_a_race_names_who_won_it(make_trial, make_detection, make_space):
+    """Rounds say more than trials."""
+    first, second = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in make_space().plans[:2])
+    text = explain_early_end([first, second], make_detection(), LIMIT, winner=second)
+    assert f"not confirmed: {second.description}." in text
+
+
 @pytest.mark.parametrize(("start_seconds", "advice"), [(0.0, "more with --timeout"), (3.6, "about --timeout 15s")])
 def test_no_time_for_a_trial_does_not_blame_the_batch(start_seconds, advice):
     """Where the time was over before the first trial, nothing is known about memory, but perhaps of a start."""
