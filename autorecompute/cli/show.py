@@ -71,9 +71,9 @@ def run_show(args: argparse.Namespace) -> int:
 def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | None]) -> None:
     from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
     from autorecompute.reports.identity import nearest_as_plain
-    from autorecompute.studies.storage import read_trials
+    from autorecompute.studies.records import trials_of
 
-    trials, result = read_trials(folder.database, folder.name_in_database), folder.result()
+    trials, result = trials_of(folder), folder.result()
     plain = {
         "provenance": folder.provenance(),
         "identity": tuned.parts,
@@ -86,9 +86,9 @@ def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | No
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.reports.identity import print_identity
     from autorecompute.reports.screen import print_result, print_trials
-    from autorecompute.studies.storage import read_trials
+    from autorecompute.studies.records import trials_of
 
-    trials, result = read_trials(folder.database, folder.name_in_database), folder.result()
+    trials, result = trials_of(folder), folder.result()
     print_identity(tuned.problem.digest, tuned.parts)
     print()
     if trials:
