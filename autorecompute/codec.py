@@ -34,7 +34,16 @@ def from_plain(plain: Any, kind: type[T]) -> T:
     try:
         return _converter().structure(plain, kind)
     except (BaseValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UnreadableError(f"no {getattr(kind, '__name__', kind)} is described there") from error
+        raise UnreadableError(_describe(error, getattr(kind, "__name__", str(kind)))) from error
+
+
+def _describe(error: Exception, kind: str) -> str:
+    """Which record is not described, and which of its fields, as far as that can be told."""
+    from cattrs import transform_error
+
+    what, _, place = transform_error(error)[0].partition(" @ $")
+    wrong = "is missing" if what.startswith("required field missing") else "is wrong"
+    return f"no {kind} is described there" + (f": '{place.removeprefix('.')}' {wrong}" if place else "")
 
 
 def encode(value: object) -> bytes:

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     report = _check(folder, result, job, args.steps)
     _print(report, as_json=args.json)
     if not report.is_valid:
-        failures = "; ".join(f"{line.what} {line.here}" for line in report.failures)
+        failures = "; ".join(f"{line.what}: {line.stored} stored, {line.here} here" for line in report.failures)
         raise NothingFitsError(
             f"The config of study '{args.study}' is not valid here any more ({failures}). "
             "Tune again: autorecompute tune, with what it was tuned with."
@@ -122,7 +122,7 @@ def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckRe
 
 def _stored(folder: StudyFolder, result: Result) -> Stored:
     from autorecompute.emit.provenance import require_best
-    from autorecompute.studies.storage import read_trials
+    from autorecompute.studies.records import trials_of
     from autorecompute.tuning.check import Stored
 
     best = require_best(result)
@@ -132,7 +132,7 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
         sizes=folder.sizes(),
         result=result,
         best=best,
-        trials=tuple(read_trials(folder.database, folder.name_in_database)),
+        trials=tuple(trials_of(folder)),
         has_knobs=any(knob.kept for knob in result.knobs),
     )
 

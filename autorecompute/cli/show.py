@@ -72,9 +72,9 @@ def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | No
     from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
     from autorecompute.reports.identity import nearest_as_plain
     from autorecompute.studies.batches import trials_of_answer
-    from autorecompute.studies.storage import read_trials
+    from autorecompute.studies.records import trials_of
 
-    trials, result = read_trials(folder.database, folder.name_in_database), folder.result()
+    trials, result = trials_of(folder), folder.result()
     plain = {
         "provenance": folder.provenance(),
         "identity": tuned.parts,
@@ -88,10 +88,10 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.reports.identity import print_identity
     from autorecompute.reports.screen import print_result, print_trials
     from autorecompute.studies.batches import trials_of_answer
+    from autorecompute.studies.records import trials_of
     from autorecompute.studies.sharing.mirror import place_of
-    from autorecompute.studies.storage import read_trials
 
-    trials, result = read_trials(folder.database, folder.name_in_database), folder.result()
+    trials, result = trials_of(folder), folder.result()
     print_identity(tuned.problem.digest, tuned.parts)
     if place := place_of(folder):
         print(f"shared in {place}")

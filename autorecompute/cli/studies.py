@@ -59,7 +59,7 @@ def _add_export(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_import(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     importing = actions.add_parser("import", help="a study from such a file")
-    importing.add_argument("file", type=Path, metavar="FILE", help="what 'studies export' wrote")
+    importing.add_argument("file", type=Path, metavar="FILE", help="what 'studies export' wrote; - reads it from stdin")
     importing.add_argument("--study", metavar="NAME", help="what to call it (default: as it was called)")
     importing.add_argument("--force", action="store_true", help="replace a study of this name")
     importing.set_defaults(run=run_import)
@@ -140,9 +140,13 @@ def run_import(args: argparse.Namespace) -> int:
     """
     from autorecompute.studies.archive_reading import read_archive
     from autorecompute.studies.importing import import_records
+    from autorecompute.studies.names import is_name
+    from autorecompute.units import printable
 
     records = read_archive(args.file)
     name = records.head.study if args.study is None else args.study
+    if args.study is None and not is_name(name):
+        raise UsageError(f"The archive's study is called '{printable(name, '')}', which none can be. Add --study NAME.")
     folder = import_records(records, name, _trusted(), force=args.force)
     print(f"study {folder.path}", file=sys.stderr)
     return 0

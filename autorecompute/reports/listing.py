@@ -10,6 +10,7 @@ from rich.text import Text
 
 from autorecompute.errors import AutorecomputeError
 from autorecompute.reports.console import make_console
+from autorecompute.studies.records import require_database
 from autorecompute.studies.sharing.mirror import shared_from
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 def study_as_plain(folder: StudyFolder) -> dict[str, Any]:
     """A study in a line; one that cannot be read says why instead of hiding the others."""
     try:
+        require_database(folder)
         problem, command, result = folder.problem(), folder.command(), folder.result()
         shared = "; shared" if shared_from(folder) is not None else ""
     except AutorecomputeError as error:

@@ -29,9 +29,11 @@ from autorecompute.studies.records import Head, RaceRecord, StudyRecords
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Iterator
     from pathlib import Path
 
+STANDARD_INPUT = "-"
 GZIP_MAGIC = b"\x1f\x8b"
 LONGEST_LINE = 64 * MIB
 LARGEST_ARCHIVE = 512 * MIB
@@ -193,7 +195,12 @@ def _parse(line: bytes) -> dict[str, Any]:
     def refuse(word: str) -> NoReturn:
         raise WrongLineError(f"holds {word}, which is no JSON")
 
-    return cast("dict[str, Any]", json.loads(line, parse_constant=refuse))
+    if not line.strip():
+        raise WrongLineError("is blank")
+    try:
+        return cast("dict[str, Any]", json.loads(line, parse_constant=refuse))
+    except json.JSONDecodeError as error:
+        raise WrongLineError(f"is no JSON from column {error.colno} on") from error
 
 
 def _lines(stream: BinaryIO, file: Path) -> Iterator[bytes]:
@@ -217,16 +224,24 @@ def _lines(stream: BinaryIO, file: Path) -> Iterator[bytes]:
 @contextmanager
 def _open(file: Path) -> Iterator[BinaryIO]:
     try:
-        with file.open("rb") as plain:
-            is_compressed = plain.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-            plain.seek(0)
-            if not is_compressed:
+        with _open_plain(file) as plain:
+            # What is piped in cannot be gone back in.
+            if not plain.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
                 yield plain
                 return
             with gzip.GzipFile(fileobj=plain) as unpacked:
                 yield cast("BinaryIO", unpacked)
     except OSError as error:
         raise UsageError(f"'{file}' cannot be read: {error.strerror or error}. Give the path of an archive.") from error
+
+
+def _open_plain(file: Path) -> io.BufferedReader:
+    if str(file) == STANDARD_INPUT:
+        return open(0, "rb", closefd=False)
+    if file.is_fifo() and not file.is_symlink():
+        # Opening one waits for somebody to write, for ever if need be; /dev/stdin is a link to one that is written.
+        raise UsageError(f"'{file}' is a pipe. Give the path of a file, or - and pipe the archive in.")
+    return file.open("rb")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
+from autorecompute.errors import SetupError
 from autorecompute.knobs import KnobStudy
 from autorecompute.measurement import Trial
 from autorecompute.plans import Plan, Space
@@ -15,7 +16,8 @@ from autorecompute.studies.batches import BatchRecord
 from autorecompute.studies.folder import FORMAT, write_atomically
 from autorecompute.studies.knobs import KnobFolder
 from autorecompute.studies.places import best_at, result_at
-from autorecompute.studies.problem import Problem, Sizes
+from autorecompute.studies.problem import SEVERAL_BATCHES, Problem, Sizes
+from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
 
 if TYPE_CHECKING:
@@ -138,6 +140,34 @@ def read_head(folder: StudyFolder) -> Head:
     )
 
 
+def trials_of(folder: StudyFolder) -> list[Trial]:
+    """The trials of a study, in the order they ended.
+
+    Raises:
+        SetupError: they cannot be read, or their file is gone.
+    """
+    require_database(folder)
+    return read_trials(folder.database, folder.name_in_database)
+
+
+def require_database(folder: StudyFolder) -> None:
+    """Checks that a study which measured something has the file of its trials.
+
+    Raises:
+        SetupError: it is gone.
+    """
+    if folder.database.is_file() or folder.problem().batch == SEVERAL_BATCHES:
+        return
+    result = folder.result()
+    # A folder of a shared study has it when its worker has ended.
+    has_trials = shared_from(folder) is None and any(folder.path.glob("trials/*/result.json"))
+    if has_trials or (result is not None and result.trials):
+        raise SetupError(
+            f"{folder.database} is missing, and the trials of study '{folder.name}' with it. Restore it, or begin a "
+            "new study with --study NAME."
+        )
+
+
 def read_records(folder: StudyFolder) -> StudyRecords:
     """All that a study knows.
 
@@ -147,7 +177,7 @@ def read_records(folder: StudyFolder) -> StudyRecords:
     """
     return StudyRecords(
         head=read_head(folder),
-        trials=tuple(read_trials(folder.database, folder.name_in_database)),
+        trials=tuple(trials_of(folder)),
         rejections=tuple(folder.rejections()),
         confirmed=tuple(folder.confirmed()),
         race=folder.read(RACE, dict[str, Any]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pty
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autorecompute.cli import main
-from autorecompute.errors import UsageError
+from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.importing import DRAFT_PREFIX
 from autorecompute.studies.sharing.mirror import share
@@ -143,6 +144,44 @@ def test_an_export_does_not_replace_a_file(keep, run):
     assert run("studies", "export", "bert")[1] == before
 
 
+@pytest.mark.parametrize("file", ["-", "/dev/stdin"])
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_an_archive_can_be_piped_in(keep, run, file, is_compressed):
+    """What export writes to a pipe, import reads from one."""
+    keep("bert")
+    archive = run("studies", "export", "bert")[1].encode()
+    command = [sys.executable, "-m", "autorecompute", "studies", "import", file, "--study", "piped"]
+    done = subprocess.run(
+        command, input=gzip.compress(archive) if is_compressed else archive, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert run("studies", "export", "piped")[1] == archive.decode().replace('"study":"bert"', '"study":"piped"')
+
+
+def test_a_pipe_that_nobody_writes_is_not_waited_for(run):
+    """A named pipe is refused in a sentence."""
+    os.mkfifo("pipe")
+    code, _, err = run("studies", "import", "pipe")
+    assert code == UsageError.exit_code
+    assert "'pipe' is a pipe" in err
+
+
+def test_an_archive_with_a_name_that_none_can_have_needs_another(keep, run):
+    """The way out is told, and leads out."""
+    keep("bert")
+    archive = run("studies", "export", "bert")[1]
+    Path("a.jsonl").write_text(archive.replace('"study":"bert"', '"study":"../x"'))
+    assert "--study NAME" in run("studies", "import", "a.jsonl")[2]
+    assert run("studies", "import", "a.jsonl", "--study", "x")[0] == 0
+
+
+def test_a_name_as_the_shell_completes_it(keep, run):
+    """A slash behind the name of a study is none of its name."""
+    keep("bert")
+    for verb in (["show"], ["studies", "export"]):
+        assert run(*verb, "bert/") == run(*verb, "bert")
+
+
 def test_deleting_removes_all_that_was_named_or_nothing(keep, run):
     """A name that does not exist keeps the others from going."""
     for name in ("bert", "gpt", "vit"):
@@ -160,6 +199,23 @@ def test_a_study_that_cannot_be_read_can_be_deleted(keep, run):
     (keep("broken").path / "study.json").write_text("{")
     assert run("studies", "delete", "broken", "--force")[0] == 0
     assert not Path("studies/broken").exists()
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_study_that_lost_its_trials_is_told(keep, run, is_finished):
+    """Without its database it is no complete study to any verb that reads it, and the list says so."""
+    keep("bert", is_finished=is_finished).database.unlink()
+    for verb in (["show", "bert"], ["show", "bert", "--json"], ["studies", "export", "bert"], ["report", "bert"]):
+        code, out, err = run(*verb)
+        assert (code, out) == (SetupError.exit_code, "")
+        assert "study.db is missing" in err
+    assert "study.db is missing" in " ".join(run("show")[1].split())
+
+
+def test_a_study_that_has_just_begun_has_lost_nothing(keep, run):
+    """Before the first trial there may be no database."""
+    keep("bert", trials=0, is_finished=False)
+    assert run("show", "bert")[0] == run("studies", "export", "bert")[0] == 0
 
 
 def test_nobody_to_ask_removes_nothing(keep):

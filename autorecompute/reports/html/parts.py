@@ -11,7 +11,7 @@ from autorecompute.plans import Plan, Space
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.studies import Problem, Sizes, StudyFolder, list_studies
 from autorecompute.studies.problem import SEVERAL_BATCHES
-from autorecompute.studies.storage import read_trials
+from autorecompute.studies.records import trials_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ def read_part(folder: StudyFolder) -> Part:
         folder=folder,
         problem=folder.problem(),
         sizes=folder.sizes(),
-        trials=tuple(read_trials(folder.database, folder.name_in_database)),
+        trials=tuple(trials_of(folder)),
     )
 
 

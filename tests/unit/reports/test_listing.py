@@ -20,6 +20,7 @@ def begin(tmp_path, make_detection):
         folder = StudyFolder(name, tmp_path)
         folder.prepare()
         folder.begin(Problem.of(make_detection(), 2**30), list(command))
+        folder.database.touch()  # the list only looks whether it is there
         return folder
 
     return begin

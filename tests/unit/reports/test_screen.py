@@ -171,10 +171,8 @@ def test_each_verdict_is_a_sentence(show, make_result, verdict):
 
 def test_without_a_trial_there_is_no_table(show, make_result):
     """Where the time was over before the first trial, no row has anything to tell."""
-    empty = dataclasses.replace(
-        make_result(), best=None, verdict=Verdict.NO_FIT, search_end=SearchEnd.TIME, trials=0, curve=()
-    )
-    lines = show(empty)
+    empty = dataclasses.replace(make_result(), best=None, verdict=Verdict.NO_FIT, trials=0, curve=())
+    lines = show(empty.ending(SearchEnd.TIME))
     assert not any("baseline" in line for line in lines)
     assert any("no answer yet" in line for line in lines)
 

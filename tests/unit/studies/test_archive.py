@@ -162,7 +162,8 @@ def changed(line, **changes):
 
 WRONG = {
     "nothing at all": (lambda _: [], 1, "missing"),
-    "no JSON": (lambda _: [b"hello\n"], 1, "does not hold"),
+    "no JSON": (lambda _: [b"hello\n"], 1, "no JSON from column 1 on"),
+    "blank": (lambda lines: [lines[0], b"\n", *lines[1:]], 2, "is blank"),
     "some other JSON": (lambda _: [b'{"study": {"name": "bert"}}\n'], 1, "not the first line"),
     "no object": (lambda lines: [lines[0], b"[1]\n"], 2, "no object"),
     "cut between lines": (lambda lines: lines[:4], 5, "cut short"),
@@ -179,7 +180,16 @@ WRONG = {
     "no version": (lambda lines: [changed(lines[0], version=None), *lines[1:]], 1, "newer autorecompute"),
     "another digest": (lambda lines: [changed(lines[0], digest="0" * 16), *lines[1:]], 1, "digest"),
     "no problem": (lambda lines: [changed(lines[0], problem=7), *lines[1:]], 1, "does not hold"),
-    "a trial of nothing": (lambda lines: [lines[0], b'{"trial": {"number": 0}}\n', *lines[2:]], 2, "does not hold"),
+    "a trial of nothing": (
+        lambda lines: [lines[0], b'{"trial": {"number": 0}}\n', *lines[2:]],
+        2,
+        "'config' is missing",
+    ),
+    "a trial of words": (
+        lambda lines: [lines[0], changed(lines[1], measurement__outcome="fine")],
+        2,
+        "measurement.outcome",
+    ),
     "a trial that is none": (lambda lines: [lines[0], b'{"trial": null}\n', *lines[2:]], 2, "does not hold"),
     "a row that is none": (
         lambda lines: [lines[0], changed(lines[1], config={"level": 0, "rows": ["rm -rf"]}), *lines[2:]],
