@@ -71,6 +71,7 @@ def test_a_restart_of_the_server_costs_nothing(server, database, tmp_path):
     server.start()
     assert_they_agree(storage, workers)
     assert any("Trying again" in worker.talk for worker in workers)
+    assert all(("Trying again" in worker.talk) == ("is back" in worker.talk) for worker in workers)
 
 
 def test_20_seconds_without_the_storage_cost_nothing(journal, server, make_database, make_proxy, tmp_path):
