@@ -79,7 +79,7 @@ def _answer(records, properties):
     }
     properties["predictions"] = {
         "anyOf": [records.reference(Summary), {"type": "null"}],
-        "description": "How far off the predictions were, of several batches at that of best; null where there were none.",
+        "description": "How far off the predictions were, of several batches at that of best; null without any.",
     }
 
 
