@@ -8,10 +8,17 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute.reports.answer import answer_lines, answer_sentences, describe_page, lines_to_paste
+from autorecompute.reports.answer import (
+    answer_lines,
+    answer_sentences,
+    describe_disturbed,
+    describe_page,
+    lines_to_paste,
+)
 from autorecompute.reports.curve import curve_table
 from autorecompute.reports.knobs import knob_table
 from autorecompute.reports.predictions import expected_step_seconds
+from autorecompute.reports.trimmed import Trim
 from autorecompute.reports.words import format_relative, shorten
 from autorecompute.units import format_bytes, format_seconds
 
@@ -29,7 +36,10 @@ FILE_WIDTH = 250
 def make_console() -> Console:
     """Standard output, wide where it is no terminal: a file has no edge at which to wrap."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=FILE_WIDTH)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=FILE_WIDTH)
+    console.push_render_hook(Trim())
+    return console
 
 
 def print_result(result: Result, trials: Sequence[Trial], folder: Path, console: Console | None = None) -> None:
@@ -64,7 +74,11 @@ def print_trials(trials: Sequence[Trial], console: Console | None = None) -> Non
             format_seconds(expected_step_seconds(trial)),
             str(measurement.outcome),
         )
-    (console or make_console()).print(table)
+    console = console or make_console()
+    console.print(table)
+    if disturbed := describe_disturbed(trials):
+        numbers = ", ".join(str(trial.number) for trial in trials if trial.measurement.marks)
+        console.print(Text(f"{disturbed}: {numbers}"))
 
 
 def _answer_table(result: Result, trials: Sequence[Trial]) -> Table:
