@@ -71,7 +71,7 @@ class Comparison:
     def sentence(self) -> str:
         """The same in a line."""
         spread = "" if self.low is None or self.high is None else f" ({self.low:.2f}-{self.high:.2f})"
-        doubt = "" if self.is_clear else ": too close to be sure"
+        doubt = "" if self.is_clear else ": not sure" if self.pairs == 1 else ": too close to be sure"
         if not self.pairs:
             return f"{self.ratio:.2f}x the samples/s without it, in processes that ran minutes apart: not sure"
         pairs = "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures
 from autorecompute.measurement import Device, GradientCheck, Outcome
 from autorecompute.plans import Config
+from autorecompute.units import format_count
 
 
 class Verdict(enum.StrEnum):
@@ -71,7 +72,7 @@ class Ranking:
     @property
     def sentence(self) -> str:
         """The same in a line."""
-        sureness = f"at {100 * self.confidence:.0f} % in {self.rounds} rounds"
+        sureness = f"at {100 * self.confidence:.0f} % in {format_count(self.rounds, 'round')}"
         others = f" and {len(self.rivals) - 1} more" if len(self.rivals) > 1 else ""
         match self.end:
             case RaceEnd.RANKED:
@@ -155,7 +156,7 @@ class Transfer:
     def sentence(self) -> str:
         """The same in a line."""
         if not self.differences:
-            return f"takes over study {self.study}, which is about the same problem"
+            return f"takes over the trials and the answer of study {self.study}: the same problem"
         return f"starts from study {self.study}: here it is {'; '.join(self.differences)}"
 
 
@@ -166,7 +167,7 @@ class Result:
     Attributes:
         study: Name of the study.
         problem: Digest of the problem it solves.
-        verdict: What was found out about recompute.
+        verdict: What was found out about recompute; ``None`` where the time was over before anything was.
         best: The config to train with; ``None`` where none fits.
         baseline: The figures without recompute.
         presets: The figures of ``level_1``, ``level_2`` and ``all_on``.
@@ -195,7 +196,7 @@ class Result:
 
     study: str
     problem: str
-    verdict: Verdict
+    verdict: Verdict | None
     best: Best | None
     baseline: Figures
     presets: dict[str, Figures] = field(default_factory=dict)
@@ -216,6 +217,12 @@ class Result:
     wrap: bool = False
     transferred_from: Transfer | None = None
     knobs: tuple[KnobFigures, ...] = ()
+
+    def ending(self, search_end: SearchEnd) -> Result:
+        """The answer of a search that ended so; without a config it says nothing where there was more to be tried."""
+        if self.best is None and search_end.is_early:
+            return replace(self, search_end=search_end, verdict=None, compared=False)
+        return replace(self, search_end=search_end)
 
     def can_go_on(self, max_trials: int) -> bool:
         """Whether the search that came to this ended for want of trials or time, and has some now."""

@@ -1,4 +1,4 @@
-"""Bytes and seconds as people write and read them."""
+"""Bytes and seconds as people write and read them, and text as a terminal may have it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ SECONDS_PER_MINUTE = 60
 
 _BYTES_PER_UNIT = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _SECONDS_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal obeys instead of showing it, and what turns the direction of reading around."""
+
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
 
 
@@ -76,3 +79,12 @@ def format_seconds(seconds: float | None) -> str:
 def format_count(number: int, noun: str) -> str:
     """``1 trial``, ``3 trials``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def printable(text: str, keeps: str = "\n") -> str:
+    """The text with its control characters as Python writes them, but for those to keep."""
+
+    def write_out(found: re.Match[str]) -> str:
+        return found[0] if found[0] in keeps else found[0].encode("unicode_escape").decode()
+
+    return _CONTROL.sub(write_out, text)

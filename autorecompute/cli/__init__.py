@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from autorecompute import __version__
 from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, tune
 from autorecompute.cli.output import guard_output
+from autorecompute.cli.parsing import Parser, require_no_stray_address
 from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft
+from autorecompute.units import printable
+
+if TYPE_CHECKING:
+    import argparse
 
 BATCH_FLAG = "--batch-flag"
 VERBS = (tune, plans, show, report, studies, emit, run, check, doctor)
@@ -25,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     except ReaderLeft as end:
         return end.exit_code
     except AutorecomputeError as error:
-        _say(f"autorecompute: {error}")
+        _say(f"autorecompute: {printable(str(error))}")
         return error.exit_code
     except KeyboardInterrupt:
         _say("autorecompute: interrupted")
@@ -36,6 +41,7 @@ def _run(arguments: list[str]) -> int:
     # What follows -- is the user's own command or script arguments: argparse must not look at it.
     split = arguments.index("--") if "--" in arguments else len(arguments)
     try:
+        require_no_stray_address(arguments[:split])
         args = make_parser().parse_args(_join_flag_value(arguments[:split]))
     finally:
         sys.stdout.flush()  # --help ends right there
@@ -64,7 +70,7 @@ def _join_flag_value(arguments: list[str]) -> list[str]:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all verbs."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="autorecompute",
         description="Finds by measurement which activations a training job should recompute so that its batch fits.",
         epilog="first: autorecompute tune train.py --target-batch 32 --memory-limit 40GiB",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,7 +44,11 @@ def target_batch(text: str) -> int | str:
 
 def batch_list(text: str) -> tuple[int, ...]:
     """Batches as ``8,16,32``, each once, in ascending order."""
-    return tuple(sorted({positive(part) for part in text.split(",")}))
+    batches = sorted(positive(part) for part in text.split(","))
+    for batch, following in pairwise(batches):
+        if batch == following:
+            raise argparse.ArgumentTypeError(f"batch {batch} is named twice")
+    return tuple(batches)
 
 
 def asked_batches(args: argparse.Namespace) -> tuple[int | None, tuple[int, ...] | None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.cli.batches import positive
 from autorecompute.errors import NothingFitsError, UsageError
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +115,7 @@ def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckRe
     from autorecompute.tuning.check import Checker
 
     def note(sentence: str) -> None:
-        print(f"autorecompute: {sentence}", file=sys.stderr)
+        print(f"autorecompute: {printable(sentence)}", file=sys.stderr)
 
     stored = _stored(folder, result)
     batch = stored.best.batch if job.takes_batch or not result.command_gives_batch else None

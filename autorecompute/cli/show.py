@@ -71,13 +71,14 @@ def run_show(args: argparse.Namespace) -> int:
 def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | None]) -> None:
     from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
     from autorecompute.reports.identity import nearest_as_plain
+    from autorecompute.studies.batches import trials_of_answer
     from autorecompute.studies.storage import read_trials
 
     trials, result = read_trials(folder.database, folder.name_in_database), folder.result()
     plain = {
         "provenance": folder.provenance(),
         "identity": tuned.parts,
-        "result": result_as_plain(result, trials) if result else None,
+        "result": result_as_plain(result, trials_of_answer(folder, result)) if result else None,
         "trials": trials_as_plain(trials),
     }
     print(dumps({**plain, **{name: nearest_as_plain(tuned, nearest) for name, nearest in asked.items()}}))
@@ -86,18 +87,31 @@ def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | No
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.reports.identity import print_identity
     from autorecompute.reports.screen import print_result, print_trials
+    from autorecompute.studies.batches import trials_of_answer
+    from autorecompute.studies.sharing.mirror import place_of
     from autorecompute.studies.storage import read_trials
 
     trials, result = read_trials(folder.database, folder.name_in_database), folder.result()
     print_identity(tuned.problem.digest, tuned.parts)
+    if place := place_of(folder):
+        print(f"shared in {place}")
     print()
     if trials:
         print_trials(trials)
         print()
     if result:
-        print_result(result, trials, folder.path)
+        print_result(result, trials_of_answer(folder, result), folder.path)
     else:
-        print("No answer yet: run its tune command again to go on.")
+        print(_describe_unanswered(folder))
+
+
+def _describe_unanswered(folder: StudyFolder) -> str:
+    from autorecompute.studies.sharing.mirror import describe_missing, place_of
+
+    again = (
+        "run its tune command again" if place_of(folder) is None else "run its tune command again, with its --storage,"
+    )
+    return f"{describe_missing(folder)} No answer yet: {again} to go on.".strip()
 
 
 def list_all(folders: list[StudyFolder], *, as_json: bool) -> None:

@@ -107,20 +107,29 @@ def run_export(args: argparse.Namespace) -> int:
     """Writes a study's archive.
 
     Raises:
-        UsageError: there is no such study, or FILE exists or cannot be written.
+        UsageError: there is no such study, its trials are elsewhere, or FILE exists or cannot be written.
     """
     from autorecompute.cli.emit import write_file_bytes
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump
     from autorecompute.studies.records import read_records
 
-    archive = dump(read_records(StudyFolder(args.study)))
+    folder = StudyFolder(args.study)
+    _require_whole(folder)
+    archive = dump(read_records(folder))
     if args.output is None:
         sys.stdout.write(archive.decode())
     else:
         is_compressed = args.output.name.endswith(GZIP_SUFFIX)
         write_file_bytes(args.output, compress(archive) if is_compressed else archive, force=args.force)
     return 0
+
+
+def _require_whole(folder: StudyFolder) -> None:
+    from autorecompute.studies.sharing.mirror import describe_missing
+
+    if missing := describe_missing(folder):
+        raise UsageError(f"{missing} Wait for that, or run its tune command again with its --storage.")
 
 
 def run_import(args: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -23,9 +24,11 @@ from autorecompute.errors import InterruptedByUser, LeftToOthers, NothingFitsErr
 from autorecompute.units import MIB, format_count, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.sharing import StorageUrl
+    from autorecompute.studies.sharing import SharedStudy, StorageUrl
     from autorecompute.trials import Job
     from autorecompute.tuning import TuningSettings
 
@@ -58,7 +61,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from script and batch)")
     parser.add_argument(
         "--storage",
-        default=os.environ.get(STORAGE_VARIABLE),
         metavar="URL",
         help="share the study with other workers: journal:PATH or postgresql://USER@HOST/DATABASE "
         f"(default: {STORAGE_VARIABLE}, else a file in the study's folder)",
@@ -73,7 +75,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--knobs", action="store_true", help="then try other settings on the winner, which takes fresh processes"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, storage_of_environment=os.environ.get(STORAGE_VARIABLE))
 
 
 def add_script_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +96,6 @@ def run(args: argparse.Namespace) -> int:
     timeout_seconds = parse_seconds(args.timeout) if args.timeout else None
     from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.sharing import parse_storage
     from autorecompute.trials import Job
     from autorecompute.trials.bench import Effort
     from autorecompute.trials.signals import ignoring_interrupts, interruptible
@@ -121,11 +122,9 @@ def run(args: argparse.Namespace) -> int:
         is_fresh=args.fresh,
         turns_knobs=args.knobs,
     )
-    if args.storage and (batches is not None or args.knobs):
-        raise UsageError("Workers that share a study tune one batch, and no knobs. Leave --storage away, or these.")
-    storage = parse_storage(args.storage) if args.storage else None
+    storage = _storage(args, is_for_one=batches is not None or args.knobs)
     label = batch if batches is None else in_a_name(batches)
-    folder = StudyFolder(args.study or default_name(job, label, limit_bytes))
+    folder = StudyFolder(default_name(job, label, limit_bytes) if args.study is None else args.study)
     with interruptible():
         try:
             return _tune(job, folder, settings, batches, storage=storage, as_json=args.json, debugs=args.debug_script)
@@ -140,6 +139,21 @@ def _limit(text: str) -> int:
     if limit_bytes < MIB:
         raise UsageError(f"--memory-limit {text} is {limit_bytes} bytes. Write a unit with it, such as {text}GiB.")
     return limit_bytes
+
+
+def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None:
+    """Where the study is shared; ``None`` where it is not. An empty variable is as good as none."""
+    from autorecompute.studies.sharing import parse_storage
+
+    source, text = "--storage", args.storage
+    if text is None:
+        source, text = STORAGE_VARIABLE, args.storage_of_environment or None
+    if text is None:
+        return None
+    if is_for_one:
+        away = "Leave --storage away" if args.storage is not None else f"Unset {STORAGE_VARIABLE}"
+        raise UsageError(f"Workers that share a study tune one batch, and no knobs. {away}, or leave these away.")
+    return parse_storage(text, source)
 
 
 def default_name(job: Job, batch: int | str | None, limit_bytes: int | None) -> str:
@@ -165,9 +179,8 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.reports.live import LiveView
     from autorecompute.studies.folder import saying_what_fails
-    from autorecompute.studies.sharing import SharedStudy
     from autorecompute.trials import Bench
-    from autorecompute.trials.signals import deferring_interrupts, ignoring_interrupts
+    from autorecompute.trials.signals import ignoring_interrupts
     from autorecompute.tuning import BatchTuner, Tuner, Workplace
 
     def open_bench(batch: int | None, study: StudyFolder) -> Bench:
@@ -185,13 +198,8 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
 
     if folder.exists():
         folder.provenance()
-    folder.prepare()
-    with LiveView(has_bar=not debugs) as view:
-        view.note(f"study {folder.path}")
-        shared = None
-        if storage is not None:
-            shared = SharedStudy(storage, folder.name, view.note, deferring_interrupts)
-            view.note(f"shared in {storage.display}")
+    watcher = LiveView(has_bar=not debugs, is_shared=storage is not None)
+    with watcher as view, _opened(folder, storage, view.note) as shared:
         bench = open_bench(settings.batch, folder)
         place = Workplace(job=job, bench=bench, folder=folder, settings=settings, progress=view, shared=shared)
         tuner = Tuner(place) if batches is None else BatchTuner(place, batches, open_bench)
@@ -219,23 +227,58 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     return 0
 
 
+@contextlib.contextmanager
+def _opened(
+    folder: StudyFolder, storage: StorageUrl | None, note: Callable[[str], None]
+) -> Iterator[SharedStudy | None]:
+    """Has the study ready, in its folder and where it is shared."""
+    from autorecompute.studies.sharing import SharedStudy
+    from autorecompute.studies.sharing.mirror import required_of
+    from autorecompute.studies.use import using
+    from autorecompute.trials.signals import deferring_interrupts
+
+    if storage is None:
+        folder.prepare()
+        with using(folder):
+            note(f"study {folder.path}")
+            yield None
+        return
+    # Before there is anything in the folder, which other workers may have, too: a failure leaves nothing behind.
+    shared = SharedStudy(storage, folder.name, note, deferring_interrupts, founding=required_of(folder))
+    folder.prepare()
+    note(f"study {folder.path}")
+    note(f"shared in {shared.place}: {_describe_standing(shared)}")
+    yield shared
+
+
+def _describe_standing(shared: SharedStudy) -> str:
+    view = shared.refresh()
+    if shared.answer is not None:
+        return "answered"
+    return "new" if view.problem is None else f"{format_count(len(view.trials), 'trial')} so far"
+
+
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
     from autorecompute.reports.as_json import dumps, result_as_plain
     from autorecompute.reports.screen import print_result
-    from autorecompute.studies.storage import read_trials
+    from autorecompute.studies.batches import trials_of_answer
 
+    trials = trials_of_answer(folder, result)
     if as_json:
-        print(dumps(result_as_plain(result, read_trials(folder.database, folder.name_in_database))))
+        print(dumps(result_as_plain(result, trials)))
     else:
-        print_result(result, read_trials(folder.database, folder.name_in_database), folder.path)
+        print_result(result, trials, folder.path)
 
 
 def _describe_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
     from autorecompute.studies.storage import read_trials
+    from autorecompute.tuning.answer.race_record import race_winner
+    from autorecompute.tuning.answer.standings import finalists
 
     trials = read_trials(folder.database, folder.name_in_database)
-    fitting = [trial for trial in trials if trial.fits]
-    best = max(fitting, key=lambda trial: trial.relative_throughput or 0, default=None)
+    rejected = {known.config for known in folder.rejections()}
+    fitting = [entry.trial for entry in finalists(trials) if entry.trial.config not in rejected]
+    best = race_winner(folder, trials, rejected) or next(iter(fitting), None)
     found = f" The best that fits so far, not confirmed: {best.description}." if best else ""
     if so_far is not None and so_far.best is not None:
         found = f" The best that is confirmed so far: {so_far.best.description}."

@@ -48,7 +48,7 @@ def _describe_origin(result: Result) -> dict[str, object]:
     return {
         "study": result.study,
         "problem": result.problem,
-        "verdict": result.verdict.value,
+        "verdict": codec.to_plain(result.verdict),
         "baseline": codec.to_plain(result.baseline),
         "rival": codec.to_plain(result.rival),
         "knobs": codec.to_plain(result.knobs),

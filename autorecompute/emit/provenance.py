@@ -23,8 +23,12 @@ def require_best(result: Result) -> Best:
     """The config to train with.
 
     Raises:
-        NothingFitsError: the study found none.
+        NothingFitsError: the study found none, or none yet.
     """
+    if result.best is None and result.verdict is None:
+        raise NothingFitsError(
+            f"Study '{result.study}' has no answer yet: no config was confirmed so far. Its tune command goes on."
+        )
     if result.best is None:
         raise NothingFitsError(
             f"No config of study '{result.study}' holds the memory limit. "
@@ -103,7 +107,7 @@ def _describe_origin(result: Result) -> dict[str, str]:
     return {
         "study": result.study,
         "problem": result.problem,
-        "verdict": result.verdict.value,
+        "verdict": str(result.verdict),
         "tuned command": shlex.join(result.command),
         "device": ", ".join(filter(None, [device.kind, device.name, device.uuid, format_bytes(device.total_bytes)])),
         "versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()),

@@ -1,19 +1,17 @@
-"""ORT's stated savings: sums of element counts over symbolic dimensions, as sympy expressions."""
+"""ORT's stated savings: sums of element counts over symbolic dimensions."""
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from autorecompute.plans.expressions import ExpressionError, as_sympy, evaluate_tree, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_WORDS = ("Integer", "Float", "Rational", "Symbol", "Function", "floor", "ceiling", "Max", "Min", "Mod")
-"""What sympy's parser needs, and what stands in the shapes that ORT infers."""
-
 
 def simplify(raw: str, names: Mapping[str, str] | None = None) -> str:
-    """The expression in its shortest form.
+    """The expression in its shortest form; what is none stays as it is.
 
     Args:
         raw: The expression as ORT writes it.
@@ -21,7 +19,10 @@ def simplify(raw: str, names: Mapping[str, str] | None = None) -> str:
     """
     import sympy
 
-    expression = sympy.nsimplify(_parse(raw))
+    try:
+        expression = as_sympy(read(raw))
+    except ExpressionError:
+        return raw
     new_names = {
         symbol: sympy.Symbol((names or {}).get(str(symbol), str(symbol))) for symbol in expression.free_symbols
     }
@@ -29,26 +30,8 @@ def simplify(raw: str, names: Mapping[str, str] | None = None) -> str:
 
 
 def evaluate(raw: str, dims: Mapping[str, int]) -> int | None:
-    """Bytes at these dimensions, or ``None`` where the expression has an unknown one."""
-    value = _parse(raw).subs(dict(dims))
-    return round(float(value)) if value.is_number else None
-
-
-def dimensions_in(raw: str) -> frozenset[str]:
-    """The names of all dimensions that the expression depends on."""
-    return frozenset(map(str, _parse(raw).free_symbols))
-
-
-@functools.lru_cache(maxsize=1024)
-def _parse(raw: str) -> Any:
-    from sympy.parsing.sympy_parser import parse_expr
-
-    return parse_expr(raw, global_dict=dict(_vocabulary()))
-
-
-@functools.cache
-def _vocabulary() -> dict[str, Any]:
-    """All words that are not the name of a dimension: to sympy itself, ``sequence`` is a function and ``N`` another."""
-    import sympy
-
-    return {"__builtins__": {}, **{word: getattr(sympy, word) for word in _WORDS}}
+    """Bytes at these dimensions; ``None`` where it has an unknown one or no value there, or is no expression."""
+    try:
+        return round(evaluate_tree(read(raw), dims))
+    except (ExpressionError, KeyError, ZeroDivisionError):
+        return None

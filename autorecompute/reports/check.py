@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autorecompute import codec
-from autorecompute.reports.screen import make_console
+from autorecompute.reports.console import make_console
 from autorecompute.studies.checked import CheckVerdict
 
 if TYPE_CHECKING:

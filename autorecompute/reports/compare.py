@@ -9,8 +9,8 @@ from rich.text import Text
 
 from autorecompute import codec
 from autorecompute.reports.as_json import result_as_plain
+from autorecompute.reports.console import make_console
 from autorecompute.reports.identity import differences_table
-from autorecompute.reports.screen import make_console
 from autorecompute.reports.words import describe_verdict, format_rate, format_spread
 from autorecompute.studies.transfer import Tuned
 from autorecompute.units import format_bytes, format_seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -9,7 +10,7 @@ from rich.text import Text
 
 from autorecompute.memory.survey import LIKELY_ERROR
 from autorecompute.plans import Config
-from autorecompute.reports.screen import make_console
+from autorecompute.reports.console import make_console
 from autorecompute.reports.words import shorten
 from autorecompute.units import format_bytes
 
@@ -56,19 +57,19 @@ def print_forecasts(view: PeakView, console: Console | None = None) -> None:
     shown = [*wanted, *(holding[:MOST_ROWS] or sorted(found, key=_peak)[:1])]
     table = _make_table("config", "peak", "recompute", "answer", "fits up to batch")
     for forecast in dict.fromkeys(shown):
-        batch = view.largest_batch(forecast.config)
         table.add_row(
             Text(shorten(view.describe(forecast.config), NAME_WIDTH)),
             format_bytes(forecast.peak_bytes),
             _format_share(forecast),
             _answer(forecast, limit),
-            "-" if batch is None else str(batch),
+            _format_batches(view, forecast.config),
         )
     at = ", ".join(f"{name} {value}" for name, value in view.dims.items())
     console.print(Text(f"\nDoes it fit {format_bytes(limit)} at {at}? Predicted, nothing was measured there:"), end=" ")
     console.print(Text(f"{LIKELY_ERROR:.0%} off as a rule, {view.none.error_share:.0%} at worst"))
     console.print(Text(f"{len(holding)} of {len(found)} configs should, those that recompute least first"))
     console.print(table)
+    console.print(Text(f"up to which batch: the smaller one where a peak is {LIKELY_ERROR:.0%} higher than predicted"))
     _print_command(console, _advise(holding), view.command)
 
 
@@ -76,6 +77,15 @@ def _answer(forecast: Forecast, limit_bytes: int) -> str:
     if forecast.peak_bytes <= limit_bytes:
         return "should fit" if forecast.is_near(limit_bytes) else "fits"
     return "may not fit" if forecast.is_near(limit_bytes) else "too large"
+
+
+def _format_batches(view: PeakView, config: Config) -> str:
+    """Up to which batch a config fits: where its peak is as much higher as it may well be, and as predicted."""
+    most = view.largest_batch(config)
+    if view.limit_bytes is None or most is None:
+        return "-"
+    near = replace(view, limit_bytes=round(view.limit_bytes / (1 + LIKELY_ERROR))).largest_batch(config)
+    return str(most) if near == most else f"{near} to {most}"
 
 
 def _advise(holding: list[Forecast]) -> str:

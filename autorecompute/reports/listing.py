@@ -9,11 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from autorecompute.errors import AutorecomputeError
-from autorecompute.reports.screen import make_console
+from autorecompute.reports.console import make_console
+from autorecompute.studies.sharing.mirror import shared_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
 
 
@@ -21,16 +23,25 @@ def study_as_plain(folder: StudyFolder) -> dict[str, Any]:
     """A study in a line; one that cannot be read says why instead of hiding the others."""
     try:
         problem, command, result = folder.problem(), folder.command(), folder.result()
+        shared = "; shared" if shared_from(folder) is not None else ""
     except AutorecomputeError as error:
         return {"study": folder.name, "problem": None, "verdict": None, "command": None, "note": str(error)}
-    best = result.best if result else None
     return {
         "study": folder.name,
         "problem": problem.digest,
-        "verdict": str(result.verdict) if result else None,
+        "verdict": str(result.verdict) if result and result.verdict else None,
         "command": command,
-        "note": f"{best.description} at batch {best.batch}" if best else "no answer yet" if result is None else "",
+        "note": _describe(result) + shared,
     }
+
+
+def _describe(result: Result | None) -> str:
+    if result is None or result.verdict is None:
+        return "no answer yet"
+    if result.best is None:
+        return ""
+    found = f"{result.best.description} at batch {result.best.batch}"
+    return f"{found}, so far" if result.search_end.is_early else found
 
 
 def print_studies(studies: Sequence[dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from autorecompute.measurement import Outcome
+from autorecompute.reports.console import Guarded, guarded
 from autorecompute.reports.plane import DRAWN, TYPED, best_of, draw_plane
 from autorecompute.reports.words import format_rate, format_relative, shorten
 from autorecompute.units import format_bytes, format_count, format_seconds
@@ -39,10 +40,12 @@ class LiveView:
     Args:
         console: Where to; stderr where none is given.
         has_bar: Whether anything may move on the terminal.
+        is_shared: Whether other workers measure as well.
     """
 
-    def __init__(self, console: Console | None = None, *, has_bar: bool = True) -> None:
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+    def __init__(self, console: Console | None = None, *, has_bar: bool = True, is_shared: bool = False) -> None:
+        self._console = guarded(console or Console(stderr=True, highlight=False, soft_wrap=True))
+        self._is_shared = is_shared
         self._began = time.monotonic()
         self._trials: list[Trial] = []
         self._limit_bytes, self._budget = 0, 0
@@ -83,7 +86,7 @@ class LiveView:
         budget: int,
         deadline_seconds: float,
     ) -> None:
-        """Tells what the script trains and how far an earlier session came."""
+        """Tells what the script trains and how far the study has come."""
         versions = detection.versions
         self._say(
             f"{format_count(len(detection.plans), 'plan')} at batch {detection.batch} on "
@@ -91,7 +94,8 @@ class LiveView:
             f"ONNX Runtime {versions['onnxruntime']}"
         )
         if known_trials:
-            self._say(f"after {format_count(len(known_trials), 'trial')} of an earlier session")
+            whose = "of all workers" if self._is_shared else "of an earlier session"
+            self._say(f"after {format_count(len(known_trials), 'trial')} {whose}")
         self._trials, self._limit_bytes, self._budget = list(known_trials), limit_bytes, budget
         self._deadline_seconds, self._doing = deadline_seconds, "searching"
 
@@ -129,7 +133,7 @@ class LiveView:
     def _say(self, text: str) -> None:
         self._console.print(f"[dim]\\[{format_seconds(time.monotonic() - self._began):>11}][/] {text}")
 
-    def _render(self) -> Group:
+    def _render(self) -> Guarded:
         """How it stands now, in lines that are cut at the terminal's edge, wherever that is by now."""
         width = min(self._console.width - 1, MOST_COLUMNS)
         marks = TYPED if self._console.options.ascii_only else DRAWN
@@ -138,7 +142,7 @@ class LiveView:
             best = self._leader[0] if self._leader is not None else None
             plane = draw_plane(self._trials, self._limit_bytes, width=width, height=PLANE_LINES, marks=marks, best=best)
         lines = [*plane, self._best(), f"now   {self._doing}", self._expecting, self._time()]
-        return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in filter(None, lines)))
+        return Guarded(Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in filter(None, lines))))
 
     def _best(self) -> str:
         best = self._leader[0] if self._leader is not None else best_of(self._trials)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from autorecompute.memory import Phase, find_chain
 from autorecompute.plans import Config
-from autorecompute.reports.screen import make_console
+from autorecompute.reports.console import make_console
 from autorecompute.reports.words import shorten
 from autorecompute.units import format_bytes
 

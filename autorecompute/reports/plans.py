@@ -10,7 +10,7 @@ from rich.text import Text
 from autorecompute.plans import Option
 from autorecompute.plans.savings import evaluate
 from autorecompute.plans.worth import explain_worthless
-from autorecompute.reports.screen import make_console
+from autorecompute.reports.console import make_console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -22,6 +22,8 @@ class Summary:
         peak_worst_error: The same at worst.
         within_interval: How many peaks were within their 90 % interval.
         step_median_error: By which share the step times were off in the median; ``None`` without a reference.
+        steps: How many trials have both a predicted and a measured step time.
+        steps_within_interval: How many step times were within their 90 % interval.
     """
 
     trials: int
@@ -29,11 +31,16 @@ class Summary:
     peak_worst_error: float
     within_interval: int
     step_median_error: float | None
+    steps: int
+    steps_within_interval: int
 
     @property
     def sentence(self) -> str:
         """The same in a line."""
-        steps = "" if self.step_median_error is None else f"; step times {self.step_median_error:.1%} off"
+        steps = ""
+        if self.step_median_error is not None:
+            held = f"{self.steps_within_interval} of {self.steps} within theirs"
+            steps = f"; step times {self.step_median_error:.1%} off in the median, {held}"
         return (
             f"predicted before each trial: peaks {self.peak_median_error:.1%} off in the median and "
             f"{self.peak_worst_error:.1%} at worst, {self.within_interval} of {self.trials} within their 90 % "
@@ -72,6 +79,8 @@ def summarise(trials: Sequence[Trial]) -> Summary | None:
         peak_worst_error=max(peaks),
         within_interval=sum(_holds(trial) for trial in trials),
         step_median_error=statistics.median(steps) if steps else None,
+        steps=len(steps),
+        steps_within_interval=sum(_holds_step(trial) for trial in trials),
     )
 
 
@@ -84,3 +93,10 @@ def describe_predictions(trials: Sequence[Trial]) -> str:
 def _holds(trial: Trial) -> bool:
     peak, prediction = trial.measurement.peak_bytes, trial.prediction
     return peak is not None and prediction is not None and prediction.peak_low <= peak <= prediction.peak_high
+
+
+def _holds_step(trial: Trial) -> bool:
+    relative, prediction = trial.relative_throughput, trial.prediction
+    if not relative or prediction is None or prediction.step_low is None or prediction.step_high is None:
+        return False
+    return prediction.step_low <= 1 / relative <= prediction.step_high

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,10 +15,10 @@ from autorecompute.reports.answer import (
     describe_page,
     lines_to_paste,
 )
+from autorecompute.reports.console import make_console
 from autorecompute.reports.curve import curve_table
 from autorecompute.reports.knobs import knob_table
 from autorecompute.reports.predictions import expected_step_seconds
-from autorecompute.reports.trimmed import Trim
 from autorecompute.reports.words import format_relative, shorten
 from autorecompute.units import format_bytes, format_seconds
 
@@ -26,20 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from rich.console import Console
+
     from autorecompute.measurement import Trial
     from autorecompute.result import Result
 
 NAME_WIDTH = 60
-FILE_WIDTH = 250
-
-
-def make_console() -> Console:
-    """Standard output, wide where it is no terminal: a file has no edge at which to wrap."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=FILE_WIDTH)
-    console.push_render_hook(Trim())
-    return console
 
 
 def print_result(result: Result, trials: Sequence[Trial], folder: Path, console: Console | None = None) -> None:
@@ -49,7 +41,9 @@ def print_result(result: Result, trials: Sequence[Trial], folder: Path, console:
         chosen = result.best.batch if result.best is not None else None
         console.print(curve_table(result.curve, chosen))
         console.print()
-    console.print(Group(_answer_table(result, trials), Text(), *_sentences(result, trials, folder)))
+    if result.trials or result.best is not None:
+        console.print(Group(_answer_table(result, trials), Text()))
+    console.print(Group(*_sentences(result, trials, folder)))
     if result.knobs:
         console.print(Group(knob_table(result.knobs), Text()))
     for line in lines_to_paste(result):

@@ -17,22 +17,33 @@ VERDICTS = {
     Verdict.NO_FIT: "no fit: no config holds the limit",
 }
 
-NOT_COMPARED = {
-    Verdict.RECOMPUTE_PAYS: "the batch fits with recompute only; not compared with a smaller batch without",
-    Verdict.NO_FIT: "no answer yet: no config was confirmed so far",
-}
-"""What is known where the tuning ended early."""
+NO_ANSWER = "no answer yet: no config was confirmed so far"
+
+NOT_COMPARED = "the batch fits with recompute only; not compared with a smaller batch without"
+
+COMPARED_APART = f"{NOT_COMPARED} side by side"
+
+NOT_SO_FAR = (
+    "does not pay so far: a smaller batch without recompute gives more samples a second than the best found so far"
+)
+"""What a comparison says where the search for the best did not come to its end."""
 
 NOT_ALL_BATCHES = "the best of the batches so far; what recompute gives at the others is not known yet"
 
 
 def describe_verdict(result: Result) -> str:
     """What was found out about recompute, and no more than that."""
-    is_open = result.best is None and result.search_end.is_early
+    if result.verdict is None:
+        return NO_ANSWER
     if result.curve and result.best is not None and not result.compared:
         return NOT_ALL_BATCHES
-    known = NOT_COMPARED.get(result.verdict) if is_open or not result.compared else result.unrivalled
-    return known or VERDICTS[result.verdict]
+    if result.verdict is Verdict.DOES_NOT_PAY and result.search_end.is_early:
+        return NOT_SO_FAR
+    if result.verdict is Verdict.RECOMPUTE_PAYS and not result.compared:
+        return NOT_COMPARED
+    if result.verdict is Verdict.RECOMPUTE_PAYS and result.comparison is not None and not result.comparison.pairs:
+        return COMPARED_APART
+    return result.unrivalled or VERDICTS[result.verdict]
 
 
 def describe_early_end(result: Result) -> str:

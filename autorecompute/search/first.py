@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from autorecompute.search.interface import Proposal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Prediction, Trial
     from autorecompute.plans import Config
@@ -36,7 +37,7 @@ class InheritedFirst:
 
     def __init__(self, searcher: Searcher, prior: Prior, *, growth: float, limit_bytes: int) -> None:
         self._searcher, self._prior = searcher, prior
-        self._firsts = list(_worth_trying(prior, growth, limit_bytes))[:MOST]
+        self._firsts = dict(itertools.islice(_worth_trying(prior, growth, limit_bytes).items(), MOST))
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure, or ``None`` when nothing is left to gain."""
@@ -47,7 +48,7 @@ class InheritedFirst:
         untried = next((config for config in self._firsts if config not in tried), None)
         if untried is None:
             return proposal
-        reason = f"best of study {self._prior.source}"
+        reason = f"{self._firsts[untried]} of study {self._prior.source}"
         return Proposal(config=untried, reason=reason, prediction=self._searcher.predict(untried, trials))
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
@@ -59,16 +60,22 @@ class InheritedFirst:
         return self._searcher.expect_steps(trials)
 
 
-def _worth_trying(prior: Prior, growth: float, limit_bytes: int) -> Iterator[Config]:
-    """Its answer, its finalists and its fastest within this limit, without repetition; then its least peak."""
+def _worth_trying(prior: Prior, growth: float, limit_bytes: int) -> dict[Config, str]:
+    """Its answer, its finalists and its fastest within this limit, then its least peak; each with what it was there.
+
+    Left out is what should not fit here, be it the answer.
+    """
     peaks = {trial.config: prior.peak_bytes_grown(trial, growth) for trial in prior.trials}
     fastest = [trial.config for trial in prior.fastest_within(limit_bytes, growth)[:FASTEST]]
-    best = [prior.answer, *prior.finalists, *fastest]
-    for config in dict.fromkeys(config for config in best if config is not None and not config.is_none):
-        peak_bytes = peaks.get(config)
-        if peak_bytes is not None and peak_bytes <= limit_bytes * (1 + SLACK):
-            yield config
+    answers = [prior.answer] if prior.answer is not None else []
+    found: dict[Config, str] = {}
+    for role, configs in (("answer", answers), ("finalist", prior.finalists), ("fast trial", fastest)):
+        for config in configs:
+            peak_bytes = None if config.is_none else peaks.get(config)
+            if peak_bytes is not None and peak_bytes <= limit_bytes * (1 + SLACK):
+                found.setdefault(config, role)
     known = {config: peak for config, peak in peaks.items() if peak is not None and not config.is_none}
     is_harder = limit_bytes < prior.limit_bytes or growth > 1
     if known and (is_harder or not fastest):
-        yield min(known, key=known.__getitem__)
+        found.setdefault(min(known, key=known.__getitem__), "least peak")
+    return found

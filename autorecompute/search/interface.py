@@ -29,6 +29,11 @@ class Proposal:
     prediction: Prediction | None = None
 
 
+def preset_reason(config: Config) -> str:
+    """Why a preset is measured: no recompute is what all others are held against."""
+    return "baseline" if config.is_none else "preset"
+
+
 class Searcher(Protocol):
     """Chooses what to measure next from what was measured."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from autorecompute.measurement import Prediction
 from autorecompute.memory import Simulator
 from autorecompute.search.candidates import Candidates, rows_of
-from autorecompute.search.interface import Proposal
+from autorecompute.search.interface import Proposal, preset_reason
 from autorecompute.search.soundness import sound_space
 from autorecompute.search.surrogate import Outlook, Surrogate, normal
 
@@ -82,7 +82,8 @@ class ModelSearcher:
         tried = {*claimed, *(trial.config for trial in trials)}
         for preset in self._presets:
             if preset not in tried:
-                return Proposal(config=preset, reason="preset", prediction=self._prediction(preset, outlook))
+                prediction = self._prediction(preset, outlook)
+                return Proposal(config=preset, reason=preset_reason(preset), prediction=prediction)
         return self._most_worth_a_trial(trials, claimed, surrogate, outlook)
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
@@ -118,8 +119,10 @@ class ModelSearcher:
         is_done = best is not None and (gain[place] < LEAST_GAIN * best or _count_since_best(fitting) >= PATIENCE)
         if gain[place] <= 0 or is_done:
             return None
-        step = outlook.step[place] / best - 1 if best is not None else None
-        reason = f"{outlook.fits[place]:.0%} to fit" + (f", step {step:+.1%}" if step is not None else "")
+        reason = f"{outlook.fits[place]:.0%} to fit"
+        if best is not None:
+            lead = best / outlook.step[place] - 1
+            reason += f", {abs(lead):.1%} {'faster' if lead > 0 else 'slower'} than the best"
         config = self._candidates.config(place)
         return Proposal(config=config, reason=reason, prediction=self._prediction(config, outlook))
 

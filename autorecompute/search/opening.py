@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.search.interface import Proposal
+from autorecompute.search.interface import Proposal, preset_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ class Opening:
         plans = sorted(space.plans, key=_stated_saving, reverse=True)
         all_on = space.all_on
         self._budget = budget
-        reasons = {**dict.fromkeys(presets, "preset"), all_on: "all at once"}
+        reasons = {**{preset: preset_reason(preset) for preset in presets}, all_on: "all at once"}
         self._presets = [Proposal(config=config, reason=reason) for config, reason in reasons.items()]
         self._alone = [Proposal(config=Config.of([plan]), reason=f"{plan.name} alone") for plan in plans]
         self._all_but = [

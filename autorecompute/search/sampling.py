@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 
 from autorecompute.errors import SetupError
 from autorecompute.plans import Level
-from autorecompute.search.interface import Proposal
+from autorecompute.search.interface import Proposal, preset_reason
 from autorecompute.studies.frozen import (
     CONSTRAINT,
     config_of,
@@ -98,7 +98,7 @@ class OptunaSearcher:
         known = {trial.config: trial for trial in trials}
         for preset in self._space.presets().values():
             if preset not in known and preset not in claimed:
-                return Proposal(config=preset, reason="preset")
+                return Proposal(config=preset, reason=preset_reason(preset))
         chance = random.Random(f"{self._seed} {len(trials) + len(claimed)}")  # noqa: S311 (chance, not secrecy)
         study = self._study(trials, chance.getrandbits(31))
         if (asked := self._ask(study, known, claimed)) is not None:

@@ -18,16 +18,31 @@ FILE = "analysis.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Profiled:
+class Profiled:
+    """A profiled step.
+
+    Attributes:
+        config: What it recomputed.
+        profile: What was seen of it.
+    """
+
     config: Config
     profile: StepProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Analysis:
+class Analysis:
+    """What the file holds.
+
+    Attributes:
+        peak_bytes: Peak of the process in the step without recompute.
+        held_bytes: What it held before that step.
+        profiles: The steps.
+    """
+
     peak_bytes: int
     held_bytes: int
-    profiles: tuple[_Profiled, ...]
+    profiles: tuple[Profiled, ...]
 
     @property
     def batch(self) -> int | None:
@@ -35,6 +50,7 @@ class _Analysis:
         return next((entry.profile.dims.get(BATCH) for entry in self.profiles), None)
 
     def survey(self, space: Space) -> Survey:
+        """The same with the plans that it is about."""
         profiles = {entry.config: entry.profile for entry in self.profiles}
         return Survey(space=space, peak_bytes=self.peak_bytes, held_bytes=self.held_bytes, profiles=profiles)
 
@@ -45,7 +61,7 @@ def read_analysis(folder: StudyFolder, space: Space) -> Survey | None:
     Raises:
         SetupError: the file cannot be read.
     """
-    kept = folder.read(FILE, _Analysis)
+    kept = folder.read(FILE, Analysis)
     return None if kept is None else kept.survey(space)
 
 
@@ -55,8 +71,8 @@ def keep_analysis(folder: StudyFolder, found: Survey) -> None:
     Raises:
         SetupError: the folder cannot be written.
     """
-    profiles = tuple(_Profiled(config=config, profile=profile) for config, profile in found.profiles.items())
-    kept = _Analysis(peak_bytes=found.peak_bytes, held_bytes=found.held_bytes, profiles=profiles)
+    profiles = tuple(Profiled(config=config, profile=profile) for config, profile in found.profiles.items())
+    kept = Analysis(peak_bytes=found.peak_bytes, held_bytes=found.held_bytes, profiles=profiles)
     folder.write(FILE, codec.to_plain(kept))
 
 
@@ -74,6 +90,6 @@ def share(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
     Raises:
         SetupError: they cannot be read or written.
     """
-    kept = known.read(FILE, _Analysis)
-    if kept is not None and kept.batch == batch and folder.read(FILE, _Analysis) is None:
+    kept = known.read(FILE, Analysis)
+    if kept is not None and kept.batch == batch and folder.read(FILE, Analysis) is None:
         folder.write(FILE, codec.to_plain(kept))

@@ -13,26 +13,29 @@ from autorecompute import codec
 from autorecompute.errors import AutorecomputeError, UsageError
 from autorecompute.knobs import KnobStudy
 from autorecompute.measurement import Trial
-from autorecompute.memory import StepProfile
 from autorecompute.plans import Row
 from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.archive import FORMAT, VERSION
 from autorecompute.studies.batches import BatchRecord
-from autorecompute.studies.records import Head, StudyRecords
+from autorecompute.studies.plausible import (
+    WrongLineError,
+    require_confirmed,
+    require_own_rows,
+    require_plain_step,
+    require_plausible,
+)
+from autorecompute.studies.records import Head, RaceRecord, StudyRecords
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 GZIP_MAGIC = b"\x1f\x8b"
 LONGEST_LINE = 64 * MIB
 LARGEST_ARCHIVE = 512 * MIB
 """A study of forty trials takes one or two MiB; far more is a mistake or malice, and would fill the memory."""
-
-
-class WrongLineError(ValueError):
-    """A line of an archive is not what it should be; the message says what is wrong with it."""
 
 
 def read_archive(file: Path) -> StudyRecords:
@@ -97,23 +100,40 @@ class _Draft:
         elif kind in _SINGLE:
             if kind in self.found:
                 raise WrongLineError(f"holds a second {kind}")
-            self.found[kind] = _SINGLE[kind](value)
+            self.found[kind] = self._read_single(kind, value)
         else:
             self._append(kind, value)
 
+    def _read_single(self, kind: str, value: Any) -> Any:
+        record = _read_head(value) if kind == "study" else codec.from_plain(value, _SINGLE[kind])
+        require_plausible(record)
+        if isinstance(record, Analysis):
+            require_plain_step(record)
+        if isinstance(record, Result):
+            require_confirmed(record, self.confirmed, self.found.get("knobs"), self.head.problem)
+        # The study keeps these two as its files have them.
+        return codec.to_plain(record) if isinstance(record, RaceRecord | Analysis) else record
+
     def _append(self, kind: str, value: Any) -> None:
-        if kind == "trial":
-            trial = codec.from_plain(value, Trial)
-            # Of a study that several workers shared some numbers belong to no trial.
-            if trial.number < (least := self.trials[-1].number + 1 if self.trials else 0):
-                raise WrongLineError(f"holds trial {trial.number} where {least} or more comes next")
-            self.trials.append(trial)
-        elif kind == "rejection":
-            self.rejections.append(codec.from_plain(value, Rejection))
-        elif kind == "confirmed":
-            self.confirmed.append(codec.from_plain(value, Best))
-        else:
+        if kind not in _SEVERAL:
             raise WrongLineError(f"holds '{kind[:40]}', which this autorecompute does not know")
+        record = codec.from_plain(value, _SEVERAL[kind])
+        require_plausible(record)
+        self._keep(record)
+
+    def _keep(self, record: Trial | Rejection | Best) -> None:
+        if isinstance(record, Best):
+            # A knob may have made other plans than the problem's.
+            self.confirmed.append(record)
+            return
+        require_own_rows(record.config, self.head.problem)
+        if isinstance(record, Rejection):
+            self.rejections.append(record)
+            return
+        # Of a study that several workers shared some numbers belong to no trial.
+        if record.number < (least := self.trials[-1].number + 1 if self.trials else 0):
+            raise WrongLineError(f"holds trial {record.number} where {least} or more comes next")
+        self.trials.append(record)
 
     def records(self) -> StudyRecords:
         found = {name: value for name, value in self.found.items() if name != "study"}
@@ -130,7 +150,7 @@ def _read_head(value: Any) -> Head:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise WrongLineError("is not the first line of a study's archive")
     version = value.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    if type(version) is not int or not 0 < version <= VERSION:
         raise WrongLineError(
             f"is of version {version} of the format, by autorecompute {value.get('autorecompute')}, and this one reads "
             f"{VERSION}: install a newer autorecompute"
@@ -144,26 +164,15 @@ def _read_head(value: Any) -> Head:
     return head
 
 
-def _read_analysis(value: Any) -> dict[str, Any]:
-    for entry in value["profiles"]:
-        codec.from_plain(entry["profile"], StepProfile)
-    return {**value, "peak_bytes": int(value["peak_bytes"]), "held_bytes": int(value["held_bytes"])}
-
-
-def _read_race(value: Any) -> dict[str, Any]:
-    if not isinstance(value["standings"], list):
-        raise WrongLineError("holds a race without its standings")
-    return cast("dict[str, Any]", value)
-
-
-_SINGLE: dict[str, Callable[[Any], Any]] = {
-    "study": _read_head,
-    "race": _read_race,
-    "knobs": lambda value: codec.from_plain(value, KnobStudy),
-    "batches": lambda value: codec.from_plain(value, BatchRecord),
-    "analysis": _read_analysis,
-    "result": lambda value: codec.from_plain(value, Result),
+_SINGLE: dict[str, type[Any]] = {
+    "study": Head,
+    "race": RaceRecord,
+    "knobs": KnobStudy,
+    "batches": BatchRecord,
+    "analysis": Analysis,
+    "result": Result,
 }
+_SEVERAL: dict[str, type[Any]] = {"trial": Trial, "rejection": Rejection, "confirmed": Best}
 
 
 def _entry(line: dict[str, Any]) -> tuple[str, Any]:

@@ -9,9 +9,12 @@ from autorecompute import codec
 from autorecompute.figures import Figures
 from autorecompute.result import Result, SearchEnd
 from autorecompute.studies.folder import StudyFolder
+from autorecompute.studies.storage import read_trials
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from autorecompute.measurement import Trial
 
 FILE = "batches.json"
 
@@ -64,6 +67,26 @@ def keep_batches(folder: StudyFolder, record: BatchRecord) -> None:
         SetupError: the folder cannot be written.
     """
     folder.write(FILE, codec.to_plain(record))
+
+
+def trials_of_answer(folder: StudyFolder, result: Result) -> list[Trial]:
+    """The trials that the answer was chosen from: of several batches, those at the batch to train with.
+
+    Args:
+        folder: The study.
+        result: Its answer.
+
+    Raises:
+        SetupError: a storage cannot be read.
+    """
+    study = folder if not result.curve else _study_at(folder, result)
+    return read_trials(study.database, study.name_in_database) if study is not None and study.exists() else []
+
+
+def _study_at(folder: StudyFolder, result: Result) -> StudyFolder | None:
+    batch = result.best.batch if result.best is not None else None
+    tuned = {point.batch: point.recomputed.study for point in result.curve if point.recomputed is not None}
+    return StudyFolder(tuned[batch], folder.path.parent) if batch in tuned else None
 
 
 def study_of_batch(folder: StudyFolder, batch: int) -> StudyFolder:

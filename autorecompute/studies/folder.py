@@ -21,6 +21,7 @@ from autorecompute.errors import SetupError, UsageError
 from autorecompute.files import write_whole
 from autorecompute.measurement import Trial
 from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies.names import is_name, require_name
 from autorecompute.studies.places import result_at
 from autorecompute.studies.problem import Problem, Sizes
 
@@ -36,8 +37,6 @@ STUDIES = Path("studies")
 IN_PROGRESS = "in_progress.json"
 REJECTED = "rejected.json"
 CONFIRMED = "confirmed.json"
-LONGEST_NAME = 200
-"""Bytes; a file name may have 255, and drafts of files need a few."""
 
 
 class StudyFolder:
@@ -49,10 +48,8 @@ class StudyFolder:
     """
 
     def __init__(self, name: str, root: Path | None = None) -> None:
-        if not 0 < len(name.encode(errors="surrogateescape")) <= LONGEST_NAME or "/" in name or name.startswith("."):
-            raise UsageError(
-                f"'{name}' cannot name a study. Use up to {LONGEST_NAME} letters, digits, dots and dashes."
-            )
+        name = name.removesuffix("/")  # as a shell completes the name of a folder
+        require_name(name)
         self.name = name
         self.path = (root or STUDIES).absolute() / name
 
@@ -250,7 +247,7 @@ def list_studies(root: Path | None = None) -> list[StudyFolder]:
     """The studies there are, by name."""
     base = root or STUDIES
     folders = sorted(base.iterdir()) if base.is_dir() else []
-    begun = (path for path in folders if not path.name.startswith(".") and (path / "study.json").is_file())
+    begun = (path for path in folders if is_name(path.name) and (path / "study.json").is_file())
     return [StudyFolder(path.name, root) for path in begun]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -49,6 +50,7 @@ def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force:
         SetupError: the disk is full, or the folder cannot be written.
     """
     folder = StudyFolder(name)
+    name = folder.name
     require_trusted(records, trusted)
     if folder.path.exists() or folder.path.is_symlink():
         if not force:
@@ -59,11 +61,24 @@ def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force:
     own = with_plans_file(replace(records, head=head, result=result), str(folder.plans_file))
     with drafting(STUDIES) as drafts:
         write_records(own, StudyFolder(name, drafts), trusted.plans_text)
-        with saying_what_fails(folder.path):
-            if folder.path.exists() or folder.path.is_symlink():
-                folder.path.rename(drafts / f"{name}.replaced")
-            (drafts / name).rename(folder.path)
+        _put(drafts / name, folder, force=force)
     return folder
+
+
+def _put(made: Path, folder: StudyFolder, *, force: bool) -> None:
+    with saying_what_fails(folder.path):
+        if force and (folder.path.exists() or folder.path.is_symlink()):
+            folder.path.rename(made.with_name(f"{made.name}.replaced"))
+        try:
+            # No study is replaced by this: the system moves a folder to where nothing is, or an empty one.
+            made.rename(folder.path)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                raise
+            raise UsageError(
+                f"Another command made study '{folder.name}' meanwhile, which was left as it is. Import it once more "
+                "with --force to replace that, or add --study NAME."
+            ) from error
 
 
 @contextmanager

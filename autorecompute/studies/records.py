@@ -9,7 +9,7 @@ from autorecompute import codec
 from autorecompute.knobs import KnobStudy
 from autorecompute.measurement import Trial
 from autorecompute.plans import Plan, Space
-from autorecompute.result import Best, Rejection, Result
+from autorecompute.result import Best, Ranking, Rejection, Result
 from autorecompute.studies import batches as batches_file
 from autorecompute.studies.batches import BatchRecord
 from autorecompute.studies.folder import FORMAT, write_atomically
@@ -46,6 +46,51 @@ class Head:
     command: tuple[str, ...]
     problem: Problem
     sizes: Sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """A finalist in one round of a race.
+
+    Attributes:
+        step_seconds: Its timed steps.
+        reference_seconds: Those of the reference in the same round; empty where there was none.
+        marks: What else happened meanwhile, in words.
+    """
+
+    step_seconds: tuple[float, ...]
+    reference_seconds: tuple[float, ...] = ()
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingRecord:
+    """A finalist.
+
+    Attributes:
+        trial: Number of its trial.
+        description: What it recomputes, in a few words.
+        peak_bytes: Its highest peak.
+        rounds: Its rounds.
+    """
+
+    trial: int
+    description: str
+    peak_bytes: int
+    rounds: tuple[RoundRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceRecord:
+    """What ``race.json`` holds.
+
+    Attributes:
+        ranking: How the race ended.
+        standings: The finalists, the winner first.
+    """
+
+    ranking: Ranking | None
+    standings: tuple[StandingRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from autorecompute.studies import batches
 from autorecompute.studies.folder import STUDIES, list_studies, saying_what_fails
 from autorecompute.studies.importing import DRAFT_PREFIX, drafting
 from autorecompute.studies.places import PAGE
+from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import find_user, require_unused
 
@@ -94,6 +95,8 @@ def _removable_in(folder: StudyFolder) -> Iterator[Removable]:
 
 
 def _is_empty(folder: StudyFolder) -> bool:
+    if shared_from(folder) is not None:
+        return False  # its trials are in a storage
     if folder.trial_in_progress() is not None or (folder.path / batches.FILE).exists():
         return False
     return not read_trials(folder.database, folder.name_in_database)

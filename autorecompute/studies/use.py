@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ import psutil
 from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from autorecompute.studies.folder import StudyFolder
 
 
@@ -35,7 +38,34 @@ def require_unused(folder: StudyFolder) -> None:
     """
     user = find_user(folder)
     if user is not None:
-        raise UsageError(f"Process {user} is using study '{folder.name}'. Wait for it, or end it with Ctrl-C.")
+        raise UsageError(_in_use(folder, user))
+
+
+@contextlib.contextmanager
+def using(folder: StudyFolder) -> Iterator[None]:
+    """Has the study to itself while the context lasts: two tunings would number their trials alike.
+
+    The kernel's lock on the folder goes with the process, however that ends.
+
+    Raises:
+        UsageError: another process tunes it.
+    """
+    descriptor = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(_in_use(folder, find_user(folder))) from None
+        except OSError:
+            require_unused(folder)  # a network's file system may lock no folders
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _in_use(folder: StudyFolder, user: int | None) -> str:
+    who = "Another process" if user is None else f"Process {user}"
+    return f"{who} is using study '{folder.name}'. Wait for it, or end it with Ctrl-C."
 
 
 def _has_open(process: psutil.Process, inside: str) -> bool:

@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 PEAK_TOLERANCE = 0.05
 """A peak that differs by more than this share is told, though it holds the limit."""
 
+PEAK_NOISE = 0.01
+"""Peaks of the same steps differ by this share from process to process, on a CPU. No card lets more than the limit."""
+
 RELATIVE_TOLERANCE = 0.15
 """Even the best round is slower than stored by more than this share where a config fails: taken side by side, the
 throughput relative to no recompute hardly depends on what else the machine does."""
+
+LOOSEST = 0.30
+"""Where the stored throughput was known less well, its interval counts, down to this share below it."""
 
 RATE_TOLERANCE = 0.30
 """The same for samples/s, which processes minutes apart on a shared machine do not agree about."""
@@ -50,7 +56,10 @@ def check_peak(peak_bytes: int, stored_bytes: int | None, best: Best) -> CheckLi
     expected = peak_bytes + best.peak_bytes - stored
     verdict, note = CheckVerdict.OK, f"limit {format_bytes(best.limit_bytes)}"
     if peak_bytes > best.limit_bytes:
-        verdict, note = CheckVerdict.FAILS, f"{format_bytes(peak_bytes - best.limit_bytes)} above the limit"
+        is_noise = peak_bytes <= best.limit_bytes * (1 + PEAK_NOISE)
+        verdict = CheckVerdict.DIFFERS if is_noise else CheckVerdict.FAILS
+        above = format_bytes(peak_bytes - best.limit_bytes)
+        note = f"{above} above the limit{', as peaks of the same steps may be' if is_noise else ''}"
     elif expected > best.limit_bytes:
         verdict = CheckVerdict.DIFFERS
         note = f"a whole process may need {format_bytes(expected)}, above the limit of {format_bytes(best.limit_bytes)}"
@@ -76,8 +85,10 @@ def check_relative(ratios: Sequence[float], best: Best) -> CheckLine:
     """Throughput as a share of that without recompute, from rounds beside it."""
     stored = best.relative_throughput
     assert stored is not None, "whoever takes turns has something to compare with"
-    least = min(stored, best.relative_low or stored) * (1 - RELATIVE_TOLERANCE)
-    note = f"at least {least:.2f}x is wanted"
+    least = stored * (1 - RELATIVE_TOLERANCE)
+    if best.relative_low is not None:
+        least = min(least, max(best.relative_low, stored * (1 - LOOSEST)))
+    note = f"the best round counts, at least {least:.2f}x is wanted"
     return _speed_line("relative throughput", f"{stored:.2f}x", ratios, "x", least=least, note=note)
 
 
@@ -87,7 +98,7 @@ def check_speed(rates: Sequence[float], best: Best, *, is_same_device: bool) -> 
     if not is_same_device:
         least, note = 0.0, "another device: not compared"
     else:
-        note = f"at least {least:.1f} samples/s are wanted"
+        note = f"the best window counts, at least {least:.1f} samples/s are wanted"
     stored = f"{best.samples_per_second:.1f} samples/s"
     line = _speed_line("throughput", stored, rates, " samples/s", least=least, note=note)
     if is_same_device:

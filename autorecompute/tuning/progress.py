@@ -27,7 +27,7 @@ class Progress(Protocol):
         Args:
             detection: What it trains.
             limit_bytes: The memory limit.
-            known_trials: What an earlier session measured.
+            known_trials: What earlier sessions, and other workers, measured.
             budget: How many trials there may be, those included.
             deadline_seconds: When the command should end, on the monotonic clock; infinite without a timeout.
         """

@@ -73,7 +73,7 @@ class _BaselineFirst:
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         baseline = next((trial for trial in trials if trial.config.is_none), None)
         if baseline is None:
-            return None if Config() in claimed else Proposal(config=Config(), reason="preset")
+            return None if Config() in claimed else Proposal(config=Config(), reason="baseline")
         return None if baseline.fits else self._searcher().propose(trials, claimed)
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:

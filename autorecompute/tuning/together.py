@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.sharing import Answer
 from autorecompute.studies.sharing.messages import Phase
-from autorecompute.studies.sharing.mirror import share, shared_from, write_mirror
+from autorecompute.studies.sharing.mirror import required_of, share, write_mirror
 from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.binding import bind
+from autorecompute.tuning.company import Company
 from autorecompute.tuning.limit import RESERVE_BYTES, available_bytes
 from autorecompute.tuning.transfer import own_best, own_result
-from autorecompute.units import format_bytes, format_count
+from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -50,6 +51,7 @@ class Together:
 
     def __init__(self, place: Workplace, shared: SharedStudy) -> None:
         self._place, self._shared, self._folder = place, shared, place.folder
+        self._company = Company(shared, place.progress.note)
         self._began_seconds = time.monotonic()
         self._problem: Problem | None = None
         self._is_bound = False
@@ -108,14 +110,13 @@ class Together:
     def join(self) -> tuple[Problem, list[Trial]]:
         """Begins the study where nobody has, which claims the run without recompute."""
         assert self._problem is not None, "begin() comes first"
-        told, progress = self._problem, self._place.progress
+        told = self._problem
         self._problem = self._shared.join(told, self._detection.space, is_limit_free=self._is_limit_free)
         self._tell_limit(told)
         self._require_memory()
         self._bind()
         self._told = {trial.number for trial in self.trials}
-        if self._shared.others:
-            progress.note(f"shares the study with {format_count(self.others, 'other worker')}")
+        self._company.tell_others()
         return self._problem, []
 
     def refresh(self) -> list[Trial]:
@@ -168,6 +169,7 @@ class Together:
             if self._takes_turn():
                 return False
             self._tell_waiting()
+            self._company.tell_awaited()
             time.sleep(POLL_SECONDS)
 
     def told(self) -> Result | None:
@@ -263,12 +265,10 @@ class Together:
     def _bind(self) -> None:
         assert self._problem is not None, "begin() comes first"
         founding = self._shared.founding
-        if self._folder.exists() and shared_from(self._folder) != founding:
-            raise UsageError(
-                f"The folder {self._folder.path} holds a study that is not the one in the storage. Begin another one "
-                "with --study NAME, or work in another folder."
-            )
-        share(self._folder, founding)
+        assert founding is not None, "the study has a first trial"
+        if (required := required_of(self._folder)) is not None:
+            self._shared.require(required)
+        share(self._folder, founding, self._shared.place)
         bind(self._folder, self._problem, self._command, self._sizes)
         self._is_bound = True
 

@@ -11,13 +11,13 @@ from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.transfer import Tuned
-from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import OutOfTime, ignoring_interrupts
 from autorecompute.tuning.answer.confirmation import Confirmer
 from autorecompute.tuning.answer.early import EarlyAnswer
 from autorecompute.tuning.answer.holding import hold
 from autorecompute.tuning.answer.judgement import Judgement
-from autorecompute.tuning.answer.no_fit import OUT_OF_TIME, explain_early_end, explain_no_fit
+from autorecompute.tuning.answer.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
+from autorecompute.tuning.answer.race_record import race_winner
 from autorecompute.tuning.answer.rejections import Rejections
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.knobs.turning import turn_knobs
@@ -28,6 +28,7 @@ from autorecompute.tuning.searching import Searching
 from autorecompute.tuning.together import Together
 from autorecompute.tuning.transfer import look_around, own_result
 from autorecompute.tuning.trying import Trying
+from autorecompute.tuning.waiting import holding
 from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -76,10 +77,12 @@ class Tuner:
         try:
             with self._budget.enforced():
                 return self._answer()
-        except OutOfTime:
-            if self.so_far is None:
-                raise TooLittleTimeError(OUT_OF_TIME) from None
-            return self.so_far
+        except (OutOfTime, TooLittleTimeError) as late:
+            if self.so_far is not None:
+                return self.so_far
+            if isinstance(late, TooLittleTimeError):
+                raise
+            raise TooLittleTimeError(explain_too_little_time(self._budget.expect(Task.START))) from None
         except KeyboardInterrupt:
             with ignoring_interrupts():
                 raise
@@ -115,17 +118,25 @@ class Tuner:
         if result is not None and not result.can_go_on(self._settings.max_trials):
             self._progress.note("this problem was solved before: its answer stands")
         else:
-            with hold_device(detection.device, f"study {self._folder.path}", self._progress.note):
+            with holding(detection.device, self._place):
                 problem, result = self._measure(detection)
             self._leave(result)
         result = turn_knobs(
             self._place, self._budget, detection, problem, self._ledger.trials, result=result, keep=self._leave
         )
         if result.best is None:
-            explain = explain_early_end if result.search_end.is_early else explain_no_fit
-            known = (result.unconfirmed, self._folder.rejections())
-            raise NothingFitsError(explain(self._ledger.trials, detection, problem.limit_bytes, *known))
+            raise NothingFitsError(self._explain_none(result, detection, problem.limit_bytes))
         return result
+
+    def _explain_none(self, result: Result, detection: Detection, limit_bytes: int) -> str:
+        """Why there is no config to train with."""
+        trials, rejections = self._ledger.trials, self._folder.rejections()
+        if not result.search_end.is_early:
+            return explain_no_fit(trials, detection, limit_bytes, result.unconfirmed, rejections)
+        if not trials:
+            return explain_too_little_time(self._budget.expect(Task.START))
+        winner = race_winner(self._folder, trials, {known.config for known in rejections})
+        return explain_early_end(trials, detection, limit_bytes, result.unconfirmed, rejections, winner=winner)
 
     def _leave(self, result: Result | None) -> None:
         self.so_far = result if result is not None and result.best is not None else None
@@ -202,7 +213,7 @@ class Tuner:
         if (told := self._ledger.told()) is not None:
             return told
         if self._ledger.others:
-            self.so_far = replace(so_far, search_end=SearchEnd.TIME)
+            self.so_far = so_far.ending(SearchEnd.TIME)
             raise LeftToOthers(
                 f"The time is over: {format_count(self._ledger.others, 'other worker')} "
                 f"{'goes' if self._ledger.others == 1 else 'go'} on with study '{self._folder.name}', and the last one "
@@ -246,7 +257,7 @@ class Tuner:
                 f"whole processes need {format_bytes(rejections.excess_bytes)} more: searching below that"
             )
         # What there was no time for is made up for by the next session, be the search at its end or not.
-        result = self._sign(replace(result, search_end=search_end if result.compared else SearchEnd.TIME))
+        result = self._sign(result.ending(search_end if result.compared else SearchEnd.TIME))
         # What others can do no better, though the next session may, is the answer for all.
         is_for_all = result.best is not None or not (search_end is SearchEnd.TIME or judgement.ran_out)
         if not is_for_all and (told := self._leave_to_others(result)) is not None:

@@ -129,5 +129,5 @@ def test_another_batch_starts_from_what_was_found(tuned, limit_bytes, road):
     assert "batch 200, not 192" in larger.stderr
     first, second, *_ = road.study("larger").trials
     assert first["config"]["rows"] == []
-    assert (second["config"]["rows"], second["reason"]) == (tuned.answer["best"]["config"], "best of study limited")
+    assert (second["config"]["rows"], second["reason"]) == (tuned.answer["best"]["config"], "answer of study limited")
     assert larger.answer["transferred_from"]["study"] == "limited"

@@ -75,11 +75,11 @@ def _answer(records, properties):
     properties["runners_up"] = {
         "type": "array",
         "items": {"$ref": "#/$defs/RunnerUp"},
-        "description": "The fastest others that fit, as on the last screen.",
+        "description": "The fastest others that fit, as on the last screen; of several batches, at that of best.",
     }
     properties["predictions"] = {
         "anyOf": [records.reference(Summary), {"type": "null"}],
-        "description": "How far off the predictions were; null where nothing was predicted.",
+        "description": "How far off the predictions were, of several batches at that of best; null without any.",
     }
 
 

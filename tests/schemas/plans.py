@@ -185,7 +185,9 @@ PLANS_DEFINITIONS = {
             "recompute_share": _is(SHARE, "Time of what runs once more, as a share of all kernels of a step."),
             "holds_limit": _is({"type": ["boolean", "null"]}, "Whether it should fit; null without a limit."),
             "is_near_limit": _is({"type": ["boolean", "null"]}, "Whether that is not sure; null without a limit."),
-            "largest_batch": _is(MAYBE_WHOLE, "Up to which batch it should fit; null without a limit or a batch."),
+            "largest_batch": _is(
+                MAYBE_WHOLE, "Up to which batch it should fit, without a margin; null without a limit or a batch."
+            ),
         },
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import optuna
 import psutil
 import pytest
 
@@ -20,7 +22,11 @@ from autorecompute.errors import InterruptedByUser, SetupError, UsageError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome
 from autorecompute.studies import Problem, StudyFolder
+from autorecompute.studies.sharing import SharedStudy, parse_storage
+from autorecompute.studies.sharing.journal import open_journal
+from autorecompute.studies.sharing.mirror import share
 from autorecompute.studies.storage import TrialStore
+from autorecompute.studies.use import using
 from autorecompute.trials import Job
 
 HANGS = "#!/bin/sh\nexec sleep 600\n"
@@ -77,6 +83,7 @@ def begin(tmp_path, make_detection):
         (["tune", "train.py", "--memory-limit", "0"], "'0'"),
         (["tune", "train.py", "--timeout", "soon"], "'soon'"),
         (["tune", "train.py", "--study", "a/b"], "'a/b'"),
+        (["tune", "train.py", "--study", ""], "'' cannot name a study"),
         (["tune", "train.py", "--max-trials", "0"], "--max-trials"),
         (["tune", "train.py", "--steps", "many"], "--steps"),
         (["tune", "train.py", "--", "--bs", "{batch}"], "--target-batch"),
@@ -85,6 +92,7 @@ def begin(tmp_path, make_detection):
         (["tune", "train.py", "--target-batch", "many"], "'many' is neither"),
         (["tune", "train.py", "--target-batch", "0"], "'0'"),
         (["tune", "train.py", "--batches", "8,,16"], "'' is not a positive number"),
+        (["tune", "train.py", "--batches", "8,16,8"], "batch 8 is named twice"),
         (["tune", "train.py", "--batches", "8,0"], "'0' is not a positive number"),
         (["tune", "train.py", "--batches", "auto"], "'auto' is not a positive number"),
         (["tune", "train.py", "--batches", "8,16", "--target-batch", "32"], "not allowed with"),
@@ -104,6 +112,8 @@ def begin(tmp_path, make_detection):
         (["show", "no-such-study"], "'no-such-study'"),
         (["no-such-verb"], "no-such-verb"),
         ([], "VERB"),
+        (["tune", "train.py", "--memory", "1GiB"], "unrecognized arguments: --memory"),
+        (["tune", "train.py", "--storage", ""], "--storage is empty"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -114,6 +124,38 @@ def test_a_wrong_usage_is_one_sentence_and_leaves_nothing(run, tmp_path, argumen
     assert "Traceback" not in err
     assert words in err.splitlines()[-1]
     assert err.splitlines()[-1].startswith("autorecompute")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["studies", "list", "--storage", "{}"],
+        ["studies", "list", "--storage={}"],
+        ["tune", "train.py", "--storag", "{}"],
+        ["tune", "train.py", "--storag={}"],
+        ["tune", "train.py", "{}"],
+        ["tune", "--storage", "train.py", "{}"],
+        ["tune", "train.py", "--max-trials", "{}"],
+        ["tune", "train.py", "--storage", "journal:{}"],
+        ["show", "{}"],
+        ["{}"],
+    ],
+    ids=" ".join,
+)
+def test_an_address_in_the_wrong_place_is_not_repeated(capsys, tmp_path, monkeypatch, arguments):
+    """Whatever is given an address by mistake, the sentence that says so has no part of its password."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    code = 0
+    try:
+        code = main([argument.format("postgresql://ada:s3cr3t p4rt@127.0.0.1:1/db") for argument in arguments])
+    except SystemExit as usage:
+        code = usage.code
+    told = "".join(capsys.readouterr())
+    assert code == UsageError.exit_code
+    assert "s3cr3t" not in told
+    assert "p4rt" not in told
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
@@ -152,6 +194,14 @@ def test_a_damaged_study_is_refused_in_one_sentence(run, begin):
     code, out, err = run("show", "bert")
     assert (code, out, len(err.splitlines())) == (SetupError.exit_code, "", 1)
     assert "study.json" in err
+
+
+def test_a_study_that_is_being_tuned_is_refused_to_a_second_tuning(run, begin):
+    """Whether it waited or not, it would go on from what it read before."""
+    with using(begin("bert")):
+        code, out, err = run("tune", "train.py", "--study", "bert", "--target-batch", "8")
+    assert (code, out) == (2, "")
+    assert "is using study 'bert'. Wait for it" in err
 
 
 def test_no_studies_are_no_error(run):
@@ -314,6 +364,55 @@ def test_a_storage_that_cannot_be_shared_is_told_without_its_password(run, tmp_p
     assert "s3cr3t" not in out + err
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(b"s3cr3t" in path.read_bytes() for path in files)
+
+
+def test_a_storage_that_cannot_be_used_leaves_no_folder(run, tmp_path):
+    """Where a study cannot be shared there is none to list, or to remove, and none is told of."""
+    code, _, err = run("tune", "train.py", "--study", "a b", f"--storage=journal:{tmp_path}")
+    assert code == SetupError.exit_code
+    assert err.startswith("autorecompute: The storage")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_folder_of_another_study_is_refused_before_anything_is_begun(run, begin, tmp_path, is_shared):
+    """Neither the script nor a study in the storage is begun where the folder's study is not the one there."""
+    folder = begin("bert")
+    if is_shared:
+        share(folder, "token", "journal:/elsewhere")
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    code, _, err = run("tune", "train.py", "--study", "bert", "--storage", "journal:log")
+    assert code == UsageError.exit_code
+    assert "not the one in the storage" in err
+    assert not (tmp_path / "ran").exists()
+    assert optuna.get_all_study_names(open_journal(tmp_path / "log")) == []
+
+
+def test_what_a_worker_finds_is_told(run, tmp_path, make_detection, make_space):
+    """Whether one begins a study or comes to it, and how far it is, stands on the screen."""
+    assert "shared in journal:" in (new := run("tune", "train.py", "--study", "bert", "--storage", "journal:log")[2])
+    assert "/log: new" in new
+    url = parse_storage(f"journal:{tmp_path}/log")
+    worker = SharedStudy(url, "bert", pytest.fail, contextlib.nullcontext)
+    worker.join(Problem.of(make_detection(), 2**30), make_space(), is_limit_free=False)
+    worker.leave()
+    assert "/log: 0 trials so far" in run("tune", "train.py", "--study", "bert", "--storage", "journal:log")[2]
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "words"),
+    [
+        ("journal:log", ["--knobs"], "Unset AUTORECOMPUTE_STORAGE"),
+        ("mysql://host/db", [], "AUTORECOMPUTE_STORAGE knows"),
+        ("", ["--launcher", "no-such-launcher"], "no-such-launcher"),
+    ],
+)
+def test_what_is_wrong_with_the_variable_is_told_of_the_variable(run, monkeypatch, value, options, words):
+    """Who gave no option is told of none; a variable that is empty asks for nothing."""
+    monkeypatch.setenv(STORAGE_VARIABLE, value)
+    err = run("tune", "train.py", *options)[2]
+    assert words in err
+    assert "--storage" not in err
 
 
 def test_the_variable_of_the_storage_is_not_for_scripts(start, monkeypatch, tmp_path):

@@ -199,6 +199,14 @@ def test_a_study_without_a_fitting_config_emits_nothing(form):
         RENDERERS[form](make_result(best=None, verdict=Verdict.NO_FIT))
 
 
+@pytest.mark.parametrize("form", RENDERERS)
+def test_a_study_whose_time_was_over_first_is_not_said_to_fit_nothing(form):
+    """It has no answer yet, and a higher limit is not what it needs."""
+    open_result = make_result(best=None, verdict=Verdict.NO_FIT).ending(SearchEnd.TIME)
+    with pytest.raises(NothingFitsError, match="has no answer yet"):
+        RENDERERS[form](open_result)
+
+
 @pytest.fixture
 def call(monkeypatch, tmp_path):
     """Calls the verb on a study whose plans file exists."""

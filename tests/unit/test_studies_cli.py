@@ -15,6 +15,7 @@ from autorecompute.cli import main
 from autorecompute.errors import UsageError
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.importing import DRAFT_PREFIX
+from autorecompute.studies.sharing.mirror import share
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
 
@@ -41,6 +42,7 @@ def keep(make_detection, make_space, make_trial, make_result):
             folder.keep_trial(make_trial(number=number), ["python", "train.py"], {}, "step 1\n")
         (folder.workers / "01.log").write_text("x" * 1000)
         if is_finished:
+            folder.keep_confirmed([make_result().best])
             folder.finish(make_result())
         return folder
 
@@ -225,6 +227,31 @@ def test_pruning_leaves_what_reuse_needs(keep, run):
     assert run("studies", "prune")[1] == ""
 
 
+def test_a_shared_study_whose_worker_was_killed(keep, run, make_trial):
+    """What it measured is in the storage: that is said, nothing is exported as if it were all, and nothing pruned."""
+    folder = keep("bert", trials=0, is_finished=False)
+    share(folder, "token", "journal:/shared/bert")
+    folder.keep_trial(make_trial(), ["python", "train.py"], {}, "step 1\n")
+    out = run("show", "bert")[1]
+    assert "its trials are in journal:/shared/bert" in out
+    assert "with its --storage" in out
+    assert "no answer yet; shared" in run("show", "--json")[1]
+    code, out, err = run("studies", "export", "bert")
+    assert (code, out) == (UsageError.exit_code, "")
+    assert "its trials are in journal:/shared/bert" in err
+    assert run("studies", "prune")[:2] == (0, "")
+    assert folder.trial(0).is_dir()
+
+
+def test_a_shared_study_whose_worker_has_ended(keep, run):
+    """Its folder has all of it, and says where else it is."""
+    share(keep("bert"), "token", "journal:/shared/bert")
+    out = run("show", "bert")[1]
+    assert "shared in journal:/shared/bert" in out
+    assert "its trials are in" not in out
+    assert run("studies", "export", "bert")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -234,6 +261,7 @@ def test_pruning_leaves_what_reuse_needs(keep, run):
         (["studies", "compare", "a/b", "c"], "'a/b'"),
         (["studies", "export", "no-such-study"], "no-such-study"),
         (["studies", "export", "../x"], "'../x'"),
+        (["studies", "export", "a\x1b[31m\nb"], "'a\\x1b[31m\\nb'"),
         (["studies", "import", "no-such-file"], "no-such-file"),
         (["studies", "delete"], "STUDY"),
         (["studies", "delete", "no-such-study"], "no-such-study"),

@@ -15,6 +15,7 @@ from autorecompute.units import (
     format_seconds,
     parse_bytes,
     parse_seconds,
+    printable,
 )
 
 
@@ -95,3 +96,17 @@ def test_time_is_printed_in_the_unit_that_suits_it():
 def test_one_is_no_plural(number, text):
     """A count is told with its noun in the right number."""
     assert format_count(number, "trial") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
+        ("\x9b2J\x7f\r\t", "\\x9b2J\\x7f\\r\\t"),
+        ("a\u202eb", "a\\u202eb"),
+        ("ü\n█ 日本", "ü\n█ 日本"),
+    ],
+)
+def test_what_a_terminal_obeys_is_written_out(text, shown):
+    """Control characters are shown instead of followed; lines and letters stay."""
+    assert printable(text) == shown

@@ -143,8 +143,11 @@ def _what_it_would_take(result: Result, parts: Sequence[Part]) -> list[str]:
 
 
 def _own_trials(result: Result, parts: Sequence[Part]) -> tuple[Trial, ...]:
-    """Trials of the study itself, as the last screen has them; those of several batches are in studies of their own."""
-    return () if result.curve else parts[0].trials
+    """Trials that the answer was chosen from, as the last screen has them: at the batch to train with."""
+    batch = result.best.batch if result.best is not None else None
+    if not result.curve:
+        return parts[0].trials
+    return next((part.trials for part in parts if part.problem.batch == batch), ())
 
 
 def _facts(folder: StudyFolder, result: Result | None, parts: Sequence[Part]) -> dict[str, str]:

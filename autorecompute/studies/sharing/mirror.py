@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autorecompute.studies.folder import saying_what_fails
-from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore
+from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,21 +17,50 @@ if TYPE_CHECKING:
 
 
 SHARED = "shared.json"
+FOUNDING, PLACE = "study", "storage"
 
 
-def share(folder: StudyFolder, founding: str) -> None:
-    """Writes down which shared study a folder belongs to.
+def share(folder: StudyFolder, founding: str, place: str) -> None:
+    """Writes down which shared study a folder belongs to, and where that is.
 
     Raises:
         SetupError: it cannot be written.
     """
-    folder.write(SHARED, {"study": founding})
+    folder.write(SHARED, {FOUNDING: founding, PLACE: place})
 
 
 def shared_from(folder: StudyFolder) -> str | None:
     """The shared study that a folder belongs to; ``None`` for a study of its own."""
     known = folder.read(SHARED, dict[str, str])
-    return None if known is None else known.get("study", "")
+    return None if known is None else known.get(FOUNDING, "")
+
+
+def required_of(folder: StudyFolder) -> str | None:
+    """The founding that a storage's study must have to be the folder's, which none has where that is not shared.
+
+    ``None`` where no study was begun in the folder, and any will do.
+    """
+    return (shared_from(folder) or "") if folder.exists() else None
+
+
+def place_of(folder: StudyFolder) -> str | None:
+    """The storage that a folder's study is shared in, in words; ``None`` for a study of its own."""
+    known = folder.read(SHARED, dict[str, str])
+    return None if known is None else known.get(PLACE, "a storage")
+
+
+def describe_missing(folder: StudyFolder) -> str:
+    """A sentence on trials that a folder does not have, for its worker has not ended; empty where it has all."""
+    place = place_of(folder)
+    if place is None:
+        return ""
+    kept = {trial.number for trial in read_trials(folder.database, folder.name_in_database)}
+    measured = {int(path.parent.name) for path in folder.path.glob("trials/*/result.json")}
+    if folder.database.is_file() and measured <= kept:
+        return ""
+    return (
+        f"Study '{folder.name}' is shared: its trials are in {place}, and come into this folder when its worker ends."
+    )
 
 
 def write_mirror(folder: StudyFolder, trials: Sequence[Trial], space: Space, problem: Problem, session: str) -> None:

@@ -11,7 +11,7 @@ import optuna
 import sqlalchemy
 from optuna.storages import JournalStorage, RDBStorage
 
-from autorecompute.errors import SetupError
+from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.dashboard import name_value
 from autorecompute.studies.sharing.journal import open_journal
 
@@ -50,11 +50,14 @@ FAULTS = (
 )
 
 
-def open_study(url: StorageUrl, name: str) -> tuple[optuna.Study, JournalStorage | RDBStorage]:
+def open_study(
+    url: StorageUrl, name: str, *, may_begin: bool = True
+) -> tuple[optuna.Study, JournalStorage | RDBStorage]:
     """The study of that name in a storage, begun where there is none, and the storage to write trials to.
 
     Raises:
         SetupError: the storage cannot be used, or its driver is not installed.
+        UsageError: it has no such study, and none may be begun.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if url.journal is None and importlib.util.find_spec("psycopg") is None:
@@ -62,6 +65,8 @@ def open_study(url: StorageUrl, name: str) -> tuple[optuna.Study, JournalStorage
     for attempt in range(1, OPENINGS + 1):
         try:
             storage = _open(url)
+            if not may_begin and all(known.study_name != name for known in storage.get_all_studies()):
+                raise not_the_one(url, name)
             # The sampler is never asked; Optuna's own choice would read all trials to begin with.
             study = optuna.create_study(
                 study_name=name,
@@ -80,6 +85,14 @@ def open_study(url: StorageUrl, name: str) -> tuple[optuna.Study, JournalStorage
     raise AssertionError("the last attempt returns or raises")
 
 
+def not_the_one(url: StorageUrl, name: str) -> UsageError:
+    """Says that a folder belongs to another study than a storage has."""
+    return UsageError(
+        f"The folder of study '{name}' holds a study that is not the one in the storage {url.display}. Begin another "
+        "one with --study NAME, or work in another folder."
+    )
+
+
 class Patience:
     """Asks a storage again while it is away.
 
@@ -88,7 +101,7 @@ class Patience:
 
     Args:
         url: The storage.
-        note: Told once each time that it goes away.
+        note: Told once each time that it goes away, and when it is back.
         guard: What a single try is wrapped in: an interruption in the middle of one may leave a lock behind.
     """
 
@@ -107,7 +120,7 @@ class Patience:
         while True:
             try:
                 with self._guard():
-                    return ask()
+                    answer = ask()
             except FAULTS as error:
                 now = time.monotonic()
                 if first is None and is_away(error) and patience_seconds:
@@ -118,6 +131,10 @@ class Patience:
                         f"{describe(self._url, error)} Trials that ended are kept there: run the same command again "
                         "to go on once it can be used."
                     ) from None
+            else:
+                if first is not None and patience_seconds:
+                    self._note(f"The storage {self._url.display} is back")
+                return answer
             time.sleep(PAUSE_SECONDS)
 
 

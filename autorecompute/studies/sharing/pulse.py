@@ -48,6 +48,7 @@ class Pulse:
     ) -> None:
         self._session, self._write, self._read, self._clock = session, write, read, clock
         self._seen: dict[str, tuple[Any, float]] = {}
+        self._alive: set[str] = set()
         self._looked = clock()
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -75,7 +76,14 @@ class Pulse:
                 if name.startswith(BEAT):
                     session = name.removeprefix(BEAT)
                     known, since = self._seen.get(session, (None, now))
+                    if known not in {None, count}:
+                        self._alive.add(session)
                     self._seen[session] = (count, since if known == count else now)
+
+    def has_beaten(self, session: str) -> bool:
+        """Whether a beat of a session was seen to change; one that was not may have ended long ago."""
+        with self._lock:
+            return session in self._alive
 
     def is_dead(self, session: str) -> bool:
         """Whether a session has not beaten for too long; one that was never seen has just begun."""

@@ -18,7 +18,7 @@ from autorecompute.studies import dashboard
 from autorecompute.studies.frozen import CONSTRAINT, TRIAL_ATTRIBUTE, state_of, violation
 from autorecompute.studies.sharing.claims import CLAIM, GIVEN_UP, Claim, View, frozen_claim, view
 from autorecompute.studies.sharing.messages import Answer, Phase
-from autorecompute.studies.sharing.opening import PATIENCE_SECONDS, Patience, open_study
+from autorecompute.studies.sharing.opening import PATIENCE_SECONDS, Patience, not_the_one, open_study
 from autorecompute.studies.sharing.pulse import Pulse
 
 if TYPE_CHECKING:
@@ -48,9 +48,11 @@ class SharedStudy:
         name: Name of the study.
         note: Told what a person should know.
         guard: What each touch of the storage is wrapped in (:class:`Patience`).
+        founding: Which study (:attr:`founding`) it has to be; none is then begun. ``None`` for any, or a new one.
 
     Raises:
         SetupError: the storage cannot be used.
+        UsageError: the study is another one.
     """
 
     def __init__(
@@ -59,10 +61,13 @@ class SharedStudy:
         name: str,
         note: Callable[[str], None],
         guard: Callable[[], AbstractContextManager[None]],
+        *,
+        founding: str | None = None,
     ) -> None:
         self.name, self._url, self._note = name, url, note
+        self.place = url.display
         self.session = uuid.uuid4().hex[:12]
-        self._study, self._storage = open_study(url, name)
+        self._study, self._storage = open_study(url, name, may_begin=founding is None)
         self._patiently = Patience(url, note, guard)
         self._study_id = self._patiently(lambda: self._storage.get_study_id_from_name(name))
         self._pulse = Pulse(self.session, self._study.set_user_attr, lambda: self._study.user_attrs)
@@ -71,6 +76,8 @@ class SharedStudy:
         self.phases: dict[str, Phase] = {}
         self.answer: Answer | None = None
         """What a worker has left, as of the last refresh."""
+        if founding is not None:
+            self.require(founding)
 
     def refresh(self) -> View:
         """Reads the storage: trials of the dead are given back, and own ones that nobody knows of.
@@ -90,6 +97,11 @@ class SharedStudy:
     def others(self) -> dict[str, Phase]:
         """The other workers that are alive, as of the last refresh, and what each is at."""
         return {session: phase for session, phase in self.phases.items() if session != self.session}
+
+    @property
+    def seen(self) -> int:
+        """How many of the others have given a sign of life since this worker first looked."""
+        return sum(self._pulse.has_beaten(session) for session in self.others)
 
     def check(self, problem: Problem, *, is_limit_free: bool) -> Problem | None:
         """The problem of the study, if it was begun; it is this one, but perhaps for a limit that nobody asked for.
@@ -120,7 +132,7 @@ class SharedStudy:
         self.enter(Phase.SEARCHING)
         self._patiently(self._pulse.start)
         if self.check(problem, is_limit_free=is_limit_free) is None:
-            founding = self.new_claim(Config(), space.describe(Config()), "preset")
+            founding = self.new_claim(Config(), space.describe(Config()), "baseline")
             self._claim(founding, space, problem)
             self._patiently(lambda: self._study.set_user_attr(PARTS, problem.parts))
         agreed = self.check(problem, is_limit_free=is_limit_free)
@@ -190,10 +202,20 @@ class SharedStudy:
         self._patiently(lambda: self._study.set_user_attr(ANSWER, plain))
 
     @property
-    def founding(self) -> str:
-        """What tells this study from one of the same name in another storage."""
-        first = self._patiently(lambda: self._study.get_trials(deepcopy=False)[0])
-        return codec.from_plain(first.user_attrs[CLAIM], Claim).token
+    def founding(self) -> str | None:
+        """What tells this study from one of the same name in another storage; ``None`` where nobody has begun it."""
+        self.refresh()
+        first = self._patiently(lambda: self._study.get_trials(deepcopy=False)[:1])
+        return codec.from_plain(first[0].user_attrs[CLAIM], Claim).token if first else None
+
+    def require(self, founding: str) -> None:
+        """Checks that this is the study of that :attr:`founding`.
+
+        Raises:
+            UsageError: it is another one.
+        """
+        if self.founding != founding:
+            raise not_the_one(self._url, self.name)
 
     def _claim(self, claim: Claim, space: Space, problem: Problem | None, most: int = _NO_NUMBER) -> int | None:
         frozen = frozen_claim(claim, space, problem)

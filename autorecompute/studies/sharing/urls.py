@@ -16,6 +16,7 @@ SECRETS = ("password", "sslpassword")
 """Parts of a URL that are told to nobody but the driver."""
 
 FORMS = "journal:PATH or postgresql://USER@HOST/DATABASE"
+ENCODING = "In a password, write / as %2F, : as %3A, @ as %40 and so on, or leave it to PGPASSWORD or ~/.pgpass."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +42,43 @@ class StorageUrl:
         return text
 
 
-def parse_storage(text: str) -> StorageUrl:
-    """Reads what ``--storage`` is given.
+def parse_storage(text: str, source: str = "--storage") -> StorageUrl:
+    """Reads where a shared study is kept.
+
+    Args:
+        text: What the user gave.
+        source: How, for what is said of it.
 
     Raises:
         UsageError: it is none of the forms there are; what was given is not repeated, for it may hold a password.
     """
+    if not text:
+        raise UsageError(f"{source} is empty. Give {FORMS}, or leave it away to tune alone.")
     if text.startswith(JOURNAL) and (path := text.removeprefix(JOURNAL)):
-        # Optuna's lock is a link beside the file, which a relative path would lead astray.
-        journal = Path(path).expanduser().absolute()
-        return StorageUrl(journal=journal, display=f"{JOURNAL}{journal}")
+        return _journal(path, source)
+    if text.count("@") > 1:
+        # Where the password ends is anybody's guess: a part of it would be taken for the host, and told.
+        raise UsageError(f"{source} has more than one @. Write the one before the host as it is, and any other as %40.")
     try:
         url = sqlalchemy.make_url(text)
     except (sqlalchemy.exc.ArgumentError, ValueError):
-        raise UsageError(f"--storage cannot be read. Give {FORMS}.") from None
+        raise UsageError(f"{source} cannot be read. Give {FORMS}. {ENCODING}") from None
     if url.drivername not in DIALECTS or not url.database:
-        raise UsageError(f"--storage knows {FORMS}, with the name of a database at its end. Give one of these.")
+        raise UsageError(f"{source} knows {FORMS}, with the name of a database at its end. Give one of these.")
+    return _database(url)
+
+
+def _journal(path: str, source: str) -> StorageUrl:
+    if "://" in path:
+        raise UsageError(
+            f"{source} has a URL after {JOURNAL}, where a path is expected. Leave {JOURNAL} away for a database."
+        )
+    # Optuna's lock is a link beside the file, which a relative path would lead astray.
+    journal = Path(path).expanduser().absolute()
+    return StorageUrl(journal=journal, display=f"{JOURNAL}{journal}")
+
+
+def _database(url: sqlalchemy.URL) -> StorageUrl:
     options = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
     secrets = {name: options.pop(name) for name in SECRETS if name in options}
     if url.password:

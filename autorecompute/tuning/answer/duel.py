@@ -21,7 +21,8 @@ MARGIN = 0.02
 """Throughputs closer than this share are as good as equal."""
 
 NEAR = 0.15
-"""A first pair that is farther from the margin than this share is enough."""
+"""Two pairs that are farther from the margin than this share, on the same side of it, are enough. One never is: what
+slows one process of it alone looks like a large difference."""
 
 PAIRS = 3
 """So many pairs are measured at most."""
@@ -56,8 +57,7 @@ class Duel:
 
         Args:
             ratio: Throughput with recompute over that without, as measured so far.
-            are_neighbours: Whether the two were measured one right after the other, so that they count as a pair. Where
-                not, even a large difference says nothing.
+            are_neighbours: Whether the two were measured one right after the other, so that they count as a pair.
         """
         ratios = [ratio] if are_neighbours else []
         found = compare([ratio], self._least_ratio)
@@ -80,16 +80,21 @@ class Duel:
 
 
 def compare(ratios: Sequence[float], least_ratio: float) -> Comparison:
-    """What ratios of throughput, one of each pair, say about a ratio that is to be reached."""
+    """What ratios of throughput, one of each pair, say about a ratio that is to be reached.
+
+    Told is their median: of three pairs one may be spoilt. It lies within the interval, which is that of their mean.
+    """
     logs = [math.log(ratio) for ratio in ratios]
-    centre, edge = statistics.fmean(logs), math.log(least_ratio)
+    edge = math.log(least_ratio)
     if len(logs) == 1:
-        return Comparison(ratio=ratios[0], pairs=1, is_clear=abs(centre - edge) > math.log1p(NEAR))
+        return Comparison(ratio=ratios[0], pairs=1, is_clear=False)
+    centre = statistics.fmean(logs)
     half = student_quantile(MISS, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    are_far = min(logs) > edge + math.log1p(NEAR) or max(logs) < edge - math.log1p(NEAR)
     return Comparison(
-        ratio=math.exp(centre),
+        ratio=statistics.median(ratios),
         low=math.exp(centre - half),
         high=math.exp(centre + half),
         pairs=len(ratios),
-        is_clear=abs(centre - edge) > half,
+        is_clear=are_far or abs(centre - edge) > half,
     )

@@ -73,7 +73,7 @@ class EarlyAnswer:
             SetupError: the study cannot be written.
         """
         with deferring_interrupts():
-            result = replace(self._compose(), search_end=search_end)
+            result = self._compose().ending(search_end)
             earlier = self._earlier
             if earlier is not None and earlier.best is not None and _says_more(earlier, result):
                 result = replace(earlier, search_end=search_end, trials=result.trials, wall_seconds=result.wall_seconds)

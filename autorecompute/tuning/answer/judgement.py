@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from autorecompute.figures import Figures
 from autorecompute.result import Ranking, Result
 from autorecompute.tuning.answer.race import FINALISTS, Raced, race
+from autorecompute.tuning.answer.race_record import keep_race, known_race
 from autorecompute.tuning.answer.standings import Standing, finalists
 from autorecompute.tuning.answer.weighing import Scales, Weighed, judge_recompute, needs_rival
 from autorecompute.tuning.budget import Task
+from autorecompute.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,11 +75,10 @@ class Judgement:
         """
         self.ran_out = False
         baseline = _baseline_of(trials)
-        remaining = self._rejections.remaining(trials)
         deadline_seconds = time.monotonic() + RACE_SHARE * search_seconds
         standings = self._rank(
-            finalists(remaining, steps),
-            baseline,
+            finalists(self._rejections.remaining(trials), steps),
+            trials,
             detection,
             limit_bytes=problem.limit_bytes,
             deadline_seconds=deadline_seconds,
@@ -157,17 +158,21 @@ class Judgement:
     def _rank(
         self,
         standings: list[Standing],
-        baseline: Trial | None,
+        trials: Sequence[Trial],
         detection: Detection,
         *,
         limit_bytes: int,
         deadline_seconds: float,
     ) -> list[Standing]:
-        front = standings[:FINALISTS]
+        front, baseline = standings[:FINALISTS], _baseline_of(trials)
         has_reference = baseline is not None and baseline.measurement.outcome.is_measured
         is_needless = len(front) == 1 and not has_reference
         if not front or is_needless or front[0].trial.config.is_none:
             return standings
+        earlier = self._earlier_race(front, trials)
+        if earlier is not None and earlier.is_over:
+            self._take(earlier, "in an earlier session ")
+            return _in_order(earlier, standings)
         winner_needs = max((self._confirmer.needs(entry.trial.config) for entry in front), key=len)
         heats = [Task.HEAT] * (len(front) + has_reference)
         starts = [] if self._bench.is_live else [Task.START]
@@ -175,31 +180,43 @@ class Judgement:
             self._progress.note("no time left to race the finalists: they are ranked by their trials")
             return standings
         names = ", ".join(detection.space.describe(entry.trial.config) for entry in front)
-        racing = "racing the finalists in interleaved rounds" if len(front) > 1 else "measuring once more, in rounds"
-        self._progress.note(f"{racing}: {names}")
+        self._progress.note(f"{_describe_race(front, earlier)}: {names}")
         end_seconds = self._budget.deadline_seconds - self._budget.expect(*winner_needs)
-        # Where the first rounds leave time for more, the winner's rival comes first.
-        deadline_seconds = min(deadline_seconds, end_seconds - self._budget.expect(Task.CONFIRMATION))
+
+        def keep(raced: Raced) -> None:
+            keep_race(self._folder, raced, len(trials))
+
         raced = race(
             self._bench,
             front,
             has_reference=has_reference,
             limit_bytes=limit_bytes,
-            deadline_seconds=deadline_seconds,
+            # Where the first rounds leave time for more, the winner's rival comes first.
+            deadline_seconds=min(deadline_seconds, end_seconds - self._budget.expect(Task.CONFIRMATION)),
             end_seconds=end_seconds,
+            earlier=earlier,
+            after_round=keep,
         )
-        self._keep(raced)
-        # Who was over the limit in a round, or failed there, comes last: the whole process decides.
-        return [*raced.standings, *standings[FINALISTS:], *raced.over_limit, *raced.failed]
+        keep(raced)
+        self._take(raced)
+        return _in_order(raced, standings)
 
-    def _keep(self, raced: Raced) -> None:
-        self._folder.write("race.json", raced.as_plain())
+    def _earlier_race(self, front: Sequence[Standing], trials: Sequence[Trial]) -> Raced | None:
+        """That of the same finalists; some of them may have been rejected after it."""
+        raced = known_race(self._folder, trials)
+        if raced is None:
+            return None
+        left = {entry.trial.number for entry in raced.everybody if entry.trial.config not in self._rejections.configs}
+        is_same = left and left <= {entry.trial.number for entry in front}
+        return raced if is_same and (raced.is_over or len(left) == len(raced.everybody)) else None
+
+    def _take(self, raced: Raced, when: str = "") -> None:
         speeds = {entry.trial.config.hash: entry.relative_throughput for entry in raced.standings if entry.ratios}
         self._raced = {config: speed for config, speed in speeds.items() if speed is not None}
         if raced.ranking is not None:
             winner = raced.standings[0].trial
             self._ranked = (winner.config, raced.ranking)
-            self._progress.note(f"{winner.description}: {raced.ranking.sentence}")
+            self._progress.note(f"{winner.description}: {when}{raced.ranking.sentence}")
 
     def _confirm(self, standings: Sequence[Standing], detection: Detection) -> Best | None:
         for standing in standings[:CONFIRMATIONS]:
@@ -225,3 +242,20 @@ class Judgement:
 
 def _baseline_of(trials: Sequence[Trial]) -> Trial | None:
     return next((trial for trial in reversed(trials) if trial.config.is_none), None)
+
+
+def _in_order(raced: Raced, standings: Sequence[Standing]) -> list[Standing]:
+    numbers = {entry.trial.number for entry in raced.everybody}
+    others = [entry for entry in standings if entry.trial.number not in numbers]
+    able = {entry.trial.number for entry in standings}
+    # Who was over the limit in a round, or failed there, comes last: the whole process decides.
+    order = [*raced.standings, *others, *raced.over_limit, *raced.failed]
+    return [entry for entry in order if entry.trial.number in able]
+
+
+def _describe_race(front: Sequence[Standing], earlier: Raced | None) -> str:
+    if earlier is not None:
+        return f"racing on after {format_count(earlier.rounds, 'round')} of an earlier session"
+    if len(front) > 1:
+        return "racing in interleaved rounds what should be the fastest by all trials together"
+    return "measuring once more, in rounds"

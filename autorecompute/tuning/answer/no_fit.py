@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.worth import explain_worthless
 from autorecompute.tuning.answer.standings import finalists
-from autorecompute.units import MIB, format_bytes, format_count
+from autorecompute.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from autorecompute.result import Rejection, Result
 
 OUT_OF_TIME = "The time was over before the first trial. Give it more with --timeout."
+
+STARTS_OF_AN_ANSWER = 4
+"""The script is started twice for an answer, to be measured and to be confirmed; what lies between takes about as long
+in a script that starts in seconds."""
 
 WHOLE_PROCESS_SHARE = 0.05
 """What a whole process, its start and export included, needs beyond its timed steps, as a rule."""
@@ -66,7 +71,7 @@ def explain_no_fit(
     enough = round(peak_bytes * (1 + WHOLE_PROCESS_SHARE))
     share = (limit_bytes - detection.resting_bytes) / max(enough - detection.resting_bytes, 1)
     batch = int(detection.batch * share)
-    smaller = f", or --target-batch {batch}" if 0 < batch < detection.batch else ""
+    smaller = f", or by a rough estimate --target-batch {batch}" if 0 < batch < detection.batch else ""
     return (
         f"No config holds {format_bytes(limit_bytes)} in {format_count(len(trials), 'trial')}. The least peak was "
         f"{format_bytes(peak_bytes)} with {least.description}. Try --memory-limit {-(-enough // MIB)}MiB{smaller}."
@@ -74,16 +79,34 @@ def explain_no_fit(
     )
 
 
-def explain_early_end(
+def explain_too_little_time(start_seconds: float) -> str:
+    """That there was no time for a single trial, and how much to try.
+
+    Args:
+        start_seconds: What a start of the script took; 0 where none came to its end.
+    """
+    if not start_seconds:
+        return OUT_OF_TIME
+    enough = math.ceil(STARTS_OF_AN_ANSWER * start_seconds)
+    return (
+        f"The time was over before the first trial: a start of the script takes {format_seconds(start_seconds)}, and "
+        f"an answer two of them and some trials. Give it about --timeout {enough}s at least."
+    )
+
+
+def explain_early_end(  # noqa: PLR0913  (all that is known)
     trials: Sequence[Trial],
     detection: Detection,
     limit_bytes: int,
     unconfirmed: Sequence[str] = (),
     rejections: Sequence[Rejection] = (),
+    *,
+    winner: Trial | None = None,
 ) -> str:
-    """The same where the same command goes on; takes what :func:`explain_no_fit` takes."""
-    if not trials:
-        return OUT_OF_TIME
+    """The same where the same command goes on; takes what :func:`explain_no_fit` takes.
+
+    The winner is that of a race among these trials, where there was one.
+    """
     rejected = {known.config for known in rejections}
     fitting = [entry.trial for entry in finalists(trials) if entry.trial.config not in rejected]
     if fitting:
@@ -94,8 +117,8 @@ def explain_early_end(
             else "The time was over before a config was confirmed."
         )
         return (
-            f"{why} The best that fits so far, not confirmed: {fitting[0].description}. The same command goes on from "
-            "there; --timeout gives it more time."
+            f"{why} The best that fits so far, not confirmed: {(winner or fitting[0]).description}. The same command "
+            "goes on from there; --timeout gives it more time."
         )
     found = explain_no_fit(trials, detection, limit_bytes, unconfirmed, rejections)
     return f"The time was over before a config that fits was found; --timeout gives it more. {found}"

@@ -16,9 +16,8 @@ import math
 import random
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from autorecompute import codec
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import RaceEnd, Ranking
@@ -27,7 +26,7 @@ from autorecompute.tuning.answer.holding import judge
 from autorecompute.tuning.answer.standings import LOG_TIE, Heat, Standing, gap, rank
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autorecompute.measurement import Measurement
     from autorecompute.trials import Bench
@@ -58,18 +57,21 @@ class Raced:
     over_limit: tuple[Standing, ...] = ()
     failed: tuple[Standing, ...] = ()
 
-    def as_plain(self) -> dict[str, Any]:
-        """All samples, for the study's folder."""
-        standings = [
-            {
-                "trial": entry.trial.number,
-                "description": entry.trial.description,
-                "peak_bytes": entry.peak_bytes,
-                "rounds": codec.to_plain(entry.heats),
-            }
-            for entry in self.standings
-        ]
-        return {"ranking": codec.to_plain(self.ranking), "standings": standings}
+    @property
+    def is_over(self) -> bool:
+        """Whether further rounds need not be run: it came to an end, or saw the rounds of a look."""
+        ranking = self.ranking
+        return ranking is not None and (ranking.end is not RaceEnd.UNDECIDED or ranking.rounds >= LOOKS[0])
+
+    @property
+    def rounds(self) -> int:
+        """How many were run."""
+        return max((len(entry.heats) for entry in self.standings), default=0)
+
+    @property
+    def everybody(self) -> tuple[Standing, ...]:
+        """All that began."""
+        return (*self.standings, *self.over_limit, *self.failed)
 
 
 def race(  # noqa: PLR0913  (what bounds a race)
@@ -80,6 +82,8 @@ def race(  # noqa: PLR0913  (what bounds a race)
     limit_bytes: float = math.inf,
     deadline_seconds: float = math.inf,
     end_seconds: float = math.inf,
+    earlier: Raced | None = None,
+    after_round: Callable[[Raced], None] = lambda _: None,
 ) -> Raced:
     """Measures the finalists in rounds until they are ranked, tied, or the time is over.
 
@@ -93,30 +97,47 @@ def race(  # noqa: PLR0913  (what bounds a race)
         limit_bytes: What the peak may reach.
         deadline_seconds: Time on the monotonic clock after which no round begins, but those before the first look.
         end_seconds: Time at which the race should be over, be it before the first look; the first round is always run.
+        earlier: A race of the same finalists that was not over, whose rounds count.
+        after_round: Told after each round but the last possible one how far the race has come.
     """
     found = _Race(bench, standings, limit_bytes, has_reference=has_reference)
-    raced = found.run(deadline_seconds, end_seconds)
-    return replace(raced, over_limit=tuple(found.over_limit), failed=tuple(found.failed))
+    if earlier is not None:
+        found.take_over(earlier)
+    return found.run(deadline_seconds, end_seconds, after_round)
 
 
 class _Race:
     def __init__(self, bench: Bench, standings: Sequence[Standing], limit_bytes: float, *, has_reference: bool) -> None:
         self._bench, self._limit_bytes, self._has_reference = bench, limit_bytes, has_reference
-        self.over_limit: list[Standing] = []
-        self.failed: list[Standing] = []
+        self._over_limit: list[Standing] = []
+        self._failed: list[Standing] = []
         self._running: dict[Config, Standing] = {entry.trial.config: entry for entry in standings}
         self._beaten: list[Standing] = []
         self._miss = (1 - CONFIDENCE) / (len(LOOKS) * max(len(standings) - 1, 1))
         self._order = list(self._running)
         # The order is no secret, and a race should be the same race when it is repeated.
         self._chance = random.Random(0)  # noqa: S311
+        self._rounds = 0
 
-    def run(self, deadline_seconds: float, end_seconds: float) -> Raced:
-        for rounds in range(1, LOOKS[-1] + 1):
+    def take_over(self, earlier: Raced) -> None:
+        self._rounds = earlier.rounds
+        # Whoever was not in the last round was beaten before.
+        last = [entry for entry in earlier.standings if len(entry.heats) == self._rounds]
+        self._running = {entry.trial.config: entry for entry in last}
+        self._beaten = [entry for entry in earlier.standings if entry not in last]
+        self._over_limit, self._failed = list(earlier.over_limit), list(earlier.failed)
+        self._has_reference &= all(entry.heats[-1].reference_seconds for entry in last)
+        if self._rounds in LOOKS:
+            self._drop_beaten()
+
+    def run(self, deadline_seconds: float, end_seconds: float, after_round: Callable[[Raced], None]) -> Raced:
+        for rounds in range(self._rounds + 1, LOOKS[-1] + 1):
             began = time.monotonic()
             self._run_round(rounds)
             if not self._running:
-                return Raced(standings=tuple(rank(self._beaten)), ranking=None)
+                break
+            if rounds < LOOKS[-1]:
+                after_round(self._raced([*rank(list(self._running.values())), *rank(self._beaten)]))
             now = time.monotonic()
             is_late = (rounds >= LOOKS[0] and now >= deadline_seconds) or now + (now - began) > end_seconds
             if rounds not in LOOKS and not is_late:
@@ -124,8 +145,8 @@ class _Race:
             self._drop_beaten()
             winner = self._settled()
             if winner is not None or is_late or rounds == LOOKS[-1]:
-                break
-        return self._end(winner, rounds)
+                return self._end(winner, rounds)
+        return self._raced(rank(self._beaten))
 
     def _run_round(self, number: int) -> None:
         if number % 2 == 1:
@@ -142,7 +163,7 @@ class _Race:
             measurement = judge(measured[config], self._limit_bytes)
             heat = _heat(measurement, reference)
             if heat is None:
-                (self.over_limit if measurement.outcome is Outcome.OVER_LIMIT else self.failed).append(entry)
+                (self._over_limit if measurement.outcome is Outcome.OVER_LIMIT else self._failed).append(entry)
                 del self._running[config]
             else:
                 self._running[config] = replace(entry, heats=(*entry.heats, heat))
@@ -178,7 +199,15 @@ class _Race:
         ranking = Ranking(
             end=end, rounds=rounds, confidence=CONFIDENCE, rivals=tuple(entry.trial.description for entry in others)
         )
-        return Raced(standings=(first, *others, *rank(self._beaten)), ranking=ranking)
+        return self._raced([first, *others, *rank(self._beaten)], ranking)
+
+    def _raced(self, standings: Sequence[Standing], ranking: Ranking | None = None) -> Raced:
+        return Raced(
+            standings=tuple(standings),
+            ranking=ranking,
+            over_limit=tuple(self._over_limit),
+            failed=tuple(self._failed),
+        )
 
 
 def _heat(measurement: Measurement, reference: Measurement | None) -> Heat | None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autorecompute.measurement import Trial
+    from autorecompute.plans import Config
     from autorecompute.result import Rejection
     from autorecompute.studies import StudyFolder
 
@@ -31,6 +32,11 @@ class Rejections:
         return min((rejection.excess_bytes for rejection in self._known if rejection.excess_bytes), default=0)
 
     @property
+    def configs(self) -> frozenset[Config]:
+        """Theirs."""
+        return frozenset(known.config for known in self._known)
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """What else than memory was wrong, in words."""
         return tuple(known.reason for known in self._known if known.outcome is Outcome.WRONG_GRADIENT)
@@ -41,8 +47,7 @@ class Rejections:
 
     def remaining(self, trials: Sequence[Trial]) -> list[Trial]:
         """The trials of configs that may still be the answer."""
-        rejected = {known.config for known in self._known}
-        return [trial for trial in trials if trial.config not in rejected]
+        return [trial for trial in trials if trial.config not in self.configs]
 
     def add(self, rejection: Rejection) -> None:
         """Keeps another one.

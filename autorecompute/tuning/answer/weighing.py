@@ -107,7 +107,8 @@ def judge_recompute(best: Best | None, comparison: Comparison | None) -> Verdict
         return Verdict.NO_FIT
     if best.config.is_none:
         return Verdict.NOT_NEEDED
-    if comparison is not None and comparison.ratio < LEAST_RATIO:
+    # Processes that ran minutes apart do not tell.
+    if comparison is not None and comparison.pairs and comparison.ratio < LEAST_RATIO:
         return Verdict.DOES_NOT_PAY
     return Verdict.RECOMPUTE_PAYS
 

@@ -99,7 +99,7 @@ class Conclusion:
         else:
             base = self._result_without(point, verdict)
         best = base.best if base.best is None else replace(base.best, environment=self._environment_for(base.best))
-        return replace(
+        result = replace(
             base,
             study=self._place.folder.name,
             problem=self._problem.digest,
@@ -112,10 +112,10 @@ class Conclusion:
             warnings=tuple(dict.fromkeys(text for entry in tuned for text in entry.result.warnings)),
             unconfirmed=tuple(dict.fromkeys(text for entry in tuned for text in entry.result.unconfirmed)),
             trials=sum(entry.result.trials for entry in tuned),
-            search_end=search_end,
             wall_seconds=own_seconds + sum(entry.result.wall_seconds for entry in tuned),
             transferred_from=None,
         )
+        return result.ending(search_end)
 
     def finish(self, result: Result) -> None:
         """Writes down the answer, and the plans file of its config.

@@ -20,6 +20,7 @@ from autorecompute.studies.analysis import share
 from autorecompute.studies.batches import BatchRecord, keep_batches, read_batches, study_of_batch
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.storage import read_trials
+from autorecompute.studies.use import using
 from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import OutOfTime, deferring_interrupts, ignoring_interrupts
 from autorecompute.tuning.answer.holding import judge
@@ -151,8 +152,7 @@ class BatchTuner:
                 comparison = conclusion.compare(self._curve, self._tuned, self._has_time_for_a_pair)
         result = conclusion.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
         conclusion.finish(result)
-        max_trials = self._settings.max_trials
-        self._keep(replace(self._record, asked=self._batches, max_trials=max_trials, is_complete=True))
+        self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))
         return result
 
     @property
@@ -232,7 +232,7 @@ class BatchTuner:
             known = self._known_result()
             so_far = self._conclusion.so_far(self._curve, self._tuned, self._record.seconds)
             if so_far.best is not None and (known is None or not says_more(known, so_far)):
-                self.so_far = replace(so_far, search_end=search_end)
+                self.so_far = so_far.ending(search_end)
                 self._conclusion.finish(self.so_far)
                 self._keep(replace(self._record, asked=self._batches))
 
@@ -256,7 +256,7 @@ class BatchTuner:
             rival=self._rival(),
             turns_knobs=False,
         )
-        with self._open_bench(batch, folder) as bench:
+        with using(folder), self._open_bench(batch, folder) as bench:
             tuner = Tuner(replace(self._place, bench=bench, folder=folder, settings=settings))
             try:
                 return tuner.run()

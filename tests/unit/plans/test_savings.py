@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autorecompute.plans.savings import dimensions_in, evaluate, simplify
+from autorecompute.plans.savings import evaluate, simplify
 
 ONE = "(((((d0)*(d1)*(256)) * 4 * 1.000000)))"
 OTHER = "(((((d0)*(4)*(d1)*(d1)) * 4 * 0.500000)))"
@@ -52,7 +52,7 @@ def test_a_dimension_may_have_any_name_ort_gives_it(name):
 def test_a_dimension_can_be_renamed(name):
     """The new name may be a word that sympy knows; the value stays."""
     renamed = simplify(ONE, {"d0": name})
-    assert name in dimensions_in(renamed)
+    assert evaluate(renamed, {"d1": 128}) is None
     assert evaluate(renamed, {name: 32, "d1": 128}) == evaluate(ONE, DIMS)
 
 
@@ -62,7 +62,9 @@ def test_aliases_of_one_dimension_become_one():
     assert simplify("(a_dim0)*(4) + (3)*(b_dim0)", names) == simplify("(b_dim0)*3 + 4*(b_dim0)", names) == "7*batch"
 
 
-def test_an_expression_cannot_call_anything():
-    """What came over a wall is algebra and nothing else."""
-    with pytest.raises(Exception, match="open"):
-        evaluate("open('x').read()", {})
+@pytest.mark.parametrize("raw", ["sqrt(d0)", "d0 if d1 else 3", "d0.d1", "4/(d0 - 32)", "d0 +", "batch size"])
+def test_what_has_no_value_is_unknown(raw):
+    """What ORT may write and nobody here can work out leaves a saving unknown, and is shown as it is."""
+    assert evaluate(raw, DIMS) is None
+    if raw != "4/(d0 - 32)":
+        assert simplify(raw, {"d0": "batch"}) == raw

@@ -303,6 +303,7 @@ def test_several_batches_are_one_page(keep, read, trials, answer):
     assert len(links) == 7
     assert all((folder.path / link).is_file() for link in links)
     assert "* 32" in page.text
+    assert "predicted before each trial: peaks" in page.text
     assert "Throughput by batch" in page.text
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from autorecompute.reports.listing import print_studies, study_as_plain
+from autorecompute.result import SearchEnd, Verdict
 from autorecompute.studies import Problem, StudyFolder, list_studies
 
 
@@ -44,6 +46,19 @@ def test_studies_are_told_with_their_answers(begin, listed, make_result):
     assert "recompute_pays" in bert
     assert "batch 32" in bert
     assert "no answer yet" in gpt
+
+
+def test_an_answer_that_is_open_is_told_as_such(begin, listed, make_result):
+    """Where the time was over first there is none, or the best so far."""
+    nothing = dataclasses.replace(make_result(), best=None, verdict=Verdict.NO_FIT)
+    begin("bert").finish(make_result().ending(SearchEnd.INTERRUPTED))
+    begin("gpt").finish(nothing.ending(SearchEnd.TIME))
+    begin("vit").finish(nothing)
+    _, bert, gpt, vit = listed().splitlines()
+    assert "at batch 32, so far" in bert
+    assert "no answer yet" in gpt
+    assert "no_fit" not in gpt
+    assert "no_fit" in vit
 
 
 def test_no_studies_say_how_to_begin(listed):
@@ -97,3 +112,14 @@ def test_a_name_can_be_copied_from_a_pipe(begin, listed):
     name = "transformer_pretraining-train_with_deepspeed-b128-1f3a5c"
     begin(name, ["python", "experiments/pretraining/train_with_deepspeed.py", *["--some-long-flag=value"] * 6])
     assert any(line.startswith(f"{name} ") for line in listed(columns=80).splitlines())
+
+
+def test_a_study_cannot_steer_the_terminal(begin, listed, make_result):
+    """Control characters of what is stored are shown, wherever they stand."""
+    begin("gpt", command=("python", "\x1b[31mtrain.py")).finish(
+        dataclasses.replace(make_result(), best=dataclasses.replace(make_result().best, description="\x1b]0;all\x07"))
+    )
+    out = listed()
+    assert "\x1b" not in out
+    assert "\\x1b[31mtrain.py" in out
+    assert "\\x1b]0;all" in out

@@ -104,6 +104,15 @@ def test_an_earlier_session_is_told(watch):
     assert "2 trials" in known
 
 
+@pytest.mark.parametrize(("is_shared", "words"), [(False, "1 trial of an earlier session"), (True, "of all workers")])
+def test_who_measured_before_is_told(make_detection, make_trial, is_shared, words):
+    """What several workers measured is not told as an earlier session's."""
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    view = LiveView(console, is_shared=is_shared)
+    view.detected(make_detection(), 600 * MIB, known_trials=[make_trial()], budget=40, deadline_seconds=math.inf)
+    assert words in console.file.getvalue()
+
+
 @pytest.mark.parametrize("is_terminal", [False, True])
 @pytest.mark.parametrize("part", ["device", "description", "message", "note"])
 @pytest.mark.parametrize("name", ["[red]", "[/nothing]", "[bold]x[/bold]"])
@@ -293,3 +302,11 @@ def test_a_real_terminal_may_be_resized_and_interrupted():
         assert "\x1b[?25h" in read_until(ours, rb"\x1b\[\?25h")
         os.close(ours)
         program.wait(timeout=60)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_note_cannot_steer_the_terminal(watch, is_terminal):
+    """What a script or another study says is shown with its control characters written out."""
+    shown = watch(is_terminal=is_terminal, description="\x1b[8mall", message="\x1b[2J", note="\x1b]0;title")
+    assert not any(code in shown for code in ("\x1b[8m", "\x1b[2J", "\x1b]0;"))
+    assert "\\x1b[2J" in shown

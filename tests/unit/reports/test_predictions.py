@@ -38,8 +38,8 @@ def test_errors_are_of_the_expected(predicted, make_trial):
 
 
 def test_a_line_sums_up(predicted, make_trial):
-    """Median and worst peak, how many intervals held, and the median step time."""
+    """Median and worst peak, the median step time, and how many intervals of each held."""
     line = describe_predictions([predicted(104, 1.25), predicted(90, 1.25), predicted(101, 1.5), make_trial()])
     assert "peaks 4.0% off in the median and 10.0% at worst, 2 of 3 within" in line
-    assert line.endswith("step times 0.0% off")
+    assert line.endswith("step times 0.0% off in the median, 2 of 3 within theirs")
     assert describe_predictions([make_trial()]) == ""

@@ -145,6 +145,7 @@ def two_studies(printed, make_detection, make_space, full_result, trials):
     store = TrialStore(folder.database, "bert", make_space(), MIB)
     for trial in trials:
         store.add(trial)
+    folder.keep_confirmed([full_result.best])
     folder.finish(full_result)
     return printed
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from autorecompute.figures import Figures, KnobFigures
+from autorecompute.figures import Comparison, Figures, KnobFigures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.answer import RUNNERS_UP
@@ -81,6 +81,13 @@ def test_how_sure_the_winner_is_stands_below(show, make_result, end, rivals, sen
     assert sentence in show(dataclasses.replace(make_result(), best=best), width=120)
 
 
+def test_one_round_is_no_plural(show, make_result):
+    """A race of one finalist can be cut off after its first round."""
+    ranking = Ranking(end=RaceEnd.RANKED, rounds=1, confidence=0.99)
+    best = dataclasses.replace(make_result().best, ranking=ranking)
+    assert "race: ranked at 99 % in 1 round" in show(dataclasses.replace(make_result(), best=best), width=120)
+
+
 def test_an_unconfirmed_winner_is_told_apart(show, make_result):
     """A config that was not confirmed is never called so."""
     best = dataclasses.replace(make_result().best, confirmed=False)
@@ -125,10 +132,18 @@ def test_an_early_end_is_told_with_what_is_not_known(show, make_result, end, wor
 
 def test_no_answer_in_time_is_no_proof_that_nothing_fits(show, make_result):
     """Where the time was over first, the verdict does not blame the limit."""
-    unanswered = dataclasses.replace(make_result(), best=None, verdict=Verdict.NO_FIT, search_end=SearchEnd.TIME)
-    lines = show(unanswered)
+    unanswered = dataclasses.replace(make_result(), best=None, verdict=Verdict.NO_FIT)
+    lines = show(unanswered.ending(SearchEnd.TIME))
     assert not any("no config holds the limit" in line for line in lines)
     assert any("no answer yet" in line for line in lines)
+
+
+def test_processes_that_ran_minutes_apart_claim_nothing(show, make_result):
+    """Without a pair of neighbours the verdict says that nothing was measured side by side."""
+    apart = Comparison(ratio=0.6, pairs=0, is_clear=False)
+    text = "\n".join(show(make_result(comparison=apart), width=200))
+    assert "not compared with a smaller batch without side by side" in text
+    assert "2 % faster" not in text
 
 
 def test_where_it_started_from_is_told(show, make_result):
@@ -136,7 +151,14 @@ def test_where_it_started_from_is_told(show, make_result):
     near = Transfer(study="small", differences=("batch 32, not 16",))
     assert "starts from study small: here it is batch 32, not 16" in show(make_result(transferred_from=near), width=120)
     same = show(make_result(transferred_from=Transfer(study="small")), width=120)
-    assert "takes over study small, which is about the same problem" in same
+    assert "takes over the trials and the answer of study small: the same problem" in same
+
+
+@pytest.mark.parametrize("end", SearchEnd)
+def test_a_search_that_ended_early_speaks_of_the_best_so_far(show, make_result, end):
+    """That recompute does not pay is known of what was found in the time; the rest of the search may find more."""
+    text = "\n".join(show(make_result(verdict=Verdict.DOES_NOT_PAY, search_end=end), width=200))
+    assert ("does not pay so far" in text and "the best found so far" in text) == end.is_early
 
 
 @pytest.mark.parametrize("verdict", Verdict)
@@ -145,6 +167,16 @@ def test_each_verdict_is_a_sentence(show, make_result, verdict):
     lines = show(dataclasses.replace(make_result(), verdict=verdict))
     assert any(line.startswith("verdict: ") and len(line.split()) > 3 for line in lines)
     assert any(str(FOLDER) in line for line in lines)
+
+
+def test_without_a_trial_there_is_no_table(show, make_result):
+    """Where the time was over before the first trial, no row has anything to tell."""
+    empty = dataclasses.replace(
+        make_result(), best=None, verdict=Verdict.NO_FIT, search_end=SearchEnd.TIME, trials=0, curve=()
+    )
+    lines = show(empty)
+    assert not any("baseline" in line for line in lines)
+    assert any("no answer yet" in line for line in lines)
 
 
 def test_nothing_is_to_be_pasted_where_nothing_fits(show, make_result):

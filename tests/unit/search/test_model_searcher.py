@@ -16,6 +16,9 @@ from autorecompute.search.model import MARGIN, SLACK
 SEEDS = range(3)
 SHARES = (0.2, 0.4, 0.6, 0.8)
 
+GIVEN = ("baseline", "preset")
+"""Why a config is measured that is measured in every study."""
+
 
 @pytest.fixture(scope="module")
 def benches(make_profiled):
@@ -58,12 +61,12 @@ def test_the_best_of_all_configs_is_found_in_a_few_trials(benches, share, runs_o
 
 
 def test_presets_come_first(make_limited):
-    """What a user could switch on without measuring is measured in any case, and said to be that."""
+    """No recompute and what could be switched on without measuring are measured in any case, and said to be that."""
     bench = make_limited()
     presets = list(dict.fromkeys(bench.space.presets().values()))
     trials = bench.run()
     assert configs_of(trials[: len(presets)]) == presets
-    assert [trial.reason for trial in trials[: len(presets)]] == ["preset"] * len(presets)
+    assert [trial.reason for trial in trials[: len(presets)]] == ["baseline"] + ["preset"] * (len(presets) - 1)
     assert len(trials) > len(presets)
 
 
@@ -104,6 +107,21 @@ def test_a_model_without_plans_is_measured_as_it_is(make_profiled, make_step):
     assert searcher.propose([over]) is None
 
 
+def test_why_a_config_is_tried_is_told_in_words(make_limited):
+    """How likely it is to fit, and by how much of the throughput it should be ahead of the best so far, or behind."""
+    bench, trials, leads = make_limited(), [], []
+    while proposal := bench.searcher().propose(trials):
+        expected = bench.searcher().expect_steps(trials)
+        fitting = [expected[trial.number] for trial in trials if trial.fits]
+        if proposal.reason not in GIVEN and fitting:
+            leads.append(min(fitting) / proposal.prediction.step - 1)
+            side = "faster" if leads[-1] > 0 else "slower"
+            fits = proposal.prediction.fits
+            assert proposal.reason == f"{fits:.0%} to fit, {abs(leads[-1]):.1%} {side} than the best"
+        trials.append(bench.try_out(proposal, len(trials), reference_seconds=1.0))
+    assert min(leads) < 0
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_more_than_what_fits_is_never_recomputed(make_limited, seed):
     """A config that fits needs no plan more that takes time: beyond presets, none is tried that has all of its rows."""
@@ -111,7 +129,7 @@ def test_more_than_what_fits_is_never_recomputed(make_limited, seed):
     trials = bench.run(budget=100)
     shares = simulate(bench, configs_of(trials)).recompute_share
     for trial in trials:
-        if trial.reason != "preset":
+        if trial.reason not in GIVEN:
             fitting = [other for other in trials[: trial.number] if other.fits]
             within = [other.number for other in fitting if trial.config.rows >= other.config.rows]
             assert all(shares[trial.number] <= shares[number] + MARGIN for number in within)
@@ -201,7 +219,7 @@ def test_a_plan_that_crashes_is_avoided(make_limited):
     trials = list(alone)
     while proposal := bench.searcher().propose(trials):
         trials.append(bench.try_out(proposal, len(trials), reference_seconds=1.0))
-    later = [trial.config for trial in trials[2:] if trial.reason != "preset"]
+    later = [trial.config for trial in trials[2:] if trial.reason not in GIVEN]
     assert later
     assert not any(row in config.rows for config in later)
 

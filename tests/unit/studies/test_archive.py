@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import json
 import math
+import operator
 import resource
 import subprocess
 import sys
@@ -38,6 +40,12 @@ TRUSTED = Trusted(
     variables=frozenset(EMISSION.MEMORY_VARIABLES) | knobs_of(ORTMODULE).variables(),
     plans_text=EMISSION.plans_file_text,
 )
+STANDING = {
+    "trial": 1,
+    "description": "all plans",
+    "peak_bytes": 700 * MIB,
+    "rounds": [{"step_seconds": [0.5], "reference_seconds": [], "marks": []}],
+}
 HOME = "/home/somebody/secret"
 
 
@@ -55,11 +63,11 @@ def archive(tmp_path_factory, make_detection, make_space, make_trial, make_resul
     best = dataclasses.replace(result.best, environment={"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)})
     folder.keep_rejections([Rejection(config=Config(), outcome=Outcome.CRASH, reason=f"see {HOME}/01.log")])
     folder.keep_confirmed([best])
-    folder.write("race.json", {"ranking": None, "standings": [{"trial": 1, "rounds": []}]})
+    folder.write("race.json", {"ranking": None, "standings": [STANDING]})
     comparison = KnobComparison(knob="arena", base="x", setup=Setup(config=all_on, description="all"))
     KnobFolder(folder).keep(KnobStudy(winner=best, comparisons=(comparison,)))
     keep_batches(folder, BatchRecord(asked=(16, 32), without=(Figures(batch=16),)))
-    profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(make_step("flb", ("a", 0, 2, 8)))}
+    profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(make_step("flb", ("a", 0, 2, "8")))}
     folder.write("analysis.json", {"peak_bytes": 9, "held_bytes": 5, "profiles": [profiled]})
     device = dataclasses.replace(result.device, uuid="GPU-1234")
     folder.finish(dataclasses.replace(result, best=best, device=device, warnings=(f"{HOME}/train.py:7 does it",)))
@@ -144,9 +152,12 @@ def test_the_head_takes_one_line(archive, elsewhere):
 
 
 def changed(line, **changes):
-    """The line with other values in its object."""
+    """The line with other values in its object; ``measurement__batch`` is that of its measurement."""
     ((kind, value),) = json.loads(line).items()
-    return json.dumps({kind: {**value, **changes}}).encode() + b"\n"
+    for name, new in changes.items():
+        *parents, last = (int(part) if part.isdecimal() else part for part in name.split("__"))
+        functools.reduce(operator.getitem, parents, value)[last] = new
+    return json.dumps({kind: value}).encode() + b"\n"
 
 
 WRONG = {
@@ -194,6 +205,64 @@ def test_a_wrong_line_is_named_and_nothing_is_left(archive, elsewhere, name):
     assert [path.name for path in elsewhere.iterdir()] == ["a.jsonl"]
 
 
+TENSOR = "profiles__0__profile__tensors__0__"
+OPERATION = "profiles__0__profile__operations__1__"
+IMPLAUSIBLE = {
+    "negative peak": (1, {"measurement__peak_bytes": -5}, "-5 as peak_bytes"),
+    "negative steps": (1, {"measurement__step_seconds": [-1.0]}, "step_seconds"),
+    "steps of no time": (2, {"measurement__step_seconds": [0, 0]}, "step_seconds"),
+    "steps of no length": (1, {"measurement__step_seconds": ["nan"]}, "step_seconds"),
+    "no samples": (1, {"measurement__samples": 0}, "samples"),
+    "batch of none": (1, {"measurement__batch": 0}, "batch"),
+    "too many bytes": (1, {"measurement__held_bytes": 10**40}, "held_bytes"),
+    "a reference of no time": (2, {"reference_seconds": 0}, "reference_seconds"),
+    "a row of another graph": (2, {"config__rows": ["Gelu+:1:-1", "Tanh+:1:-1"]}, "'Tanh+:1:-1'"),
+    "a rejected row of another graph": (3, {"config__rows": ["Tanh+:1:-1"]}, "'Tanh+:1:-1'"),
+    "version of none": (0, {"version": 0}, "version 0"),
+    "version of truth": (0, {"version": True}, "version True"),
+    "no limit": (0, {"problem__limit_bytes": 0}, "digest"),
+    "a race of junk": (5, {"standings": [{"junk": 1}]}, "RaceRecord"),
+    "a race without steps": (5, {"standings__0__rounds__0__step_seconds": [0]}, "step_seconds"),
+    "batches below none": (7, {"asked": [-1]}, "asked"),
+    "an analysis without config": (8, {"profiles": [{"profile": {}}]}, "Analysis"),
+    "no step without recompute": (8, {"profiles": []}, "without recompute"),
+    "code as a size": (8, {f"{TENSOR}shape": ["__import__('os').system('touch pwned')"]}, "cannot be read"),
+    "a dimension of nothing": (8, {"profiles__0__profile__dims": {"batch": 0}}, "dimension of nothing"),
+    "a size for ever": (8, {f"{TENSOR}shape": ["9**9**9**9"]}, "cannot be read"),
+    "a size of what is not there": (8, {f"{TENSOR}shape": ["sequence"]}, "no value"),
+    "a size over nothing": (8, {f"{TENSOR}shape": ["1/(batch - 2)"]}, "no value"),
+    "a size below nothing": (8, {f"{TENSOR}shape": ["batch - 9"]}, "cannot be"),
+    "too large a tensor": (8, {f"{TENSOR}shape": ["1000000000"] * 3}, "more bytes"),
+    "a tensor of no operation": (8, {f"{TENSOR}first": 10_000_000}, "10000000"),
+    "a tensor that ends first": (8, {f"{TENSOR}last": -1}, "from 0 to -1"),
+    "no forward pass": (8, {"profiles__0__profile__backward": 9}, "9 of them"),
+    "an operation of itself": (8, {f"{OPERATION}reads": ["x"], f"{OPERATION}makes": ["x"]}, "cannot run"),
+    "an operation that shares nothing": (8, {f"{OPERATION}shares": True}, "cannot run"),
+    "a negative answer": (9, {"trials": -3}, "-3 as trials"),
+    "an answer nobody confirmed": (9, {"best__config__rows": []}, "no line before it confirms"),
+}
+
+
+@pytest.mark.parametrize("name", IMPLAUSIBLE)
+def test_what_cannot_have_been_measured_is_named(archive, elsewhere, name):
+    """Figures, rows, steps and answers are held against what can be before anything is made of them."""
+    place, changes, words = IMPLAUSIBLE[name]
+    file = written(elsewhere, [*archive[:place], changed(archive[place], **changes), *archive[place + 1 :]])
+    with pytest.raises(UsageError, match=f"line {place + 1} ") as caught:
+        take(file)
+    assert words in str(caught.value)
+    assert [path.name for path in elsewhere.iterdir()] == ["a.jsonl"]
+
+
+def test_the_schema_knows_what_cannot_be(archive):
+    """The published schema refuses the same figures."""
+    schema = json.loads(resources.files("autorecompute").joinpath("schemas/study_archive.schema.json").read_text())
+    validator = jsonschema.Draft202012Validator(schema)
+    for place, changes, words in IMPLAUSIBLE.values():
+        if " as " in words or "_" in words or words in {"asked", "batch", "samples", "version 0"}:
+            assert not validator.is_valid(json.loads(changed(archive[place], **changes))), words
+
+
 def test_a_file_that_was_cut_while_packed_is_named(archive, elsewhere):
     """A compressed archive that ends too early says so."""
     file = elsewhere / "a.jsonl.gz"
@@ -222,7 +291,7 @@ def test_a_bomb_does_not_fill_the_memory(archive, elsewhere):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024  # KiB
 
 
-@pytest.mark.parametrize("name", ["../other", "/tmp/other", ".hidden", "", "a/b", "x" * 300])
+@pytest.mark.parametrize("name", ["../other", "/tmp/other", ".hidden", "", "a/b", "x" * 300, "a\nb", "\x1b[31m"])
 def test_a_name_leads_nowhere_else(archive, elsewhere, name):
     """An archive cannot choose a folder outside of the studies."""
     file = written(elsewhere, [changed(archive[0], study=name), *archive[1:]])
@@ -267,6 +336,26 @@ def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
     assert (folder.path / "mine.txt").exists()
     take(file, force=True)
     assert not (folder.path / "mine.txt").exists()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhere, force):
+    """What was made while an import was under way is replaced with force alone."""
+    file = written(elsewhere, archive)
+
+    def plans_text(config):
+        (take(file, force=force).path / "first.txt").touch()
+        return TRUSTED.plans_text(config)
+
+    slow = dataclasses.replace(TRUSTED, plans_text=plans_text)
+    if force:
+        import_records(read_archive(file), "bert", slow, force=True)
+        assert not Path("studies/bert/first.txt").exists()
+    else:
+        with pytest.raises(UsageError, match="meanwhile"):
+            import_records(read_archive(file), "bert", slow, force=False)
+        assert Path("studies/bert/first.txt").exists()
     assert [path.name for path in Path("studies").iterdir()] == ["bert"]
 
 

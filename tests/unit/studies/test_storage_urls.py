@@ -63,6 +63,30 @@ def test_what_is_no_address_is_not_repeated(text):
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("postgresql://ada:fir5t@s3cr3t@host/db", "as %40"),
+        ("postgresql://ada:fir5t@9/s3cr3t@host/db", "as %40"),
+        ("postgresql://ada:fir5t@9/db?s3cr3t@host/db", "as %40"),
+        ("postgresql://ada:s3cr3t:/?#%@host:/db", "as %2F"),
+        ("journal:postgresql://ada:s3cr3t@host/db", "Leave journal: away"),
+    ],
+)
+def test_a_password_that_was_not_encoded_is_not_taken_for_something_else(text, words):
+    """Where a password cannot be told from the rest, the address is refused with how to write it, and not repeated."""
+    with pytest.raises(UsageError, match=words) as caught:
+        parse_storage(text)
+    assert "s3cr3t" not in str(caught.value)
+    assert "fir5t" not in str(caught.value)
+
+
+def test_what_is_empty_is_no_storage():
+    """A variable of the shell that is not set does not mean to tune alone, and whoever gave it is named."""
+    with pytest.raises(UsageError, match=r"^THERE is empty\. .*leave it away"):
+        parse_storage("", "THERE")
+
+
 def test_a_server_that_is_not_there_is_told_without_the_password():
     """What the network says of a server comes with its address, and with a next step."""
     url = parse_storage("postgresql://ada:s3cr3t@127.0.0.1:1/studies")

@@ -82,11 +82,11 @@ def test_the_least_timeout_confirms_the_first_config_that_fits(make_tuning, make
     assert tuning.run().verdict is Verdict.NOT_NEEDED
 
 
-@pytest.mark.parametrize("timeout", [5.0, 20.0])
-def test_too_little_time_ends_at_once_and_says_so(make_tuning, make_timed_bench, clock, timeout):
-    """Where not even a confirmation can follow a start, nothing is tried, and the sentence names the flag."""
+@pytest.mark.parametrize(("timeout", "advice"), [(5.0, "--timeout"), (20.0, "about --timeout 60s at least")])
+def test_too_little_time_ends_at_once_and_says_so(make_tuning, make_timed_bench, clock, timeout, advice):
+    """Where not even a confirmation can follow a start, nothing is tried; a start tells how much to give."""
     began, tuning = clock.now, make_tuning(make_timed_bench(), timeout_seconds=timeout, began_seconds=clock.now)
-    with pytest.raises(NothingFitsError, match=r"before the first trial.*--timeout"):
+    with pytest.raises(NothingFitsError, match=f"before the first trial.*{advice}"):
         tuning.run()
     assert clock.now - began <= 1.1 * timeout
     assert tuning.bench.measured == []
@@ -132,7 +132,7 @@ def test_a_hanging_script_does_not_outlast_the_time(make_tuning, make_timed_benc
 def test_waiting_for_the_device_counts(make_tuning, make_timed_bench, clock, monkeypatch):
     """A device that others hold until the time is over leaves no time for a trial."""
     tuning = make_tuning(make_timed_bench(), timeout_seconds=60.0, began_seconds=clock.now)
-    monkeypatch.setattr("autorecompute.tuning.tuner.hold_device", lambda *_: clock.advance(10_000.0))
+    monkeypatch.setattr("autorecompute.tuning.waiting.hold_device", lambda *_: clock.advance(10_000.0))
     with pytest.raises(NothingFitsError, match="--timeout"):
         tuning.run()
     assert tuning.bench.measured == []

@@ -131,7 +131,8 @@ def test_a_plan_that_is_gone_is_named_and_nothing_is_measured(check, make_space)
 @pytest.mark.parametrize(
     ("change", "what", "verdict"),
     [
-        ({"peak_bytes": LIMIT + MIB}, "peak of a step", "fails"),
+        ({"peak_bytes": LIMIT + 20 * MIB}, "peak of a step", "fails"),
+        ({"peak_bytes": LIMIT + MIB}, "peak of a step", "differs"),
         ({"peak_bytes": LIMIT - MIB}, "peak of a step", "differs"),
         ({"peak_bytes": 600 * MIB}, "peak of a step", "differs"),
         ({"peak_bytes": 710 * MIB}, "peak of a step", "ok"),
@@ -148,6 +149,16 @@ def test_each_part_has_its_say(check, change, what, verdict):
     report, _ = check(**change)
     assert verdicts(report)[what] == verdict
     assert report.is_valid == (verdict != "fails")
+
+
+@pytest.mark.parametrize(
+    ("low", "slowness", "verdict"),
+    [(0.72, 1.35, "ok"), (0.72, 1.45, "fails"), (0.07, 1.55, "ok"), (0.07, 1.65, "fails"), (0.89, 1.15, "ok")],
+)
+def test_how_well_the_throughput_was_known_counts_within_bounds(check, make_stored, low, slowness, verdict):
+    """A wide interval lets more pass than a narrow one does, and never everything."""
+    report, _ = check(stored=make_stored(relative_low=low, relative_high=1.0), slowness=(slowness,))
+    assert verdicts(report)["relative throughput"] == verdict
 
 
 def test_another_part_of_the_identity_is_told_and_decides_nothing(check):

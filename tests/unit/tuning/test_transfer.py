@@ -99,7 +99,7 @@ def test_a_problem_nearby_starts_from_what_is_stored(solved, moved, make_detecti
     tuning = moved(detection=detection, **settings)
     result = tuning.run()
     assert tuning.tried[:2] == [Config(), answer.best.config]
-    assert read_trials(tuning.folder.database, "large")[1].reason == f"best of study {SOURCE}"
+    assert read_trials(tuning.folder.database, "large")[1].reason == f"answer of study {SOURCE}"
     assert result.transferred_from.study == SOURCE
     assert any(words in difference for difference in result.transferred_from.differences)
     assert result.best.confirmed

@@ -77,8 +77,8 @@ def test_another_sampler_finds_an_answer(make_tuning):
     tuning = make_tuning(sampler="tpe", max_trials=15)
     result = tuning.run()
     reasons = [trial.reason for trial in kept(tuning)]
-    assert reasons[:2] == ["preset", "preset"]
-    assert set(reasons) <= {"preset", "TPESampler", "by chance: TPESampler repeats itself"}
+    assert reasons[:2] == ["baseline", "preset"]
+    assert set(reasons) <= {"baseline", "preset", "TPESampler", "by chance: TPESampler repeats itself"}
     assert (result.search_end, result.trials) == (SearchEnd.TRIALS, 15)
     assert result.best.peak_bytes <= 600 * MIB
 
@@ -261,6 +261,7 @@ def test_the_race_is_kept_and_told(finished):
     assert result.best.relative_low <= result.best.relative_throughput <= result.best.relative_high
     assert kept_race["ranking"]["rounds"] == result.best.ranking.rounds == len(kept_race["standings"][0]["rounds"])
     assert any(result.best.ranking.sentence in note for note in tuning.watcher.notes)
+    assert any("should be the fastest by all trials together" in note for note in tuning.watcher.notes)
 
 
 def test_who_stands_in_for_an_unconfirmed_winner_has_not_won_the_race(finished, make_tuning):

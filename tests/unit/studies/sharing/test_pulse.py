@@ -44,3 +44,11 @@ class TestPulse:
     def test_who_was_never_seen_has_just_begun(self, watch):
         """A worker is not dead before its first beat."""
         assert not watch()
+
+    def test_who_was_not_seen_to_beat_may_be_gone(self):
+        """A beat that was there already says nothing; one that changes does."""
+        pulse = Pulse("me", lambda *_: None, dict, clock=lambda: 0.0)
+        pulse.observe({"beat:other": 7})
+        assert not pulse.has_beaten("other")
+        pulse.observe({"beat:other": 8})
+        assert pulse.has_beaten("other")

@@ -11,7 +11,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config, Plan
 from autorecompute.result import Rejection
 from autorecompute.tuning.answer.holding import judge
-from autorecompute.tuning.answer.no_fit import explain_early_end, explain_no_fit
+from autorecompute.tuning.answer.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
 from autorecompute.units import GIB, MIB, parse_bytes
 
 LIMIT = 600 * MIB
@@ -48,7 +48,7 @@ def test_no_fit_names_the_least_peak_and_what_it_would_take(make_trial, make_det
     assert plans[0].name in text
     assert "3 trials" in text
     assert 700 * MIB < parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) <= 740 * MIB
-    batch = int(re.search(r"--target-batch (\d+)", text)[1])
+    batch = int(re.search(r"by a rough estimate --target-batch (\d+)", text)[1])
     assert 0 < batch < 32
     assert 100 * MIB + batch / 32 * 600 * MIB <= LIMIT
 
@@ -112,11 +112,19 @@ def test_an_early_end_names_what_went_wrong_last_and_who_is_next(make_trial, mak
         assert "time was over" not in text
 
 
-def test_no_fit_without_any_trial_does_not_blame_the_batch(make_detection):
-    """Where the time was over before the first trial, nothing is known about memory."""
-    text = explain_early_end([], make_detection(), LIMIT)
+def test_an_early_end_after_a_race_names_who_won_it(make_trial, make_detection, make_space):
+    """Rounds say more than trials."""
+    first, second = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in make_space().plans[:2])
+    text = explain_early_end([first, second], make_detection(), LIMIT, winner=second)
+    assert f"not confirmed: {second.description}." in text
+
+
+@pytest.mark.parametrize(("start_seconds", "advice"), [(0.0, "more with --timeout"), (3.6, "about --timeout 15s")])
+def test_no_time_for_a_trial_does_not_blame_the_batch(start_seconds, advice):
+    """Where the time was over before the first trial, nothing is known about memory, but perhaps of a start."""
+    text = explain_too_little_time(start_seconds)
     assert "smaller batch" not in text
-    assert "--timeout" in text
+    assert advice in text
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OVER_LIMIT, Outcome.OOM])

@@ -149,13 +149,29 @@ def test_no_place_in_the_round_belongs_to_anyone(make_bench, make_standings):
 
 
 def test_all_samples_are_kept(make_bench, make_standings):
-    """Each timed step of each round stands in the study's file, beside those of the reference."""
+    """Each timed step of each round is there, beside those of the reference."""
     bench = make_bench()
-    plain = race(bench, make_standings(3, 2, 2), has_reference=True).as_plain()
+    raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     steps = sum(effort.steps for config, effort in bench.measured if not config.is_none)
-    assert sum(len(heat["step_seconds"]) for entry in plain["standings"] for heat in entry["rounds"]) == steps
-    assert all(heat["reference_seconds"] for entry in plain["standings"] for heat in entry["rounds"])
-    assert plain["ranking"]["end"] == "ranked"
+    assert sum(len(heat.step_seconds) for entry in raced.standings for heat in entry.heats) == steps
+    assert all(heat.reference_seconds for entry in raced.standings for heat in entry.heats)
+
+
+def test_a_race_that_was_stopped_goes_on_as_it_was(make_costly, make_standings, configs, make_measurement):
+    """Rounds that were run count, and who is beaten, failed or missing stays so."""
+    chance = random.Random(1)
+    told = []
+    bench = make_costly(0, 0.02, 1)
+    bench.pace = lambda _: chance.lognormvariate(0, 0.01)
+    bench.broken[Config()] = make_measurement(Outcome.CRASH)
+    standings = make_standings(2, 1, 1)
+    whole = race(bench, standings, has_reference=True, after_round=told.append)
+    known = next(raced for raced in told if raced.rounds == LOOKS[0] + 1)
+    bench.measured.clear()
+    raced = race(bench, standings, has_reference=True, earlier=known)
+    assert rounds_of(raced)[2] == rounds_of(whole)[2] == LOOKS[0]
+    assert {config for config, _ in bench.measured} == set(configs[:2])
+    assert len(bench.measured) == 2 * (raced.ranking.rounds - known.rounds)
 
 
 def test_marks_are_kept_with_their_round(make_bench, make_standings, configs, make_measurement):

@@ -68,12 +68,34 @@ def test_without_a_winner_nothing_fits_and_without_recompute_none_is_needed(make
     assert judge_recompute(make_result().best, None) is Verdict.RECOMPUTE_PAYS
 
 
-@pytest.mark.parametrize("first", [0.5, 0.8, 1.2, 3.0])
-def test_who_is_far_ahead_is_not_measured_again(first):
-    """A difference that no mood of the machine explains costs no further process."""
-    ring = Ring([10.0])
-    found = ring.fight(first)
-    assert (ring.order, found.is_clear, found.pairs, found.ratio) == ("", True, 1, first)
+def test_what_ran_minutes_apart_is_no_verdict_on_recompute(make_result):
+    """The rival leads, in processes of another mood of the machine."""
+    apart = Comparison(ratio=0.5, pairs=0, is_clear=False)
+    assert judge_recompute(make_result().best, apart) is Verdict.RECOMPUTE_PAYS
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.8, 1.2, 3.0])
+def test_two_pairs_that_are_far_from_the_margin_are_enough(ratio):
+    """Where both say the same, how far they are apart does not matter."""
+    ring = Ring([10.0], ratio=ratio)
+    found = ring.fight(ratio * 1.02)
+    assert (ring.order, found.is_clear, found.pairs) == ("BA", True, 2)
+
+
+@pytest.mark.parametrize("spoilt", [0.33, 3.0])
+def test_a_first_pair_that_was_disturbed_decides_nothing(spoilt):
+    """Something slowed one process of the first pair: the others are believed, and that they disagree is told."""
+    found = Ring([10.0], ratio=1.0).fight(spoilt)
+    assert (found.pairs, found.is_clear) == (PAIRS, False)
+    assert found.ratio == pytest.approx(1.0)
+    assert found.low < found.ratio < found.high
+
+
+def test_one_pair_is_not_sure():
+    """Where there is no time for another one, the answer says that it rests on one."""
+    found = Ring([10.0]).fight(0.5, has_time=False)
+    assert (found.pairs, found.is_clear) == (1, False)
+    assert "1 pair of fresh processes: not sure" in found.sentence
 
 
 def test_a_near_comparison_is_repeated_in_turns_until_it_is_clear():
@@ -109,10 +131,10 @@ def test_the_time_ends_a_duel():
 
 
 def test_processes_that_ran_minutes_apart_say_nothing_for_sure():
-    """Where the first figures are of different moods of the machine, even a large difference is measured again."""
+    """Where the first figures are of different moods of the machine, they are no pair."""
     ring = Ring([10.0], ratio=1.3)
     found = ring.fight(0.5, are_neighbours=False)
-    assert (ring.order, found.pairs, found.is_clear) == ("AB", 1, True)
+    assert (ring.order, found.pairs, found.is_clear) == ("ABBA", 2, True)
     assert found.ratio == pytest.approx(1.3)
     untried = ring.fight(0.5, are_neighbours=False, has_time=False)
     assert (untried.pairs, untried.is_clear) == (0, False)

@@ -11,6 +11,7 @@ import pytest
 
 from autorecompute import codec
 from autorecompute.backends.ortmodule import knobs as ortmodule_knobs
+from autorecompute.cli import main
 from autorecompute.errors import NothingFitsError, ScriptError, UsageError
 from autorecompute.knobs import Knob
 from autorecompute.measurement import Outcome
@@ -18,13 +19,19 @@ from autorecompute.plans import Config
 from autorecompute.result import Verdict
 from autorecompute.studies import list_studies, load_result
 from autorecompute.studies.analysis import FILE
-from autorecompute.studies.batches import study_of_batch
+from autorecompute.studies.batches import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.survey import PROFILED_BATCH
 from autorecompute.units import MIB
 
 LARGEST = 20
 """The largest batch that fits in 600 MiB without recompute, by the formula."""
+
+
+def trials_of(folder, batch):
+    """The trials of one of the batches."""
+    study = study_of_batch(folder, batch)
+    return read_trials(study.database, study.name)
 
 
 def test_the_best_batch_is_found_with_what_it_recomputes(best):
@@ -53,6 +60,32 @@ def test_the_curve_has_every_batch_both_ways(best):
     best_point = next(point for point in result.curve if point.batch == result.best.batch)
     assert best_point.recomputed.config == result.best.config
     assert best_point.recomputed.figures.samples_per_second == result.best.samples_per_second
+
+
+def test_who_came_next_is_told_of_the_best_batch(best, monkeypatch, capsys):
+    """The table's runners-up are those that were raced at the batch of the answer, in whatever form it is printed."""
+    several, result = best
+    root = several.folder.path.parent.parent
+    monkeypatch.chdir(root)
+    assert main(["show", several.folder.name, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["result"]
+    told = [entry["description"] for entry in shown["runners_up"]]
+    trials = trials_of(several.folder, result.best.batch)
+    raced = {trial.description for trial in trials if trial.config.hash in result.raced} - {result.best.description}
+    assert raced
+    assert raced <= set(told)
+    assert {entry["batch"] for entry in shown["runners_up"]} == {result.best.batch}
+    assert trials_of_answer(several.folder, result) == trials
+
+
+def test_an_answer_without_recompute_has_no_trials(best):
+    """The batch of such an answer was not tuned, and neither was any where nothing fits."""
+    several, result = best
+    for answer in (
+        dataclasses.replace(result, best=dataclasses.replace(result.best, batch=8)),
+        dataclasses.replace(result, best=None),
+    ):
+        assert trials_of_answer(several.folder, answer) == []
 
 
 def test_the_batches_share_one_budget(best):

@@ -1,0 +1,125 @@
+"""A race outlives the session that ran it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autorecompute.cli.tune import _describe_interruption
+from autorecompute.result import RaceEnd, Ranking
+from autorecompute.studies.storage import read_trials
+from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, Raced
+from autorecompute.tuning.answer.race_record import FILE, keep_race, known_race
+from autorecompute.tuning.answer.standings import Standing, finalists
+from autorecompute.units import MIB
+
+
+def stop(tuning, **when):
+    """Runs a session until the user stops it."""
+    for name, number in when.items():
+        setattr(tuning.bench, name, number)
+    with pytest.raises(KeyboardInterrupt):
+        tuning.run()
+    return tuning
+
+
+def rounds_run(tuning):
+    """The finalists' heats; a reference is measured as long beside trials, too."""
+    return [config for config, effort in tuning.bench.measured if effort == ROUND_EFFORT and not config.is_none]
+
+
+def kept(tuning):
+    """The file."""
+    return json.loads((tuning.folder.path / FILE).read_text())
+
+
+def trials_of(tuning):
+    """All of the study."""
+    return read_trials(tuning.folder.database, tuning.folder.name)
+
+
+@pytest.fixture
+def confirming(make_tuning):
+    """A session that was stopped while the race's winner was confirmed."""
+    return stop(make_tuning(), impatient_at=0)
+
+
+def test_a_race_is_not_run_again_where_its_winner_was_not_confirmed_any_more(confirming, make_tuning):
+    """The next session confirms who won, and says of it what the race said."""
+    race = kept(confirming)
+    tuning = make_tuning()
+    best = tuning.run().best
+    assert rounds_run(tuning) == []
+    assert best.description == race["standings"][0]["description"]
+    assert (best.ranking.end, best.ranking.rounds) == (race["ranking"]["end"], race["ranking"]["rounds"])
+    assert kept(tuning) == race
+    assert any("in an earlier session" in note for note in tuning.watcher.notes)
+
+
+def test_a_race_goes_on_after_the_rounds_that_were_run(confirming, tune_in, make_root):
+    """Stopped in its third round, it needs that one alone."""
+    finalists_count = len(rounds_run(confirming)) // LOOKS[0]
+    before_race = len(confirming.bench.measured) - LOOKS[0] * (finalists_count + 1)
+    root = make_root()
+    stop(tune_in(root), interrupt_at=before_race + 2 * (finalists_count + 1) + 1)
+    tuning = tune_in(root)
+    best = tuning.run().best
+    assert len(rounds_run(tuning)) == finalists_count
+    assert best.ranking.rounds == len(kept(tuning)["standings"][0]["rounds"]) == LOOKS[0]
+    assert kept(tuning)["standings"] == kept(confirming)["standings"]
+
+
+def test_what_was_measured_since_is_raced(make_tuning):
+    """More trials bring others among the fastest: the old rounds decide nothing."""
+    stop(make_tuning(max_trials=8), impatient_at=0)
+    tuning = make_tuning()
+    tuning.run()
+    assert rounds_run(tuning)
+
+
+def test_who_came_second_is_not_raced_again(confirming, make_tuning):
+    """A winner that was rejected before the user stopped leaves the place to the next one, as it would have."""
+    winner, second, *_ = (entry["trial"] for entry in kept(confirming)["standings"])
+    config_of = {trial.number: trial.config for trial in trials_of(confirming)}
+    rejecting, last = (make_tuning() for _ in range(2))
+    rejecting.bench.life_bytes[config_of[winner]] = 300 * MIB
+    stop(rejecting, impatient_at=1)
+    best = last.run().best
+    assert rounds_run(last) == []
+    assert (best.config, best.ranking) == (config_of[second], None)
+
+
+def test_a_race_of_an_earlier_version_is_raced_again(confirming, make_tuning):
+    """Nobody knows among how many trials it was held."""
+    race = kept(confirming)
+    confirming.folder.write(FILE, {name: race[name] for name in ("ranking", "standings")})
+    tuning = make_tuning()
+    tuning.run()
+    assert rounds_run(tuning)
+
+
+def test_a_race_cut_off_before_its_first_look_is_not_over(confirming):
+    """One round decides nothing, so whoever has more time runs more."""
+    trials = trials_of(confirming)
+    raced = known_race(confirming.folder, trials)
+    short = tuple(Standing(trial=entry.trial, heats=entry.heats[:1]) for entry in raced.standings)
+    assert raced.is_over
+    for end, is_over in ((RaceEnd.UNDECIDED, False), (RaceEnd.RANKED, True)):
+        ranking = Ranking(end=end, rounds=1, confidence=0.99, rivals=("another",))
+        keep_race(confirming.folder, Raced(standings=short, ranking=ranking), len(trials))
+        assert known_race(confirming.folder, trials).is_over is is_over
+
+
+def test_what_fits_best_so_far_is_who_won_the_race(confirming):
+    """Of a config that lost its race nobody is told that it is the best, however fast its trial was."""
+    trials = trials_of(confirming)
+    fastest, other = finalists(trials)[:2]
+    assert f"not confirmed: {kept(confirming)['standings'][0]['description']}." in _describe_interruption(
+        confirming.folder
+    )
+    ranking = Ranking(end=RaceEnd.RANKED, rounds=3, confidence=0.99)
+    keep_race(confirming.folder, Raced(standings=(other, fastest), ranking=ranking), len(trials))
+    assert f"not confirmed: {other.trial.description}." in _describe_interruption(confirming.folder)
+    keep_race(confirming.folder, Raced(standings=(other, fastest), ranking=ranking), len(trials) - 1)
+    assert f"not confirmed: {fastest.trial.description}." in _describe_interruption(confirming.folder)

@@ -1,0 +1,43 @@
+"""How a shared study is removed: by Optuna's own command, as the page on workers has it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import optuna
+import pytest
+from optuna.storages import RDBStorage
+
+from autorecompute.studies.sharing import parse_storage
+from autorecompute.studies.sharing.opening import open_study
+from workers.server import PASSWORD, USER
+
+
+def begin(url, name):
+    """Begins a study; the names of all that there are."""
+    _, storage = open_study(url, name)
+    names = sorted(optuna.get_all_study_names(storage))
+    if isinstance(storage, RDBStorage):
+        storage.remove_session()
+        storage.engine.dispose()
+    return names
+
+
+@pytest.mark.parametrize("kind", ["journal", "postgresql"])
+def test_a_shared_study_is_removed_by_optuna(server, database, storages, tmp_path, kind):
+    """The named study goes and the others stay, and the password need not be in the command."""
+    url = parse_storage(storages[kind])
+    for name in ("bert", "gpt"):
+        begin(url, name)
+    told = {
+        "journal": ["--storage", str(url.journal), "--storage-class", "JournalFileBackend"],
+        "postgresql": ["--storage", f"postgresql+psycopg://{USER}@127.0.0.1:{server.port}/{database}"],
+    }
+    subprocess.run(
+        ["optuna", "delete-study", *told[kind], "--study-name", "bert"],
+        cwd=tmp_path,
+        env=os.environ | {"PGPASSWORD": PASSWORD},
+        check=True,
+    )
+    assert begin(url, "vit") == ["gpt", "vit"]
