@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,6 @@ from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from autorecompute.result import Result
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 DEFAULT_STEPS = 3
 PYTHON, SUFFIX = "python", ".py"
 PYTHONS = {PYTHON, "python3"}
-EPILOG = """example: autorecompute check bert -- train.py --batch-size 32
+EPILOG = """example:
+  autorecompute check bert -- train.py --batch-size 32
 
-Exit codes: 0 the config is valid here, 4 it is not, 5 the script fails, 2 there is no such study.
+exit codes:
+  0 the config is valid here, 4 it is not, 5 the script fails, 2 there is no such study or the command gives
+  another batch, 3 the machine or the installation lacks something.
 """
 
 
@@ -38,6 +41,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Runs a few steps under the config and holds plans, peak, gradients and speed against the study.",
         usage="%(prog)s [-h] [--steps N] [--json] STUDY [-- [COMMAND] SCRIPT [ARGUMENT ...]]",
         epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("study", metavar="STUDY", help="name of the study")
     parser.add_argument("--steps", type=positive, default=DEFAULT_STEPS, metavar="N", help="timed steps (default 3)")

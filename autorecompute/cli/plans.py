@@ -27,7 +27,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "plans",
         help="what could be recomputed, and what it would save",
         description="Runs the script up to its first training step and prints the plans of its training graph.",
-        epilog="example: autorecompute plans train.py --batch 32 --details -- --epochs 1",
+        epilog="example:\n  autorecompute plans train.py --batch 32 --details -- --epochs 1",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_script_arguments(parser)
     parser.add_argument("--batch", type=positive, metavar="N", help="evaluate savings at this batch")

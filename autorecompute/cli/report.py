@@ -33,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
         SetupError: jinja2 or matplotlib is not installed, or the study cannot be read.
     """
     from autorecompute.cli.emit import write_file
-    from autorecompute.reports.answer import PAGE
     from autorecompute.reports.html import make_page
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.places import PAGE
 
     folder = StudyFolder(args.study)
     folder.provenance()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import json
@@ -23,7 +24,6 @@ from autorecompute.errors import InterruptedByUser, LeftToOthers, NothingFitsErr
 from autorecompute.units import MIB, format_count, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator
 
     from autorecompute.result import Result
@@ -52,7 +52,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "tune",
         help="find the config to train with",
         description="Measures configs on the running script and prints the environment to train with.",
-        epilog="example: autorecompute tune train.py --target-batch 32 --memory-limit 40GiB -- --epochs 1",
+        epilog="example:\n  autorecompute tune train.py --target-batch 32 --memory-limit 40GiB -- --epochs 1",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_script_arguments(parser)
     add_batch_arguments(parser)

@@ -15,6 +15,7 @@ from autorecompute.reports.words import (
     format_relative,
     format_spread,
 )
+from autorecompute.studies.places import PAGE
 from autorecompute.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from autorecompute.result import Best, Result
 
 RUNNERS_UP = 3
+FAR_APART = 1.5
+"""So many times as fast in one process as in another is no matter of a busy moment's noise any more."""
 OWN_VARIABLES = "AUTORECOMPUTE_"
-PAGE = "report.html"
 BEST = "best"
 
 
@@ -103,10 +105,17 @@ def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
     if best is not None:
         sentences.append(f"race: {best.ranking.sentence}" if best.ranking is not None else "")
         sentences += [_describe_gradients(best.gradients), describe_predictions(trials)]
+        sentences.append(_describe_contradiction(best, trials))
     if result.comparison is not None:
         sentences.append(f"recompute gives {result.comparison.sentence}")
     sentences += [f"warning: {warning}" for warning in result.warnings]
     return list(filter(None, sentences))
+
+
+def describe_disturbed(trials: Sequence[Trial]) -> str:
+    """How many trials something else on the machine disturbed; empty where none was."""
+    marked = sum(bool(trial.measurement.marks) for trial in trials)
+    return f"{format_count(marked, 'trial')} disturbed by something else on the machine" if marked else ""
 
 
 def lines_to_paste(result: Result) -> list[str]:
@@ -178,6 +187,20 @@ def _raced(result: Result, trial: Trial) -> Figures:
     figures = Figures.of(trial)
     relative = result.raced.get(trial.config.hash, figures.relative_throughput)
     return replace(figures, relative_throughput=relative)
+
+
+def _describe_contradiction(best: Best, trials: Sequence[Trial]) -> str:
+    speeds = [trial.measurement.samples_per_second for trial in trials if trial.config == best.config]
+    known = [speed for speed in speeds if speed]
+    if not known or not best.samples_per_second:
+        return ""
+    trial = known[-1]
+    if max(trial, best.samples_per_second) < FAR_APART * min(trial, best.samples_per_second):
+        return ""
+    return (
+        f"warning: the winner gave {format_rate(best.samples_per_second)} in its own process and {format_rate(trial)} "
+        "in its trial: something disturbed one of the two, and 'autorecompute check' measures it again"
+    )
 
 
 def _describe_gradients(check: GradientCheck | None) -> str:

@@ -14,6 +14,8 @@ from autorecompute.studies.checked import CheckVerdict
 if TYPE_CHECKING:
     from autorecompute.studies.checked import CheckReport
 
+NOTE_WIDTH = 80
+"""A file has no edge at which a long note would wrap."""
 STYLES = {CheckVerdict.OK: "green", CheckVerdict.FAILS: "bold red", CheckVerdict.DIFFERS: "yellow"}
 
 
@@ -22,6 +24,7 @@ def print_check(report: CheckReport) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("", "stored", "here", "verdict", ""):
         table.add_column(column, overflow="fold")
+    table.columns[-1].max_width = NOTE_WIDTH
     for line in report.lines:
         word = str(line.verdict).replace("_", " ")
         verdict = Text(word, style=STYLES.get(line.verdict, ""))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.segment import Segment
 
+from autorecompute.reports.trimmed import Trim
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ FILE_WIDTH = 250
 def make_console() -> Console:
     """Standard output, wide where it is no terminal: a file has no edge at which to wrap."""
     console = Console(highlight=False)
-    return guarded(console if console.is_terminal else Console(highlight=False, width=FILE_WIDTH))
+    if not console.is_terminal:
+        console = Console(highlight=False, width=FILE_WIDTH)
+    console.push_render_hook(Trim())
+    return guarded(console)
 
 
 def guarded(console: Console) -> Console:

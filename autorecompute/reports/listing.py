@@ -55,6 +55,12 @@ def print_studies(studies: Sequence[dict[str, Any]]) -> None:
     for column in ("study", "verdict", "best", "command"):
         table.add_column(column, no_wrap=column in {"study", "verdict"})
     for study in studies:
-        cells = (study["study"], study["verdict"] or "-", study["note"], shlex.join(study["command"] or ["-"]))
+        # Why one cannot be read is a sentence as long as the rest of the table is wide.
+        note = study["note"] if study["command"] is not None else f"cannot be read: {_why(study['study'])}"
+        cells = (study["study"], study["verdict"] or "-", note, shlex.join(study["command"] or ["-"]))
         table.add_row(*map(Text, cells))
     make_console().print(table)
+
+
+def _why(study: str) -> str:
+    return f"'autorecompute show {shlex.quote(study)}' says why"

@@ -52,6 +52,7 @@ class LiveView:
         self._deadline_seconds = math.inf
         self._doing = "starting the script"
         self._expecting = ""
+        self._leader: tuple[Trial, float | None] | None = None
         self._trial_began: float | None = None
         self._durations: list[float] = []
         self._live: Live | None = None
@@ -100,7 +101,7 @@ class LiveView:
 
     def trial_begins(self, number: int, description: str, reason: str, prediction: Prediction | None = None) -> None:
         """Shows what is being measured, why, and what is expected of it."""
-        self._trial_began = time.monotonic()
+        self._trial_began, self._leader = time.monotonic(), None
         self._doing = f"trial {number}: {description} ({reason})"
         self._expecting = _describe(prediction) if prediction is not None else ""
 
@@ -120,6 +121,10 @@ class LiveView:
             f"[{color}]{measurement.outcome}[/] {escape('; '.join(filter(None, remarks)))}".rstrip()
         )
 
+    def leads(self, trial: Trial, relative_throughput: float | None) -> None:
+        """Shows as the best what is about to be confirmed, whatever single trials say, until the search goes on."""
+        self._leader = (trial, relative_throughput)
+
     def note(self, text: str) -> None:
         """A line of its own."""
         self._say(escape(text))
@@ -134,16 +139,17 @@ class LiveView:
         marks = TYPED if self._console.options.ascii_only else DRAWN
         plane = []
         if self._console.height >= LEAST_LINES:
-            plane = draw_plane(self._trials, self._limit_bytes, width=width, height=PLANE_LINES, marks=marks)
+            best = self._leader[0] if self._leader is not None else None
+            plane = draw_plane(self._trials, self._limit_bytes, width=width, height=PLANE_LINES, marks=marks, best=best)
         lines = [*plane, self._best(), f"now   {self._doing}", self._expecting, self._time()]
         return Guarded(Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in filter(None, lines))))
 
     def _best(self) -> str:
-        best = best_of(self._trials)
+        best = self._leader[0] if self._leader is not None else best_of(self._trials)
         if best is None:
             return f"best  none of {format_count(len(self._trials), 'trial')} fits yet" if self._trials else ""
-        relative, speed = best.relative_throughput, best.measurement.samples_per_second
-        gain = format_relative(relative) if relative is not None else format_rate(speed)
+        relative = best.relative_throughput if self._leader is None else self._leader[1]
+        gain = format_relative(relative) if relative is not None else format_rate(best.measurement.samples_per_second)
         return f"best  {format_bytes(best.measurement.peak_bytes)}, {gain}: {best.description}"
 
     def _time(self) -> str:

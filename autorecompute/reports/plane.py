@@ -52,7 +52,15 @@ def speed_of(trial: Trial) -> float:
     return trial.relative_throughput or trial.measurement.samples_per_second or 0.0
 
 
-def draw_plane(trials: Sequence[Trial], limit_bytes: int, *, width: int, height: int, marks: Marks) -> list[str]:
+def draw_plane(  # noqa: PLR0913  (what is drawn, and where)
+    trials: Sequence[Trial],
+    limit_bytes: int,
+    *,
+    width: int,
+    height: int,
+    marks: Marks,
+    best: Trial | None = None,
+) -> list[str]:
     """The trials by peak and throughput, up and to the left is better; nothing where there is too little to draw.
 
     Args:
@@ -61,6 +69,7 @@ def draw_plane(trials: Sequence[Trial], limit_bytes: int, *, width: int, height:
         width: Columns there are.
         height: Lines for the drawing, besides one for its scale.
         marks: What to draw with.
+        best: The trial of the best config; the fastest that fits where none is given.
     """
     known = [(trial.measurement.peak_bytes or 0, speed_of(trial), trial) for trial in trials if _is_drawn(trial)]
     columns = width - LABEL_WIDTH - 1
@@ -73,7 +82,7 @@ def draw_plane(trials: Sequence[Trial], limit_bytes: int, *, width: int, height:
     at_limit = _place(limit_bytes, low, high, columns)
     for line in grid:
         line[at_limit] = marks.limit
-    best = best_of(trials)
+    best = best or best_of(trials)
     # The best is drawn last: whatever shares its place gives way.
     for peak, speed, trial in sorted(known, key=lambda entry: (entry[2] is best, entry[2].fits)):
         mark = marks.best if trial is best else marks.fits if trial.fits else marks.over

@@ -8,7 +8,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute.reports.answer import answer_lines, answer_sentences, describe_page, lines_to_paste
+from autorecompute.reports.answer import (
+    answer_lines,
+    answer_sentences,
+    describe_disturbed,
+    describe_page,
+    lines_to_paste,
+)
 from autorecompute.reports.console import make_console
 from autorecompute.reports.curve import curve_table
 from autorecompute.reports.knobs import knob_table
@@ -62,7 +68,11 @@ def print_trials(trials: Sequence[Trial], console: Console | None = None) -> Non
             format_seconds(expected_step_seconds(trial)),
             str(measurement.outcome),
         )
-    (console or make_console()).print(table)
+    console = console or make_console()
+    console.print(table)
+    if disturbed := describe_disturbed(trials):
+        numbers = ", ".join(str(trial.number) for trial in trials if trial.measurement.marks)
+        console.print(Text(f"{disturbed}: {numbers}"))
 
 
 def _answer_table(result: Result, trials: Sequence[Trial]) -> Table:

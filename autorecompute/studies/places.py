@@ -1,4 +1,4 @@
-"""Where the file lies that the variables of a config may name: in the folder of its study, wherever that is now."""
+"""Where files of a study lie in its folder, and what names them wherever that folder is now."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autorecompute.result import Best, Result
 
+PAGE = "report.html"
+"""The page that ``autorecompute report`` makes."""
+
 PLANS_PLACE = "best/plans.json"
-"""Where it lies in the folder of any study, and how an archive names it."""
+"""The file that the variables of a config may name, and how an archive names it."""
 
 
 def best_at(best: Best, place: str) -> Best:

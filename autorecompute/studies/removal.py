@@ -13,6 +13,7 @@ from autorecompute.errors import AutorecomputeError
 from autorecompute.studies import batches
 from autorecompute.studies.folder import STUDIES, list_studies, saying_what_fails
 from autorecompute.studies.importing import DRAFT_PREFIX, drafting
+from autorecompute.studies.places import PAGE
 from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import find_user, require_unused
@@ -87,8 +88,10 @@ def _removable_in(folder: StudyFolder) -> Iterator[Removable]:
     if is_empty:
         yield _removable(folder.path, "a study without trials")
     elif result is not None and not result.search_end.is_early:
-        logs = [*folder.path.glob("trials/*/output.log"), *folder.workers.glob("*")]
-        yield from (_removable(path, "output of a finished study") for path in sorted(logs))
+        logs = sorted([*folder.path.glob("trials/*/output.log"), *folder.workers.glob("*")])
+        yield from (_removable(path, "output of a finished study") for path in logs)
+        if logs and (folder.path / PAGE).is_file():
+            yield _removable(folder.path / PAGE, "links to that output; 'autorecompute report' makes it anew")
 
 
 def _is_empty(folder: StudyFolder) -> bool:

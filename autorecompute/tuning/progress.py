@@ -41,6 +41,15 @@ class Progress(Protocol):
         """It was measured, or failed to be."""
         ...
 
+    def leads(self, trial: Trial, relative_throughput: float | None) -> None:
+        """The search is over for now, and this config is the one to be confirmed.
+
+        Args:
+            trial: Its trial.
+            relative_throughput: Its throughput as a share of that without recompute, by all that is known.
+        """
+        ...
+
     def note(self, text: str) -> None:
         """Something worth a line happened."""
         ...

@@ -13,7 +13,7 @@ class Watcher:
     """Keeps what it is told."""
 
     def __init__(self):
-        self.told, self.notes, self.trials = [], [], []
+        self.told, self.notes, self.trials, self.leaders = [], [], [], []
 
     def detected(self, detection, limit_bytes, *, known_trials, budget, deadline_seconds):
         """Keeps how far an earlier session came."""
@@ -26,6 +26,10 @@ class Watcher:
     def trial_ended(self, trial):
         """Keeps the trial."""
         self.trials.append(trial)
+
+    def leads(self, trial, relative_throughput):
+        """Keeps who is to be confirmed."""
+        self.leaders.append((trial, relative_throughput))
 
     def note(self, text):
         """Keeps the note."""

@@ -263,6 +263,8 @@ def test_pruning_leaves_what_reuse_needs(keep, run):
     finished, open_, empty = keep("bert"), keep("gpt", is_finished=False), keep("new", trials=0, is_finished=False)
     gone = Path("studies") / f"{DRAFT_PREFIX}4194999-x"
     gone.mkdir()
+    for folder in (finished, open_):
+        (folder.path / "report.html").write_text("with links to logs")
     exported = run("studies", "export", "bert")[1]
     dry = run("studies", "prune", "--dry-run")
     assert "would free" in dry[2]
@@ -276,6 +278,7 @@ def test_pruning_leaves_what_reuse_needs(keep, run):
     assert open_.workers.joinpath("01.log").exists()
     assert not empty.path.exists()
     assert not gone.exists()
+    assert [(folder.path / "report.html").exists() for folder in (finished, open_)] == [False, True]
     assert run("studies", "export", "bert")[1] == exported
     assert run("studies", "prune")[1] == ""
 

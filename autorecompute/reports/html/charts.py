@@ -126,16 +126,23 @@ def _draw_timeline(axes: Axes, timeline: Timeline) -> None:
 def draw_predictions(peaks: Sequence[tuple[float, float, str]], steps: Sequence[tuple[float, float, str]]) -> str:
     """What was expected before each trial beside what was measured: ``(expected, measured, title)`` of each.
 
-    Where nothing was expected of step times there is no plot of them.
+    Peaks are in MiB and steps in seconds, which are drawn in ms where all are shorter than one. Where nothing was
+    expected of step times there is no plot of them.
     """
     figure = new_figure(WIDTH_INCHES, 2.9)
     left, right = figure.subplots(1, 2)
     titles = {}
-    for axes, group, pairs, unit in ((left, "peaks", peaks, "peak, MiB"), (right, "steps", steps, "step, ms")):
+    in_seconds = any(max(expected, measured) >= 1 for expected, measured, _ in steps)
+    of_steps = ("step, s", 1) if in_seconds else ("step, ms", 1000)
+    for axes, group, pairs, (unit, factor) in (
+        (left, "peaks", peaks, ("peak, MiB", 1)),
+        (right, "steps", steps, of_steps),
+    ):
         if not pairs:
             axes.set_visible(False)
             continue
-        expected, measured, titles[group] = map(list, zip(*pairs, strict=True))
+        titles[group] = [title for _, _, title in pairs]
+        expected, measured = ([pair[place] * factor for pair in pairs] for place in (0, 1))
         low, high = min(*expected, *measured), max(*expected, *measured)
         axes.plot([low, high], [low, high], color=COLORS["muted"], linestyle=":", linewidth=1.2)
         axes.plot(expected, measured, "o", markersize=4.5, color=COLORS["fit"], gid=group)

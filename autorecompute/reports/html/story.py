@@ -11,6 +11,7 @@ from autorecompute.reports.answer import (
     answer_lines,
     certainties,
     circumstances,
+    describe_disturbed,
     exports,
     remarks,
     run_command,
@@ -181,12 +182,9 @@ def _measured(parts: Sequence[Part]) -> tuple[str, ...]:
     if not trials:
         return ()
     steps = sum(len(trial.measurement.step_seconds) for trial in trials)
-    marked = sum(bool(trial.measurement.marks) for trial in trials)
     sentences = [f"{format_count(len(trials), 'trial')} with {format_count(steps, 'timed step')} in all"]
-    if marked:
-        sentences.append(
-            f"{format_count(marked, 'trial')} disturbed by something else on the machine, marked in the list"
-        )
+    if disturbed := describe_disturbed(trials):
+        sentences.append(f"{disturbed}, marked in the list")
     return tuple(sentences)
 
 
@@ -201,5 +199,5 @@ def _draw_predictions(trials: Sequence[Trial]) -> str:
         peaks.append((trial.prediction.peak_bytes / MIB, peak, f"{trial.number}: {trial.description}"))
         expected, measured = expected_step_seconds(trial), trial.measurement.median_step_seconds
         if expected is not None and measured is not None:
-            steps.append((expected * 1000, measured * 1000, f"{trial.number}: {trial.description}"))
+            steps.append((expected, measured, f"{trial.number}: {trial.description}"))
     return draw_predictions(peaks, steps)

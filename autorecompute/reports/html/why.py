@@ -11,7 +11,7 @@ from autorecompute.reports.html.charts import Plane, Point, draw_plane, draw_tim
 from autorecompute.reports.words import format_rate, format_relative
 from autorecompute.search.hindsight import Hindsight, look_back
 from autorecompute.studies.analysis import read_analysis
-from autorecompute.units import format_bytes
+from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,11 +167,15 @@ def _plan_row(effect: PlanEffect, config: Config | None, survey: Survey, none: E
         name=effect.plan.name,
         is_on=config is not None and config.has(effect.plan),
         nodes=str(sum(len(groups.get(row.subgraph, ())) for row in effect.plan.rows)),
-        peak="-" if alone is None else _format_change(alone.peak_bytes - none.peak_bytes),
+        peak="-" if alone is None else format_change(alone.peak_bytes - none.peak_bytes),
         step="-" if alone is None else f"{alone.step / none.step - 1:+.1%}",
         left_out="-" if left_out is None else format_bytes(left_out.peak_bytes),
     )
 
 
-def _format_change(change_bytes: int) -> str:
-    return f"{'+' if change_bytes >= 0 else '-'}{format_bytes(abs(change_bytes))}"
+def format_change(change_bytes: int) -> str:
+    """A change with its sign, in the unit that others beside it have."""
+    # 1023 KiB beside 1 MiB would look like more.
+    size = abs(change_bytes)
+    size = round(size / MIB) * MIB if size >= MIB // 2 else size
+    return f"{'+' if change_bytes >= 0 else '-'}{format_bytes(size)}"

@@ -225,6 +225,7 @@ class Judgement:
                 self._progress.note(f"no time left to confirm {detection.space.describe(config)}")
                 self.ran_out = True
                 continue
+            self._progress.leads(standing.trial, standing.relative_throughput)
             best = self._confirmer.confirm(standing)
             if best is not None:
                 return replace(best, ranking=self._ranking_of(config))

@@ -9,6 +9,7 @@ import shlex
 from html.parser import HTMLParser
 
 import pytest
+from matplotlib import rc_context
 from rich.console import Console
 
 from autorecompute.errors import SetupError, UsageError
@@ -18,6 +19,9 @@ from autorecompute.memory import Survey
 from autorecompute.plans import Config
 from autorecompute.reports.answer import answer_lines, answer_sentences, lines_to_paste
 from autorecompute.reports.html import make_page
+from autorecompute.reports.html.charts import draw_predictions
+from autorecompute.reports.html.svg import style
+from autorecompute.reports.html.why import format_change
 from autorecompute.reports.screen import print_result
 from autorecompute.result import RaceEnd, Ranking, Transfer, Verdict
 from autorecompute.studies import Problem, Sizes, StudyFolder
@@ -328,3 +332,20 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(keep, tria
     with pytest.raises(SetupError, match=r'pip install "autorecompute\[report\]"') as caught:
         make_page(folder, folder.path / "report.html")
     assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(("seconds", "label"), [(0.9, "predicted step, ms"), (12.0, "predicted step, s")])
+def test_steps_are_in_the_unit_that_the_list_has(seconds, label):
+    """Steps of seconds are not drawn as thousands of ms."""
+    with rc_context(style()):
+        drawing = draw_predictions([(6.0, 6.1, "0: none")], [(seconds, seconds / 2, "0: none"), (0.1, 0.1, "1: all")])
+    assert f">{label}<" in drawing
+
+
+@pytest.mark.parametrize(
+    ("change_bytes", "text"),
+    [(-1023 * 1024, "-1 MiB"), (MIB, "+1 MiB"), (-12 * 1024, "-12 KiB"), (0, "+0 MiB")],
+)
+def test_changes_side_by_side_are_in_one_unit(change_bytes, text):
+    """1023 KiB beside 1 MiB would look like more."""
+    assert format_change(change_bytes) == text

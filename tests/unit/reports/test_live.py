@@ -186,6 +186,25 @@ def test_how_it_stands_fits_the_terminal(make_detection, searched, width):
         assert re.search(r"ends within (600|59\d) min \d\d s$", ends)
 
 
+def test_who_is_confirmed_is_the_best_until_the_search_goes_on(make_detection, searched):
+    """After the race its winner is told and starred, not the fastest trial; a further trial ends that."""
+    console = console_of(80)
+    view = LiveView(console)
+    view.detected(make_detection(), 665 * MIB, known_trials=searched, budget=40, deadline_seconds=math.inf)
+    fastest, starred = drawn(view, console).splitlines()[-3], stars(view, console)
+    view.leads(searched[6], 0.9)
+    view.note("confirming in a fresh process")
+    assert drawn(view, console).splitlines()[-3] == f"best  640 MiB, 0.90x: {searched[6].description}"
+    assert stars(view, console) != starred
+    view.trial_begins(7, "a config", "why")
+    assert drawn(view, console).splitlines()[-3] == fastest
+
+
+def stars(view, console):
+    """Where the best is drawn."""
+    return [(row, line.find(DRAWN.best)) for row, line in enumerate(drawn(view, console).splitlines()) if "★" in line]
+
+
 def test_the_plane_has_every_trial_and_the_limit(searched):
     """Fast is above and small is left; what fits, what does not and the best are told apart, with the scale below."""
     *lines, scale = draw_plane(searched, 665 * MIB, width=68, height=7, marks=DRAWN)

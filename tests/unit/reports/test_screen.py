@@ -305,3 +305,27 @@ def test_a_variable_of_ours_is_not_pasted_in_vain(show, make_result):
     best = dataclasses.replace(result.best, environment={"AUTORECOMPUTE_ORT_PROBE": "1:1"})
     assert any("autorecompute.compat" in line for line in show(dataclasses.replace(result, best=best)))
     assert not any("autorecompute.compat" in line for line in show(result))
+
+
+def test_disturbed_trials_are_numbered_below_the_table(make_trial):
+    """``show`` says as much of disturbed trials as the page; of none it says nothing."""
+    found = [make_trial(number=number, marks=("host busy",) if number else ()) for number in range(3)]
+    assert print_table(found)[-1] == "2 trials disturbed by something else on the machine: 1, 2"
+    assert not any("disturbed" in line for line in print_table(found[:1]))
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(0.2, True), (0.6, False)])
+def test_a_winner_far_from_its_own_trial_is_told(show, make_result, make_trial, seconds, is_told):
+    """One config with 51.25 samples/s in one process and 160 in another was disturbed in one of them."""
+    result = make_result()
+    own = make_trial(result.best.config, step_seconds=(seconds,))
+    text = " ".join(" ".join(show(result, [own])).split())
+    assert ("51.2 samples/s in its own process and 160.0 samples/s in its trial" in text) is is_told
+
+
+def test_lines_of_a_table_end_with_their_last_word(capsys, trials):
+    """Off a terminal nobody gets blanks up to the width of the widest cell."""
+    print_trials(trials)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(trials) + 1
+    assert lines == [line.rstrip() for line in lines]

@@ -46,6 +46,8 @@ def test_the_winner_holds_the_limit_and_no_trial_that_does_is_faster(finished):
     tuning, result = finished
     best = result.best
     assert (result.verdict, best.confirmed) == (Verdict.RECOMPUTE_PAYS, True)
+    leader, relative = tuning.watcher.leaders[-1]
+    assert (leader.config, relative) == (best.config, best.relative_throughput)
     assert best.peak_bytes <= best.limit_bytes == 600 * MIB
     fitting = [trial for trial in kept(tuning) if trial.fits]
     assert best.samples_per_second >= 0.98 * max(trial.measurement.samples_per_second for trial in fitting)
