@@ -55,12 +55,16 @@ def print_studies(studies: Sequence[dict[str, Any]]) -> None:
     for column in ("study", "verdict", "best", "command"):
         table.add_column(column, no_wrap=column in {"study", "verdict"})
     for study in studies:
-        # Why one cannot be read is a sentence as long as the rest of the table is wide.
-        note = study["note"] if study["command"] is not None else f"cannot be read: {_why(study['study'])}"
+        note = study["note"] if _is_readable(study) else "cannot be read: see below"
         cells = (study["study"], study["verdict"] or "-", note, shlex.join(study["command"] or ["-"]))
         table.add_row(*map(Text, cells))
-    make_console().print(table)
+    console = make_console()
+    console.print(table)
+    for study in studies:
+        if not _is_readable(study):
+            # A sentence that would make the column, and with it every row, as wide as itself.
+            console.print(Text(f"\n{study['study']}: {study['note']}"))
 
 
-def _why(study: str) -> str:
-    return f"'autorecompute show {shlex.quote(study)}' says why"
+def _is_readable(study: dict[str, Any]) -> bool:
+    return study["command"] is not None
