@@ -15,7 +15,7 @@ def folder(tmp_path, monkeypatch, make_detection, make_result):
     folder = StudyFolder("bert")
     folder.prepare()
     folder.begin(Problem.of(make_detection(), 2**30), ["python", "train.py"])
-    folder.finish(make_result())
+    folder.finish(make_result(trials=0))
     return folder
 
 
