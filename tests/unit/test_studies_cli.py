@@ -209,7 +209,8 @@ def test_a_study_that_lost_its_trials_is_told(keep, run, is_finished):
         code, out, err = run(*verb)
         assert (code, out) == (SetupError.exit_code, "")
         assert "study.db is missing" in err
-    assert "study.db is missing" in " ".join(run("show")[1].split())
+    assert "cannot be read" in run("show")[1]
+    assert "study.db is missing" in json.loads(run("show", "--json")[1])["studies"][0]["note"]
 
 
 def test_a_study_that_has_just_begun_has_lost_nothing(keep, run):
