@@ -28,6 +28,8 @@ NOT_SO_FAR = (
 )
 """What a comparison says where the search for the best did not come to its end."""
 
+NOT_FOR_SURE = "does not seem to pay: a smaller batch without recompute gives about as many samples a second"
+
 NOT_ALL_BATCHES = "the best of the batches so far; what recompute gives at the others is not known yet"
 
 
@@ -37,13 +39,24 @@ def describe_verdict(result: Result) -> str:
         return NO_ANSWER
     if result.curve and result.best is not None and not result.compared:
         return NOT_ALL_BATCHES
-    if result.verdict is Verdict.DOES_NOT_PAY and result.search_end.is_early:
-        return NOT_SO_FAR
-    if result.verdict is Verdict.RECOMPUTE_PAYS and not result.compared:
+    doubt = {Verdict.RECOMPUTE_PAYS: _doubt_that_it_pays, Verdict.DOES_NOT_PAY: _doubt_that_it_does_not}
+    known = doubt[result.verdict](result) if result.verdict in doubt else None
+    return known or VERDICTS[result.verdict]
+
+
+def _doubt_that_it_pays(result: Result) -> str | None:
+    if not result.compared:
         return NOT_COMPARED
-    if result.verdict is Verdict.RECOMPUTE_PAYS and result.comparison is not None and not result.comparison.pairs:
+    if result.comparison is not None and not result.comparison.pairs:
         return COMPARED_APART
-    return result.unrivalled or VERDICTS[result.verdict]
+    return result.unrivalled
+
+
+def _doubt_that_it_does_not(result: Result) -> str | None:
+    if result.search_end.is_early:
+        return NOT_SO_FAR
+    is_close = result.comparison is not None and not result.comparison.is_clear
+    return NOT_FOR_SURE if is_close else None
 
 
 def describe_early_end(result: Result) -> str:

@@ -138,6 +138,15 @@ def test_no_answer_in_time_is_no_proof_that_nothing_fits(show, make_result):
     assert any("no answer yet" in line for line in lines)
 
 
+@pytest.mark.parametrize("is_clear", [True, False])
+def test_a_comparison_that_is_not_clear_claims_less(show, make_result, is_clear):
+    """What the line below calls too close is no plain verdict."""
+    close = Comparison(ratio=0.97, low=0.94, high=1.02, pairs=3, is_clear=is_clear)
+    text = "\n".join(show(make_result(verdict=Verdict.DOES_NOT_PAY, comparison=close), width=200))
+    assert ("verdict: does not pay" in text) is is_clear
+    assert ("does not seem to pay" in text) is not is_clear
+
+
 def test_processes_that_ran_minutes_apart_claim_nothing(show, make_result):
     """Without a pair of neighbours the verdict says that nothing was measured side by side."""
     apart = Comparison(ratio=0.6, pairs=0, is_clear=False)
