@@ -90,7 +90,7 @@ def hostile_report(recorded):
             for trial in trials
         ]
 
-    return recorded.copy("a <b> & 'c' \u202e עברית", spoil)
+    return recorded.copy("a <b> & 'c' עברית", spoil)
 
 
 @pytest.fixture(scope="session")
