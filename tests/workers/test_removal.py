@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+from pathlib import Path
 
 import optuna
 import pytest
@@ -12,6 +14,9 @@ from optuna.storages import RDBStorage
 from autorecompute.studies.sharing import parse_storage
 from autorecompute.studies.sharing.opening import open_study
 from workers.server import PASSWORD, USER
+
+OPTUNA = Path(sys.executable).with_name("optuna")
+"""Its command; the folder that it is in need not be on the path."""
 
 
 def begin(url, name):
@@ -35,7 +40,7 @@ def test_a_shared_study_is_removed_by_optuna(server, database, storages, tmp_pat
         "postgresql": ["--storage", f"postgresql+psycopg://{USER}@127.0.0.1:{server.port}/{database}"],
     }
     subprocess.run(
-        ["optuna", "delete-study", *told[kind], "--study-name", "bert"],
+        [OPTUNA, "delete-study", *told[kind], "--study-name", "bert"],
         cwd=tmp_path,
         env=os.environ | {"PGPASSWORD": PASSWORD},
         check=True,
