@@ -2,76 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 
-import optuna
 import psutil
 import pytest
 
 from autorecompute.cli import main
 from autorecompute.cli.batches import in_a_name
-from autorecompute.cli.tune import STORAGE_VARIABLE, default_name
+from autorecompute.cli.tune import default_name
 from autorecompute.errors import InterruptedByUser, SetupError, UsageError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome
-from autorecompute.studies import Problem, StudyFolder
-from autorecompute.studies.sharing import SharedStudy, parse_storage
-from autorecompute.studies.sharing.journal import open_journal
-from autorecompute.studies.sharing.mirror import share
+from autorecompute.studies import StudyFolder
 from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.use import using
 from autorecompute.trials import Job
 
 HANGS = "#!/bin/sh\nexec sleep 600\n"
-
-
-@pytest.fixture
-def start(tmp_path):
-    """Starts ``autorecompute`` with these arguments in an empty folder that has a script."""
-    (tmp_path / "train.py").write_text("raise SystemExit('a unit test does not train')\n")
-
-    def start(*arguments):
-        return subprocess.Popen(
-            [sys.executable, "-m", "autorecompute", *arguments],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    return start
-
-
-@pytest.fixture
-def run(start):
-    """Runs ``autorecompute`` to its end; gives its exit code, its data and its talk."""
-
-    def run(*arguments):
-        process = start(*arguments)
-        out, err = process.communicate(timeout=60)
-        return process.returncode, out, err
-
-    return run
-
-
-@pytest.fixture
-def begin(tmp_path, make_detection):
-    """Begins a study in the folder where the command runs."""
-
-    def begin(name):
-        folder = StudyFolder(name, tmp_path / "studies")
-        folder.prepare()
-        folder.begin(Problem.of(make_detection(), 2**30), ["python", "train.py"])
-        return folder
-
-    return begin
 
 
 @pytest.mark.parametrize(
@@ -344,81 +294,3 @@ def test_a_default_name_is_a_name(tmp_path, place):
     name = default_name(Job(script=script), 32, None)
     assert not name.startswith("-")
     assert not StudyFolder(name, tmp_path).exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--storage", "mysql://ada:s3cr3t@host/db"], "journal:PATH or postgresql://"),
-        (["--storage", "postgresql://ada:s3cr3t@127.0.0.1:1/db"], "postgresql://ada@127.0.0.1:1/db cannot be used"),
-        (["--storage", "journal:log", "--knobs"], "Leave --storage away"),
-        (["--storage", "journal:log", "--batches", "1,2"], "Leave --storage away"),
-    ],
-    ids=["another database", "no server", "knobs", "batches"],
-)
-def test_a_storage_that_cannot_be_shared_is_told_without_its_password(run, tmp_path, options, words):
-    """What is wrong with a storage is one sentence, and its password is nowhere, on the screen or in a file."""
-    code, out, err = run("tune", "train.py", *options)
-    assert code == (SetupError if "127.0.0.1" in options[1] else UsageError).exit_code
-    assert words in err
-    assert "s3cr3t" not in out + err
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert not any(b"s3cr3t" in path.read_bytes() for path in files)
-
-
-def test_a_storage_that_cannot_be_used_leaves_no_folder(run, tmp_path):
-    """Where a study cannot be shared there is none to list, or to remove, and none is told of."""
-    code, _, err = run("tune", "train.py", "--study", "a b", f"--storage=journal:{tmp_path}")
-    assert code == SetupError.exit_code
-    assert err.startswith("autorecompute: The storage")
-    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
-
-
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_a_folder_of_another_study_is_refused_before_anything_is_begun(run, begin, tmp_path, is_shared):
-    """Neither the script nor a study in the storage is begun where the folder's study is not the one there."""
-    folder = begin("bert")
-    if is_shared:
-        share(folder, "token", "journal:/elsewhere")
-    (tmp_path / "train.py").write_text("open('ran', 'w')")
-    code, _, err = run("tune", "train.py", "--study", "bert", "--storage", "journal:log")
-    assert code == UsageError.exit_code
-    assert "not the one in the storage" in err
-    assert not (tmp_path / "ran").exists()
-    assert optuna.get_all_study_names(open_journal(tmp_path / "log")) == []
-
-
-def test_what_a_worker_finds_is_told(run, tmp_path, make_detection, make_space):
-    """Whether one begins a study or comes to it, and how far it is, stands on the screen."""
-    assert "shared in journal:" in (new := run("tune", "train.py", "--study", "bert", "--storage", "journal:log")[2])
-    assert "/log: new" in new
-    url = parse_storage(f"journal:{tmp_path}/log")
-    worker = SharedStudy(url, "bert", pytest.fail, contextlib.nullcontext)
-    worker.join(Problem.of(make_detection(), 2**30), make_space(), is_limit_free=False)
-    worker.leave()
-    assert "/log: 0 trials so far" in run("tune", "train.py", "--study", "bert", "--storage", "journal:log")[2]
-
-
-@pytest.mark.parametrize(
-    ("value", "options", "words"),
-    [
-        ("journal:log", ["--knobs"], "Unset AUTORECOMPUTE_STORAGE"),
-        ("mysql://host/db", [], "AUTORECOMPUTE_STORAGE knows"),
-        ("", ["--launcher", "no-such-launcher"], "no-such-launcher"),
-    ],
-)
-def test_what_is_wrong_with_the_variable_is_told_of_the_variable(run, monkeypatch, value, options, words):
-    """Who gave no option is told of none; a variable that is empty asks for nothing."""
-    monkeypatch.setenv(STORAGE_VARIABLE, value)
-    err = run("tune", "train.py", *options)[2]
-    assert words in err
-    assert "--storage" not in err
-
-
-def test_the_variable_of_the_storage_is_not_for_scripts(start, monkeypatch, tmp_path):
-    """``AUTORECOMPUTE_STORAGE`` says where a study is shared, and is gone before a verb can start a process."""
-    monkeypatch.setenv(STORAGE_VARIABLE, "postgresql://ada:s3cr3t@127.0.0.1:1/db")
-    assert "postgresql://ada@127.0.0.1:1/db cannot be used" in start("tune", "train.py").communicate(timeout=60)[1]
-    monkeypatch.chdir(tmp_path)
-    main(["show"])
-    assert STORAGE_VARIABLE not in os.environ
