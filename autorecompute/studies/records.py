@@ -87,12 +87,18 @@ class RaceRecord:
     """What ``race.json`` holds.
 
     Attributes:
-        ranking: How the race ended.
+        ranking: How the race ended; ``None`` where it did not end.
         standings: The finalists, the winner first.
+        over_limit: Numbers of the finalists that were over the limit in a round.
+        failed: Numbers of those that were not measured in one.
+        trials: How many trials the study had: with others, others might have raced.
     """
 
     ranking: Ranking | None
     standings: tuple[StandingRecord, ...]
+    over_limit: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    trials: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

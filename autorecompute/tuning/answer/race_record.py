@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from autorecompute import codec
-from autorecompute.result import Ranking
+from autorecompute.studies.records import RACE, RaceRecord, StandingRecord
 from autorecompute.tuning.answer.race import Raced
 from autorecompute.tuning.answer.standings import Heat, Standing
 
@@ -16,44 +16,6 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Trial
     from autorecompute.plans import Config
     from autorecompute.studies import StudyFolder
-
-FILE = "race.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runner:
-    """A finalist of the race.
-
-    Attributes:
-        trial: Number of its trial.
-        description: What it recomputes, in words.
-        peak_bytes: Peak of its trial.
-        rounds: What it did in each.
-    """
-
-    trial: int
-    description: str
-    peak_bytes: int
-    rounds: tuple[Heat, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaceRecord:
-    """A race as it is kept.
-
-    Attributes:
-        ranking: How it ended; ``None`` where it did not end.
-        standings: Those in it, the first in front.
-        over_limit: Numbers of the finalists that were over the limit in a round.
-        failed: Numbers of those that were not measured in one.
-        trials: How many trials the study had: with others, others might have raced.
-    """
-
-    ranking: Ranking | None
-    standings: tuple[Runner, ...]
-    over_limit: tuple[int, ...] = ()
-    failed: tuple[int, ...] = ()
-    trials: int = 0
 
 
 def keep_race(folder: StudyFolder, raced: Raced, trials: int) -> None:
@@ -68,7 +30,7 @@ def keep_race(folder: StudyFolder, raced: Raced, trials: int) -> None:
         SetupError: the folder cannot be written.
     """
     runners = (
-        Runner(
+        StandingRecord(
             trial=entry.trial.number,
             description=entry.trial.description,
             peak_bytes=entry.peak_bytes,
@@ -83,7 +45,7 @@ def keep_race(folder: StudyFolder, raced: Raced, trials: int) -> None:
         failed=tuple(entry.trial.number for entry in raced.failed),
         trials=trials,
     )
-    folder.write(FILE, codec.to_plain(record))
+    folder.write(RACE, codec.to_plain(record))
 
 
 def known_race(folder: StudyFolder, trials: Sequence[Trial]) -> Raced | None:
@@ -96,7 +58,7 @@ def known_race(folder: StudyFolder, trials: Sequence[Trial]) -> Raced | None:
     Raises:
         SetupError: the file cannot be read.
     """
-    record = folder.read(FILE, RaceRecord)
+    record = folder.read(RACE, RaceRecord)
     if record is None or record.trials != len(trials):
         return None
     fitting = {trial.number: trial for trial in trials if trial.fits}
@@ -104,7 +66,10 @@ def known_race(folder: StudyFolder, trials: Sequence[Trial]) -> Raced | None:
     if not numbers or not fitting.keys() >= {*numbers, *record.over_limit, *record.failed}:
         return None
     return Raced(
-        standings=tuple(Standing(trial=fitting[runner.trial], heats=runner.rounds) for runner in record.standings),
+        standings=tuple(
+            Standing(trial=fitting[runner.trial], heats=tuple(Heat(**asdict(heat)) for heat in runner.rounds))
+            for runner in record.standings
+        ),
         ranking=record.ranking,
         over_limit=tuple(Standing(trial=fitting[number]) for number in record.over_limit),
         failed=tuple(Standing(trial=fitting[number]) for number in record.failed),

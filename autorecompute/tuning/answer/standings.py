@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Trial
+from autorecompute.studies.records import RoundRecord
 from autorecompute.tuning.answer.intervals import Interval, centre, interval
 
 if TYPE_CHECKING:
@@ -24,18 +25,8 @@ SPREAD_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heat:
-    """A finalist in one round.
-
-    Attributes:
-        step_seconds: Its timed steps.
-        reference_seconds: Those of the reference in the same round; empty where there was none.
-        marks: What else happened meanwhile, in words.
-    """
-
-    step_seconds: tuple[float, ...]
-    reference_seconds: tuple[float, ...] = ()
-    marks: tuple[str, ...] = ()
+class Heat(RoundRecord):
+    """A finalist in one round, with what its steps say."""
 
     @property
     def seconds(self) -> float:

@@ -63,7 +63,7 @@ def archive(tmp_path_factory, make_detection, make_space, make_trial, make_resul
     best = dataclasses.replace(result.best, environment={"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)})
     folder.keep_rejections([Rejection(config=Config(), outcome=Outcome.CRASH, reason=f"see {HOME}/01.log")])
     folder.keep_confirmed([best])
-    folder.write("race.json", {"ranking": None, "standings": [STANDING]})
+    folder.write("race.json", {"ranking": None, "standings": [STANDING], "over_limit": [1], "failed": [], "trials": 2})
     comparison = KnobComparison(knob="arena", base="x", setup=Setup(config=all_on, description="all"))
     KnobFolder(folder).keep(KnobStudy(winner=best, comparisons=(comparison,)))
     keep_batches(folder, BatchRecord(asked=(16, 32), without=(Figures(batch=16),)))
