@@ -6,7 +6,7 @@ doubled batch without recompute and without a limit (selective recompute elsewhe
 recomputing everything (16 % more elsewhere). Arguments name studies and leave out the rest.
 
 All processes hand freed memory back at once, as they would on a card: glibc raises the size from which it does so while
-a model is exported, and what it keeps of the export then counts beside the training, by 0 to 130 MiB and by chance.
+a model is exported, and what it keeps of the export then counts beside the training, more or less of it by chance.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ WHOLE_PROCESS_SHARE = 0.05
 
 
 GIVE_BACK = f"On a CPU MALLOC_MMAP_THRESHOLD_={MIB} in the environment has glibc give back what a start leaves behind."
-"""glibc raises that threshold while a model is exported; the process then holds up to 130 MiB more, by chance. With it
-set, whole processes of `gpt2_clm` at a batch of 48 needed what their steps needed, within 1 %."""
+"""glibc raises that threshold while a model is exported, and the process then holds more, by chance: see mallopt(3)."""
 
 
 def explain_no_fit(
