@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from autorecompute.knobs import Knob
     from autorecompute.measurement import Detection, GradientCheck, Outcome
     from autorecompute.memory import StepProfile
-    from autorecompute.plans import Config, Level, Request
+    from autorecompute.plans import Config, Offer
 
 
 class Listener(Protocol):
@@ -45,16 +45,12 @@ class Emission(Protocol):
         """The variables that switch the config on."""
         ...
 
-    def requested_by(self, environment: Mapping[str, str], *, ort_version: str) -> Request:
-        """What the variables ask for.
+    def offer(self, detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
+        """What can be recomputed at these dimensions, under what these variables switch on.
 
         Raises:
-            UsageError: they hold what that version cannot read.
+            UsageError: they hold what the training system cannot read.
         """
-        ...
-
-    def probe_config_of(self, level: Level, environment: Mapping[str, str]) -> str:
-        """How the training system looks for plans under a level and these variables, in its own words."""
         ...
 
     def plans_file_text(self, config: Config) -> str:

@@ -81,16 +81,15 @@ def _look_at(
     backend = emission_of(ORTMODULE)
     with _bench(batch, job, backend.MEMORY_VARIABLES, follows=follows, debugs=args.debug_script) as bench:
         detections = bench.detect_ranks()
-        request = backend.requested_by(os.environ, ort_version=detections[0].versions["onnxruntime"])
+        asked = [(detection, choose_dims(detection, args.batch, args.dim)) for detection in detections]
         overviews = [
             Overview(
                 detection=detection,
-                request=request,
-                probe_config=backend.probe_config_of(request.level, os.environ),
-                dims=choose_dims(detection, args.batch, args.dim),
+                offer=backend.offer(detection, os.environ, dims),
+                dims=dims,
                 command=_tune_command(args, job),
             )
-            for detection in detections
+            for detection, dims in asked
         ]
         view = _survey(args, bench, overviews[0], limit_bytes) if _profiles(args) else None
     return overviews, view
@@ -173,11 +172,11 @@ def _noticing_restarts(configs: Iterable[Config], bench: Bench) -> Iterator[Conf
 
 
 def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Config:
-    from autorecompute.plans.choice import choose_config
+    from autorecompute.plans.named import choose_config
 
     if args.beside is not None:
         return choose_config(args.beside, space, [line.plan for line in overview.lines()])
-    return space.canonical(overview.request.as_config(overview.plans)) if overview.request.is_on else space.all_on
+    return overview.offer.config if overview.offer.is_on else space.all_on
 
 
 def _tune_command(args: argparse.Namespace, job: Job) -> str:

@@ -145,7 +145,7 @@ class Survey:
             for plan in self.space.plans
             if (alone := Config.of([plan])) in self.profiles
         ]
-        return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.key))
+        return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.id))
 
     def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
         """The largest batch whose forecast holds the limit, 0 where none does; every other dimension as given."""

@@ -22,7 +22,7 @@ COPY = "_recompute"
 
 def write_out(blueprint: Blueprint, config: Config) -> StepProfile:
     """The step of a config that recomputes something, at the profiled dimensions."""
-    again = {op.key for row in config.rows for nodes in blueprint.subgraphs.get(row.subgraph, ()) for op in nodes}
+    again = {op.key for on in config.choices for nodes in blueprint.subgraphs.get(on.site, ()) for op in nodes}
     operations = _Writer(blueprint, again).write()
     return StepProfile(
         operations=tuple(operations),

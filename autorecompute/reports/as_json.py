@@ -28,7 +28,7 @@ def result_as_plain(result: Result, trials: Sequence[Trial]) -> dict[str, Any]:
     best = plain["best"]
     if best is not None:
         config = best.pop("config")
-        plain["best"] = {"config": config["rows"], "level": config["level"], "env": best.pop("environment"), **best}
+        plain["best"] = {"config": config, "env": best.pop("environment"), **best}
     return plain
 
 

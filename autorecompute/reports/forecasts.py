@@ -33,7 +33,7 @@ def print_effects(view: PeakView, console: Console | None = None) -> None:
     table = _make_table("plan", "alone: off the stash", "off the peak", "recompute", "peak of all others")
     for effect in effects:
         table.add_row(
-            Text(shorten(effect.plan.name, NAME_WIDTH)),
+            Text(shorten(effect.plan.label, NAME_WIDTH)),
             format_bytes(none.stash_bytes - effect.alone.stash_bytes),
             format_bytes(none.live_bytes - effect.alone.live_bytes),
             _format_share(effect.alone),

@@ -152,7 +152,7 @@ def _alive_table(view: PeakView, timeline: Timeline) -> Table:
             maker.operator,
             maker.phase,
             Text(shorten(maker.name, NODE_WIDTH)),
-            Text(plan.name if plan is not None else "-"),
+            Text(plan.label if plan is not None else "-"),
         )
     return table
 

@@ -47,7 +47,7 @@ def _timeline_as_plain(view: PeakView, timeline: Timeline) -> dict[str, Any]:
                 "node": operations[tensor.first].name,
                 "operator": operations[tensor.first].operator,
                 "phase": operations[tensor.first].phase,
-                "plan": plans[tensor.name].key if tensor.name in plans else None,
+                "plan": plans[tensor.name].id if tensor.name in plans else None,
             }
             for tensor, size in timeline.largest_at_peak()
         ],
@@ -57,7 +57,7 @@ def _timeline_as_plain(view: PeakView, timeline: Timeline) -> dict[str, Any]:
 def _effect_as_plain(view: PeakView, effect: Effect) -> dict[str, Any]:
     none = view.none
     return {
-        "config": effect.plan.key,
+        "config": effect.plan.id,
         "stash_saving_bytes": none.stash_bytes - effect.alone.stash_bytes,
         "peak_saving_bytes": none.live_bytes - effect.alone.live_bytes,
         "recompute_share": effect.alone.recompute_share,
@@ -68,8 +68,7 @@ def _effect_as_plain(view: PeakView, effect: Effect) -> dict[str, Any]:
 def _forecast_as_plain(view: PeakView, forecast: Forecast) -> dict[str, Any]:
     return {
         "config": view.describe(forecast.config),
-        "rows": forecast.config.row_texts,
-        "level": int(forecast.config.level),
+        "choices": forecast.config.texts,
         "peak_bytes": forecast.peak_bytes,
         "live_bytes": forecast.live_bytes,
         "stash_bytes": forecast.stash_bytes,

@@ -9,7 +9,7 @@ import numpy as np
 
 from autorecompute.memory import Simulator
 from autorecompute.plans import Config, Plan
-from autorecompute.search.candidates import Candidates, rows_of
+from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.surrogate import Surrogate
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def look_back(
     Raises:
         KeyError: a shape depends on a dimension that is not known.
     """
-    candidates = Candidates(space, Simulator(survey.blueprint, dims, rows_of(space)))
+    candidates = Candidates(space, Simulator(survey.blueprint, dims, choices_of(space)))
     surrogate = Surrogate(
         candidates, base_bytes=survey.base_bytes(dims), limit_bytes=limit_bytes, trials=trials, prior=()
     )
@@ -128,4 +128,4 @@ def _undominated(peaks: np.ndarray, steps: np.ndarray) -> list[int]:
 
 
 def _peak_alone(effect: PlanEffect) -> tuple[float, str]:
-    return effect.alone.peak_bytes if effect.alone is not None else np.inf, effect.plan.key
+    return effect.alone.peak_bytes if effect.alone is not None else np.inf, effect.plan.id

@@ -9,7 +9,7 @@ import numpy as np
 
 from autorecompute.measurement import Prediction
 from autorecompute.memory import Simulator
-from autorecompute.search.candidates import Candidates, rows_of
+from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.interface import Proposal, preset_reason
 from autorecompute.search.soundness import sound_space
 from autorecompute.search.surrogate import Outlook, Surrogate, normal
@@ -68,10 +68,10 @@ class ModelSearcher:
         prior: Sequence[Trial] = (),
     ) -> None:
         self._space, self._limit_bytes, self._prior = space, limit_bytes, prior
-        simulator = Simulator(survey.blueprint, dims, rows_of(space))
+        simulator = Simulator(survey.blueprint, dims, choices_of(space))
         self._candidates = Candidates(space, simulator)
         self._base_bytes = survey.base_bytes(dims)
-        self._presets = list(dict.fromkeys(space.presets().values()))
+        self._presets = list(dict.fromkeys(space.presets.values()))
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure; ``None`` when the batch fits without recompute, or nothing is left to gain."""
@@ -143,8 +143,8 @@ class ModelSearcher:
         candidates = self._candidates
         switches, peaks = candidates.switches, candidates.simulated.peak_bytes
         sound = sound_space(self._space, trials)
-        rows = {row for plan in sound.plans for row in plan.rows}
-        allowed = ~switches[:, [row not in rows for row in rows_of(self._space)]].any(axis=1)
+        choices = {choice for plan in sound.plans for choice in plan.choices}
+        allowed = ~switches[:, [choice not in choices for choice in choices_of(self._space)]].any(axis=1)
         allowed[[candidates.places[config] for config in claimed if config in candidates.places]] = False
         for trial in trials:
             if (place := candidates.places.get(trial.config)) is None:

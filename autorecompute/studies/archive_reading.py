@@ -13,7 +13,7 @@ from autorecompute import codec
 from autorecompute.errors import AutorecomputeError, UsageError
 from autorecompute.knobs import KnobStudy
 from autorecompute.measurement import Trial
-from autorecompute.plans import Row
+from autorecompute.plans import parse_choices
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.archive import FORMAT, VERSION
@@ -21,7 +21,7 @@ from autorecompute.studies.batches import BatchRecord
 from autorecompute.studies.plausible import (
     WrongLineError,
     require_confirmed,
-    require_own_rows,
+    require_own_choices,
     require_plain_step,
     require_plausible,
 )
@@ -128,7 +128,7 @@ class _Draft:
             # A knob may have made other plans than the problem's.
             self.confirmed.append(record)
             return
-        require_own_rows(record.config, self.head.problem)
+        require_own_choices(record.config, self.head.problem)
         if isinstance(record, Rejection):
             self.rejections.append(record)
             return
@@ -159,8 +159,7 @@ def _read_head(value: Any) -> Head:
         )
     head = codec.from_plain(value, Head)
     for key in head.problem.plans:
-        for row in key.split(","):
-            Row.parse(row)
+        parse_choices(key.split(","))
     if value.get("digest") != head.problem.digest:
         raise WrongLineError("holds a problem that its digest does not belong to")
     return head

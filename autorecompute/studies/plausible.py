@@ -75,15 +75,15 @@ def require_plain_step(analysis: Analysis) -> None:
         raise WrongLineError("holds no step without recompute")
 
 
-def require_own_rows(config: Config, problem: Problem) -> None:
+def require_own_choices(config: Config, problem: Problem) -> None:
     """Checks that a config switches on nothing but what the study's problem has.
 
     Raises:
-        WrongLineError: it has another row.
+        WrongLineError: it has another choice.
     """
-    known = {row for key in problem.plans for row in key.split(",")}
-    if strangers := sorted(set(config.row_texts) - known):
-        raise WrongLineError(f"holds the row '{strangers[0][:80]}', which the study's problem does not have")
+    known = {choice for key in problem.plans for choice in key.split(",")}
+    if strangers := sorted(set(config.texts) - known):
+        raise WrongLineError(f"holds the choice '{strangers[0][:80]}', which the study's problem does not have")
 
 
 def require_confirmed(result: Result, confirmed: list[Best], knobs: KnobStudy | None, problem: Problem) -> None:

@@ -57,7 +57,7 @@ class Problem:
         """The problem that was detected, under this limit, in a script that is wrapped or not."""
         return cls(
             graph=detection.graph,
-            plans=tuple(sorted(plan.key for plan in detection.plans)),
+            plans=tuple(sorted(plan.id for plan in detection.plans)),
             batch=detection.batch,
             limit_bytes=limit_bytes,
             device=f"{detection.device.kind} {detection.device.name}",

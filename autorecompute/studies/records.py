@@ -9,7 +9,8 @@ from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.knobs import KnobStudy
 from autorecompute.measurement import Trial
-from autorecompute.plans import Plan, Space
+from autorecompute.plans import Space
+from autorecompute.plans.plan import plan_of_id
 from autorecompute.result import Best, Ranking, Rejection, Result
 from autorecompute.studies import batches as batches_file
 from autorecompute.studies.batches import BatchRecord
@@ -230,8 +231,8 @@ def _write_provenance(head: Head, folder: StudyFolder) -> None:
 
 def _store_trials(records: StudyRecords, folder: StudyFolder) -> None:
     problem = records.head.problem
-    plans = [Plan.parse(key, frequency=0, saving_bytes=None, saving_symbolic="") for key in problem.plans]
-    space = Space(plans=tuple(plans), layer_plans=())
+    plans = [plan_of_id(key) for key in problem.plans]
+    space = Space(plans=tuple(plans))
     store = TrialStore(folder.database, folder.name_in_database, space, problem.limit_bytes)
     for trial in records.trials:
         store.add(trial)

@@ -29,7 +29,7 @@ MEASURING = Effort(warmup=1, steps=2)
 
 def telling_configs(space: Space, wanted: Iterable[Config] = ()) -> list[Config]:
     """None, the wanted ones, the presets, each plan alone, all but each; none of them twice."""
-    opening = Opening(space, space.presets().values(), budget=0).whole
+    opening = Opening(space, space.presets.values(), budget=0).whole
     return list(dict.fromkeys([Config(), *wanted, *(proposal.config for proposal in opening)]))
 
 

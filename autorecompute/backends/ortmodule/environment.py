@@ -10,11 +10,15 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.ortmodule.grammar import Level, level_of, read_request, rows_of
+from autorecompute.backends.ortmodule.offer import Request, make_offer
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.plans import Config, Level, Request, Row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from autorecompute.measurement import Detection
+    from autorecompute.plans import Config, Offer
 
 LEVEL_VARIABLE = "ORTMODULE_MEMORY_OPT_LEVEL"
 CONFIG_VARIABLE = "ORTMODULE_MEMORY_OPT_CONFIG"
@@ -55,8 +59,8 @@ def environment_for(config: Config, *, ort_version: str, plans_file: Path) -> di
     version = _parse_version(ort_version)
     if config.is_none:
         return {}
-    if config.level is not Level.CHOSEN:
-        return {LEVEL_VARIABLE: _format_level(config.level, version)}
+    if (level := level_of(config)) is not Level.CHOSEN:
+        return {LEVEL_VARIABLE: _format_level(level, version)}
     if version >= FIRST_VERSION_WITH_FILE:
         return {CONFIG_VARIABLE: str(plans_file.absolute())}
     return {CONFIG_VARIABLE: _join_rows(config)}
@@ -76,10 +80,20 @@ def requested_by(environment: Mapping[str, str], *, ort_version: str) -> Request
         return Request(level=level)
     listed = _read_plans_file(Path(text)) if _parse_version(ort_version) >= FIRST_VERSION_WITH_FILE else [text]
     by_subgraph = {}
-    for row_text in filter(None, ",".join(listed).split(",")):
-        row, count = Row.parse_request(row_text)
-        by_subgraph[row.subgraph] = (row, count)
+    for row in filter(None, ",".join(listed).split(",")):
+        choice, count = read_request(row)
+        by_subgraph[choice.site] = (choice, count)
     return Request(level=level, counts=dict(by_subgraph.values()))
+
+
+def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
+    """What ORT offers to recompute at these dimensions, under what these variables switch on.
+
+    Raises:
+        UsageError: they hold what ONNX Runtime of that version cannot read.
+    """
+    request = requested_by(environment, ort_version=detection.versions["onnxruntime"])
+    return make_offer(detection, request, probe_config_of(request.level, environment), dims)
 
 
 def _read_plans_file(file: Path) -> list[str]:
@@ -94,7 +108,7 @@ def _read_plans_file(file: Path) -> list[str]:
 
 def plans_file_text(config: Config) -> str:
     """What ONNX Runtime 1.19 reads from the file: a JSON array with one row to a line."""
-    return json.dumps(config.row_texts, indent=2) + "\n"
+    return json.dumps(rows_of(config), indent=2) + "\n"
 
 
 def _parse_version(text: str) -> tuple[int, int]:
@@ -115,7 +129,7 @@ def _format_level(level: Level, version: tuple[int, int]) -> str:
 
 
 def _join_rows(config: Config) -> str:
-    joined = ",".join(config.row_texts)
+    joined = ",".join(rows_of(config))
     if len(joined) > LONGEST_COMMA_STRING:
         raise UsageError(
             f"These plans take {len(joined)} characters, and ONNX Runtime 1.17 and 1.18 read {LONGEST_COMMA_STRING} "

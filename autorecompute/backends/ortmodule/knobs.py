@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE, WITHIN_LAYERS
+from autorecompute.backends.ortmodule.extra import OrtDetection, has_layer_boundaries
 from autorecompute.knobs import Knob
 
 if TYPE_CHECKING:
@@ -62,13 +63,14 @@ def knobs_for(detection: Detection, inherited: Mapping[str, str]) -> tuple[Knob,
         detection: What is trained, where and with which versions.
         inherited: The environment that the script starts from: what the user set there is left alone.
     """
+    extra = OrtDetection.of(detection)
     return offer(
         Place(
             onnxruntime=_version(detection.versions["onnxruntime"]),
             torch=_version(detection.versions["torch"]),
             device=detection.device.kind,
-            features=detection.features,
-            has_layers=detection.space.has_layer_boundaries,
+            features=extra.features,
+            has_layers=has_layer_boundaries(detection.plans, extra.layer_plans),
             glibc=_version(platform.libc_ver()[1]),
             huge_pages=_huge_pages(),
         ),

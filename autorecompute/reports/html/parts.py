@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Trial
-from autorecompute.plans import Plan, Space
+from autorecompute.plans import Space
 from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.plan import plan_of_id
 from autorecompute.studies import Problem, Sizes, StudyFolder, list_studies
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.records import trials_of
@@ -43,9 +44,7 @@ class Part:
     @property
     def space(self) -> Space:
         """Its plans; how often each occurs and what it saves is not written down in a study."""
-        parse = Plan.parse
-        plans = (parse(key, frequency=0, saving_bytes=None, saving_symbolic="0") for key in self.problem.plans)
-        return Space(plans=tuple(plans))
+        return Space(plans=tuple(map(plan_of_id, self.problem.plans)))
 
 
 def read_part(folder: StudyFolder) -> Part:

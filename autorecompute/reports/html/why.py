@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.memory import trace, write_out
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 from autorecompute.reports.html.charts import Plane, Point, draw_plane, draw_timelines
 from autorecompute.reports.words import format_rate, format_relative
 from autorecompute.search.hindsight import Hindsight, look_back
@@ -14,8 +14,6 @@ from autorecompute.studies.analysis import read_analysis
 from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from autorecompute.measurement import Trial
     from autorecompute.memory import Survey
     from autorecompute.reports.html.parts import Part
@@ -74,7 +72,7 @@ def explain(part: Part, best: Best | None) -> Why:
     space, config = part.space, best.config if best is not None else None
     survey = read_analysis(part.folder, space)
     hindsight = _look_back(part, survey) if survey is not None else None
-    shown = _config_to_show(part.trials, config)
+    shown = _config_to_show(part, config)
     timelines = ""
     if survey is not None and hindsight is not None and shown is not None:
         after = trace(write_out(survey.blueprint, shown), part.dims)
@@ -98,11 +96,12 @@ def _look_back(part: Part, survey: Survey) -> Hindsight | None:
         return None
 
 
-def _config_to_show(trials: Sequence[Trial], config: Config | None) -> Config | None:
+def _config_to_show(part: Part, config: Config | None) -> Config | None:
     """The config to train with where it recomputes; else the one that would need least."""
-    if config is not None and config.rows:
+    if config is not None and part.space.is_mix(config) and not config.is_none:
         return config
-    chosen = [t for t in trials if t.config.level is Level.CHOSEN and t.config.rows and t.measurement.peak_bytes]
+    mixes = [t for t in part.trials if part.space.is_mix(t.config) and not t.config.is_none]
+    chosen = [t for t in mixes if t.measurement.peak_bytes]
     return min(chosen, key=lambda trial: trial.measurement.peak_bytes or 0).config if chosen else None
 
 
@@ -156,7 +155,7 @@ def _plan_rows(
     part: Part, config: Config | None, survey: Survey | None, hindsight: Hindsight | None
 ) -> tuple[PlanRow, ...]:
     if survey is None or hindsight is None:
-        return tuple(PlanRow(name=p.name, is_on=config is not None and config.has(p)) for p in part.space.plans)
+        return tuple(PlanRow(name=p.label, is_on=config is not None and config.has(p)) for p in part.space.plans)
     return tuple(_plan_row(effect, config, survey, hindsight.none) for effect in hindsight.effects)
 
 
@@ -164,9 +163,9 @@ def _plan_row(effect: PlanEffect, config: Config | None, survey: Survey, none: E
     alone, left_out = effect.alone, effect.left_out
     groups = survey.blueprint.subgraphs
     return PlanRow(
-        name=effect.plan.name,
+        name=effect.plan.label,
         is_on=config is not None and config.has(effect.plan),
-        nodes=str(sum(len(groups.get(row.subgraph, ())) for row in effect.plan.rows)),
+        nodes=str(sum(len(groups.get(choice.site, ())) for choice in effect.plan.choices)),
         peak="-" if alone is None else format_change(alone.peak_bytes - none.peak_bytes),
         step="-" if alone is None else f"{alone.step / none.step - 1:+.1%}",
         left_out="-" if left_out is None else format_bytes(left_out.peak_bytes),

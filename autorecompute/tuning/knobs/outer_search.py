@@ -106,7 +106,7 @@ class KnobSearch:
         cleared = emission_of(backend).MEMORY_VARIABLES
         inherited = {name: text for name, text in os.environ.items() if name not in cleared}
         found = knobs_of(backend).knobs_for(self._detection, inherited)
-        if winner.config.rows:
+        if winner.config.choices:
             return list(found)
         reason = NOTHING_RECOMPUTED if winner.config.is_none else IS_A_LEVEL
         return [replace(knob, why_not=knob.why_not or reason) if knob.looks_within_layers else knob for knob in found]

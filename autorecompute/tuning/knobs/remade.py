@@ -10,9 +10,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.ortmodule.extra import OrtDetection
+from autorecompute.backends.ortmodule.grammar import RECOMPUTE, Level, level_of, option_of
 from autorecompute.knobs import Setup
 from autorecompute.measurement import GradientCheck, Measurement
-from autorecompute.plans import Config, Level, Option, Space
+from autorecompute.plans import Config, Space
 from autorecompute.units import format_count
 
 if TYPE_CHECKING:
@@ -56,11 +58,11 @@ def find_candidates(
         UsageError: the batch no longer reaches the model.
     """
     detection = bench.detect()
-    plans = detection.layer_plans if within_layers else detection.plans
-    space = Space(plans=plans, layer_plans=detection.layer_plans)
+    plans = OrtDetection.of(detection).layer_plans if within_layers else detection.plans
+    space = Space(plans=plans)
     messages = {_existing(turned.config, plans): _describe_loss(turned.config, before.plans, plans)}
     if adds_all:
-        every = Config.of(plan for plan in plans if plan.option is Option.RECOMPUTE)
+        every = Config.of(plan for plan in plans if option_of(plan) == RECOMPUTE)
         messages.setdefault(every, "with all plans that there are then")
     return [
         Candidate(
@@ -73,16 +75,16 @@ def find_candidates(
 
 
 def _existing(config: Config, plans: Sequence[Plan]) -> Config:
-    if config.level is not Level.CHOSEN:
+    if level_of(config) is not Level.CHOSEN:
         return config
-    return Config(config.rows & {row for plan in plans for row in plan.rows})
+    return Config(config.choices & {choice for plan in plans for choice in plan.choices})
 
 
 def _describe_loss(config: Config, before: Sequence[Plan], after: Sequence[Plan]) -> str:
     wanted = [plan for plan in before if config.has(plan)]
-    nodes = {plan.key: plan.frequency for plan in after}
-    lost = sum(plan.key not in nodes for plan in wanted)
-    changed = sum(nodes.get(plan.key, plan.frequency) != plan.frequency for plan in wanted)
+    nodes = {plan.id: plan.occurrences for plan in after}
+    lost = sum(plan.id not in nodes for plan in wanted)
+    changed = sum(nodes.get(plan.id, plan.occurrences) != plan.occurrences for plan in wanted)
     parts = [f"{lost} of the winner's {format_count(len(wanted), 'plan')} do not exist then"] if lost else []
     parts += [f"{changed} of them cover other nodes"] if changed else []
     return ", ".join(parts)
