@@ -14,8 +14,9 @@ import tempfile
 from pathlib import Path
 
 from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.backends.ortmodule.grammar import Level
 from autorecompute.memory import Simulator
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.candidates import rows_of
 from autorecompute.trials import Bench, Job
@@ -46,12 +47,12 @@ def choose_configs(space):
     """None and the presets, some plans alone and all but each, and sets drawn by chance; the same in every run."""
     chance = random.Random(0)
     telling = telling_configs(space)
-    count = len(set(space.presets().values()))
+    count = len(set(space.presets.values()))
     presets, rest = telling[:count], telling[count:]
     drawn = [
         Config.of(chance.sample(space.plans, chance.randint(2, max(2, len(space.plans) - 2))))
         for _ in range(CHANCE_CONFIGS if len(space.plans) > CHANCE_CONFIGS else 0)
-        if len({plan.rows[0].subgraph for plan in space.plans}) == len(space.plans)
+        if len({plan.choices[0].site for plan in space.plans}) == len(space.plans)
     ]
     return list(dict.fromkeys([*presets, *chance.sample(rest, min(TELLING_CONFIGS, len(rest))), *drawn]))
 

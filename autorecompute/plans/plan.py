@@ -78,6 +78,11 @@ class Plan:
         return ",".join(map(str, self.choices))
 
     @property
+    def option(self) -> str:
+        """How its sites are recomputed; where that differs, all the words."""
+        return "+".join(sorted({choice.option for choice in self.choices}))
+
+    @property
     def sites(self) -> frozenset[str]:
         """The places it is about."""
         return frozenset(choice.site for choice in self.choices)

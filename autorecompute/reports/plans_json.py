@@ -25,7 +25,7 @@ def overviews_as_plain(overviews: Sequence[Overview]) -> dict[str, Any]:
             "unknown": list(overview.offer.unknown),
         },
         "plans": [_line_as_plain(line) for line in overview.lines()],
-        "clusters": _clusters_as_plain(overview),
+        "insights": _clusters_as_plain(overview),
         "other_ranks": [_rank_as_plain(rank, other) for rank, other in enumerate(overviews) if rank],
         "problems": list(overview.offer.problems),
         "presets": {name: preset.texts for name, preset in detection.space.presets.items()},
@@ -43,7 +43,7 @@ def _rank_as_plain(rank: int, overview: Overview) -> dict[str, Any]:
         "rank": rank,
         "dims": overview.dims,
         "first_batch_dims": overview.detection.dims,
-        "clusters": _clusters_as_plain(overview),
+        "insights": _clusters_as_plain(overview),
     }
 
 
@@ -54,7 +54,8 @@ def _line_as_plain(line: PlanLine) -> dict[str, Any]:
         "status": "ON" if line.is_on else "OFF",
         "config": plan.id,
         "label": plan.label,
-        "occurrences": plan.occurrences,
+        "option": plan.option,
+        "frequency": plan.occurrences,
         "counts": plan.counts,
         "saving_bytes": line.saving_bytes,
         "saving_symbolic": plan.saving,
@@ -69,8 +70,8 @@ def _line_as_plain(line: PlanLine) -> dict[str, Any]:
 def _clusters_as_plain(overview: Overview) -> list[dict[str, Any]]:
     return [
         {
-            "occurrences": cluster.occurrences,
-            "alternatives": [_alternative_as_plain(overview, cluster, way) for way in cluster.alternatives],
+            "frequency": cluster.occurrences,
+            "options": [_alternative_as_plain(overview, cluster, way) for way in cluster.alternatives],
         }
         for cluster in overview.offer.clusters
     ]
@@ -80,6 +81,7 @@ def _alternative_as_plain(overview: Overview, cluster: Cluster, way: Alternative
     occurrences, dims = cluster.occurrences, overview.dims
     return {
         "config": str(way.choice),
+        "option": way.choice.option,
         "requested_count": overview.offer.requested.get(way.choice),
         "saving_bytes": evaluate(f"{occurrences}*({way.saving})", dims),
         "activations": [_activation_as_plain(activation, occurrences, dims) for activation in way.activations],

@@ -62,15 +62,15 @@ def checked(tmp_path_factory):
 
 def covers(blueprint, plan):
     """Whether the subgraph of a plan's one row was found as often as ORT says."""
-    return len(blueprint.subgraphs.get(plan.rows[0].subgraph, ())) == plan.frequency
+    return len(blueprint.sites.get(plan.choices[0].site, ())) == plan.occurrences
 
 
 def test_every_plan_is_found_in_the_profiles(checked):
     """Each row covers as many subgraphs of its words, read off a profile, as ORT says that there are."""
     blueprint = checked.survey.blueprint
-    alone = [plan for plan in checked.survey.space.plans if len(plan.rows) == 1]
+    alone = [plan for plan in checked.survey.space.plans if len(plan.choices) == 1]
     assert alone
-    assert [plan.key for plan in alone if not covers(blueprint, plan)] == []
+    assert [plan.id for plan in alone if not covers(blueprint, plan)] == []
 
 
 def test_configs_that_never_ran_need_what_was_simulated(checked):
@@ -79,8 +79,8 @@ def test_configs_that_never_ran_need_what_was_simulated(checked):
     for config in checked.others:
         timeline = trace(checked.survey.profiles[config])
         peak, stash = checked.simulate(config)
-        assert peak == pytest.approx(timeline.peak_bytes, rel=PEAK_ERROR), config.row_texts
-        assert stash == pytest.approx(timeline.stash_bytes, rel=STASH_ERROR), config.row_texts
+        assert peak == pytest.approx(timeline.peak_bytes, rel=PEAK_ERROR), config.texts
+        assert stash == pytest.approx(timeline.stash_bytes, rel=STASH_ERROR), config.texts
 
 
 def test_what_was_profiled_is_simulated_as_it_was(checked):

@@ -28,7 +28,7 @@ from autorecompute.result import Best, Result, SearchEnd, Verdict
 from autorecompute.startup import FOLDER, WRAP_VARIABLE, prepend_to_python_path
 from autorecompute.worker.protocol import BATCH_VARIABLE
 
-CONFIG = Config.from_rows(["Gelu+:1:-1"])
+CONFIG = Config.parse(["Gelu+:1:-1"])
 
 DRIVER = """
 import sys, types

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from autorecompute.memory import Simulator, draw_blueprint
-from autorecompute.plans import Config, Option, Row
+from autorecompute.plans import Choice, Config
 
-DROPOUT, ADD = Row("Mul+Dropout+", Option.RECOMPUTE), Row("Reshape+Add+", Option.RECOMPUTE)
+DROPOUT, ADD = Choice("Mul+Dropout+", "1"), Choice("Reshape+Add+", "1")
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def simulate():
     def simulate(graph, configs, *, batch=1):
         space = graph.space
         blueprint = draw_blueprint(graph.run(), graph.run(space.all_on))
-        simulator = Simulator(blueprint, {"batch": batch}, [plan.rows[0] for plan in space.plans])
+        simulator = Simulator(blueprint, {"batch": batch}, [plan.choices[0] for plan in space.plans])
         return simulator.simulate(simulator.matrix(configs))
 
     return simulate
@@ -86,7 +86,7 @@ def test_many_configs_are_simulated_as_each_by_itself(make_layers, monkeypatch):
 def test_a_row_of_no_subgraph_changes_nothing(make_layers):
     """A plan that was not found among what runs once more is taken to do nothing."""
     graph = make_layers()
-    unknown = Row("Softmax+", Option.RECOMPUTE)
+    unknown = Choice("Softmax+", "1")
     simulator = Simulator(draw_blueprint(graph.run(), graph.run(graph.space.all_on)), {}, [DROPOUT, unknown])
     configs = [Config(frozenset(rows)) for rows in ([DROPOUT], [DROPOUT, unknown])]
     alone, both = simulator.simulate(simulator.matrix(configs)).peak_bytes

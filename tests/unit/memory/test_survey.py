@@ -6,10 +6,11 @@ import dataclasses
 
 import pytest
 
+from autorecompute.backends.ortmodule.grammar import make_plan
 from autorecompute.memory import Survey, trace
 from autorecompute.memory.arena import taken_bytes
 from autorecompute.memory.survey import WORST_ERROR
-from autorecompute.plans import Config, Plan, Space
+from autorecompute.plans import Config, Space
 from autorecompute.units import MIB
 
 RESTING, WORKSPACE = 400 * MIB, MIB // 4
@@ -19,7 +20,7 @@ HUGE = str(MIB)
 @pytest.fixture
 def plan():
     """The one plan of the graph."""
-    return Plan.parse("Gelu+:1:-1", frequency=1, saving_bytes=1, saving_symbolic="batch")
+    return make_plan("Gelu+:1:-1", occurrences=1, saving_bytes=1, saving="batch")
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_a_blueprint_is_drawn_from_none_and_all_on(make_layers):
     survey = Survey(
         space=graph.space, peak_bytes=1, held_bytes=1, profiles={config: graph.run(config) for config in configs}
     )
-    assert set(survey.blueprint.subgraphs) == {plan.rows[0].subgraph for plan in graph.space.plans}
+    assert set(survey.blueprint.sites) == {plan.choices[0].site for plan in graph.space.plans}
     assert survey.blueprint.plain == survey.profiles[Config()]
 
 

@@ -29,7 +29,7 @@ def test_the_written_step_has_the_simulated_peak(make_layers):
     """What is drawn and what is searched with are the same figures, at another batch too."""
     graph = make_layers()
     blueprint = blueprint_of(graph)
-    simulator = Simulator(blueprint, {"batch": 3}, [plan.rows[0] for plan in graph.space.plans])
+    simulator = Simulator(blueprint, {"batch": 3}, [plan.choices[0] for plan in graph.space.plans])
     peak = simulator.simulate(simulator.matrix([graph.space.all_on])).peak_bytes[0]
     step = write_out(blueprint, graph.space.all_on)
     assert trace(step, {"batch": 3}).peak_bytes == peak

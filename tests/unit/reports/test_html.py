@@ -260,7 +260,7 @@ def test_a_study_with_two_profiled_steps_is_explained(keep, make_graph, make_nod
     assert "after: the config" in page.text
     assert f"{2 ** len(space.plans)} configs as the model expects" in page.text
     for plan in space.plans:
-        assert re.search(rf"{re.escape(plan.name)} (on|off) 1 [+-]", page.text)
+        assert re.search(rf"{re.escape(plan.label)} (on|off) 1 [+-]", page.text)
 
 
 def test_a_study_without_an_answer_says_how_to_go_on(keep, read, trials):

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from autorecompute.backends.ortmodule.grammar import make_plan
 from autorecompute.errors import UsageError
 from autorecompute.memory import PeakView, Survey
-from autorecompute.plans import Config, Plan, Space
+from autorecompute.plans import Config, Space
 from autorecompute.reports.as_json import dumps
 from autorecompute.reports.forecasts import print_effects, print_forecasts
 from autorecompute.reports.peak import explain_chain, print_peak
@@ -25,9 +26,7 @@ from autorecompute.units import MIB
 REFERENCE = Path(__file__).parents[3] / "docs" / "json.md"
 MIB_A_SAMPLE = ("batch", str(MIB))
 
-GELU, NORM = (
-    Plan.parse(f"{name}+:1:-1", frequency=3, saving_bytes=1, saving_symbolic="batch") for name in ("Gelu", "Norm")
-)
+GELU, NORM = (make_plan(f"{name}+:1:-1", occurrences=3, saving_bytes=1, saving="batch") for name in ("Gelu", "Norm"))
 SPACE = Space(plans=(GELU, NORM))
 
 

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.measurement import Outcome
 from autorecompute.memory import Simulator
-from autorecompute.plans import Config, Level
 from autorecompute.search.candidates import Candidates, rows_of
 from autorecompute.search.surrogate import Surrogate, normal
 
@@ -100,7 +100,7 @@ def test_running_out_of_memory_makes_the_like_less_likely_to_fit(bench, candidat
 
 def test_a_failure_of_another_kind_tells_nothing(bench, learn, some):
     """A process that crashed says neither how much it needs nor how long it takes."""
-    bench.crashing = bench.space.plans[0].rows[0].subgraph
+    bench.crashing = bench.space.plans[0].rows[0].site
     crashed = bench.tried(bench.space.all_on)
     assert crashed[0].measurement.outcome is Outcome.CRASH
     with_it, without = learn([*some, *crashed]).outlook(), learn(some).outlook()
@@ -110,7 +110,7 @@ def test_a_failure_of_another_kind_tells_nothing(bench, learn, some):
 
 def test_a_level_tells_nothing_of_plans(learn, some):
     """It chooses its own rows: whatever it measured, nothing else is expected of any config."""
-    level = dataclasses.replace(some[-1], config=Config(level=Level.LAYERWISE))
+    level = dataclasses.replace(some[-1], config=config_of_level(Level.LAYERWISE))
     assert np.array_equal(learn([*some, level]).outlook().peak_bytes, learn(some).outlook().peak_bytes)
 
 

@@ -111,7 +111,7 @@ def test_an_imported_study_can_be_trained_with(archive, elsewhere):
     folder = take(written(elsewhere, archive), "mine")
     best = folder.result().best
     assert best.environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)}
-    assert json.loads(folder.plans_file.read_text()) == best.config.row_texts
+    assert json.loads(folder.plans_file.read_text()) == best.config.texts
     assert (folder.result().study, [study.name for study in list_studies()]) == ("mine", ["mine"])
 
 

@@ -15,7 +15,7 @@ from autorecompute.trials.bench import TRIAL_VARIABLES, Effort
 
 EFFORT = Effort(warmup=2, steps=3)
 ROWS = ["Gelu+:1:-1"]
-CONFIG = Config.from_rows(ROWS)
+CONFIG = Config.parse(ROWS)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_the_same_problem_costs_no_trial_under_any_name(solved, moved):
     assert (result.study, result.best.config, result.trials) == ("large", answer.best.config, answer.trials)
     (path,) = result.best.environment.values()
     assert path == str(tuning.folder.plans_file)
-    assert json.loads(tuning.folder.plans_file.read_text()) == answer.best.config.row_texts
+    assert json.loads(tuning.folder.plans_file.read_text()) == answer.best.config.texts
     assert (result.transferred_from.study, result.transferred_from.differences) == (SOURCE, ())
     assert any(SOURCE in note for note in tuning.watcher.notes)
     assert len(read_trials(tuning.folder.database, "large")) == answer.trials
@@ -151,7 +151,7 @@ def test_other_plans_tell_nothing(moved, make_detection, make_space):
     detection = make_detection(plans=space.plans[:4], layer_plans=space.plans[:4])
     tuning = moved(detection=detection)
     tuning.bench.seconds = lambda *_: 0.5
-    tuning.bench.peak_bytes = lambda config, _: (500 if config.rows else 700) * MIB
+    tuning.bench.peak_bytes = lambda config, _: (500 if config.choices else 700) * MIB
     assert tuning.run().transferred_from is None
 
 

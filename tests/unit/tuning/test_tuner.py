@@ -60,7 +60,7 @@ def test_what_is_emitted_is_what_was_confirmed(finished):
     tuning, result = finished
     (path,) = result.best.environment.values()
     assert path == str(tuning.folder.plans_file)
-    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.texts
     assert (result.best.config, 32) in tuning.bench.watched
 
 
@@ -88,7 +88,7 @@ def test_every_trial_has_a_folder_to_repeat_it_from(finished):
     tuning, _ = finished
     for trial in kept(tuning):
         folder = tuning.folder.trial(trial.number)
-        assert json.loads((folder / "plans.json").read_text()) == trial.config.row_texts
+        assert json.loads((folder / "plans.json").read_text()) == trial.config.texts
         environment = json.loads((folder / "environment.json").read_text())
         assert list(environment.values()) == ([] if trial.config.is_none else [str(folder / "plans.json")])
         assert (folder / "output.log").read_text().endswith("measured\n")
@@ -317,7 +317,7 @@ def test_a_winner_that_fails_its_confirmation_gives_way(finished, make_tuning):
     result = tuning.run()
     assert result.best.config != undisturbed.best.config
     assert result.best.confirmed
-    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.texts
     assert any("not confirmed" in note for note in tuning.watcher.notes)
 
 

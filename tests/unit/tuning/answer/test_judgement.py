@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from autorecompute.backends.ortmodule.grammar import make_plan
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config, Plan
+from autorecompute.plans import Config
 from autorecompute.result import Rejection
 from autorecompute.tuning.answer.holding import judge
 from autorecompute.tuning.answer.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
@@ -132,5 +133,5 @@ def test_no_fit_of_a_model_with_nothing_to_recompute_says_so(make_trial, make_de
     """The reason follows what it would take, and is not told of a model that has plans."""
     trials = [make_trial(outcome=outcome, peak_bytes=None if outcome is Outcome.OOM else 900 * MIB)]
     assert explain_no_fit(trials, make_detection(plans=()), LIMIT).count("nothing worth recomputing") == 1
-    large = Plan.parse("Gelu+:1:-1", frequency=1, saving_bytes=GIB, saving_symbolic=f"{GIB // 32}*batch")
+    large = make_plan("Gelu+:1:-1", occurrences=1, saving_bytes=GIB, saving=f"{GIB // 32}*batch")
     assert "worth recomputing" not in explain_no_fit(trials, make_detection(plans=(large,), batch=32), LIMIT)

@@ -108,7 +108,7 @@ def test_the_study_answers_under_its_own_name(best):
     assert loaded == result
     (path,) = result.best.environment.values()
     assert path == str(several.folder.plans_file)
-    assert json.loads(several.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert json.loads(several.folder.plans_file.read_text()) == result.best.config.texts
     assert result.command[-2:] == ["--bs", str(result.best.batch)]
 
 

@@ -86,7 +86,7 @@ def test_who_is_stopped_has_the_knobs_that_were_compared(make_root, tune_in, off
     assert so_far == stopped.folder.result()
     assert so_far.best.environment[FAST] == "1"
     assert [figures.is_open for figures in so_far.knobs] == [False, True]
-    assert json.loads(stopped.folder.plans_file.read_text()) == so_far.best.config.row_texts
+    assert json.loads(stopped.folder.plans_file.read_text()) == so_far.best.config.texts
 
 
 @pytest.fixture

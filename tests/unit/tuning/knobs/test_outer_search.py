@@ -7,9 +7,10 @@ import json
 
 import pytest
 
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.errors import ScriptError
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 from autorecompute.studies import KnobFolder
 from autorecompute.tuning.answer.judgement import Judgement
 from autorecompute.tuning.knobs.outer_search import CONFIRMATION
@@ -158,7 +159,7 @@ def test_within_layers_all_plans_are_tried_too(turn, make_space, make_detection,
     assert everything in compared
     assert len(set(compared)) == 2
     assert by_name(result)["within_layers"].kept
-    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.texts
 
 
 def test_a_sure_gain_goes_before_a_larger_one_in_doubt(turn, make_space, make_detection, turned_by):
@@ -196,13 +197,13 @@ def test_memory_that_a_knob_saves_lets_a_cheaper_config_fit(turn, plain, turned_
     assert result.best.peak_bytes <= result.best.limit_bytes
     assert result.best.samples_per_second > 1.02 * plain.best.samples_per_second
     assert figures.message.endswith("which fits then")
-    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.texts
 
 
 def test_a_level_ends_at_the_boundaries_by_itself(turn, turned_by, make_space, make_detection, monkeypatch):
     """Where one of ORT's levels won, there is nothing to gain from the probe that it uses anyway."""
     space = make_space(layers=("Gelu+",))
-    level = Config(level=Level.LAYERWISE)
+    level = config_of_level(Level.LAYERWISE)
     monkeypatch.setattr(Judgement, "decide", decide_for(level, Judgement.decide))
     _, result = turn(
         {LAYERS: turned_by()},

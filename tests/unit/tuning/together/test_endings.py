@@ -191,7 +191,7 @@ def test_a_confirmation_has_plans_of_its_own(work_in):
     assert {config for config, batch in tuning.bench.watched if batch == 32} == {best.config}
     named = Path(best.environment["ORTMODULE_MEMORY_OPT_CONFIG"])
     assert named == folder.plans_file
-    assert Config.from_rows(json.loads(named.read_text())) == best.config
+    assert Config.parse(json.loads(named.read_text())) == best.config
     assert [known.environment for known in folder.confirmed()] == [best.environment]
 
 

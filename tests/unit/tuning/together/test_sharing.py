@@ -43,7 +43,7 @@ def test_each_folder_has_the_whole_study(work_in):
     for tuning, answer in zip(tunings, answers, strict=True):
         named = Path(answer.best.environment["ORTMODULE_MEMORY_OPT_CONFIG"])
         assert named.is_relative_to(tuning.folder.path)
-        assert Config.from_rows(json.loads(named.read_text())) == answer.best.config
+        assert Config.parse(json.loads(named.read_text())) == answer.best.config
         assert tuning.folder.result() == answer
         numbers = {int(path.parent.name) for path in tuning.folder.path.glob("trials/*/result.json")}
         assert numbers <= {trial.number for trial in measured(tuning)}
