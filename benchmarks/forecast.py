@@ -14,11 +14,10 @@ import tempfile
 from pathlib import Path
 
 from autorecompute.backends import ORTMODULE, emission_of
-from autorecompute.backends.ortmodule.grammar import Level
-from autorecompute.memory import Simulator
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.search.candidates import rows_of
+from autorecompute.search.candidates import choices_of
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.survey import PROFILED_BATCH, survey, telling_configs
@@ -61,15 +60,16 @@ def predict(job, logs, batch):
     """The forecast of each config at the batch, from steps at a small one."""
     with Bench(job, PROFILED_BATCH, logs, emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
         space = bench.detect().space
-        found = survey(bench, choose_configs(space), space)
+        small = survey(bench, choose_configs(space))
+    found = OrtMemoryModel(space, small)
     report_simulation(found)
     return space, {config: found.forecast(config, {**found.dims, BATCH: batch}) for config in found.profiles}
 
 
 def report_simulation(found):
     """Prints how far tensors alive at the peak are off that were simulated, from those of each profiled step."""
-    configs = [config for config in found.profiles if config.level is Level.CHOSEN]
-    simulator = Simulator(found.blueprint, found.dims, rows_of(found.space))
+    configs = [config for config in found.profiles if found.space.is_mix(config)]
+    simulator = found.simulator(found.dims, choices_of(found.space))
     simulated = simulator.simulate(simulator.matrix(configs)).peak_bytes
     errors = [
         abs(float(bytes_alive) / found.timeline(config).peak_bytes - 1)

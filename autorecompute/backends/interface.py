@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from autorecompute.knobs import Knob
     from autorecompute.measurement import Detection, GradientCheck, Outcome
-    from autorecompute.memory import StepProfile
-    from autorecompute.plans import Config, Offer
+    from autorecompute.memory import MemoryModel, StepProfile, StepProfiles
+    from autorecompute.plans import Config, Offer, Space
 
 
 class Listener(Protocol):
@@ -51,6 +51,10 @@ class Emission(Protocol):
         Raises:
             UsageError: they hold what the training system cannot read.
         """
+        ...
+
+    def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel:
+        """What these profiled steps tell of the memory of every config."""
         ...
 
     def plans_file_text(self, config: Config) -> str:

@@ -139,6 +139,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     from rich.console import Console
     from rich.progress import track
 
+    from autorecompute.backends import emission_of
     from autorecompute.memory import PeakView
     from autorecompute.tuning.survey import survey, telling_configs
 
@@ -147,14 +148,16 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     configs = telling_configs(space, [config])
     print(f"profiling a step of each of {len(configs)} configs", file=sys.stderr)
     progress = track(configs, "profiling", console=Console(stderr=True), transient=True)
-    found = survey(bench, _noticing_restarts(progress, bench), space)
+    found = survey(bench, _noticing_restarts(progress, bench))
     if config not in found.profiles:
         print(f"autorecompute: {space.describe(config)} could not be profiled and is not shown", file=sys.stderr)
         config = Config()
+    detection = overview.detection
+    model = emission_of(detection.versions["backend"]).memory_model(space, found)
     return PeakView(
-        survey=found,
+        model=model,
         config=config,
-        dims={**found.dims, **overview.dims},
+        dims={**model.dims, **overview.dims},
         limit_bytes=limit_bytes,
         command=overview.command,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.memory import find_chain
-from autorecompute.memory.survey import LIKELY_ERROR
 
 if TYPE_CHECKING:
     from autorecompute.memory import Effect, Forecast, PeakView, Timeline
@@ -15,9 +14,9 @@ def peak_as_plain(view: PeakView) -> dict[str, Any]:
     """Timelines, effects and forecasts, all of them predicted from the profiled steps."""
     return {
         "dims": view.dims,
-        "profiled_dims": view.survey.dims,
+        "profiled_dims": view.model.dims,
         "is_predicted": view.is_predicted,
-        "likely_error": LIKELY_ERROR,
+        "likely_error": view.model.likely_error,
         "worst_error": view.none.error_share,
         "limit_bytes": view.limit_bytes,
         "timelines": {name: _timeline_as_plain(view, timeline) for name, timeline in view.timelines().items()},
@@ -27,7 +26,7 @@ def peak_as_plain(view: PeakView) -> dict[str, Any]:
 
 
 def _timeline_as_plain(view: PeakView, timeline: Timeline) -> dict[str, Any]:
-    plans, chain = view.survey.plans_by_tensor(), find_chain(timeline)
+    plans, chain = view.model.plans_by_tensor(), find_chain(timeline)
     operations = timeline.profile.operations
     return {
         "peak_bytes": timeline.peak_bytes,

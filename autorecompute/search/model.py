@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autorecompute.measurement import Prediction
-from autorecompute.memory import Simulator
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.interface import Proposal, preset_reason
 from autorecompute.search.soundness import sound_space
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import Survey
+    from autorecompute.memory import MemoryModel
     from autorecompute.plans import Config, Space
 
 LEAST_GAIN = 0.0004
@@ -53,7 +52,7 @@ class ModelSearcher:
     Args:
         space: The plans.
         limit_bytes: The memory limit.
-        survey: A profiled step without recompute, and one with all plans on.
+        memory: A model of memory, made from small steps.
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
     """
@@ -63,14 +62,13 @@ class ModelSearcher:
         space: Space,
         *,
         limit_bytes: int,
-        survey: Survey,
+        memory: MemoryModel,
         dims: Mapping[str, int],
         prior: Sequence[Trial] = (),
     ) -> None:
         self._space, self._limit_bytes, self._prior = space, limit_bytes, prior
-        simulator = Simulator(survey.blueprint, dims, choices_of(space))
-        self._candidates = Candidates(space, simulator)
-        self._base_bytes = survey.base_bytes(dims)
+        self._candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
+        self._base_bytes = memory.base_bytes(dims)
         self._presets = list(dict.fromkeys(space.presets.values()))
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:

@@ -88,7 +88,7 @@ class Sampled:
 
 
 def _model(table, limit_bytes, *_):
-    searcher = ModelSearcher(table.space, limit_bytes=limit_bytes, survey=table.survey, dims=table.dims)
+    searcher = ModelSearcher(table.space, limit_bytes=limit_bytes, memory=table.memory, dims=table.dims)
     return Sampled(searcher, table.missing) if table.plain["is_sampled"] else searcher
 
 

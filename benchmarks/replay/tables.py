@@ -15,8 +15,9 @@ from functools import cached_property
 from pathlib import Path
 
 from autorecompute import codec
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.measurement import Detection
-from autorecompute.memory import Simulator, StepProfile, Survey
+from autorecompute.memory import StepProfile, StepProfiles
 from autorecompute.plans import Config, Space
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.candidates import Candidates, choices_of
@@ -82,19 +83,15 @@ class Table:
         return {**self.detection.dims, BATCH: self.plain["batch"]}
 
     @cached_property
-    def survey(self):
+    def memory(self):
         """The profiled small steps, from before the first trial."""
         plain = self.plain["survey"]
         profiles = {
             Config.parse(entry["config"]): codec.from_plain(entry["profile"], StepProfile)
             for entry in plain["profiles"]
         }
-        return Survey(
-            space=self.detection.space,
-            peak_bytes=plain["peak_bytes"],
-            held_bytes=plain["held_bytes"],
-            profiles=profiles,
-        )
+        small = StepProfiles(peak_bytes=plain["peak_bytes"], held_bytes=plain["held_bytes"], profiles=profiles)
+        return OrtMemoryModel(self.detection.space, small)
 
     @cached_property
     def recordings(self):
@@ -111,7 +108,7 @@ class Table:
     @cached_property
     def missing(self):
         """The configs of the space that were not recorded: none, but in a table of a sample."""
-        simulator = Simulator(self.survey.blueprint, self.dims, choices_of(self.space))
+        simulator = self.memory.simulator(self.dims, choices_of(self.space))
         return frozenset(Candidates(self.space, simulator).places) - frozenset(self.recordings)
 
     @cached_property

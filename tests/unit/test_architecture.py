@@ -51,7 +51,7 @@ FLOW = {
     "search": {"studies.frozen", *BASE},
     "studies": BASE,
     "tuning": {"search.*", "trials.*", "studies.*", "backends", *BASE},
-    "reports": {"studies.*", "search.hindsight", *BASE},
+    "reports": {"studies.*", "search.hindsight", "backends", *BASE},
     "testing": BASE,
     "emit": {"studies.*", "backends", *SWITCHES, *BASE},
     "startup": {"backends.ortmodule.wrapping", *ADAPTER},

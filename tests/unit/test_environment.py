@@ -19,7 +19,7 @@ from autorecompute.backends.ortmodule.environment import (
     plans_file_text,
     requested_by,
 )
-from autorecompute.backends.ortmodule.grammar import Level, config_of_level
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level, write_row
 from autorecompute.backends.ortmodule.offer import Request
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Choice, Config
@@ -29,8 +29,8 @@ FILE = Path("best/plans.json")
 
 
 def config_of_length(characters):
-    """A config of one row, which takes so many characters."""
-    overhead = len(str(Choice("", "1")))
+    """A config of one choice, which takes so many characters."""
+    overhead = len(write_row(Choice("", "1")))
     return Config(frozenset({Choice("A" * (characters - overhead), "1")}))
 
 
@@ -58,7 +58,7 @@ def test_older_ort_gets_the_rows_themselves(version):
 @pytest.mark.parametrize("level", [Level.LAYERWISE, Level.LAYERWISE_WITH_COMPROMISE])
 def test_a_level_is_given_as_its_number(version, level):
     """A level needs only the level variable."""
-    environment = environment_for(Config(level=level), ort_version=version, plans_file=FILE)
+    environment = environment_for(config_of_level(level), ort_version=version, plans_file=FILE)
     assert environment == {LEVEL_VARIABLE: str(level.value)}
 
 

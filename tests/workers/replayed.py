@@ -162,7 +162,7 @@ def tune(args, view):
     replay = Replay(load(TABLES / f"{args.table}{SUFFIX}"))
     folder = StudyFolder(args.study, args.folder / "studies")
     folder.prepare()
-    keep_analysis(folder, replay.table.survey)
+    keep_analysis(folder, replay.table.memory.small)
     script = args.folder / "train.py"
     script.touch()
     shared = None

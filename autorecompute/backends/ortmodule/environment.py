@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autorecompute.measurement import Detection
-    from autorecompute.plans import Config, Offer
+    from autorecompute.memory import MemoryModel, StepProfiles
+    from autorecompute.plans import Config, Offer, Space
 
 LEVEL_VARIABLE = "ORTMODULE_MEMORY_OPT_LEVEL"
 CONFIG_VARIABLE = "ORTMODULE_MEMORY_OPT_CONFIG"
@@ -94,6 +95,13 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
     """
     request = requested_by(environment, ort_version=detection.versions["onnxruntime"])
     return make_offer(detection, request, probe_config_of(request.level, environment), dims)
+
+
+def memory_model(space: Space, small: StepProfiles) -> MemoryModel:
+    """Peaks of every config, from profiled small steps."""
+    from autorecompute.backends.ortmodule.memory import OrtMemoryModel
+
+    return OrtMemoryModel(space, small)
 
 
 def _read_plans_file(file: Path) -> list[str]:

@@ -42,6 +42,11 @@ class Part:
         return {**self.sizes.dims, BATCH: self.problem.batch}
 
     @property
+    def backend(self) -> str:
+        """The training system."""
+        return "ortmodule"
+
+    @property
     def space(self) -> Space:
         """Its plans; how often each occurs and what it saves is not written down in a study."""
         return Space(plans=tuple(map(plan_of_id, self.problem.plans)))

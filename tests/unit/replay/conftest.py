@@ -10,6 +10,7 @@ import pytest
 
 import tables
 from autorecompute import codec
+from autorecompute.backends.ortmodule.extra import OrtDetection
 from autorecompute.memory import StepProfile
 from autorecompute.plans import Choice, Config, Plan, Space
 
@@ -99,9 +100,9 @@ def write_journal(make_detection, build_profile, tmp_path):
     def write(machine=None, rows=None, name="model"):
         machine = machine or Machine()
         whole = build_space(is_whole=True)
+        extra = codec.to_plain(OrtDetection(layer_plans=whole.plans))
         profiles = [
-            {"config": config.texts, "level": 0, "profile": codec.to_plain(build_profile)}
-            for config in (Config(), whole.all_on)
+            {"config": config.texts, "profile": codec.to_plain(build_profile)} for config in (Config(), whole.all_on)
         ]
         head = {
             "study": name,
@@ -112,9 +113,9 @@ def write_journal(make_detection, build_profile, tmp_path):
             "effort": {"warmup": 1, "steps": 3},
             "peak_bytes": 500 * MIB,
             "plans": [plan.id for plan in machine.space.plans],
-            "detection": codec.to_plain(make_detection(whole, dims={"batch": 1})),
+            "detection": codec.to_plain(make_detection(whole, dims={"batch": 1}, extra=extra)),
             "survey": {"peak_bytes": 300 * MIB, "held_bytes": 200 * MIB, "profiles": profiles},
-            "configs": {config.hash: {"rows": config.texts, "level": 0} for config in [*machine.configs, whole.all_on]},
+            "configs": {config.hash: config.texts for config in [*machine.configs, whole.all_on]},
         }
         end = {**next(machine.rows()), "config": whole.all_on.hash}
         lines = [head, *(machine.rows() if rows is None else rows), end]

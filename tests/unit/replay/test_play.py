@@ -71,7 +71,7 @@ def test_what_was_not_recorded_is_the_nearest_that_was(replay):
     assert replay.nearest(wanted, {wanted}) == wanted
     del replay.table.recordings[wanted]
     near = replay.nearest(wanted, set())
-    assert len(near.choices ^ wanted.rows) == 1
+    assert len(near.choices ^ wanted.choices) == 1
     assert replay.nearest(wanted, {near}) not in {near, wanted}
     assert replay.nearest(wanted, set(replay.table.recordings)) is None
 

@@ -22,7 +22,7 @@ def test_a_packed_table_says_what_the_journal_said(write_journal, make_machine, 
     again = tables.load(tmp_path / "model.json.gz")
     assert again.recordings == table.recordings
     assert {config: len(found) for config, found in again.recordings.items()} == dict.fromkeys(machine.configs, 2)
-    assert (again.detection, again.survey, again.space) == (table.detection, table.survey, machine.space)
+    assert (again.detection, again.memory, again.space) == (table.detection, table.memory, machine.space)
     assert again.dims == {"batch": 2}
 
 

@@ -110,14 +110,14 @@ def render(show, overview, width=200):
     return console.file.getvalue()
 
 
-def rows_of(text):
+def choices_of(text):
     """The cells of each line, where two blanks or more stand between them."""
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
 
 
 def test_the_summary_has_a_row_for_each_plan(make_overview):
     """Number, status, config, frequency, saving in bytes, ORT's own figure where it is wrong, symbolic saving."""
-    rows = rows_of(render(print_summary, make_overview()))
+    rows = choices_of(render(print_summary, make_overview()))
     assert ["1", "OFF", "LayerNormalization+:1", "3", "99,840", "1,536 !", "780*batch*sequence"] in rows
     assert ["2", "OFF", "Less+Cast+:1", "2", "512", "64*batch"] in rows
     assert ["4", "OFF", "NonZero+:1", "1", "unknown", "4*empty_dim_param1"] in rows
@@ -128,7 +128,7 @@ def test_the_summary_names_level_probe_and_config(make_overview):
     assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in render(print_summary, make_overview())
     on = render(print_summary, make_overview(Request(counts={WHOLE: 1})))
     assert "Memory Optimizer: ON   level 0, probe config 1:0, config: Less+Cast+:1:1" in on
-    assert ["2", "ON", "Less+Cast+:1", "2", "512", "64*batch"] in rows_of(on)
+    assert ["2", "ON", "Less+Cast+:1", "2", "512", "64*batch"] in choices_of(on)
 
 
 def test_the_notes_have_the_first_batch_and_the_aliases(make_overview):
@@ -142,7 +142,7 @@ def test_the_notes_have_the_first_batch_and_the_aliases(make_overview):
 
 def test_savings_follow_the_batch(make_overview):
     """They are evaluated at what was asked for, and at batches around it."""
-    rows = rows_of(render(print_summary, make_overview(batch=32, asked=[("sequence", 32)])))
+    rows = choices_of(render(print_summary, make_overview(batch=32, asked=[("sequence", 32)])))
     assert ["1", "OFF", "LayerNormalization+:1", "3", "798,720", "12,288 !", "780*batch*sequence"] in rows
     assert ["plan", "batch 8", "batch 16", "batch 32", "batch 64", "batch 128"] in rows
     assert ["2", "512", "1,024", "2,048", "4,096", "8,192"] in rows
@@ -167,7 +167,7 @@ def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence(make_overview):
 
 def test_the_details_number_exclusive_options(make_overview):
     """A cluster has its options one below the other, each with what is kept, its size and what is saved of it."""
-    rows = rows_of(render(print_details, make_overview(Request(counts={PART: -1}))))
+    rows = choices_of(render(print_details, make_overview(Request(counts={PART: -1}))))
     assert rows[2] == [
         *("3", "1: 1", "LayerNormalization+", "disabled"),
         *("0", "[batch x sequence x 64]", "4", "100%", "-", "98,304"),

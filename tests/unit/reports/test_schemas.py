@@ -11,12 +11,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from autorecompute.backends.ortmodule.diagnose import Finding, Status
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.cli import main
 from autorecompute.cli.doctor import as_json
 from autorecompute.emit import RENDERERS
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome, Prediction
-from autorecompute.memory import PeakView, Survey
+from autorecompute.memory import PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
 from autorecompute.reports.as_json import dumps, result_as_plain
 from autorecompute.reports.check import check_as_plain
@@ -216,7 +217,7 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
         Config(): make_step("ffflbbb", ("x", 0, 6, "batch", "8")),
         space.all_on: make_step("ffflrbbb", ("x", 0, 0, "batch", "8"), ("x_recompute", 4, 5, "batch", "8")),
     }
-    survey = Survey(space=space, peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles)
+    model = OrtMemoryModel(space, StepProfiles(peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles))
     for limit in (None, MIB):
-        view = PeakView(survey=survey, config=space.all_on, dims={"batch": 32}, limit_bytes=limit)
+        view = PeakView(model=model, config=space.all_on, dims={"batch": 32}, limit_bytes=limit)
         check("plans", dumps({**copy.deepcopy(plain), "peak": peak_as_plain(view)}))

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.measurement import Measurement, Outcome, Trial
-from autorecompute.memory import Survey
+from autorecompute.memory import StepProfiles
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.search import GreedySearcher, ModelSearcher, Proposal
 from autorecompute.units import MIB
@@ -196,12 +197,12 @@ class ProfiledBench(Bench):
         self.limit_bytes = self.peak_bytes(Config()) - 1
 
     @property
-    def survey(self):
+    def memory(self):
         """Two small steps, as they are profiled before the first trial."""
         configs = (Config(), self.space.all_on)
         profiles = {config: self.graph.run(config, batch=SMALL_BATCH) for config in configs}
         held = RESTING_BYTES + SMALL_BATCH * self.graph.count_live(Config())[0]
-        return Survey(space=self.space, peak_bytes=held, held_bytes=held, profiles=profiles)
+        return OrtMemoryModel(self.space, StepProfiles(peak_bytes=held, held_bytes=held, profiles=profiles))
 
     def peak_bytes(self, config):
         """The true peak."""
@@ -218,7 +219,7 @@ class ProfiledBench(Bench):
     def searcher(self, **fields):
         """The searcher that knows the graph."""
         return ModelSearcher(
-            self.space, limit_bytes=self.limit_bytes, survey=self.survey, dims={"batch": BATCH}, **fields
+            self.space, limit_bytes=self.limit_bytes, memory=self.memory, dims={"batch": BATCH}, **fields
         )
 
     def run(self, *, budget=40, reference_seconds=lambda _number: 1.0, **fields):

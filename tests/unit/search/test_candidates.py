@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from autorecompute.memory import Simulator, draw_blueprint
+from autorecompute.backends.ortmodule.memory import Simulator, draw_blueprint
 from autorecompute.plans import Config, Space
 from autorecompute.plans.plan import plan_of_id
 from autorecompute.search.candidates import MOST_PLANS, Candidates, choices_of
@@ -110,7 +110,7 @@ def test_the_supersets_of_a_config_have_on_what_it_has(make_tower, list_candidat
     candidates = list_candidates(make_tower([1] * 10).space)
     configs = configs_of(candidates)
     for place in random.Random(0).sample(range(len(configs)), 20):
-        expected = [config.choices >= configs[place].rows for config in configs]
+        expected = [config.choices >= configs[place].choices for config in configs]
         assert candidates.supersets(place).tolist() == expected
 
 

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel, Simulator, draw_blueprint
 from autorecompute.measurement import Outcome
-from autorecompute.memory import Simulator, draw_blueprint
 from autorecompute.plans import Config, Space
 from autorecompute.search import ModelSearcher
 from autorecompute.search.model import MARGIN, SLACK
@@ -45,7 +45,7 @@ def configs_of(trials):
 
 def simulate(bench, configs):
     """What the configs should need, by the two profiled steps alone."""
-    blueprint = draw_blueprint(*bench.survey.profiles.values())
+    blueprint = draw_blueprint(*bench.memory.profiles.values())
     simulator = Simulator(blueprint, {"batch": 1}, [plan.choices[0] for plan in bench.space.plans])
     return simulator.simulate(simulator.matrix(configs))
 
@@ -99,8 +99,9 @@ def test_a_model_without_plans_is_measured_as_it_is(make_profiled, make_step):
     bench = make_profiled()
     step = make_step("fl", ("x", 0, 1, "batch", "4"))
     bench.space = Space(plans=())
-    survey = dataclasses.replace(bench.survey, space=bench.space, profiles={Config(): step})
-    searcher = ModelSearcher(bench.space, limit_bytes=bench.limit_bytes, survey=survey, dims={"batch": 2})
+    small = dataclasses.replace(bench.memory.small, profiles={Config(): step})
+    memory = OrtMemoryModel(bench.space, small)
+    searcher = ModelSearcher(bench.space, limit_bytes=bench.limit_bytes, memory=memory, dims={"batch": 2})
     first = searcher.propose([])
     assert first.config == Config()
     over = bench.try_out(first, 0, reference_seconds=1.0)

@@ -40,9 +40,9 @@ def test_growth_goes_as_far_as_it_takes(make_moves):
     """From a config far above the limit several plans are switched on at once, until the last just makes it fit."""
     _, moves, peaks, _ = make_moves((), *SINGLES, spare_bytes=-400)
     longest = max(moves, key=lambda config: len(config.choices))
-    assert len(longest.rows) > 1
+    assert len(longest.choices) > 1
     assert peaks.excess_bytes(longest) == 0
-    assert all(peaks.excess_bytes(config) > 0 for config in moves if config.choices < longest.rows)
+    assert all(peaks.excess_bytes(config) > 0 for config in moves if config.choices < longest.choices)
 
 
 def test_pruning_stops_at_the_limit(make_moves):

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from autorecompute.memory import Phase, Simulator, draw_blueprint, trace, write_out
+from autorecompute.backends.ortmodule.memory import Simulator, draw_blueprint, write_out
+from autorecompute.memory import Phase, trace
 
 
 def blueprint_of(graph):

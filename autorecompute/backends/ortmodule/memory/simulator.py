@@ -8,36 +8,21 @@ needs its end. A value lives until it was read last; one that nobody reads lives
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.memory.lives import Lives
+from autorecompute.backends.ortmodule.memory.lives import Lives
+from autorecompute.memory.model import Simulated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autorecompute.memory.blueprint import Blueprint
+    from autorecompute.backends.ortmodule.memory.blueprint import Blueprint
     from autorecompute.plans import Choice, Config
 
 CHUNK = 4096
 """Configs that are simulated together: their arrays stay in the processor's cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """What configs need, an entry for each.
-
-    Attributes:
-        peak_bytes: Bytes alive at the peak, of the graph's own tensors.
-        stash_bytes: Bytes that the forward pass leaves for the backward pass.
-        recompute_share: Time of the kernels that run once more, as a share of all kernels without recompute.
-    """
-
-    peak_bytes: np.ndarray
-    stash_bytes: np.ndarray
-    recompute_share: np.ndarray
 
 
 class Simulator:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from autorecompute.memory import Simulator, draw_blueprint
+from autorecompute.backends.ortmodule.memory import Simulator, draw_blueprint
 from autorecompute.plans import Choice, Config
 
 DROPOUT, ADD = Choice("Mul+Dropout+", "1"), Choice("Reshape+Add+", "1")
@@ -77,13 +77,13 @@ def test_many_configs_are_simulated_as_each_by_itself(make_layers, monkeypatch):
     """Configs are taken in parts, and none of them is lost or moved."""
     graph = make_layers()
     simulator = Simulator(draw_blueprint(graph.run(), graph.run(graph.space.all_on)), {}, [DROPOUT, ADD])
-    monkeypatch.setattr("autorecompute.memory.simulator.CHUNK", 3)
+    monkeypatch.setattr("autorecompute.backends.ortmodule.memory.simulator.CHUNK", 3)
     switches = np.array([[draw & 1, draw >> 1 & 1] for draw in random.Random(0).choices(range(4), k=10)])
     each = [simulator.simulate(line[None]).peak_bytes[0] for line in switches]
     assert list(simulator.simulate(switches).peak_bytes) == each
 
 
-def test_a_row_of_no_subgraph_changes_nothing(make_layers):
+def test_a_choice_of_no_subgraph_changes_nothing(make_layers):
     """A plan that was not found among what runs once more is taken to do nothing."""
     graph = make_layers()
     unknown = Choice("Softmax+", "1")
