@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from autorecompute.backends.interface import Knob
     from autorecompute.measurement import Detection
     from autorecompute.result import Best, Result
     from autorecompute.studies import Problem
@@ -106,7 +105,7 @@ class KnobSearch:
             self._place.progress.note(f"trying {knob.name}: {knob.effect}")
             assert result.best is not None, "a knob takes nothing away"
             with hold_device(self._detection.device, f"study {self._place.folder.path}", self._place.progress.note):
-                figures, best = self._try(knob, result.best)
+                figures, best = self._try(knob.name, result.best)
             self._place.progress.note(f"knob {knob.name}: {figures.sentence}")
             knobs = tuple(figures if entry is known else entry for entry in result.knobs)
             result = self._save(replace(result, best=best, knobs=knobs), keep)
@@ -133,14 +132,14 @@ class KnobSearch:
         version = self._detection.versions["onnxruntime"]
         return self._emission.environment_for(best.config, knobs=best.knobs, ort_version=version, plans_file=plans_file)
 
-    def _try(self, knob: Knob, best: Best) -> tuple[KnobFigures, Best]:
+    def _try(self, knob: str, best: Best) -> tuple[KnobFigures, Best]:
         with saying_what_fails(self._logs):
             self._logs.mkdir(parents=True, exist_ok=True)
-        names = (*best.knobs, knob.name)
+        names = (*best.knobs, knob)
         variables = self._emission.environment_for(
             Config(), knobs=names, ort_version=self._detection.versions["onnxruntime"], plans_file=self._logs
         )
-        failed = KnobFigures(name=knob.name)
+        failed = KnobFigures(name=knob)
         try:
             with self._place.bench.under(variables, self._logs) as bench:
                 turned, lost = self._turn(best, names, bench.detect())
@@ -150,7 +149,7 @@ class KnobSearch:
         if outcome is not Outcome.OK:
             return replace(failed, outcome=outcome, message=message), best
         figures, pairs = self._compare(best, turned)
-        figures = replace(figures, name=knob.name, message="; ".join(filter(None, [lost, figures.message])))
+        figures = replace(figures, name=knob, message="; ".join(filter(None, [lost, figures.message])))
         return figures, _with_figures(turned, [pair.other for pair in pairs]) if figures.kept else best
 
     def _turn(self, best: Best, names: tuple[str, ...], under: Detection) -> tuple[Best, str]:

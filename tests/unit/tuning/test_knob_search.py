@@ -185,10 +185,9 @@ def test_within_layers_the_plans_there_count(turn, plain, make_space, make_detec
     space = make_space()
     kept = tuple(plan for plan in space.plans if plain.best.config.has(plan))[1:]
     detection = make_detection(plans=space.plans, layer_plans=kept, resting_bytes=100 * MIB)
-    tuning, result = turn({LAYERS: turned_by(speed=1.3, more_bytes=-200 * MIB)}, detection=detection)
+    tuning, result = turn({LAYERS: turned_by(speed=1.3, more_bytes=-400 * MIB)}, detection=detection)
     assert by_name(result)["layer_boundaries"].kept
     assert {row for plan in kept for row in plan.rows} >= result.best.config.rows
-    assert result.best.config.rows < plain.best.config.rows
     assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
 
 
