@@ -165,7 +165,7 @@ WRONG = {
     "no object": (lambda lines: [lines[0], b"[1]\n"], 2, "no object"),
     "cut between lines": (lambda lines: lines[:4], 5, "cut short"),
     "cut within a line": (lambda lines: [*lines[:2], lines[2][:50]], 3, "cut off"),
-    "a line lost": (lambda lines: [*lines[:4], *lines[5:]], 9, "lines are missing"),
+    "a line lost": (lambda lines: [*lines[:5], *lines[6:]], 9, "lines are missing"),
     "a trial lost": (lambda lines: [lines[0], *lines[2:]], 9, "lines are missing"),
     "a trial twice": (lambda lines: [*lines[:2], *lines[1:]], 3, "trial 0 where 1 or more"),
     "a line after the end": (lambda lines: [*lines, lines[1]], 11, "follows the end"),
