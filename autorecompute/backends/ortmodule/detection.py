@@ -13,9 +13,9 @@ from autorecompute import codec
 from autorecompute.backends.ortmodule.axes import Axis, canonical_names
 from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
 from autorecompute.backends.ortmodule.extra import OrtDetection, has_layer_boundaries
-from autorecompute.backends.ortmodule.features import read_features
 from autorecompute.backends.ortmodule.grammar import make_plan, option_of, presets_of
 from autorecompute.backends.ortmodule.insight_table import read_clusters
+from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD
 from autorecompute.backends.ortmodule.sharing import find_sharing
 from autorecompute.backends.ortmodule.structure import digest_graph
 from autorecompute.measurement import Detection, Device
@@ -46,7 +46,7 @@ def detect(manager: Any) -> Detection:
     dims = {names[axis.alias]: axis.value for axis in axes}
     plans, clusters = probe_plans(agent, IGNORING_LAYERS, names, dims)
     layer_plans, layer_clusters = probe_plans(agent, WITHIN_LAYERS, names, dims)
-    extra = OrtDetection(layer_plans=layer_plans, layer_clusters=layer_clusters, features=read_features(graph))
+    extra = OrtDetection(layer_plans=layer_plans, layer_clusters=layer_clusters, features=_read_features())
     return Detection(
         plans=plans,
         own_presets=presets_of(plans, has_boundaries=has_layer_boundaries(plans, layer_plans)),
@@ -58,6 +58,12 @@ def detect(manager: Any) -> Detection:
         versions=read_versions(),
         extra=codec.to_plain(extra),
     )
+
+
+def _read_features() -> tuple[str, ...]:
+    from onnxruntime.training.ortmodule._custom_autograd_function import custom_autograd_function_enabler
+
+    return (CUSTOM_AUTOGRAD,) if custom_autograd_function_enabler.state else ()
 
 
 def name_dims(manager: Any) -> dict[str, str]:
