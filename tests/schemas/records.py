@@ -75,17 +75,9 @@ class Records:
 
 
 CONFIG = {
-    "description": "What is recomputed.",
-    "type": "object",
-    "properties": {
-        "level": {
-            "type": "integer",
-            "enum": [0, 1, 2],
-            "description": "ORT's level; 0: the rows are chosen one by one.",
-        },
-        "rows": {"type": "array", "items": {"type": "string"}, "description": "The rows as ORT reads them."},
-    },
-    "required": ["level", "rows"],
+    "description": "What is recomputed, as SITE:OPTION or SITE:OPTION:COUNT.",
+    "type": "array",
+    "items": {"type": "string"},
 }
 
 

@@ -123,7 +123,7 @@ class ReplayedBench:
         )
 
     def _note(self, config, what):
-        line = json.dumps({"config": list(config.texts), "level": int(config.level), "what": what})
+        line = json.dumps({"config": config.texts, "what": what})
         with self._journal.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 

@@ -58,7 +58,7 @@ def test_a_level_is_told_beside_its_empty_rows(make_result):
     result = make_result()
     best = dataclasses.replace(result.best, config=config_of_level(Level.LAYERWISE))
     plain = result_as_plain(dataclasses.replace(result, best=best), [])
-    assert (plain["best"]["config"], plain["best"]["level"]) == ([], 1)
+    assert plain["best"]["config"] == ["transformer layers:1"]
 
 
 def test_printing_does_not_change_the_answer(make_result):

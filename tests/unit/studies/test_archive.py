@@ -19,6 +19,7 @@ import pytest
 
 from autorecompute import codec
 from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.backends.ortmodule.grammar import rows_of
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import Figures
 from autorecompute.measurement import Outcome
@@ -108,7 +109,7 @@ def test_an_imported_study_can_be_trained_with(archive, elsewhere):
     folder = take(written(elsewhere, archive), "mine")
     best = folder.result().best
     assert best.environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)}
-    assert json.loads(folder.plans_file.read_text()) == best.config.texts
+    assert json.loads(folder.plans_file.read_text()) == rows_of(best.config)
     assert (folder.result().study, [study.name for study in list_studies()]) == ("mine", ["mine"])
 
 
@@ -189,7 +190,7 @@ WRONG = {
     ),
     "a trial that is none": (lambda lines: [lines[0], b'{"trial": null}\n', *lines[2:]], 2, "does not hold"),
     "a row that is none": (
-        lambda lines: [lines[0], changed(lines[1], config={"level": 0, "rows": ["rm -rf"]}), *lines[2:]],
+        lambda lines: [lines[0], changed(lines[1], config=["rm -rf"]), *lines[2:]],
         2,
         "does not hold",
     ),
@@ -223,8 +224,8 @@ IMPLAUSIBLE = {
     "batch of none": (1, {"measurement__batch": 0}, "batch"),
     "too many bytes": (1, {"measurement__held_bytes": 10**40}, "held_bytes"),
     "a reference of no time": (2, {"reference_seconds": 0}, "reference_seconds"),
-    "a row of another graph": (2, {"config__rows": ["Gelu+:1:-1", "Tanh+:1:-1"]}, "'Tanh+:1:-1'"),
-    "a rejected row of another graph": (3, {"config__rows": ["Tanh+:1:-1"]}, "'Tanh+:1:-1'"),
+    "a choice of another graph": (2, {"config": ["Gelu+:1", "Tanh+:1"]}, "'Tanh+:1'"),
+    "a rejected choice of another graph": (3, {"config": ["Tanh+:1"]}, "'Tanh+:1'"),
     "version of none": (0, {"version": 0}, "version 0"),
     "version of truth": (0, {"version": True}, "version True"),
     "no limit": (0, {"problem__limit_bytes": 0}, "digest"),
@@ -246,7 +247,7 @@ IMPLAUSIBLE = {
     "an operation of itself": (7, {f"{OPERATION}reads": ["x"], f"{OPERATION}makes": ["x"]}, "cannot run"),
     "an operation that shares nothing": (7, {f"{OPERATION}shares": True}, "cannot run"),
     "a negative answer": (8, {"trials": -3}, "-3 as trials"),
-    "an answer nobody confirmed": (8, {"best__config__rows": []}, "no line before it confirms"),
+    "an answer nobody confirmed": (8, {"best__config": []}, "no line before it confirms"),
 }
 
 

@@ -7,8 +7,11 @@ import random
 
 import pytest
 
+from autorecompute import codec
 from autorecompute.backends.ortmodule import environment as ortmodule
 from autorecompute.backends.ortmodule import knobs as ortmodule_knobs
+from autorecompute.backends.ortmodule.extra import OrtDetection
+from autorecompute.backends.ortmodule.grammar import rows_of
 from autorecompute.errors import ScriptError, SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.tuning.knob_search import MOST_PAIRS
@@ -168,7 +171,7 @@ def test_plans_that_are_gone_are_told(turn, plain, make_space, make_detection, t
     """Where a knob makes another graph, the plans that exist there are tried, and the others are counted."""
     lost = next(plan for plan in make_space().plans if plain.best.config.has(plan))
     kept = tuple(plan for plan in make_space().plans if plan != lost)
-    elsewhere = make_detection(plans=kept, layer_plans=kept)
+    elsewhere = make_detection(plans=kept, own_presets={})
     tuning, result = turn({GRAPH: turned_by(detection=elsewhere, speed=0.7)})
     count = len([plan for plan in make_space().plans if plain.best.config.has(plan)])
     assert f"without 1 of the winner's {count} plan" in by_name(result)["other_graph"].message
@@ -184,11 +187,13 @@ def test_within_layers_the_plans_there_count(turn, plain, make_space, make_detec
     """The knob for layer boundaries may leave the winner fewer plans, which are what is emitted then."""
     space = make_space()
     kept = tuple(plan for plan in space.plans if plain.best.config.has(plan))[1:]
-    detection = make_detection(plans=space.plans, layer_plans=kept, resting_bytes=100 * MIB)
+    detection = make_detection(
+        plans=space.plans, extra=codec.to_plain(OrtDetection(layer_plans=kept)), resting_bytes=100 * MIB
+    )
     tuning, result = turn({LAYERS: turned_by(speed=1.3, more_bytes=-400 * MIB)}, detection=detection)
     assert by_name(result)["layer_boundaries"].kept
-    assert {row for plan in kept for row in plan.rows} >= result.best.config.rows
-    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert {choice for plan in kept for choice in plan.choices} >= result.best.config.choices
+    assert json.loads(tuning.folder.plans_file.read_text()) == rows_of(result.best.config)
 
 
 def test_a_finished_study_has_its_knobs_turned_later(finished, offer, turned_by):

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from autorecompute.backends.ortmodule.grammar import rows_of
 from autorecompute.errors import NothingFitsError
 from autorecompute.measurement import Device
 from autorecompute.plans import Config
@@ -48,7 +49,7 @@ def test_the_same_problem_costs_no_trial_under_any_name(solved, moved):
     assert (result.study, result.best.config, result.trials) == ("large", answer.best.config, answer.trials)
     (path,) = result.best.environment.values()
     assert path == str(tuning.folder.plans_file)
-    assert json.loads(tuning.folder.plans_file.read_text()) == answer.best.config.texts
+    assert json.loads(tuning.folder.plans_file.read_text()) == rows_of(answer.best.config)
     assert (result.transferred_from.study, result.transferred_from.differences) == (SOURCE, ())
     assert any(SOURCE in note for note in tuning.watcher.notes)
     assert len(read_trials(tuning.folder.database, "large")) == answer.trials
@@ -147,8 +148,8 @@ def test_another_command_is_no_answer(solved, moved):
 
 def test_other_plans_tell_nothing(moved, make_detection, make_space):
     """A study whose plans are others is no neighbour."""
-    space = make_space(layers=())
-    detection = make_detection(plans=space.plans[:4], layer_plans=space.plans[:4])
+    space = make_space()
+    detection = make_detection(plans=space.plans[:4], own_presets={})
     tuning = moved(detection=detection)
     tuning.bench.seconds = lambda *_: 0.5
     tuning.bench.peak_bytes = lambda config, _: (500 if config.choices else 700) * MIB

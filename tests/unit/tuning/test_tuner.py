@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from autorecompute.backends.ortmodule.grammar import rows_of
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
@@ -60,7 +61,7 @@ def test_what_is_emitted_is_what_was_confirmed(finished):
     tuning, result = finished
     (path,) = result.best.environment.values()
     assert path == str(tuning.folder.plans_file)
-    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.texts
+    assert json.loads(tuning.folder.plans_file.read_text()) == rows_of(result.best.config)
     assert (result.best.config, 32) in tuning.bench.watched
 
 
@@ -88,7 +89,7 @@ def test_every_trial_has_a_folder_to_repeat_it_from(finished):
     tuning, _ = finished
     for trial in kept(tuning):
         folder = tuning.folder.trial(trial.number)
-        assert json.loads((folder / "plans.json").read_text()) == trial.config.texts
+        assert json.loads((folder / "plans.json").read_text()) == rows_of(trial.config)
         environment = json.loads((folder / "environment.json").read_text())
         assert list(environment.values()) == ([] if trial.config.is_none else [str(folder / "plans.json")])
         assert (folder / "output.log").read_text().endswith("measured\n")
@@ -317,7 +318,7 @@ def test_a_winner_that_fails_its_confirmation_gives_way(finished, make_tuning):
     result = tuning.run()
     assert result.best.config != undisturbed.best.config
     assert result.best.confirmed
-    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.texts
+    assert json.loads(tuning.folder.plans_file.read_text()) == rows_of(result.best.config)
     assert any("not confirmed" in note for note in tuning.watcher.notes)
 
 
@@ -339,7 +340,7 @@ def test_a_winner_with_wrong_gradients_gives_way_and_its_plan_is_named(finished,
     assert not best.config.has(culprit)
     assert best.peak_bytes <= 600 * MIB
     (note, *_) = [note for note in tuning.watcher.notes if note.startswith("wrong_gradient")]
-    assert f"by {culprit.name}" in note
+    assert f"by {culprit.label}" in note
     assert not any(config.has(culprit) for config, _ in tuning.bench.watched)
 
 

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from autorecompute.backends.ortmodule.grammar import rows_of
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies import StudyFolder
@@ -59,7 +60,7 @@ def test_whoever_stops_after_a_confirmation_has_an_answer(make_root, tune_in, ma
         assert result == tuning.tuner.so_far
         assert (result.search_end, result.best.confirmed) == (SearchEnd.INTERRUPTED, True)
         assert result.best.peak_bytes <= 600 * MIB
-        assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.texts
+        assert json.loads(tuning.folder.plans_file.read_text()) == rows_of(result.best.config)
 
 
 def test_whoever_stops_before_has_none(make_slow, clock):
@@ -96,7 +97,7 @@ def test_a_study_that_was_answered_keeps_what_it_knows(make_slow, clock):
         again.run()
     kept = again.folder.result()
     assert (kept.best, kept.rival, kept.search_end) == (answer.best, answer.rival, SearchEnd.INTERRUPTED)
-    assert json.loads(again.folder.plans_file.read_text()) == answer.best.config.texts
+    assert json.loads(again.folder.plans_file.read_text()) == rows_of(answer.best.config)
 
 
 class Confirming:

@@ -12,6 +12,7 @@ import pytest
 from autorecompute import codec
 from autorecompute.backends.ortmodule import environment as ortmodule
 from autorecompute.backends.ortmodule import knobs as ortmodule_knobs
+from autorecompute.backends.ortmodule.grammar import rows_of
 from autorecompute.cli import main
 from autorecompute.errors import NothingFitsError, ScriptError, UsageError
 from autorecompute.measurement import Outcome
@@ -109,7 +110,7 @@ def test_the_study_answers_under_its_own_name(best):
     assert loaded == result
     (path,) = result.best.environment.values()
     assert path == str(several.folder.plans_file)
-    assert json.loads(several.folder.plans_file.read_text()) == result.best.config.texts
+    assert json.loads(several.folder.plans_file.read_text()) == rows_of(result.best.config)
     assert result.command[-2:] == ["--bs", str(result.best.batch)]
 
 

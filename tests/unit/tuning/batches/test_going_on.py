@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from autorecompute.backends.ortmodule.grammar import rows_of
 from autorecompute.errors import NothingFitsError
 from autorecompute.plans import Config
 from autorecompute.reports.words import describe_verdict
@@ -189,5 +190,5 @@ def test_who_stops_in_a_batch_has_what_was_confirmed_there(begin_timed, clock):
     so_far = several.tuner.so_far
     assert so_far == several.folder.result()
     assert (so_far.search_end, so_far.best.batch) == (SearchEnd.INTERRUPTED, 24)
-    assert json.loads(several.folder.plans_file.read_text()) == so_far.best.config.texts
+    assert json.loads(several.folder.plans_file.read_text()) == rows_of(so_far.best.config)
     assert begin_timed((8, 24)).run().best.samples_per_second >= so_far.best.samples_per_second
