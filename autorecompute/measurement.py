@@ -210,7 +210,7 @@ class Detection:
     Attributes:
         plans: What can be recomputed; where two exclude each other, the earlier one is preferred.
         own_presets: The training system's presets beside ``none`` and ``all_on``, by name.
-        conflicts: Pairs of sites that cannot be recomputed together.
+        conflicts: The sites that cannot be recomputed together with a site.
         clusters: Which activations the plans are about, in places that are alike.
         dims: Symbolic dimensions of the model's inputs at the first batch, under names that are the same in every run.
         aliases: The names that the training system has for each of them.
@@ -227,7 +227,7 @@ class Detection:
 
     plans: tuple[Plan, ...]
     own_presets: dict[str, Config] = field(default_factory=dict)
-    conflicts: frozenset[tuple[str, str]] = frozenset()
+    conflicts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     clusters: tuple[Cluster, ...] = ()
     dims: dict[str, int]
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)

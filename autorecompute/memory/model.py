@@ -139,10 +139,6 @@ class MemoryModel(Protocol):
         """The largest batch whose forecast holds the limit, 0 where none does; every other dimension as given."""
         ...
 
-    def occurrences(self, plan: Plan) -> int:
-        """How many places of the model a plan covers."""
-        ...
-
     def plans_by_tensor(self) -> dict[str, Plan]:
         """The plan that each tensor depends on, by the name of the tensor, as far as that is known."""
         ...

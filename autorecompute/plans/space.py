@@ -24,12 +24,13 @@ class Space:
     Attributes:
         plans: What can be switched on; where two exclude each other, the earlier one is preferred.
         own_presets: The training system's presets beside ``none`` and ``all_on``, by name.
-        conflicts: Pairs of sites that cannot be recomputed together, such as a module and a part of it.
+        conflicts: The sites that cannot be recomputed together with a site, such as the parts of a module with the module;
+            each pair stands there once.
     """
 
     plans: tuple[Plan, ...]
     own_presets: dict[str, Config] = field(default_factory=dict)
-    conflicts: frozenset[tuple[str, str]] = frozenset()
+    conflicts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def all_on(self) -> Config:
@@ -53,7 +54,7 @@ class Space:
         """Whether two choices cannot be on together."""
         if one.site == other.site:
             return one != other
-        return (one.site, other.site) in self.conflicts or (other.site, one.site) in self.conflicts
+        return other.site in self.conflicts.get(one.site, ()) or one.site in self.conflicts.get(other.site, ())
 
     def is_mix(self, config: Config) -> bool:
         """Whether the config is made of plans, rather than an opaque preset."""

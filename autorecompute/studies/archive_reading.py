@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 from autorecompute import codec
 from autorecompute.errors import AutorecomputeError, UsageError
 from autorecompute.measurement import Trial
-from autorecompute.plans import parse_choices
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.archive import FORMAT, VERSION
@@ -123,7 +122,7 @@ class _Draft:
         self._keep(record)
 
     def _keep(self, record: Trial | Rejection | Best) -> None:
-        require_own_choices(record.config, self.head.problem)
+        require_own_choices(record.config, self.head.sizes.space)
         if isinstance(record, Best):
             self.confirmed.append(record)
             return
@@ -156,8 +155,8 @@ def _read_head(value: Any) -> Head:
             f"{VERSION}: install a newer autorecompute"
         )
     head = codec.from_plain(value, Head)
-    for key in head.problem.plans:
-        parse_choices(key.split(","))
+    if {plan.id for plan in head.sizes.space.plans} != set(head.problem.plans):
+        raise WrongLineError("holds other plans than its problem has")
     if value.get("digest") != head.problem.digest:
         raise WrongLineError("holds a problem that its digest does not belong to")
     return head

@@ -12,6 +12,7 @@ from autorecompute.plans.expressions import ExpressionError, evaluate_tree, read
 from autorecompute.studies.problem import SEVERAL_BATCHES
 
 if TYPE_CHECKING:
+    from autorecompute.plans import Space
     from autorecompute.result import Best, Result
     from autorecompute.studies.analysis import Analysis
     from autorecompute.studies.problem import Problem
@@ -74,15 +75,16 @@ def require_plain_step(analysis: Analysis) -> None:
         raise WrongLineError("holds no step without recompute")
 
 
-def require_own_choices(config: Config, problem: Problem) -> None:
-    """Checks that a config switches on nothing but what the study's problem has.
+def require_own_choices(config: Config, space: Space) -> None:
+    """Checks that a config switches on nothing but what the study's model offers.
 
     Raises:
         WrongLineError: it has another choice.
     """
-    known = {choice for key in problem.plans for choice in key.split(",")}
-    if strangers := sorted(set(config.texts) - known):
-        raise WrongLineError(f"holds the choice '{strangers[0][:80]}', which the study's problem does not have")
+    if space.is_mix(config) or config in space.opaque_presets.values():
+        return
+    if strangers := [text for text in config.texts if not space.is_mix(Config.parse([text]))]:
+        raise WrongLineError(f"holds the choice '{strangers[0][:80]}', which the study's model does not offer")
 
 
 def require_confirmed(result: Result, confirmed: list[Best], problem: Problem) -> None:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Trial
-from autorecompute.plans import Space
-from autorecompute.plans.plan import plan_of_id
 from autorecompute.result import Best, Ranking, Rejection, Result
 from autorecompute.studies import batches as batches_file
 from autorecompute.studies.batches import BatchRecord
@@ -224,9 +222,7 @@ def _write_provenance(head: Head, folder: StudyFolder) -> None:
 
 def _store_trials(records: StudyRecords, folder: StudyFolder) -> None:
     problem = records.head.problem
-    plans = [plan_of_id(key) for key in problem.plans]
-    space = Space(plans=tuple(plans))
-    store = TrialStore(folder.database, folder.name_in_database, space, problem.limit_bytes)
+    store = TrialStore(folder.database, folder.name_in_database, records.head.sizes.space, problem.limit_bytes)
     for trial in records.trials:
         store.add(trial)
     if records.result is not None:

@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Mapping
 
-from autorecompute.plans import Config
+from autorecompute.plans import Choice, Config
 
 ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 UNITS = (("_bytes", "bytes"), ("samples_per_second", "samples a second"), ("_seconds", "seconds"))
@@ -51,7 +51,7 @@ class Records:
             return {"type": "array", "items": self.type_of(arguments[0])}
         if origin in {dict, Mapping}:
             return {"type": "object", "additionalProperties": self.type_of(arguments[1])}
-        simple = {str: "string", int: "integer", float: "number", bool: "boolean"}
+        simple = {str: "string", int: "integer", float: "number", bool: "boolean", Choice: "string"}
         if kind in simple:
             return {"type": simple[kind]}
         if isinstance(kind, type) and (issubclass(kind, enum.Enum) or dataclasses.is_dataclass(kind)):

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Trial
-from autorecompute.plans import Space
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.plan import plan_of_id
 from autorecompute.studies import Problem, Sizes, StudyFolder, list_studies
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.records import trials_of
@@ -17,6 +15,7 @@ from autorecompute.studies.records import trials_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autorecompute.plans import Space
     from autorecompute.result import Result
 
 
@@ -48,8 +47,8 @@ class Part:
 
     @property
     def space(self) -> Space:
-        """Its plans; how often each occurs and what it saves is not written down in a study."""
-        return Space(plans=tuple(map(plan_of_id, self.problem.plans)))
+        """Its plans."""
+        return self.sizes.space
 
 
 def read_part(folder: StudyFolder) -> Part:

@@ -81,7 +81,7 @@ def explain(part: Part, best: Best | None) -> Why:
         plane=_draw_plane(part, best, hindsight),
         timelines=timelines,
         shown=space.describe(shown) if shown is not None else "",
-        plans=_plan_rows(part, config, memory, hindsight),
+        plans=_plan_rows(part, config, hindsight),
         configs=hindsight.configs if hindsight is not None else 0,
         all_on_peak=format_bytes(all_on.peak_bytes) if all_on is not None else "",
     )
@@ -155,20 +155,18 @@ def _best_point(best: Best | None, *, is_relative: bool) -> Point | None:
     return Point(peak_bytes=best.peak_bytes, throughput=speed, title=f"{best.description}, as confirmed")
 
 
-def _plan_rows(
-    part: Part, config: Config | None, memory: MemoryModel | None, hindsight: Hindsight | None
-) -> tuple[PlanRow, ...]:
-    if memory is None or hindsight is None:
+def _plan_rows(part: Part, config: Config | None, hindsight: Hindsight | None) -> tuple[PlanRow, ...]:
+    if hindsight is None:
         return tuple(PlanRow(name=p.label, is_on=config is not None and config.has(p)) for p in part.space.plans)
-    return tuple(_plan_row(effect, config, memory, hindsight.none) for effect in hindsight.effects)
+    return tuple(_plan_row(effect, config, hindsight.none) for effect in hindsight.effects)
 
 
-def _plan_row(effect: PlanEffect, config: Config | None, memory: MemoryModel, none: Expected) -> PlanRow:
+def _plan_row(effect: PlanEffect, config: Config | None, none: Expected) -> PlanRow:
     alone, left_out = effect.alone, effect.left_out
     return PlanRow(
         name=effect.plan.label,
         is_on=config is not None and config.has(effect.plan),
-        nodes=str(memory.occurrences(effect.plan)),
+        nodes=str(effect.plan.occurrences),
         peak="-" if alone is None else format_change(alone.peak_bytes - none.peak_bytes),
         step="-" if alone is None else f"{alone.step / none.step - 1:+.1%}",
         left_out="-" if left_out is None else format_bytes(left_out.peak_bytes),

@@ -38,9 +38,7 @@ BLOCK, MLP, GELU = (
 NORM = make_plan("h.*.norm:drop", occurrences=12)
 NESTED = Space(
     plans=(GELU, NORM, MLP, BLOCK),
-    conflicts=frozenset(
-        {("h.*", "h.*.mlp"), ("h.*", "h.*.mlp/gelu"), ("h.*.mlp", "h.*.mlp/gelu"), ("h.*", "h.*.norm")}
-    ),
+    conflicts={"h.*": ("h.*.mlp", "h.*.mlp/gelu", "h.*.norm"), "h.*.mlp": ("h.*.mlp/gelu",)},
 )
 
 

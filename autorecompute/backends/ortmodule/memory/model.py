@@ -127,10 +127,6 @@ class OrtMemoryModel:
             batches, limit_bytes, key=lambda batch: self.forecast(config, {**dims, BATCH: batch}).peak_bytes
         )
 
-    def occurrences(self, plan: Plan) -> int:
-        """How many subgraphs of the training graph a plan recomputes."""
-        return sum(len(self.blueprint.subgraphs.get(choice.site, ())) for choice in plan.choices)
-
     def plans_by_tensor(self) -> dict[str, Plan]:
         """The plan that each tensor depends on, by the name of the tensor, as far as plans were profiled alone."""
         kept = _stash_of(self.profiles[Config()])
