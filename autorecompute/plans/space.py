@@ -24,8 +24,8 @@ class Space:
     Attributes:
         plans: What can be switched on; where two exclude each other, the earlier one is preferred.
         own_presets: The training system's presets beside ``none`` and ``all_on``, by name.
-        conflicts: The sites that cannot be recomputed together with a site, such as the parts of a module with the module;
-            each pair stands there once.
+        conflicts: The sites that cannot be recomputed together with a site, such as the parts of a module with it; each
+            pair stands there once.
     """
 
     plans: tuple[Plan, ...]

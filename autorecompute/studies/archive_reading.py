@@ -110,7 +110,7 @@ class _Draft:
         if isinstance(record, Analysis):
             require_plain_step(record)
         if isinstance(record, Result):
-            require_confirmed(record, self.confirmed, self.head.problem)
+            require_confirmed(record, self.confirmed, self.head.problem, self.head.sizes.space)
         # The study keeps these two as its files have them.
         return codec.to_plain(record) if isinstance(record, RaceRecord | Analysis) else record
 

@@ -87,7 +87,7 @@ def require_own_choices(config: Config, space: Space) -> None:
         raise WrongLineError(f"holds the choice '{strangers[0][:80]}', which the study's model does not offer")
 
 
-def require_confirmed(result: Result, confirmed: list[Best], problem: Problem) -> None:
+def require_confirmed(result: Result, confirmed: list[Best], problem: Problem, space: Space) -> None:
     """Checks that the archive has the run that confirmed its answer.
 
     Raises:
@@ -96,7 +96,7 @@ def require_confirmed(result: Result, confirmed: list[Best], problem: Problem) -
     if result.best is None or not result.best.confirmed or problem.batch == SEVERAL_BATCHES:
         # What confirmed the answer of several batches is in the studies of each.
         return
-    require_own_choices(result.best.config, problem)
+    require_own_choices(result.best.config, space)
     # A knob that was kept may have left some of the winner's plans without a node.
     if not result.best.knobs and result.best.config not in {best.config for best in confirmed}:
         raise WrongLineError("holds a config as confirmed that no line before it confirms")
