@@ -23,6 +23,7 @@ from autorecompute.measurement import Trial
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.names import is_name, require_name
 from autorecompute.studies.places import result_at
+from autorecompute.studies.plain import require_plain
 from autorecompute.studies.problem import Problem, Sizes
 
 if TYPE_CHECKING:
@@ -90,13 +91,15 @@ class StudyFolder:
         """Makes the folders of the study.
 
         Raises:
-            SetupError: they cannot be made.
+            SetupError: they cannot be made, or something in the folder leads elsewhere.
         """
+        require_plain(self)
         with saying_what_fails(self.path):
             for folder in (self.workers, self.best, self.path / "trials"):
                 folder.mkdir(parents=True, exist_ok=True)
-            # Logs and databases do not belong into the user's repository unless the user says so.
-            (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
+            # Logs and databases do not belong into the user's repository, unless the user says so by removing this file.
+            if not (self.exists() or (self.path / ".gitignore").exists()):
+                (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
 
     def begin(self, problem: Problem, command: Sequence[str], sizes: Sizes | None = None) -> None:
         """Writes down what the study is about, in ``study.json``."""

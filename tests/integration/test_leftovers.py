@@ -35,7 +35,7 @@ def names_in(folder):
 
 def workers_in(folder):
     """The folders of workers there."""
-    return {path for path in Path(folder).glob("autorecompute-*") if path.is_dir()}
+    return set(Path(folder).glob("autorecompute-*/worker-*"))
 
 
 def test_a_stopped_script_leaves_no_process(tuned, place):
