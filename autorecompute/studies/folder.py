@@ -97,7 +97,7 @@ class StudyFolder:
         with saying_what_fails(self.path):
             for folder in (self.workers, self.best, self.path / "trials"):
                 folder.mkdir(parents=True, exist_ok=True)
-            # Logs and databases do not belong into the user's repository, unless the user says so by removing this file.
+            # Logs and databases do not belong into the user's repository unless the user removes this file.
             if not (self.exists() or (self.path / ".gitignore").exists()):
                 (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
 
