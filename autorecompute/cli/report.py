@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: there is no such study, or FILE cannot be written.
         SetupError: jinja2 or matplotlib is not installed, or the study cannot be read, or its folder not be written.
     """
-    from autorecompute.cli.emit import write_file
+    from autorecompute.paths import require_place, write_named
     from autorecompute.reports.html import make_page
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.folder import write_atomically
@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         require_plain(folder)
         write_atomically(page, make_page(folder, page))
     else:
-        write_file(page, make_page(folder, page), force=args.force)
+        require_place(page, force=args.force)
+        write_named(page, make_page(folder, page).encode("utf-8", errors="surrogateescape"), force=args.force)
     print(page)
     return 0

@@ -109,7 +109,7 @@ def run_export(args: argparse.Namespace) -> int:
     Raises:
         UsageError: there is no such study, its trials are elsewhere, or FILE exists or cannot be written.
     """
-    from autorecompute.cli.emit import write_file_bytes
+    from autorecompute.paths import write_named
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump
     from autorecompute.studies.records import read_records
@@ -121,7 +121,7 @@ def run_export(args: argparse.Namespace) -> int:
         sys.stdout.write(archive.decode())
     else:
         is_compressed = args.output.name.endswith(GZIP_SUFFIX)
-        write_file_bytes(args.output, compress(archive) if is_compressed else archive, force=args.force)
+        write_named(args.output, compress(archive) if is_compressed else archive, force=args.force)
     return 0
 
 

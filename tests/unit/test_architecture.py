@@ -28,6 +28,7 @@ BASE = {
     "knobs",
     "codec",
     "files",
+    "paths",
     "__init__",
 }
 SWITCHES = {"backends.ortmodule.environment"}
@@ -35,7 +36,8 @@ ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
     "errors": set(),
     "files": set(),
-    "plans": {"errors"},
+    "paths": {"errors", "files"},
+    "plans": {"errors", "paths"},
     "memory": {"errors", "units", "plans.*"},
     "units": BASE,
     "measurement": BASE,
