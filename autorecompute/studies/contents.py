@@ -9,7 +9,6 @@ from autorecompute.errors import UsageError
 from autorecompute.files import DRAFT, walk
 from autorecompute.studies import batches
 from autorecompute.studies.folder import CONFIRMED, IN_PROGRESS, REJECTED
-from autorecompute.studies.knobs import KNOBS
 from autorecompute.studies.places import PAGE
 from autorecompute.studies.records import ANALYSIS, RACE
 from autorecompute.studies.sharing.mirror import SHARED
@@ -24,16 +23,15 @@ if TYPE_CHECKING:
 NAMED_AT_ONCE = 3
 """So many files of others are named in a message."""
 
-_RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, RACE, ANALYSIS, KNOBS, batches.FILE, SHARED, "study.json", "result.json")
+_RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, RACE, ANALYSIS, batches.FILE, SHARED, "study.json", "result.json")
 _LOG = r"trials/\d+/output\.log|workers/(.+/)?\d+\.log"
 _OURS = (
     *(re.escape(name) for name in (*_RECORDS, PAGE, LOCK, ".gitignore")),
     _LOG,
     r"(study|\.study\.\w+)\.db(-journal|-wal|-shm)?",
     r"trials/\d+/(command\.txt|environment\.json|result\.json|plans\.json)",
-    r"workers/.+/plans\.json",
+    r"workers/.+/\w+\.json",
     r"best/plans\.json",
-    r"knobs/\w+\.json",
     rf"(.+/)?{DRAFT.pattern}",
 )
 """The paths of our files, from the study's folder on."""

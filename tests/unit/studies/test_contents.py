@@ -162,7 +162,7 @@ def test_of_a_study_behind_a_link_the_link_alone_goes(keep, tmp_path, verb):
 def test_nothing_is_written_to_a_study_with_a_link_in_it(keep, docs, part):
     """A cloned study may have a link to any place in it: no folder is made there and no file replaced."""
     folder = keep("bert", is_finished=False)
-    replace_by_link(folder.path / part, docs if part in {"best", "workers", "trials", "knobs"} else docs / "guide.md")
+    replace_by_link(folder.path / part, docs if part in {"best", "workers", "trials"} else docs / "guide.md")
     before = everything_below(docs)
     with pytest.raises(SetupError, match=r"is a link: .*--study NAME"):
         folder.prepare()
