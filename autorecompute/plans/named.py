@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
+from autorecompute.paths import open_named, shown
 from autorecompute.plans.config import Config
 from autorecompute.plans.space import ALL_ON
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
     from autorecompute.plans.plan import Plan
     from autorecompute.plans.space import Space
+
+LONGEST_NUMBER = 9
+LARGEST_FILE = 2**24
+"""Bytes; a list of all plans of a large model takes a thousandth of that."""
 
 
 def choose_config(text: str, space: Space, numbered: Sequence[Plan]) -> Config:
@@ -34,13 +39,17 @@ def choose_config(text: str, space: Space, numbered: Sequence[Plan]) -> Config:
     if text in named:
         return named[text]
     words = text.split(",")
-    if all(word.strip().isdecimal() for word in words):
+    if all(map(_is_number, words)):
         return _pick(words, space, numbered)
     config = space.normalize(_read(Path(text), sorted(named)))
     if not space.is_mix(config):
         unknown = next(text for text in config.texts if not space.is_mix(Config.parse([text])))
         raise UsageError(f"The model has no plan {unknown}. 'autorecompute plans' lists those it has.")
     return config
+
+
+def _is_number(word: str) -> bool:
+    return word.strip().isdecimal() and len(word) <= LONGEST_NUMBER
 
 
 def _pick(words: Sequence[str], space: Space, numbered: Sequence[Plan]) -> Config:
@@ -53,14 +62,13 @@ def _pick(words: Sequence[str], space: Space, numbered: Sequence[Plan]) -> Confi
 
 
 def _read(file: Path, names: Sequence[str]) -> Config:
+    forms = f"Give {', '.join(names)}, numbers of plans like 1,4, or a JSON file."
+    with open_named(file, forms) as stream:
+        content = stream.read(LARGEST_FILE)
     try:
-        texts = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(
-            f"'{file}' names no config, and cannot be read as a file of plans: {reason}. Give {', '.join(names)}, "
-            "numbers of plans like 1,4, or a JSON file."
-        ) from error
+        texts = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{shown(file)} names no config, and is no JSON file of plans. {forms}") from error
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise UsageError(f"{file} is no JSON array of strings like 'h.*.mlp:checkpoint'.")
+        raise UsageError(f"{shown(file)} is no JSON array of strings like 'h.*.mlp:checkpoint'.")
     return Config.parse(texts)
