@@ -24,7 +24,7 @@ PLANS = obj(
     "",
     {
         "switched_on": _is({"$ref": "#/$defs/SwitchedOn"}, "What the environment switches on."),
-        "plans": _list("Plan", "Each plan offered, the largest saving first."),
+        "plans": _list("OfferedPlan", "Each plan offered, the largest saving first."),
         "insights": _list("Insight", "Each cluster of places that are alike."),
         "other_ranks": _list("Rank", "Each further rank that trains along; all else is the first rank's."),
         "problems": _is(TEXTS, "What is wrong with what is switched on, a sentence each."),
@@ -54,7 +54,7 @@ PLANS_DEFINITIONS = {
             "unknown": _is(TEXTS, "What the model does not offer."),
         },
     ),
-    "Plan": obj(
+    "OfferedPlan": obj(
         "A plan.",
         {
             "plan": _is(WHOLE, "Its number, from 1."),

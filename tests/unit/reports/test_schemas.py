@@ -90,7 +90,9 @@ def trials(make_trial):
     return [
         make_trial(number=0, reference_seconds=0.5, losses=(1.0, float("nan"))),
         dataclasses.replace(make_trial(number=1, reference_seconds=0.5), prediction=expected),
-        make_trial(Config.parse(["by itself:1"]), number=2, outcome=Outcome.OOM, message="no memory", marks=("busy",)),
+        make_trial(
+            Config.parse(["transformer layers:1"]), number=2, outcome=Outcome.OOM, message="no memory", marks=("busy",)
+        ),
     ]
 
 
@@ -139,7 +141,7 @@ def printed(tmp_path, monkeypatch, capsys):
 def two_studies(printed, make_detection, make_space, full_result, trials):
     """A finished study, and one with another batch and no trial."""
     for name, batch in (("bert", 32), ("large", 64)):
-        folder, detection = StudyFolder(name), make_detection(batch=batch)
+        folder, detection = StudyFolder(name), make_detection(make_space(has_levels=True), batch=batch)
         folder.prepare()
         folder.begin(Problem.of(detection, MIB), ["python", "train.py"], Sizes.of(detection))
     folder = StudyFolder("bert")
