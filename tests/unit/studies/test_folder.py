@@ -10,7 +10,7 @@ import pytest
 
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, StudyFolder, list_studies, load_result
-from autorecompute.studies.folder import write_atomically
+from autorecompute.studies.writing import write_atomically
 from autorecompute.studies.places import result_at
 
 
