@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from autorecompute.emit import RENDERERS, give_out
+from autorecompute.emit import RENDERERS
 from autorecompute.errors import UsageError
 from autorecompute.files import write_whole_bytes
 
@@ -41,10 +41,11 @@ def run(args: argparse.Namespace) -> int:
         UsageError: there is no such study, or FILE cannot be written.
         NothingFitsError: the study has no config to train with.
     """
+    from autorecompute.emit.handing import hand_out
     from autorecompute.studies import StudyFolder, load_result
 
     result = load_result(args.study)
-    text = RENDERERS[args.format](result, give_out(StudyFolder(args.study), result))
+    text = RENDERERS[args.format](result, hand_out(StudyFolder(args.study), result))
     if args.output is None:
         sys.stdout.write(text)
     else:

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         SetupError: jinja2 or matplotlib is not installed, or the study cannot be read.
     """
     from autorecompute.cli.emit import write_file
-    from autorecompute.emit import give_out_if_any
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.html import make_page
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.folder import PAGE
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     folder = StudyFolder(args.study)
     folder.provenance()
     # The page names the files of what to train with.
-    give_out_if_any(folder, folder.result())
+    hand_out_if_any(folder, folder.result())
     page = args.output or folder.path / PAGE
     # The page in the study's folder is ours, and made anew.
     force = args.force or args.output is None

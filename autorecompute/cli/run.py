@@ -47,14 +47,14 @@ def run(args: argparse.Namespace) -> int:
         UsageError: there is no such study, or the command cannot be started.
         NothingFitsError: the study has no config to train with.
     """
-    from autorecompute.emit import give_out
+    from autorecompute.emit.handing import hand_out
     from autorecompute.emit.provenance import require_best, stray_variables
     from autorecompute.studies import StudyFolder, load_result
 
     if not any(args.rest[:1]):
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
     result = load_result(args.study)
-    rendered = give_out(StudyFolder(args.study), result)
+    rendered = hand_out(StudyFolder(args.study), result)
     variables = variables_of(rendered, require_best(result).batch, wrap=result.wrap)
     strays = stray_variables(rendered, result)
     strays += [] if result.wrap else [WRAP_VARIABLE]

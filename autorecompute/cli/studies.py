@@ -90,7 +90,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_compare(args: argparse.Namespace) -> int:
     """Prints two studies side by side."""
-    from autorecompute.emit import give_out_if_any
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.as_json import dumps
     from autorecompute.reports.compare import comparison_as_plain, print_comparison
     from autorecompute.studies import StudyFolder
@@ -99,7 +99,7 @@ def run_compare(args: argparse.Namespace) -> int:
     folders = [StudyFolder(name) for name in args.studies]
     first, second = map(read_records, folders)
     if args.json:
-        rendered = [give_out_if_any(folder, folder.result()) for folder in folders]
+        rendered = [hand_out_if_any(folder, folder.result()) for folder in folders]
         print(dumps(comparison_as_plain(first, second, rendered)))
     else:
         print_comparison(first, second)

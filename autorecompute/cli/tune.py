@@ -259,13 +259,13 @@ def _describe_standing(shared: SharedStudy) -> str:
 
 
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
-    from autorecompute.emit import give_out_if_any
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.as_json import dumps, result_as_plain
     from autorecompute.reports.screen import print_result
     from autorecompute.studies.batches import trials_of_answer
 
     trials = trials_of_answer(folder, result)
-    rendered = give_out_if_any(folder, result)
+    rendered = hand_out_if_any(folder, result)
     if as_json:
         print(dumps(result_as_plain(result, trials, rendered)))
     else:
