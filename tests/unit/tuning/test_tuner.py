@@ -87,9 +87,10 @@ def test_every_trial_has_a_folder_to_repeat_it_from(finished):
     tuning, _ = finished
     for trial in kept(tuning):
         folder = tuning.folder.trial(trial.number)
-        assert json.loads((folder / "plans.json").read_text()) == trial.config.row_texts
         environment = json.loads((folder / "environment.json").read_text())
-        assert list(environment.values()) == ([] if trial.config.is_none else [str(folder / "plans.json")])
+        files = [] if trial.config.is_none else [folder / "plans.json"]
+        assert list(environment.values()) == [str(file) for file in files]
+        assert [json.loads(file.read_text()) for file in files] == [trial.config.row_texts for _ in files]
         assert (folder / "output.log").read_text().endswith("measured\n")
 
 
