@@ -102,7 +102,7 @@ class Best:
         losses: Losses of the confirming run's timed steps.
         gradients: Its gradients beside those without recompute; ``None`` where nothing is recomputed.
         knobs: Names of the other settings that are on.
-        confirmed: Whether a fresh process under nothing but what the backend renders for it gave these figures.
+        confirmed: Whether a fresh process under nothing but what is emitted gave these figures.
     """
 
     config: Config
