@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends import render
 from autorecompute.emit.provenance import require_best
-from autorecompute.studies.writing import write_files
+from autorecompute.studies.plain import require_plain
+from autorecompute.studies.writing import stale, write_files
 
 if TYPE_CHECKING:
     from autorecompute.backends import Rendered
@@ -23,12 +24,15 @@ def hand_out(folder: StudyFolder, result: Result) -> Rendered:
 
     Raises:
         NothingFitsError: the study has no config to train with.
-        SetupError: no version that is known reads the config, or a file cannot be written.
+        SetupError: no version that is known reads the config, or a file cannot be written, or something in the
+            study's folder leads elsewhere.
         UsageError: the config cannot be written for its version.
     """
     best = require_best(result)
     rendered = render(best.config, best.knobs, result.versions, folder.best)
-    write_files(rendered.files)
+    if missing := stale(rendered.files):
+        require_plain(folder)
+        write_files(missing)
     return rendered
 
 
@@ -36,7 +40,8 @@ def hand_out_if_any(folder: StudyFolder, result: Result | None) -> Rendered | No
     """What to train with, for whoever is told of a study; ``None`` where there is nothing.
 
     Raises:
-        SetupError: no version that is known reads the config, or a file cannot be written.
+        SetupError: no version that is known reads the config, or a file cannot be written, or something in the
+            study's folder leads elsewhere.
         UsageError: the config cannot be written for its version.
     """
     return None if result is None or result.best is None else hand_out(folder, result)
