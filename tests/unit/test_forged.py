@@ -169,7 +169,7 @@ def test_a_plan_that_no_variable_can_hold_is_refused(call, forge, row, verb):
 @pytest.mark.parametrize("verb", ["emit", "run", "show", "report"])
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder of links"])
 def test_a_plans_file_that_leads_elsewhere_is_not_written(call, forge, tmp_path, kind, verb):
-    """A link in the place of the file or of its folder is refused, what it leads to is as it was, and no pipe is read."""
+    """A link in the place of the file or of its folder is refused and nothing behind it changes; no pipe is read."""
     folder, mine = forge(), tmp_path / "mine.json"
     mine.write_text("mine")
     if kind == "folder of links":
