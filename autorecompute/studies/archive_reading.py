@@ -150,18 +150,21 @@ def _read_head(value: Any) -> Head:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise WrongLineError("is not the first line of a study's archive")
     version = value.get("version")
-    if type(version) is not int or not 0 < version <= VERSION:
+    if type(version) is not int or version != VERSION:
         raise WrongLineError(
             f"is of version {version} of the format, by autorecompute {value.get('autorecompute')}, and this one reads "
-            f"{VERSION}: install a newer autorecompute"
+            f"{VERSION}: import it with that version, or tune again"
         )
-    head = codec.from_plain(value, Head)
+    head = codec.from_plain({name: part for name, part in value.items() if name not in _OF_THE_LINE}, Head)
     if {plan.id for plan in head.sizes.space.plans} != set(head.problem.plans):
         raise WrongLineError("holds other plans than its problem has")
     if value.get("digest") != head.problem.digest:
         raise WrongLineError("holds a problem that its digest does not belong to")
     return head
 
+
+_OF_THE_LINE = {"format", "version", "digest"}
+"""What the first line has beside what the study is about."""
 
 _SINGLE: dict[str, type[Any]] = {
     "study": Head,

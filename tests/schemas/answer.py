@@ -9,6 +9,12 @@ from schemas.records import TEXT, TEXTS, WHOLE, obj
 
 CHOICES = {**TEXTS, "description": "What is recomputed, as SITE:OPTION or SITE:OPTION:COUNT."}
 
+VARIABLES = {
+    "type": "object",
+    "additionalProperties": {"type": "string"},
+    "description": "The variables that switch it on in an unmodified run.",
+}
+
 
 def tune(records):
     """The answer."""
@@ -25,10 +31,9 @@ def _answer(records, properties):
     """The shapes that the contract has, where they are not those of the records."""
     best = records.definitions["Best"]
     config = best["properties"].pop("config")
-    environment = best["properties"].pop("environment")
     best["properties"] = {
         "config": {**CHOICES, "description": config["description"]},
-        "env": environment,
+        "env": VARIABLES,
         **best["properties"],
     }
     best["required"] = list(best["properties"])

@@ -252,7 +252,6 @@ def build_result(best=None, **changes):
     confirmed = Best(
         config=best or build_space().all_on,
         description=build_space().describe(best or build_space().all_on),
-        environment={"ORTMODULE_MEMORY_OPT_CONFIG": "/studies/bert/best/plans.json"},
         batch=BATCH,
         samples_per_second=51.25,
         relative_throughput=0.875,

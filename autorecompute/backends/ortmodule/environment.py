@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.interface import Knob
+from autorecompute.backends.interface import Knob, Rendered
 from autorecompute.backends.ortmodule.grammar import Level, level_of, read_request, rows_of
 from autorecompute.backends.ortmodule.offer import Request, make_offer
 from autorecompute.errors import SetupError, UsageError
@@ -39,6 +39,12 @@ FIRST_VERSION_WITH_FILE = (1, 19)
 
 LONGEST_COMMA_STRING = 2048
 """Characters that a session option of ONNX Runtime holds."""
+
+PLANS_FILE = "plans.json"
+PROBE_NOTE = (
+    "not ONNX Runtime's own: other nodes are recomputed unless the script is started with 'autorecompute run', "
+    "or imports autorecompute.compat before ORTModule"
+)
 
 LAYER_BOUNDARIES = Knob(
     name="layer_boundaries",
@@ -69,6 +75,22 @@ KNOBS = (LAYER_BOUNDARIES, MEM_EFFICIENT_GRADIENTS, NO_MODEL_COPY, EXPANDABLE_SE
 def probe_config_of(level: Level, environment: Mapping[str, str]) -> str:
     """How ORT looks for plans under a level, and in an adapted process under a variable of ours."""
     return (environment.get(PROBE_VARIABLE) or IGNORING_LAYERS) if level is Level.CHOSEN else WITHIN_LAYERS
+
+
+def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Rendered:
+    """What switches the config and the knobs of these names on; nothing where neither changes anything.
+
+    Raises:
+        SetupError: that version of ONNX Runtime reads no config of this form.
+        UsageError: the config cannot be written for it, or there is no knob of one of these names.
+    """
+    plans_file = folder.absolute() / PLANS_FILE
+    variables = environment_for(config, knobs=knobs, ort_version=versions.get("onnxruntime", ""), plans_file=plans_file)
+    has_file = variables.get(CONFIG_VARIABLE) == str(plans_file)
+    notes = {"plans file": "must be readable under the same path wherever the script trains"} if has_file else {}
+    if PROBE_VARIABLE in variables:
+        notes[PROBE_VARIABLE] = PROBE_NOTE
+    return Rendered(variables=variables, files={plans_file: plans_file_text(config)} if has_file else {}, notes=notes)
 
 
 def environment_for(
@@ -176,6 +198,8 @@ def _format_level(level: Level, version: tuple[int, int]) -> str:
 
 def _join_rows(config: Config) -> str:
     joined = ",".join(rows_of(config))
+    if not joined.isprintable():
+        raise UsageError("A plan has a character in its name that no variable can hold. Nothing was written.")
     if len(joined) > LONGEST_COMMA_STRING:
         raise UsageError(
             f"These plans take {len(joined)} characters, and ONNX Runtime 1.17 and 1.18 read {LONGEST_COMMA_STRING} "
