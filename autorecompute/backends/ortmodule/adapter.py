@@ -25,12 +25,14 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.ortmodule import cuda_libraries, probe
+from autorecompute.backends.ortmodule.imports import when_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ORTMODULE = "onnxruntime.training.ortmodule"
 INTEROP = f"{ORTMODULE}.torch_cpp_extensions.torch_interop_utils"
+SYMBOLICS = f"{ORTMODULE}._custom_op_symbolic_registry"
 EXPORTER = "torch.onnx._internal.torchscript_exporter"
 
 MOVED_EXPORTER_MODULES = {
@@ -58,6 +60,7 @@ def adapt() -> tuple[str, ...]:
         "custom autograd stand-in": _stand_in_for_interop,
         "nvtx": _silence_nvtx,
         "CUDA 11 libraries": _preload_cuda,
+        "operators": lambda _: _export_more_operators(),
         "plan probe": lambda _: probe.install(),
     }
     return tuple(name for name, repair in repairs.items() if repair(torch))
@@ -154,6 +157,13 @@ def _silence_nvtx(torch: Any) -> bool:
 
 def _preload_cuda(torch: Any) -> bool:
     return bool(torch.cuda.is_available()) and cuda_libraries.are_wanted() and bool(cuda_libraries.preload())
+
+
+def _export_more_operators() -> bool:
+    from autorecompute.backends.ortmodule import symbolics
+
+    when_imported(SYMBOLICS, symbolics.register)
+    return True
 
 
 def _no_range(*_: object) -> None:
