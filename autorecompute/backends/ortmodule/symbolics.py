@@ -1,9 +1,10 @@
 """Exports operators that ORTModule 1.19.2 cannot train as it exports them, or not at all.
 
-* Scaled-dot-product attention becomes matmul, softmax and Dropout, whose activations ORT can recompute. ORT cannot build
-  the gradient of the Dropout that torch exports, and a row that is masked throughout becomes NaN there.
+* Scaled-dot-product attention becomes matmul, softmax and Dropout, whose activations ORT can recompute. ORT cannot
+  build the gradient of the Dropout that torch exports, and a row that is masked throughout becomes NaN there.
 * ``Tensor.unflatten``, which ``nn.MultiheadAttention`` calls, becomes a Reshape whose shape ORT can infer.
-* ``LayerNorm`` without weight or bias gets constants for them, which ORT requires.
+* ``LayerNorm`` without weight or bias gets constants for them, which ORT requires, and is computed in the type of its
+  weight, as autocast has it.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def register(registry: Any) -> None:
     """
     symbolics = registry.CustomOpSymbolicRegistry._SYMBOLICS  # noqa: SLF001
     # Whoever chose ORT's own attention (ORTMODULE_ATEN_SDPA_FALLBACK) keeps it.
-    symbolics.setdefault("::scaled_dot_product_attention", export_attention)
+    attention = helper.parse_args("v", "v", "v", "v", "f", "b", "v", "b")(export_attention)
+    symbolics.setdefault("::scaled_dot_product_attention", attention)
     symbolics["::unflatten"] = export_unflatten
     if not isinstance(symbolics["::layer_norm"], functools.partial):
         symbolics["::layer_norm"] = functools.partial(export_layer_norm, symbolics["::layer_norm"])
 
 
-@helper.parse_args("v", "v", "v", "v", "f", "b", "v", "b")
 def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
     g: Any,
     query: Any,
@@ -73,20 +74,24 @@ def export_unflatten(g: Any, tensor: Any, dim: Any, sizes: Any) -> Any:
     return g.op("Reshape", tensor, shape)
 
 
-def export_layer_norm(
-    export: Callable[..., Any], g: Any, tensor: Any, normalized_shape: Any, weight: Any, bias: Any, *rest: Any
-) -> Any:
+def export_layer_norm(export: Callable[..., Any], g: Any, tensor: Any, *arguments: Any) -> Any:
     """``layer_norm`` with ones for a missing weight and zeros for a missing bias.
 
     Args:
-        export: ORTModule's own function for it, which takes all that follows.
+        export: ORTModule's own function for it.
+        g: The graph.
+        tensor: What is normalised.
+        arguments: The operator's other ones: the shape, weight, bias, epsilon, and a switch that means nothing here.
     """
-    shape = helper._get_const(normalized_shape, "is", "normalized_shape")  # noqa: SLF001
-    if helper._is_none(weight):  # noqa: SLF001
-        weight = _constant(g, torch.ones(shape, dtype=_dtype_of(tensor)))
-    if helper._is_none(bias):  # noqa: SLF001
-        bias = _constant(g, torch.zeros(shape, dtype=_dtype_of(tensor)))
-    return export(g, tensor, normalized_shape, weight, bias, *rest)
+    shape, weight, bias, *rest = arguments
+    sizes = helper._get_const(shape, "is", "normalized_shape")  # noqa: SLF001
+    has_weight, has_bias = (not helper._is_none(value) for value in (weight, bias))  # noqa: SLF001
+    dtype = _dtype_of(weight if has_weight else tensor)
+    weight = weight if has_weight else _constant(g, torch.ones(sizes, dtype=dtype))
+    bias = bias if has_bias else _constant(g, torch.zeros(sizes, dtype=dtype))
+    if dtype == _dtype_of(tensor):
+        return export(g, tensor, shape, weight, bias, *rest)
+    return _cast_like(g, export(g, _cast_like(g, tensor, weight), shape, weight, bias, *rest), tensor)
 
 
 def _weights(g: Any, scores: Any, dropout_p: float) -> Any:
@@ -106,7 +111,7 @@ def _scale_of(g: Any, query: Any, scale: Any) -> Any:
     number = helper._maybe_get_const(scale, "f")  # noqa: SLF001
     if isinstance(number, float):
         return _constant(g, torch.tensor(number, dtype=_dtype_of(query)))
-    return g.op("Cast", scale, to_i=helper._try_get_scalar_type(query).onnx_type())  # noqa: SLF001
+    return _cast_like(g, scale, query)
 
 
 def _causal_mask(g: Any, query: Any, key: Any) -> Any:
@@ -117,7 +122,7 @@ def _causal_mask(g: Any, query: Any, key: Any) -> Any:
 def _bias_and_hidden(g: Any, query: Any, mask: Any) -> tuple[Any, Any]:
     """What is added to the scores for a mask, and where it hides the key."""
     dtype = _dtype_of(query)
-    # Softmax of nothing but infinities is not a number; half of the range leaves room for the score that it is added to.
+    # Softmax of nothing but infinities is not a number; half of the range leaves room for the score it is added to.
     lowest = _constant(g, torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype))
     if helper._is_bool(mask):  # noqa: SLF001
         return g.op("Where", mask, _zero_like(g, query), lowest), g.op("Not", mask)
@@ -150,6 +155,10 @@ def _slice_shape(g: Any, tensor: Any, start: int, end: int) -> Any:
 
 def _constant(g: Any, value: Any) -> Any:
     return g.op("Constant", value_t=value)
+
+
+def _cast_like(g: Any, value: Any, tensor: Any) -> Any:
+    return g.op("Cast", value, to_i=helper._try_get_scalar_type(tensor).onnx_type())  # noqa: SLF001
 
 
 def _zero_like(g: Any, tensor: Any) -> Any:
