@@ -24,16 +24,14 @@ OUT_OF_MEMORY_TEXTS = (
 )
 """Seen from ORT's arena, its CUDA provider, the C++ runtime and torch's allocators."""
 
+CHECKPOINTING_TEXTS = ("CheckpointFunction", "Model uses gradient checkpointing")
+"""Torch's word for it, and ORT's where ORT exports custom functions."""
+
 CANNOT = "ORTModule cannot take this model:"
 CHECKPOINTED = (
     f"{CANNOT} it uses torch.utils.checkpoint. Switch gradient checkpointing off: recompute plans take its place."
 )
-COMPILED = (
-    f"{CANNOT} torch.compile has compiled it, or a part of it. Leave torch.compile out: ORTModule compiles itself."
-)
-NO_BFLOAT16 = (
-    f"{CANNOT} it has no {{operator}} in bfloat16 on this device. A CPU has none: train in float32 or float16 there."
-)
+COMPILED = f"{CANNOT} it is compiled, or a part of it. Leave torch.compile out: ORTModule makes a graph of it itself."
 WAY_OUT = "Replace it, or wrap only the part of the model without it."
 WITHOUT_BFLOAT16 = "A CPU has none: train in float32 or float16 there."
 WAY_TO_FIND_OUT = "Wrap one part of the model after the other to find the operator; ORT's own words are in the output."
@@ -60,7 +58,7 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
         return Outcome.OOM, f"out of memory: {_last_line(error)}"
     if refusal := next((link for link in links if isinstance(link, WrappingError)), None):
         return Outcome.EXPORT_ERROR, str(refusal)
-    if "CheckpointFunction" in text:
+    if any(known in text for known in CHECKPOINTING_TEXTS):
         return Outcome.EXPORT_ERROR, CHECKPOINTED
     if "dynamo-optimized function" in text or _is_given_compiled(error):
         return Outcome.EXPORT_ERROR, COMPILED

@@ -39,7 +39,7 @@ _OPERATORS = (
 )
 """How ORT and torch's exporter name an operator where they name no node; the first that is found counts."""
 
-_MADE_OF_NODE = re.compile(r"(_Grad\b|_output_\d+).*")
+_MADE_OF_NODE = re.compile(r"(_Grad\b|_output_\d+|_BatchNormInternal).*")
 """What ORT and the exporter add to a node's name for nodes and values that they make for it."""
 
 
@@ -119,7 +119,8 @@ def _of_exporter(frames: Sequence[FrameType], model: Any) -> Call | None:
         return None
     # The scope has the class and the name of each module on the way: a.b.Net::/a.b.Linear::first
     names = [part.rpartition("::")[2] for part in nodes[-1].scopeName().split("/")]
-    return Call(nodes[-1].kind(), _describe_module(names, model), _line_of(nodes[-1].sourceRange()))
+    operator = nodes[-1].pyname() if nodes[-1].kind() == "prim::PythonOp" else nodes[-1].kind()
+    return Call(operator, _describe_module(names, model), _line_of(nodes[-1].sourceRange()))
 
 
 def _of_inference(frames: Sequence[FrameType], model: Any) -> Call | None:

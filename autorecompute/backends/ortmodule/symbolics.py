@@ -1,10 +1,12 @@
-"""Exports operators that ORTModule 1.19.2 cannot train as it exports them, or not at all.
+"""Exports operators that ORTModule 1.19.2 cannot train as it exports them, or trains wrongly.
 
 * Scaled-dot-product attention becomes matmul, softmax and Dropout, whose activations ORT can recompute. ORT cannot
   build the gradient of the Dropout that torch exports, and a row that is masked throughout becomes NaN there.
 * ``Tensor.unflatten``, which ``nn.MultiheadAttention`` calls, becomes a Reshape whose shape ORT can infer.
 * ``LayerNorm`` without weight or bias gets constants for them, which ORT requires, and is computed in the type of its
   weight, as autocast has it.
+* ``torch.bernoulli`` compares with random numbers: ORT's own Bernoulli draws ones with the probability of zeros.
+* A convolution with ``padding="same"`` is refused: ORT's gradient of it is wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.onnx import symbolic_helper as helper
+from torch.onnx import symbolic_opset9, symbolic_opset14
+
+from autorecompute.backends.ortmodule.adapter import runs_as_it_is
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,18 +30,20 @@ LAST = 2**63 - 1
 
 
 def register(registry: Any) -> None:
-    """Puts the functions into ORTModule's registry of symbolic functions.
+    """Puts the functions into ORTModule's registry of symbolic functions; a second time, it changes nothing.
 
     Args:
         registry: The module that defines it.
     """
     symbolics = registry.CustomOpSymbolicRegistry._SYMBOLICS  # noqa: SLF001
-    # Whoever chose ORT's own attention (ORTMODULE_ATEN_SDPA_FALLBACK) keeps it.
     attention = helper.parse_args("v", "v", "v", "v", "f", "b", "v", "b")(export_attention)
+    # Whoever chose ORT's own attention (ORTMODULE_ATEN_SDPA_FALLBACK) keeps it.
     symbolics.setdefault("::scaled_dot_product_attention", attention)
     symbolics["::unflatten"] = export_unflatten
-    if not isinstance(symbolics["::layer_norm"], functools.partial):
-        symbolics["::layer_norm"] = functools.partial(export_layer_norm, symbolics["::layer_norm"])
+    symbolics["::bernoulli"] = symbolic_opset9.bernoulli
+    for name, export in (("::layer_norm", export_layer_norm), ("::_convolution_mode", export_convolution)):
+        if not isinstance(symbolics[name], functools.partial):
+            symbolics[name] = functools.partial(export, symbolics[name])
 
 
 def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
@@ -50,7 +57,13 @@ def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
     scale: Any = None,
     enable_gqa: bool = False,  # noqa: FBT001, FBT002
 ) -> Any:
-    """``scaled_dot_product_attention`` in parts, as PyTorch's documentation writes it out."""
+    """``scaled_dot_product_attention`` in parts, as PyTorch's documentation writes it out.
+
+    Where ORTModule runs without us, what it can train is left as it is: plans measured here must be found there.
+    """
+    if runs_as_it_is(torch.__version__) and not dropout_p and not enable_gqa:
+        export = symbolic_opset14.scaled_dot_product_attention
+        return export(g, query, key, value, attn_mask, dropout_p, is_causal, scale)
     if enable_gqa:
         key, value = (_repeat_heads(g, tensor, query) for tensor in (key, value))
     scores = g.op("MatMul", g.op("Mul", query, _scale_of(g, query, scale)), _swap_last(g, key))
@@ -92,6 +105,26 @@ def export_layer_norm(export: Callable[..., Any], g: Any, tensor: Any, *argument
     if dtype == _dtype_of(tensor):
         return export(g, tensor, shape, weight, bias, *rest)
     return _cast_like(g, export(g, _cast_like(g, tensor, weight), shape, weight, bias, *rest), tensor)
+
+
+def export_convolution(export: Callable[..., Any], g: Any, *arguments: Any) -> Any:
+    """A convolution whose padding is a word.
+
+    Args:
+        export: ORTModule's own function for it.
+        g: The graph.
+        arguments: The operator's own ones, of which the third from the end is the padding.
+
+    Raises:
+        RuntimeError: ORT's gradient of it would be wrong, as it takes no notice of the word (seen on 1.19.2).
+    """
+    *_, padding, _dilation, _groups = arguments
+    word = helper._parse_arg(padding, "s")  # noqa: SLF001
+    if word != "valid":
+        raise RuntimeError(
+            f'ORT computes wrong gradients for a convolution with padding="{word}". Give its padding in numbers.'
+        )
+    return export(g, *arguments)
 
 
 def _weights(g: Any, scores: Any, dropout_p: float) -> Any:
