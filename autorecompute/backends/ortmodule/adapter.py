@@ -10,9 +10,9 @@ for the first time:
 * the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step;
 * ORT's CUDA build wants CUDA 11, which the loader does not find among the wheels of a CUDA 12 torch.
 
-Each repair looks whether it is needed; on torch 2.4 to 2.6 none but the last is. Beside them, operators that ORTModule
-cannot train on any torch are exported otherwise (``symbolics.py``), and a variable of ours is made to reach an option of
-ORTModule that no variable of its own does (``probe.py``).
+Each repair looks whether it is needed; on torch 2.4 to 2.6 none but the last is. On any torch, operators that ORTModule
+cannot train are exported otherwise (``symbolics.py``), and a variable of ours reaches an option that no variable of
+ORTModule's own does (``probe.py``).
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ MOVED_EXPORTER_MODULES = {
 def adapt() -> tuple[str, ...]:
     """Repairs what ORTModule needs of the installed torch, and returns the names of the repairs made.
 
+    What is exported otherwise on any torch is not among them.
+
     Calling it again is harmless. It must come before the first import of ``onnxruntime.training.ortmodule``.
 
     Raises:
@@ -61,14 +63,14 @@ def adapt() -> tuple[str, ...]:
         "custom autograd stand-in": _stand_in_for_interop,
         "nvtx": _silence_nvtx,
         "CUDA 11 libraries": _preload_cuda,
-        "operators": lambda _: _export_more_operators(),
         "plan probe": lambda _: probe.install(),
     }
+    when_imported(SYMBOLICS, _export_more_operators)
     return tuple(name for name, repair in repairs.items() if repair(torch))
 
 
 def runs_as_it_is(torch_version: str) -> bool:
-    """Whether this torch needs no repair: ``torch_interop_utils``, for custom autograd functions, can be built for it."""
+    """Whether this torch needs no repair: ``torch_interop_utils``, for custom autograd functions, builds there."""
     major, minor = (int(part) for part in torch_version.split(".")[:2])
     return (major, minor) < (2, 7)
 
@@ -150,11 +152,10 @@ def _preload_cuda(torch: Any) -> bool:
     return bool(torch.cuda.is_available()) and cuda_libraries.are_wanted() and bool(cuda_libraries.preload())
 
 
-def _export_more_operators() -> bool:
+def _export_more_operators(registry: Any) -> None:
     from autorecompute.backends.ortmodule import symbolics
 
-    when_imported(SYMBOLICS, symbolics.register)
-    return True
+    symbolics.register(registry)
 
 
 def _no_range(*_: object) -> None:

@@ -25,7 +25,12 @@ MAKING = frozenset({"get_post_processed_model", "_initialize_graph_builder", "_b
 CALLING_THE_MODEL = "parse_outputs_for_onnx_export_and_extract_schema"
 """The function of ORTModule that calls the model in plain PyTorch, before the export."""
 
-_LIBRARIES = tuple(str(Path(sysconfig.get_path("purelib"), name)) for name in ("torch", "onnxruntime"))
+_BETWEEN = (
+    *(str(Path(sysconfig.get_path("purelib"), name)) for name in ("torch", "onnxruntime")),
+    str(Path(__file__).parents[2]),
+)
+"""Where code lies that stands between the script's lines and the exporter: libraries, and our own."""
+
 _TRACED_CALL = re.compile(r"^(.+)\((\d+)\): ", re.MULTILINE)
 _PYTHON_FUNCTION = re.compile(r'\^(\w+)\[[^\]]*onnx_name="([^"]+)"')
 _NODE = re.compile(rf"(/{ROOT}/[\w./:-]+)")
@@ -171,8 +176,8 @@ def _describe_module(names: Sequence[str], model: Any) -> str:
 
 
 def _line_of(stack: str) -> str:
-    """The innermost line outside the libraries, in a traced stack."""
-    lines = ((Path(file), number) for file, number in _TRACED_CALL.findall(stack) if not file.startswith(_LIBRARIES))
+    """The innermost line of the script's own, or of a library of models, in a traced stack."""
+    lines = ((Path(file), number) for file, number in _TRACED_CALL.findall(stack) if not file.startswith(_BETWEEN))
     return next((f"{file.name}:{number}" for file, number in lines), "")
 
 
