@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+EXTRA = "extra fields found ("
+"""How cattrs begins to tell of fields that a record does not have."""
+
 
 class UnreadableError(ValueError):
     """A plain value does not describe what it should."""
@@ -42,6 +45,9 @@ def _describe(error: Exception, kind: str) -> str:
     from cattrs import transform_error
 
     what, _, place = transform_error(error)[0].partition(" @ $")
+    if what.startswith(EXTRA):
+        names = f"{place}.".removeprefix(".") + what.removeprefix(EXTRA).removesuffix(")")
+        return f"no {kind} is described there: '{names}' is unknown"
     wrong = "is missing" if what.startswith("required field missing") else "is wrong"
     return f"no {kind} is described there" + (f": '{place.removeprefix('.')}' {wrong}" if place else "")
 
@@ -60,7 +66,8 @@ def decode(text: bytes | str, kind: type[T]) -> T:
 def _converter() -> Converter:
     from cattrs.preconf.json import make_converter
 
-    converter = make_converter()
+    # What a record does not know would be lost, or believed by a later version.
+    converter = make_converter(forbid_extra_keys=True)
     converter.register_unstructure_hook(Row, str)
     converter.register_structure_hook(Row, lambda text, _: Row.parse(text))
     converter.register_unstructure_hook(Config, lambda config: {"level": int(config.level), "rows": config.row_texts})

@@ -90,7 +90,6 @@ class Best:
     Attributes:
         config: What it recomputes.
         description: The same in a few words.
-        environment: The variables that switch it on in an unmodified run.
         batch: Samples a forward.
         samples_per_second: Throughput of the confirming run.
         relative_throughput: Share of the throughput without recompute, from interleaved rounds, before any knob was
@@ -102,12 +101,12 @@ class Best:
         limit_bytes: What the peak may reach.
         losses: Losses of the confirming run's timed steps.
         gradients: Its gradients beside those without recompute; ``None`` where nothing is recomputed.
-        confirmed: Whether a fresh process under nothing but the environment gave these figures.
+        knobs: Names of the other settings that are on.
+        confirmed: Whether a fresh process under nothing but what is emitted gave these figures.
     """
 
     config: Config
     description: str
-    environment: dict[str, str]
     batch: int
     samples_per_second: float
     relative_throughput: float | None
@@ -118,6 +117,7 @@ class Best:
     ranking: Ranking | None = None
     losses: tuple[float, ...] = ()
     gradients: GradientCheck | None = None
+    knobs: tuple[str, ...] = ()
     confirmed: bool
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from autorecompute.knobs import Knob
     from autorecompute.measurement import Detection, GradientCheck, Outcome
     from autorecompute.memory import StepProfile
-    from autorecompute.plans import Config, Level, Request
+    from autorecompute.plans import Config, Level, Plan, Request
 
 
 class Listener(Protocol):
@@ -35,14 +35,62 @@ class Listener(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """A setting besides recompute that takes a restart of the script to change.
+
+    Attributes:
+        name: What people call it.
+        variables: The environment variables that turn it on.
+        effect: What it may change, in words.
+        needs: Where it does anything, in words; empty where it does everywhere.
+    """
+
+    name: str
+    variables: dict[str, str]
+    effect: str
+    needs: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """What makes an unmodified script train with a config.
+
+    Attributes:
+        variables: Environment variables to set.
+        files: What each file that they name has to hold, by its path.
+        notes: What else whoever trains has to know, by what it is about.
+    """
+
+    variables: dict[str, str]
+    files: dict[Path, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+
 class Emission(Protocol):
     """How a config is switched on from outside the process; a module that imports no part of the training system."""
 
     MEMORY_VARIABLES: tuple[str, ...]
     """All environment variables that decide about recompute."""
 
-    def environment_for(self, config: Config, *, ort_version: str, plans_file: Path) -> dict[str, str]:
-        """The variables that switch the config on."""
+    KNOBS: Sequence[Knob]
+    """What ``tune --knobs`` tries, in this order."""
+
+    def render(
+        self, config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path
+    ) -> Rendered:
+        """What switches the config and the knobs of these names on.
+
+        Args:
+            config: What to recompute.
+            knobs: Names among ``KNOBS``.
+            versions: Versions of what trains, as a detection has them.
+            folder: Where files lie that the variables name.
+
+        Raises:
+            SetupError: these versions read no config of this form.
+            UsageError: the config cannot be written for them, or there is no knob of one of these names.
+        """
         ...
 
     def requested_by(self, environment: Mapping[str, str], *, ort_version: str) -> Request:
@@ -57,25 +105,31 @@ class Emission(Protocol):
         """How the training system looks for plans under a level and these variables, in its own words."""
         ...
 
-    def plans_file_text(self, config: Config) -> str:
-        """What ``plans_file`` has to hold."""
-        ...
-
 
 class Knobs(Protocol):
-    """What else than recompute is set from outside the process; a module like that of an ``Emission``."""
+    """The settings besides recompute; a module like that of an ``Emission``."""
 
-    def knobs_for(self, detection: Detection, inherited: Mapping[str, str]) -> tuple[Knob, ...]:
-        """Every knob, with the reason where it cannot be tried.
+    HINTS: Sequence[Knob]
+    """What users may try themselves."""
+
+    def why_not(self, knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
+        """Why a knob cannot be tried on a config, in words; empty where it can.
 
         Args:
+            knob: One of those that are tried.
+            config: What is recomputed.
             detection: What is trained, where and with which versions.
             inherited: The environment that the script starts from.
         """
         ...
 
-    def variables(self) -> frozenset[str]:
-        """Every variable that turns a knob, wherever it can be turned."""
+    def plans_under(self, names: Collection[str], detection: Detection) -> Sequence[Plan]:
+        """The plans that exist under the knobs of these names.
+
+        Args:
+            names: What is on.
+            detection: What a worker detected under their variables.
+        """
         ...
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
 from autorecompute import codec
 from autorecompute.errors import AutorecomputeError, UsageError
-from autorecompute.knobs import KnobStudy
 from autorecompute.measurement import Trial
+from autorecompute.paths import open_named
 from autorecompute.plans import Row
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
@@ -112,7 +112,7 @@ class _Draft:
         if isinstance(record, Analysis):
             require_plain_step(record)
         if isinstance(record, Result):
-            require_confirmed(record, self.confirmed, self.found.get("knobs"), self.head.problem)
+            require_confirmed(record, self.confirmed, self.head.problem)
         # The study keeps these two as its files have them.
         return codec.to_plain(record) if isinstance(record, RaceRecord | Analysis) else record
 
@@ -124,11 +124,10 @@ class _Draft:
         self._keep(record)
 
     def _keep(self, record: Trial | Rejection | Best) -> None:
+        require_own_rows(record.config, self.head.problem)
         if isinstance(record, Best):
-            # A knob may have made other plans than the problem's.
             self.confirmed.append(record)
             return
-        require_own_rows(record.config, self.head.problem)
         if isinstance(record, Rejection):
             self.rejections.append(record)
             return
@@ -152,12 +151,12 @@ def _read_head(value: Any) -> Head:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise WrongLineError("is not the first line of a study's archive")
     version = value.get("version")
-    if type(version) is not int or not 0 < version <= VERSION:
+    if type(version) is not int or version != VERSION:
         raise WrongLineError(
             f"is of version {version} of the format, by autorecompute {value.get('autorecompute')}, and this one reads "
-            f"{VERSION}: install a newer autorecompute"
+            f"{VERSION}: import it with that version, or tune again"
         )
-    head = codec.from_plain(value, Head)
+    head = codec.from_plain({name: part for name, part in value.items() if name not in _OF_THE_LINE}, Head)
     for key in head.problem.plans:
         for row in key.split(","):
             Row.parse(row)
@@ -166,10 +165,12 @@ def _read_head(value: Any) -> Head:
     return head
 
 
+_OF_THE_LINE = {"format", "version", "digest"}
+"""What the first line has beside what the study is about."""
+
 _SINGLE: dict[str, type[Any]] = {
     "study": Head,
     "race": RaceRecord,
-    "knobs": KnobStudy,
     "batches": BatchRecord,
     "analysis": Analysis,
     "result": Result,
@@ -238,10 +239,7 @@ def _open(file: Path) -> Iterator[BinaryIO]:
 def _open_plain(file: Path) -> io.BufferedReader:
     if str(file) == STANDARD_INPUT:
         return open(0, "rb", closefd=False)
-    if file.is_fifo() and not file.is_symlink():
-        # Opening one waits for somebody to write, for ever if need be; /dev/stdin is a link to one that is written.
-        raise UsageError(f"'{file}' is a pipe. Give the path of a file, or - and pipe the archive in.")
-    return file.open("rb")
+    return open_named(file, "Give the path of an archive, or - and pipe it in.")
 
 
 @contextmanager

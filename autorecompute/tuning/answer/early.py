@@ -10,7 +10,6 @@ from autorecompute.result import SearchEnd
 from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.answer.standings import TIE, finalists
 from autorecompute.tuning.budget import Task
-from autorecompute.tuning.transfer import own_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,7 +77,6 @@ class EarlyAnswer:
             if earlier is not None and earlier.best is not None and _says_more(earlier, result):
                 result = replace(earlier, search_end=search_end, trials=result.trials, wall_seconds=result.wall_seconds)
             if result.best is not None or search_end is SearchEnd.TIME:
-                result = own_result(result, self._folder, result.versions)
                 self._folder.finish(result)
         return result
 
@@ -105,6 +103,6 @@ def _says_more(earlier: Result, result: Result) -> bool:
     """Whether an earlier session came further with the same winner: it was compared, or has knobs."""
     if earlier.best is None or result.best is None:
         return False
-    # A knob may have brought another config than the one that won.
-    is_same = earlier.best.config == result.best.config or any(knob.kept for knob in earlier.knobs)
+    # Knobs that were kept may have brought another config than the one that won.
+    is_same = earlier.best.config == result.best.config or bool(earlier.best.knobs)
     return is_same and earlier.compared and not earlier.search_end.is_early

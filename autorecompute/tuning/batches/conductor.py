@@ -30,7 +30,7 @@ from autorecompute.tuning.batches.conclusion import Conclusion, says_more
 from autorecompute.tuning.batches.curve import Tuned, draw
 from autorecompute.tuning.binding import bind
 from autorecompute.tuning.budget import Budget, Task
-from autorecompute.tuning.knobs.turning import turn_knobs
+from autorecompute.tuning.knob_search import KnobSearch
 from autorecompute.tuning.limit import choose_limit
 from autorecompute.tuning.survey import PROFILED_BATCH
 from autorecompute.tuning.tuner import Tuner
@@ -122,8 +122,7 @@ class BatchTuner:
         self._place.bench.close()
         with self._open_bench(batch, self._folder) as bench:
             place = replace(self._place, bench=bench, settings=replace(self._settings, batch=batch))
-            trials = _trials_of(study_of_batch(self._folder, batch))
-            return turn_knobs(place, self._budget, detection, problem, trials, result=result, keep=self._leave)
+            return KnobSearch(place, self._budget, detection, problem).run(result, self._leave)
 
     def _known_result(self) -> Result | None:
         """What an earlier run answered that was asked for the same batches."""
@@ -151,7 +150,7 @@ class BatchTuner:
             with self._holding(detection):
                 comparison = conclusion.compare(self._curve, self._tuned, self._has_time_for_a_pair)
         result = conclusion.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
-        conclusion.finish(result)
+        self._folder.finish(result)
         self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))
         return result
 
@@ -233,7 +232,7 @@ class BatchTuner:
             so_far = self._conclusion.so_far(self._curve, self._tuned, self._record.seconds)
             if so_far.best is not None and (known is None or not says_more(known, so_far)):
                 self.so_far = so_far.ending(search_end)
-                self._conclusion.finish(self.so_far)
+                self._folder.finish(self.so_far)
                 self._keep(replace(self._record, asked=self._batches))
 
     def _tune(self, batch: int, trials: int, problem: Problem, *, timeout_seconds: float | None) -> Result | None:

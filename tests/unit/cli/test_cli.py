@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_written_is_the_machines_fault(run, tmp_path):
 def test_a_study_of_another_version_is_refused_before_anything_runs(run, begin):
     """``tune`` and ``show`` both refuse it, and leave it as it is."""
     file = begin("bert").path / "study.json"
-    file.write_text(json.dumps({"format": 2, "autorecompute": "9.8.7"}))
+    file.write_text(json.dumps({"format": 99, "autorecompute": "9.8.7"}))
     before = file.read_text()
     for arguments in (["tune", "train.py", "--study", "bert"], ["show", "bert"]):
         code, _, err = run(*arguments)
@@ -188,15 +188,13 @@ def test_knobs_are_shown_with_the_answer(run, begin, make_result):
     """``show`` tells what was tried and what was not, on the screen and as JSON."""
     tried = KnobFigures(
         name="huge_pages",
-        environment={"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
-        available=True,
         outcome=Outcome.OK,
         throughput_ratio=1.08,
         low=1.05,
         high=1.11,
         kept=True,
     )
-    untried = KnobFigures(name="triton", environment={}, available=False, why_not="it is for CUDA only")
+    untried = KnobFigures(name="triton", why_not="it is for CUDA only")
     begin("bert").finish(dataclasses.replace(make_result(), trials=0, knobs=(tried, untried)))
     code, out, _ = run("show", "bert")
     assert code == 0

@@ -18,28 +18,23 @@ import jsonschema
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends import ORTMODULE, emission_of, knobs_of
+from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.emit.handing import hand_out
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import Figures
-from autorecompute.knobs import KnobComparison, KnobStudy, Setup
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Rejection
-from autorecompute.studies import KnobFolder, Problem, Sizes, StudyFolder, list_studies
+from autorecompute.studies import Problem, Sizes, StudyFolder, importing, list_studies
 from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
 from autorecompute.studies.batches import BatchRecord, keep_batches
 from autorecompute.studies.importing import Trusted, import_records
-from autorecompute.studies.records import read_records
+from autorecompute.studies.records import read_records, write_records
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
 
-EMISSION = emission_of(ORTMODULE)
-TRUSTED = Trusted(
-    backend=ORTMODULE,
-    variables=frozenset(EMISSION.MEMORY_VARIABLES) | knobs_of(ORTMODULE).variables(),
-    plans_text=EMISSION.plans_file_text,
-)
+TRUSTED = Trusted(backend=ORTMODULE, knobs=frozenset(knob.name for knob in emission_of(ORTMODULE).KNOBS))
 STANDING = {
     "trial": 1,
     "description": "all plans",
@@ -60,17 +55,14 @@ def archive(tmp_path_factory, make_detection, make_space, make_trial, make_resul
     store.add(make_trial(outcome=Outcome.OVER_LIMIT, trace=(f'  File "{HOME}/train.py", line 3',)))
     store.add(make_trial(all_on, number=1, losses=(math.nan, 2.5, math.inf), reference_seconds=0.4))
     result = make_result()
-    best = dataclasses.replace(result.best, environment={"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)})
     folder.keep_rejections([Rejection(config=Config(), outcome=Outcome.CRASH, reason=f"see {HOME}/01.log")])
-    folder.keep_confirmed([best])
+    folder.keep_confirmed([result.best])
     folder.write("race.json", {"ranking": None, "standings": [STANDING], "over_limit": [1], "failed": [], "trials": 2})
-    comparison = KnobComparison(knob="arena", base="x", setup=Setup(config=all_on, description="all"))
-    KnobFolder(folder).keep(KnobStudy(winner=best, comparisons=(comparison,)))
     keep_batches(folder, BatchRecord(asked=(16, 32), without=(Figures(batch=16),)))
     profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(make_step("flb", ("a", 0, 2, "8")))}
     folder.write("analysis.json", {"peak_bytes": 9, "held_bytes": 5, "profiles": [profiled]})
     device = dataclasses.replace(result.device, uuid="GPU-1234")
-    folder.finish(dataclasses.replace(result, best=best, device=device, warnings=(f"{HOME}/train.py:7 does it",)))
+    folder.finish(dataclasses.replace(result, device=device, warnings=(f"{HOME}/train.py:7 does it",)))
     return dump(read_records(folder)).splitlines(keepends=True)
 
 
@@ -109,9 +101,10 @@ def test_there_and_back_is_the_same(archive, elsewhere, is_compressed):
 def test_an_imported_study_can_be_trained_with(archive, elsewhere):
     """Its variables lead to a plans file of its own, which holds the plans."""
     folder = take(written(elsewhere, archive), "mine")
-    best = folder.result().best
-    assert best.environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)}
-    assert json.loads(folder.plans_file.read_text()) == best.config.row_texts
+    plans_file = folder.best / "plans.json"
+    rendered = hand_out(folder, folder.result())
+    assert rendered.variables == {"ORTMODULE_MEMORY_OPT_CONFIG": str(plans_file)}
+    assert json.loads(plans_file.read_text()) == folder.result().best.config.row_texts
     assert (folder.result().study, [study.name for study in list_studies()]) == ("mine", ["mine"])
 
 
@@ -168,16 +161,17 @@ WRONG = {
     "no object": (lambda lines: [lines[0], b"[1]\n"], 2, "no object"),
     "cut between lines": (lambda lines: lines[:4], 5, "cut short"),
     "cut within a line": (lambda lines: [*lines[:2], lines[2][:50]], 3, "cut off"),
-    "a line lost": (lambda lines: [*lines[:4], *lines[5:]], 10, "lines are missing"),
-    "a trial lost": (lambda lines: [lines[0], *lines[2:]], 10, "lines are missing"),
+    "a line lost": (lambda lines: [*lines[:5], *lines[6:]], 9, "lines are missing"),
+    "a trial lost": (lambda lines: [lines[0], *lines[2:]], 9, "lines are missing"),
     "a trial twice": (lambda lines: [*lines[:2], *lines[1:]], 3, "trial 0 where 1 or more"),
-    "a line after the end": (lambda lines: [*lines, lines[1]], 12, "follows the end"),
+    "a line after the end": (lambda lines: [*lines, lines[1]], 11, "follows the end"),
     "two heads": (lambda lines: [lines[0], *lines], 2, "begins another"),
     "no head": (lambda lines: lines[1:], 1, "not the first line"),
-    "two answers": (lambda lines: [*lines[:-1], lines[-2], lines[-1]], 11, "second result"),
+    "two answers": (lambda lines: [*lines[:-1], lines[-2], lines[-1]], 10, "second result"),
     "unknown": (lambda lines: [lines[0], b'{"pickle": 1}\n', *lines[1:]], 2, "'pickle'"),
-    "newer": (lambda lines: [changed(lines[0], version=2), *lines[1:]], 1, "newer autorecompute"),
-    "no version": (lambda lines: [changed(lines[0], version=None), *lines[1:]], 1, "newer autorecompute"),
+    "newer": (lambda lines: [changed(lines[0], version=3), *lines[1:]], 1, "version 3 of the format"),
+    "older": (lambda lines: [changed(lines[0], version=1), *lines[1:]], 1, "version 1 of the format"),
+    "no version": (lambda lines: [changed(lines[0], version=None), *lines[1:]], 1, "version None of the format"),
     "another digest": (lambda lines: [changed(lines[0], digest="0" * 16), *lines[1:]], 1, "digest"),
     "no problem": (lambda lines: [changed(lines[0], problem=7), *lines[1:]], 1, "does not hold"),
     "a trial of nothing": (
@@ -196,7 +190,7 @@ WRONG = {
         2,
         "does not hold",
     ),
-    "an analysis of nothing": (lambda lines: [*lines[:8], b'{"analysis": {}}\n', *lines[9:]], 9, "does not hold"),
+    "an analysis of nothing": (lambda lines: [*lines[:7], b'{"analysis": {}}\n', *lines[8:]], 8, "does not hold"),
     "not a number": (lambda lines: [lines[0], b'{"trial": NaN}\n'], 2, "NaN"),
     "not text": (lambda lines: [lines[0], b'{"trial": "\xff"}\n'], 2, "no text"),
     "too deep": (lambda lines: [lines[0], b'{"trial": ' + b"[" * 200_000 + b"\n"], 2, "too deeply"),
@@ -233,23 +227,23 @@ IMPLAUSIBLE = {
     "no limit": (0, {"problem__limit_bytes": 0}, "digest"),
     "a race of junk": (5, {"standings": [{"junk": 1}]}, "RaceRecord"),
     "a race without steps": (5, {"standings__0__rounds__0__step_seconds": [0]}, "step_seconds"),
-    "batches below none": (7, {"asked": [-1]}, "asked"),
-    "an analysis without config": (8, {"profiles": [{"profile": {}}]}, "Analysis"),
-    "no step without recompute": (8, {"profiles": []}, "without recompute"),
-    "code as a size": (8, {f"{TENSOR}shape": ["__import__('os').system('touch pwned')"]}, "cannot be read"),
-    "a dimension of nothing": (8, {"profiles__0__profile__dims": {"batch": 0}}, "dimension of nothing"),
-    "a size for ever": (8, {f"{TENSOR}shape": ["9**9**9**9"]}, "cannot be read"),
-    "a size of what is not there": (8, {f"{TENSOR}shape": ["sequence"]}, "no value"),
-    "a size over nothing": (8, {f"{TENSOR}shape": ["1/(batch - 2)"]}, "no value"),
-    "a size below nothing": (8, {f"{TENSOR}shape": ["batch - 9"]}, "cannot be"),
-    "too large a tensor": (8, {f"{TENSOR}shape": ["1000000000"] * 3}, "more bytes"),
-    "a tensor of no operation": (8, {f"{TENSOR}first": 10_000_000}, "10000000"),
-    "a tensor that ends first": (8, {f"{TENSOR}last": -1}, "from 0 to -1"),
-    "no forward pass": (8, {"profiles__0__profile__backward": 9}, "9 of them"),
-    "an operation of itself": (8, {f"{OPERATION}reads": ["x"], f"{OPERATION}makes": ["x"]}, "cannot run"),
-    "an operation that shares nothing": (8, {f"{OPERATION}shares": True}, "cannot run"),
-    "a negative answer": (9, {"trials": -3}, "-3 as trials"),
-    "an answer nobody confirmed": (9, {"best__config__rows": []}, "no line before it confirms"),
+    "batches below none": (6, {"asked": [-1]}, "asked"),
+    "an analysis without config": (7, {"profiles": [{"profile": {}}]}, "Analysis"),
+    "no step without recompute": (7, {"profiles": []}, "without recompute"),
+    "code as a size": (7, {f"{TENSOR}shape": ["__import__('os').system('touch pwned')"]}, "cannot be read"),
+    "a dimension of nothing": (7, {"profiles__0__profile__dims": {"batch": 0}}, "dimension of nothing"),
+    "a size for ever": (7, {f"{TENSOR}shape": ["9**9**9**9"]}, "cannot be read"),
+    "a size of what is not there": (7, {f"{TENSOR}shape": ["sequence"]}, "no value"),
+    "a size over nothing": (7, {f"{TENSOR}shape": ["1/(batch - 2)"]}, "no value"),
+    "a size below nothing": (7, {f"{TENSOR}shape": ["batch - 9"]}, "cannot be"),
+    "too large a tensor": (7, {f"{TENSOR}shape": ["1000000000"] * 3}, "more bytes"),
+    "a tensor of no operation": (7, {f"{TENSOR}first": 10_000_000}, "10000000"),
+    "a tensor that ends first": (7, {f"{TENSOR}last": -1}, "from 0 to -1"),
+    "no forward pass": (7, {"profiles__0__profile__backward": 9}, "9 of them"),
+    "an operation of itself": (7, {f"{OPERATION}reads": ["x"], f"{OPERATION}makes": ["x"]}, "cannot run"),
+    "an operation that shares nothing": (7, {f"{OPERATION}shares": True}, "cannot run"),
+    "a negative answer": (8, {"trials": -3}, "-3 as trials"),
+    "an answer nobody confirmed": (8, {"best__config__rows": []}, "no line before it confirms"),
 }
 
 
@@ -311,12 +305,36 @@ def test_a_name_leads_nowhere_else(archive, elsewhere, name):
     assert [path.name for path in elsewhere.iterdir()] == ["a.jsonl"]
 
 
-def test_variables_that_no_config_needs_are_refused(archive, elsewhere):
-    """What will be set where somebody trains is not for an archive to say."""
-    best = {**json.loads(archive[-2])["result"]["best"], "environment": {"LD_PRELOAD": "evil.so"}}
-    file = written(elsewhere, [*archive[:-2], changed(archive[-2], best=best), archive[-1]])
-    with pytest.raises(UsageError, match="LD_PRELOAD"):
-        take(file)
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"LD_PRELOAD": "./evil.so"},
+        {"AUTORECOMPUTE_ORT_PROBE": "1:1"},
+        {"ORTMODULE_MEMORY_OPT_CONFIG": "plans.json"},
+        {"ORTMODULE_MEMORY_OPT_CONFIG": "/etc/passwd"},
+        {"ORTMODULE_MEMORY_OPT_LEVEL": "2"},
+        {"X\0Y": "\0"},
+        {},
+    ],
+)
+@pytest.mark.parametrize("place", [4, -2])
+def test_variables_in_an_archive_are_refused_by_name(archive, elsewhere, variables, place):
+    """What will be set where somebody trains is not for an archive to say, in no line that has a config."""
+    (kind, record) = next(iter(json.loads(archive[place]).items()))
+    best = record["best"] if kind == "result" else record
+    best["environment"] = variables
+    lines = [*archive]
+    lines[place] = json.dumps({kind: record}).encode() + b"\n"
+    with pytest.raises(UsageError, match=r"environment' is unknown"):
+        take(written(elsewhere, lines))
+    assert not Path("studies").exists()
+
+
+def test_a_setting_that_is_not_known_is_refused_by_name(archive, elsewhere):
+    """An archive may turn on what this version can, and nothing else."""
+    best = {**json.loads(archive[-2])["result"]["best"], "knobs": ["no_model_copy", "evil"]}
+    with pytest.raises(UsageError, match="setting 'evil'"):
+        take(written(elsewhere, [*archive[:-2], changed(archive[-2], best=best), archive[-1]]))
     assert not Path("studies").exists()
 
 
@@ -328,43 +346,37 @@ def test_another_training_system_is_refused(archive, elsewhere):
         take(file)
 
 
-def test_a_path_in_an_archive_is_not_believed(archive, elsewhere):
-    """Variables of a config that name a file name the one that was made here."""
-    environment = {"ORTMODULE_MEMORY_OPT_CONFIG": "/etc/passwd"}
-    best = {**json.loads(archive[-2])["result"]["best"], "environment": environment}
-    folder = take(written(elsewhere, [*archive[:-2], changed(archive[-2], best=best), archive[-1]]))
-    assert folder.result().best.environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)}
-
-
 def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
     """Without force the study that is there stays as it is; with it, the archive's takes its place."""
     file = written(elsewhere, archive)
     folder = take(file)
-    (folder.path / "mine.txt").write_text("kept")
+    mark = folder.workers / "07.log"
+    mark.write_text("kept")
     with pytest.raises(UsageError, match="--force"):
         take(file)
-    assert (folder.path / "mine.txt").exists()
+    assert mark.exists()
     take(file, force=True)
-    assert not (folder.path / "mine.txt").exists()
+    assert not mark.exists()
     assert [path.name for path in Path("studies").iterdir()] == ["bert"]
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhere, force):
+def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhere, force, monkeypatch):
     """What was made while an import was under way is replaced with force alone."""
     file = written(elsewhere, archive)
 
-    def plans_text(config):
+    def write_slowly(records, folder):
+        monkeypatch.setattr(importing, "write_records", write_records)
         (take(file, force=force).path / "first.txt").touch()
-        return TRUSTED.plans_text(config)
+        write_records(records, folder)
 
-    slow = dataclasses.replace(TRUSTED, plans_text=plans_text)
+    monkeypatch.setattr(importing, "write_records", write_slowly)
     if force:
-        import_records(read_archive(file), "bert", slow, force=True)
+        take(file, force=True)
         assert not Path("studies/bert/first.txt").exists()
     else:
         with pytest.raises(UsageError, match="meanwhile"):
-            import_records(read_archive(file), "bert", slow, force=False)
+            take(file)
         assert Path("studies/bert/first.txt").exists()
     assert [path.name for path in Path("studies").iterdir()] == ["bert"]
 
