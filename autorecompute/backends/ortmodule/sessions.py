@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.ortmodule import failures, logs
 from autorecompute.backends.ortmodule.adapter import adapt
+from autorecompute.backends.ortmodule.checkpointing import Checkpointing
 from autorecompute.backends.ortmodule.detection import detect, name_dims
 from autorecompute.backends.ortmodule.environment import probe_config_of
 from autorecompute.backends.ortmodule.gradients import check_gradients, slice_batch
@@ -44,6 +45,7 @@ class OrtModuleBackend:
         self._managers: list[Any] = []
         self._config = Config()
         self._pairing = ForwardPairing()
+        self._checkpointing = Checkpointing()
         self._profiler = Profiler(folder)
         self._folder = folder
 
@@ -59,6 +61,7 @@ class OrtModuleBackend:
         from onnxruntime.training.ortmodule._training_manager import TrainingManager
 
         self._pairing.install()
+        self._checkpointing.install()
         create, forward = TrainingManager._create_execution_agent, TrainingManager.forward  # noqa: SLF001
 
         @functools.wraps(create)
@@ -104,7 +107,7 @@ class OrtModuleBackend:
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         self._pairing.end_step()
-        return self._pairing.warnings
+        return (*self._pairing.warnings, *self._checkpointing.warnings)
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
