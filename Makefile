@@ -92,7 +92,7 @@ test-gpu: install
 # What depends on PyTorch, on one that ORTModule 1.19.2 runs on as it is: the adapter, exports and the plans in them, gradients,
 # training scripts, models that are wrapped, and one tuning from end to end. The package is not installed there: a training
 # script that imports nothing of it must do without.
-ON_TORCH26 = compat golden_plans gradients identity startup tune user_scripts wrap
+ON_TORCH26 = compat exports golden_plans gradients identity startup tune user_scripts wrap
 test-torch26: $(TORCH26_VENV)/.installed
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python $(PYTEST) $(ON_TORCH26:%=tests/integration/test_%.py)
 

@@ -100,4 +100,4 @@ def test_an_interrupted_answer_is_gone_on_with(stopped, place, begin):
     confirmed = json.loads((place.study("stopped").path / "confirmed.json").read_text())["confirmed"]
     configs = [json.dumps(best["config"], sort_keys=True) for best in confirmed]
     assert len(set(configs)) == len(configs)
-    assert json.dumps(stopped.answer["best"]["config"]) in [json.dumps(best["config"]["rows"]) for best in confirmed]
+    assert json.dumps(stopped.answer["best"]["config"]) in [json.dumps(best["config"]) for best in confirmed]
