@@ -35,7 +35,10 @@ def _answer(records, properties):
     best["properties"] = {
         "config": {**ROWS, "description": config["description"]},
         "level": LEVEL,
-        "env": VARIABLES,
+        "env": {
+            "anyOf": [VARIABLES, {"type": "null"}],
+            "description": f"{VARIABLES['description'].rstrip('.')}; null where the study was imported and not checked here.",
+        },
         **best["properties"],
     }
     best["required"] = list(best["properties"])
