@@ -148,9 +148,11 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
 def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None) -> Bench:
     from autorecompute.backends import ORTMODULE, emission_of, render
     from autorecompute.plans import Config
+    from autorecompute.studies.plain import require_plain
     from autorecompute.studies.writing import saying_what_fails
     from autorecompute.trials import Bench
 
+    require_plain(folder)
     emission, logs = emission_of(ORTMODULE), folder.workers / "check"
     with saying_what_fails(logs):
         logs.mkdir(parents=True, exist_ok=True)

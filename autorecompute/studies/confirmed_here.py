@@ -55,6 +55,6 @@ def describe_unconfirmed(name: str) -> str:
     """What keeps an imported study from being trained with, and what to do."""
     study = shlex.quote(name)
     return (
-        f"Study '{name}' was imported and never confirmed on this machine. Check it: autorecompute check {study} -- "
-        "train.py …, or tune here: a tuning of the same script starts from it."
+        f"Study '{name}' was imported and never confirmed on this machine. Run "
+        f"'autorecompute check {study} -- train.py', or tune here: a tuning of the same script starts from it."
     )

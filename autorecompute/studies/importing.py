@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
+from autorecompute.studies.contents import require_no_strangers
 from autorecompute.studies.folder import STUDIES, StudyFolder
 from autorecompute.studies.records import StudyRecords, write_records
 from autorecompute.studies.use import require_unused
@@ -49,7 +50,7 @@ def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force:
 
     Raises:
         UsageError: the name is taken, or is none; the archive has what this version does not know; a process uses
-            the study.
+            the study, or somebody else's files lie in its folder.
         SetupError: the disk is full, or the folder cannot be written.
     """
     folder = StudyFolder(name)
@@ -59,6 +60,7 @@ def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force:
         if not force:
             raise UsageError(f"There is a study '{name}' already. Add --force to replace it, or --study NAME.")
         require_unused(folder)
+        require_no_strangers(folder)
     head = replace(records.head, study=name)
     result = None if records.result is None else replace(records.result, study=name)
     own = replace(records, head=head, result=result)

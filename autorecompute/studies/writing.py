@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,24 +25,32 @@ def write_atomically(path: Path, text: str) -> None:
         write_whole(path, text)
 
 
+def stale(files: Mapping[Path, str]) -> dict[Path, str]:
+    """The files that do not hold their text."""
+    return {path: text for path, text in files.items() if not _holds(path, text)}
+
+
 def write_files(files: Mapping[Path, str]) -> None:
-    """Writes the files that do not hold their text; the others are left alone, so that nothing has to be writable.
+    """Writes files, in folders that are made where there are none.
 
     Raises:
         SetupError: the disk is full, or a place cannot be written.
     """
     for path, text in files.items():
-        if _text_in(path) != text:
-            with saying_what_fails(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, text)
+        with saying_what_fails(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
 
 
-def _text_in(path: Path) -> str | None:
+def _holds(path: Path, text: str) -> bool:
+    content = text.encode()
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
+        status = path.lstat()
+        # A pipe would be waited for, and a link leads to a file of somebody else's.
+        is_like_it = stat.S_ISREG(status.st_mode) and status.st_size == len(content)
+        return is_like_it and path.read_bytes() == content
+    except OSError:
+        return False
 
 
 @contextmanager

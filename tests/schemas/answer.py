@@ -37,7 +37,7 @@ def _answer(records, properties):
         "level": LEVEL,
         "env": {
             "anyOf": [VARIABLES, {"type": "null"}],
-            "description": f"{VARIABLES['description'].rstrip('.')}; null where the study was imported and not checked here.",
+            "description": "The variables that switch it on; null where the study was imported and not checked here.",
         },
         **best["properties"],
     }

@@ -164,3 +164,23 @@ def test_a_plan_that_no_variable_can_hold_is_refused(call, forge, row, verb):
     code, out, err = call(*VERBS[verb])
     assert code in {2, 3}
     assert (out, len(err.splitlines())) == ("", 1)
+
+
+@pytest.mark.parametrize("verb", ["emit", "run", "show", "report"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder of links"])
+def test_a_plans_file_that_leads_elsewhere_is_not_written(call, forge, tmp_path, kind, verb):
+    """A link in the place of the file or of its folder is refused and nothing behind it changes; no pipe is read."""
+    folder, mine = forge(), tmp_path / "mine.json"
+    mine.write_text("mine")
+    if kind == "folder of links":
+        folder.best.rmdir()
+        folder.best.symlink_to(tmp_path)
+    elif kind == "pipe":
+        os.mkfifo(folder.best / "plans.json")
+    else:
+        (folder.best / "plans.json").symlink_to(mine)
+    code, out, err = call(*VERBS[verb])
+    assert (code, out) == (3, "")
+    assert "could end up elsewhere" in err
+    assert mine.read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.json", "studies"}
