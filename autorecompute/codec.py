@@ -6,7 +6,7 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autorecompute.plans import Config, Level, Row
+from autorecompute.plans import Choice, Config
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -68,10 +68,8 @@ def _converter() -> Converter:
 
     # What a record does not know would be lost, or believed by a later version.
     converter = make_converter(forbid_extra_keys=True)
-    converter.register_unstructure_hook(Row, str)
-    converter.register_structure_hook(Row, lambda text, _: Row.parse(text))
-    converter.register_unstructure_hook(Config, lambda config: {"level": int(config.level), "rows": config.row_texts})
-    converter.register_structure_hook(
-        Config, lambda plain, _: Config(frozenset(map(Row.parse, plain["rows"])), Level(plain["level"]))
-    )
+    converter.register_unstructure_hook(Choice, str)
+    converter.register_structure_hook(Choice, lambda text, _: Choice.parse(text))
+    converter.register_unstructure_hook(Config, lambda config: config.texts)
+    converter.register_structure_hook(Config, lambda plain, _: Config.parse(plain))
     return converter

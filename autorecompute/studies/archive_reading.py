@@ -13,7 +13,6 @@ from autorecompute import codec
 from autorecompute.errors import AutorecomputeError, UsageError
 from autorecompute.measurement import Trial
 from autorecompute.paths import open_named
-from autorecompute.plans import Row
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.archive import FORMAT, VERSION
@@ -21,7 +20,7 @@ from autorecompute.studies.batches import BatchRecord
 from autorecompute.studies.plausible import (
     WrongLineError,
     require_confirmed,
-    require_own_rows,
+    require_own_choices,
     require_plain_step,
     require_plausible,
 )
@@ -112,7 +111,7 @@ class _Draft:
         if isinstance(record, Analysis):
             require_plain_step(record)
         if isinstance(record, Result):
-            require_confirmed(record, self.confirmed, self.head.problem)
+            require_confirmed(record, self.confirmed, self.head.problem, self.head.sizes.space)
         # The study keeps these two as its files have them.
         return codec.to_plain(record) if isinstance(record, RaceRecord | Analysis) else record
 
@@ -124,7 +123,7 @@ class _Draft:
         self._keep(record)
 
     def _keep(self, record: Trial | Rejection | Best) -> None:
-        require_own_rows(record.config, self.head.problem)
+        require_own_choices(record.config, self.head.sizes.space)
         if isinstance(record, Best):
             self.confirmed.append(record)
             return
@@ -157,9 +156,8 @@ def _read_head(value: Any) -> Head:
             f"{VERSION}: import it with that version, or tune again"
         )
     head = codec.from_plain({name: part for name, part in value.items() if name not in _OF_THE_LINE}, Head)
-    for key in head.problem.plans:
-        for row in key.split(","):
-            Row.parse(row)
+    if {plan.id for plan in head.sizes.space.plans} != set(head.problem.plans):
+        raise WrongLineError("holds other plans than its problem has")
     if value.get("digest") != head.problem.digest:
         raise WrongLineError("holds a problem that its digest does not belong to")
     return head

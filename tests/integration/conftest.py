@@ -80,7 +80,7 @@ class Study:
     @property
     def configs(self):
         """What each trial recomputed."""
-        return [(trial["config"]["level"], *sorted(trial["config"]["rows"])) for trial in self.trials]
+        return [tuple(trial["config"]) for trial in self.trials]
 
     @property
     def logs(self):

@@ -106,7 +106,7 @@ def test_an_interrupted_answer_is_gone_on_with(stopped, place, begin):
     confirmed = json.loads((place.study("stopped").path / "confirmed.json").read_text())["confirmed"]
     configs = [json.dumps(best["config"], sort_keys=True) for best in confirmed]
     assert len(set(configs)) == len(configs)
-    assert json.dumps(stopped.answer["best"]["config"]) in [json.dumps(best["config"]["rows"]) for best in confirmed]
+    assert json.dumps(stopped.answer["best"]["config"]) in [json.dumps(best["config"]) for best in confirmed]
 
 
 def test_the_same_problem_costs_no_trial_in_another_study(tuned, tune_transformer, limit_bytes, road):
@@ -128,6 +128,6 @@ def test_another_batch_starts_from_what_was_found(tuned, limit_bytes, road):
     assert "starts from study limited" in larger.stderr
     assert "batch 200, not 192" in larger.stderr
     first, second, *_ = road.study("larger").trials
-    assert first["config"]["rows"] == []
-    assert (second["config"]["rows"], second["reason"]) == (tuned.answer["best"]["config"], "answer of study limited")
+    assert first["config"] == []
+    assert (second["config"], second["reason"]) == (tuned.answer["best"]["config"], "answer of study limited")
     assert larger.answer["transferred_from"]["study"] == "limited"

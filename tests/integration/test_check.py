@@ -24,7 +24,7 @@ def test_a_config_is_valid_where_it_was_tuned(check, tuned):
     checked = check(options=("--json", "--steps", "2"))
     assert checked.code in {0, 4}, checked.stderr
     lines = {line["what"]: line for line in checked.answer["lines"]}
-    assert lines["rows"]["verdict"] == "ok"
+    assert lines["plans"]["verdict"] == "ok"
     assert lines["problem"]["verdict"] == "ok", lines
     assert lines["gradients"]["verdict"] == "ok"
     assert lines["peak of a step"]["verdict"] in {"ok", "differs"}

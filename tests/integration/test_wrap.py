@@ -112,14 +112,28 @@ def test_recompute_saves_memory_in_a_wrapped_model(road, wrapped_limit_bytes):
     assert ran.printed_peak_bytes == pytest.approx(best["peak_bytes"], rel=SAME_PEAK)
 
 
-def test_each_model_of_the_optimizer_is_wrapped(workplace):
-    """Two models of one optimizer are wrapped, one that it does not hold is not, and they learn as ever."""
-    arguments = ("several_parts.py", "--steps", "3")
-    wrapped, plain = workplace.train(*arguments, **WRAP), workplace.train(*arguments)
+@pytest.fixture(scope="module")
+def parts(make_workplace):
+    """A script with several models, wrapped and in plain PyTorch; one of them holds an average that it never calls."""
+    place = make_workplace("parts")
+    wrapped, plain = (place.train("several_parts.py", "--steps", "3", **variables) for variables in (WRAP, {}))
     assert wrapped.code == 0, wrapped.stderr
+    return wrapped, plain
+
+
+def test_each_model_of_the_optimizer_is_wrapped(parts):
+    """Two models of one optimizer are wrapped, one that it does not hold is not, and they learn as ever."""
+    wrapped, plain = parts
     assert wrapped_in(wrapped.stderr) == ["Sequential", "Classifier"]
     assert len(numbers_in(plain)) == 3
     assert numbers_in(wrapped) == pytest.approx(numbers_in(plain), rel=NEAR)
+
+
+def test_a_part_that_is_never_called_may_be_in_evaluation_mode(parts):
+    """A model that holds a copy of Dropout in evaluation mode, as for an average, is wrapped; its mode stays."""
+    wrapped, plain = parts
+    assert "average in evaluation mode" in wrapped.stdout
+    assert words_in(wrapped) == words_in(plain)
 
 
 def test_the_module_inside_ddp_is_wrapped(workplace):

@@ -19,6 +19,7 @@ import pytest
 
 from autorecompute import codec
 from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.backends.ortmodule.grammar import rows_of
 from autorecompute.emit.handing import hand_out
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import Figures
@@ -106,7 +107,7 @@ def test_an_imported_study_that_was_checked_can_be_trained_with(archive, elsewhe
     plans_file = folder.best / "plans.json"
     rendered = hand_out(folder, folder.result())
     assert rendered.variables == {"ORTMODULE_MEMORY_OPT_CONFIG": str(plans_file)}
-    assert json.loads(plans_file.read_text()) == folder.result().best.config.row_texts
+    assert json.loads(plans_file.read_text()) == rows_of(folder.result().best.config)
     assert (folder.result().study, [study.name for study in list_studies()]) == ("mine", ["mine"])
 
 
@@ -188,7 +189,7 @@ WRONG = {
     ),
     "a trial that is none": (lambda lines: [lines[0], b'{"trial": null}\n', *lines[2:]], 2, "does not hold"),
     "a row that is none": (
-        lambda lines: [lines[0], changed(lines[1], config={"level": 0, "rows": ["rm -rf"]}), *lines[2:]],
+        lambda lines: [lines[0], changed(lines[1], config=["rm -rf"]), *lines[2:]],
         2,
         "does not hold",
     ),
@@ -222,8 +223,8 @@ IMPLAUSIBLE = {
     "batch of none": (1, {"measurement__batch": 0}, "batch"),
     "too many bytes": (1, {"measurement__held_bytes": 10**40}, "held_bytes"),
     "a reference of no time": (2, {"reference_seconds": 0}, "reference_seconds"),
-    "a row of another graph": (2, {"config__rows": ["Gelu+:1:-1", "Tanh+:1:-1"]}, "'Tanh+:1:-1'"),
-    "a rejected row of another graph": (3, {"config__rows": ["Tanh+:1:-1"]}, "'Tanh+:1:-1'"),
+    "a choice of another graph": (2, {"config": ["Gelu+:1", "Tanh+:1"]}, "'Tanh+:1'"),
+    "a rejected choice of another graph": (3, {"config": ["Tanh+:1"]}, "'Tanh+:1'"),
     "version of none": (0, {"version": 0}, "version 0"),
     "version of truth": (0, {"version": True}, "version True"),
     "no limit": (0, {"problem__limit_bytes": 0}, "digest"),
@@ -245,7 +246,7 @@ IMPLAUSIBLE = {
     "an operation of itself": (7, {f"{OPERATION}reads": ["x"], f"{OPERATION}makes": ["x"]}, "cannot run"),
     "an operation that shares nothing": (7, {f"{OPERATION}shares": True}, "cannot run"),
     "a negative answer": (8, {"trials": -3}, "-3 as trials"),
-    "an answer nobody confirmed": (8, {"best__config__rows": []}, "no line before it confirms"),
+    "an answer nobody confirmed": (8, {"best__config": []}, "no line before it confirms"),
 }
 
 
