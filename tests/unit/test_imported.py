@@ -9,7 +9,7 @@ import pytest
 
 from autorecompute.cli import main
 from autorecompute.plans import Config
-from autorecompute.studies import Problem, StudyFolder
+from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.confirmed_here import CHECKED, keep_check
 
 SENTENCE = (
@@ -34,7 +34,8 @@ def imported(call, tmp_path, make_detection, make_result):
     """A study that was exported, and imported under another name."""
     folder = StudyFolder("bert", tmp_path / "studies")
     folder.prepare()
-    folder.begin(Problem.of(make_detection(), 2**30), ["python", "train.py"])
+    detection = make_detection()
+    folder.begin(Problem.of(detection, 2**30), ["python", "train.py"], Sizes.of(detection))
     result = make_result(trials=0)
     folder.keep_confirmed([result.best])
     folder.finish(result)
