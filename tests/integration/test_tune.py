@@ -165,7 +165,7 @@ def test_swapping_leaves_the_losses_as_they_are(tuned, road, trained_without):
 def test_the_same_command_answers_from_the_study(tuned, tune_transformer, limit_bytes, road):
     """Asked again, the tool gives the same answer without a trial."""
     before = road.study("limited").count_rows()
-    again = tune_transformer("limited", str(limit_bytes))
+    again = tune_transformer(road, "limited", str(limit_bytes))
     assert (again.code, again.answer) == (0, tuned.answer)
     assert again.trial_lines == []
     assert road.study("limited").count_rows() == before
