@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import enum
+import math
 import statistics
 from dataclasses import dataclass, field
 
 from autorecompute.memory import StepProfile
 from autorecompute.plans import Config, Insight, Plan, Space
+from autorecompute.ranges import (
+    LONGEST_SECONDS,
+    AnyBytes,
+    Batch,
+    Bytes,
+    Count,
+    Number,
+    PositiveBytes,
+    PositiveCount,
+    Probability,
+    Ratio,
+    RatioEnd,
+    Seconds,
+    StepSeconds,
+)
 
 
 class Outcome(enum.StrEnum):
@@ -80,19 +96,25 @@ class Measurement:
     outcome: Outcome
     message: str = ""
     trace: tuple[str, ...] = ()
-    peak_bytes: int | None = None
-    held_bytes: int | None = None
-    allocated_bytes: int | None = None
-    device_bytes: int | None = None
-    step_seconds: tuple[float, ...] = ()
-    warmup_seconds: float = 0.0
-    samples: int | None = None
-    batch: int | None = None
+    peak_bytes: PositiveBytes | None = None
+    held_bytes: Bytes | None = None
+    allocated_bytes: Bytes | None = None
+    device_bytes: Bytes | None = None
+    step_seconds: tuple[StepSeconds, ...] = ()
+    warmup_seconds: Seconds = 0.0
+    samples: PositiveCount | None = None
+    batch: Batch | None = None
     losses: tuple[float, ...] = ()
     warnings: tuple[str, ...] = ()
-    retries: int | None = None
+    retries: Count | None = None
     marks: tuple[str, ...] = ()
     profile: StepProfile | None = None
+
+    def __post_init__(self) -> None:
+        if self.outcome.is_measured and (self.peak_bytes is None or self.samples is None or not self.step_seconds):
+            raise ValueError(f"is {self.outcome} without a peak, samples or step times")
+        if math.fsum(self.step_seconds) > LONGEST_SECONDS:
+            raise ValueError(f"took more than {LONGEST_SECONDS:.0f} s")
 
     @property
     def median_step_seconds(self) -> float | None:
@@ -121,7 +143,7 @@ class GradientCheck:
     agrees: bool
     worst: float
     parameter: str = ""
-    steps: int
+    steps: Count
     message: str = ""
 
 
@@ -139,13 +161,13 @@ class Prediction:
         fits: Probability that the peak holds the limit.
     """
 
-    peak_bytes: int
-    peak_low: int
-    peak_high: int
-    step: float | None
-    step_low: float | None
-    step_high: float | None
-    fits: float
+    peak_bytes: PositiveBytes
+    peak_low: AnyBytes
+    peak_high: AnyBytes
+    step: Ratio | None
+    step_low: RatioEnd | None
+    step_high: RatioEnd | None
+    fits: Probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,13 +186,13 @@ class Trial:
         prediction: What the search expected of it; ``None`` where it could not tell.
     """
 
-    number: int
+    number: Number
     config: Config
     description: str
     reason: str
     measurement: Measurement
-    reference_seconds: float | None = None
-    overhead_seconds: float | None = None
+    reference_seconds: StepSeconds | None = None
+    overhead_seconds: Seconds | None = None
     prediction: Prediction | None = None
 
     @property
@@ -199,7 +221,7 @@ class Device:
     kind: str
     name: str
     uuid: str = ""
-    total_bytes: int
+    total_bytes: Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,14 +250,14 @@ class Detection:
     layer_plans: tuple[Plan, ...]
     insights: tuple[Insight, ...] = ()
     layer_insights: tuple[Insight, ...] = ()
-    dims: dict[str, int]
+    dims: dict[str, Count]
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
     graph: str
     device: Device
     versions: dict[str, str]
-    batch: int = 0
-    resting_bytes: int = 0
-    outside_bytes: int | None = None
+    batch: Count = 0
+    resting_bytes: Bytes = 0
+    outside_bytes: Bytes | None = None
     loader: str = ""
     features: tuple[str, ...] = ()
 

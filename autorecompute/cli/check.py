@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _stored_command(folder: StudyFolder, result: Result) -> Sequence[str]:
-    if folder.provenance().get("is_imported"):
+    if folder.is_imported:
         raise UsageError(
             f"Study '{folder.name}' was imported, and what an archive says is not run. Give the command: "
             f"autorecompute check {folder.name} -- train.py …"
@@ -133,7 +133,7 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
     return Stored(
         study=folder.name,
         problem=replace(folder.problem(), batch=best.batch),
-        sizes=folder.sizes(),
+        sizes=folder.head().sizes,
         result=result,
         best=best,
         trials=tuple(trials_of(folder)),

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.studies.places import PAGE
 
     folder = StudyFolder(args.study)
-    folder.provenance()
+    folder.head()
     page = args.output or folder.path / PAGE
     # The page in the study's folder is ours, and made anew.
     force = args.force or args.output is None

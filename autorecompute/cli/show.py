@@ -50,11 +50,10 @@ def run(args: argparse.Namespace) -> int:
 def run_show(args: argparse.Namespace) -> int:
     """Prints one study."""
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.records import read_head
     from autorecompute.studies.transfer import Tuned, find_most_alike
 
     folder = StudyFolder(args.study)
-    tuned = Tuned.of(read_head(folder))
+    tuned = Tuned.of(folder.head())
     nearest = find_most_alike(tuned, folder) if args.why else None
     if args.json:
         _print_json(folder, tuned, {"nearest": nearest} if args.why else {})
@@ -72,11 +71,12 @@ def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | No
     from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
     from autorecompute.reports.identity import nearest_as_plain
     from autorecompute.studies.batches import trials_of_answer
+    from autorecompute.studies.folder import head_as_plain
     from autorecompute.studies.records import trials_of
 
     trials, result = trials_of(folder), folder.result()
     plain = {
-        "provenance": folder.provenance(),
+        "provenance": head_as_plain(folder.head(), is_imported=folder.is_imported),
         "identity": tuned.parts,
         "result": result_as_plain(result, trials_of_answer(folder, result)) if result else None,
         "trials": trials_as_plain(trials),

@@ -197,7 +197,7 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
         )
 
     if folder.exists():
-        folder.provenance()
+        folder.head()
     watcher = LiveView(has_bar=not debugs, is_shared=storage is not None)
     with watcher as view, _opened(folder, storage, view.note) as shared:
         bench = open_bench(settings.batch, folder)

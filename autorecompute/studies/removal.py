@@ -11,11 +11,12 @@ import psutil
 
 from autorecompute.errors import AutorecomputeError
 from autorecompute.studies import batches
-from autorecompute.studies.folder import STUDIES, list_studies, saying_what_fails
+from autorecompute.studies.folder import STUDIES, saying_what_fails
 from autorecompute.studies.importing import DRAFT_PREFIX, drafting
 from autorecompute.studies.places import PAGE
 from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import read_trials
+from autorecompute.studies.stored import list_studies
 from autorecompute.studies.use import find_user, require_unused
 
 if TYPE_CHECKING:

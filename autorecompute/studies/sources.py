@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from autorecompute.errors import AutorecomputeError
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
-from autorecompute.studies.folder import StudyFolder, list_studies
-from autorecompute.studies.records import Head, StudyRecords, read_head, read_records
+from autorecompute.studies.records import StudyRecords, read_records
+from autorecompute.studies.stored import list_studies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from autorecompute.studies.folder import StudyFolder
+    from autorecompute.studies.problem import Head
 
 ARCHIVE_PATTERN = "*.jsonl.gz"
 
@@ -52,7 +55,7 @@ class FolderSource:
 
     def read_head(self) -> Head:
         """What it is about."""
-        return read_head(self._folder)
+        return self._folder.head()
 
     def read_records(self) -> StudyRecords:
         """All that it knows."""

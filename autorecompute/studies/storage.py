@@ -15,7 +15,9 @@ import sqlalchemy.exc
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
+from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
+from autorecompute.ranges import Seconds
 from autorecompute.studies import dashboard
 from autorecompute.studies.frozen import LEVEL, TRIAL_ATTRIBUTE, freeze, parameters_of
 
@@ -44,12 +46,12 @@ class TrialStore:
 
     def __init__(self, database: Path, name: str, space: Space, limit_bytes: int) -> None:
         self._database, self._space, self._limit_bytes = database, space, limit_bytes
-        with saying_what_fails(database):
+        with _saying_what_is_wrong(database):
             self._study = optuna.create_study(
                 study_name=name, storage=_open(database), direction="maximize", load_if_exists=True
             )
             dashboard.name_value(self._study)
-            self._earlier_seconds = float(self._study.user_attrs.get(SECONDS_ATTRIBUTE, 0.0))
+            self._earlier_seconds = codec.from_plain(self._study.user_attrs.get(SECONDS_ATTRIBUTE, 0.0), Seconds)
             self._trials = _decode(self._study)
         self._opened = time.monotonic()
 
@@ -106,7 +108,7 @@ def read_trials(database: Path, name: str) -> list[Trial]:
     """
     if not database.is_file():
         return []
-    with saying_what_fails(database):
+    with _saying_what_is_wrong(database):
         storage = _open(database)
         # A tuning that was ended before its first trial leaves a database without any study.
         is_begun = bool(storage.get_all_studies())
@@ -128,9 +130,23 @@ def saying_what_fails(database: Path) -> Iterator[None]:
         sqlite3.Error,
         RuntimeError,  # what Optuna raises for the database of another version
         ValueError,
-        KeyError,
+        LookupError,
     ) as error:
         raise SetupError(_describe(database, error)) from error
+
+
+@contextmanager
+def _saying_what_is_wrong(database: Path) -> Iterator[None]:
+    """The same for what is read: a file that somebody else wrote may hold anything where Optuna expects its own.
+
+    Raises:
+        SetupError: it is no study, or is out of reach.
+    """
+    with saying_what_fails(database):
+        try:
+            yield
+        except (TypeError, AttributeError, AssertionError, ArithmeticError) as error:
+            raise SetupError(_describe(database, error)) from error
 
 
 def _open(database: Path) -> optuna.storages.RDBStorage:
@@ -157,8 +173,9 @@ def _describe(database: Path, error: BaseException) -> str:
         return f"{database} is in use by another process. Wait for it, and run the same command again."
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
         return f"{database} cannot be written. Make it writable, or work in another folder."
+    reason = str(error) if isinstance(error, UnreadableError) else name or type(error).__name__
     return (
-        f"{database} cannot be used as a study ({name or type(error).__name__}). It was left as it is: restore it, or "
+        f"{database} cannot be used as a study ({reason}). It was left as it is: restore it, or "
         "begin a new study with --study NAME."
     )
 

@@ -14,7 +14,7 @@ from autorecompute.studies.sources import sources_beside, try_head, try_records
 
 if TYPE_CHECKING:
     from autorecompute.studies.folder import StudyFolder
-    from autorecompute.studies.records import Head
+    from autorecompute.studies.problem import Head
     from autorecompute.studies.sources import Source
 
 MEASURED_ELSEWHERE = "its figures come with autorecompute"

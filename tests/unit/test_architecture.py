@@ -28,6 +28,8 @@ BASE = {
     "knobs",
     "codec",
     "files",
+    "jsontext",
+    "ranges",
     "__init__",
 }
 SWITCHES = {"backends.ortmodule.environment"}
@@ -35,14 +37,17 @@ ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
     "errors": set(),
     "files": set(),
+    "ranges": set(),
     "plans": {"errors"},
-    "memory": {"errors", "units", "plans.*"},
+    "memory": {"errors", "units", "ranges", "plans.*"},
     "units": BASE,
     "measurement": BASE,
     "figures": BASE,
     "result": BASE,
     "knobs": BASE,
-    "codec": BASE,
+    "jsontext": {"units"},
+    "structuring": BASE,
+    "codec": {"structuring", *BASE},
     "__init__": BASE,
     "meters": BASE,
     "backends": {"meters.*", *BASE},

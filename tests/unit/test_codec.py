@@ -9,6 +9,7 @@ import pytest
 
 from autorecompute import codec
 from autorecompute.figures import Figures
+from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Detection, Measurement, Outcome, Trial
 from autorecompute.plans import Config, Level
 from autorecompute.result import Result, Verdict
@@ -75,7 +76,7 @@ def test_what_is_unknown_is_null_and_never_0(make_trial):
 def test_what_describes_no_measurement_is_refused(make_measurement, change):
     """An unknown outcome and words for numbers are errors that name the class."""
     plain = {**codec.to_plain(make_measurement()), **change}
-    with pytest.raises(codec.UnreadableError, match="Measurement"):
+    with pytest.raises(UnreadableError, match="Measurement"):
         codec.from_plain(plain, Measurement)
 
 
@@ -83,5 +84,5 @@ def test_a_missing_field_is_refused(make_trial):
     """A trial without its config is no trial."""
     plain = codec.to_plain(make_trial())
     del plain["config"]
-    with pytest.raises(codec.UnreadableError):
+    with pytest.raises(UnreadableError):
         codec.from_plain(plain, Trial)

@@ -31,7 +31,7 @@ def make_page(folder: StudyFolder, page: Path) -> str:
         UsageError: there is no such study, or another version of autorecompute made it.
         SetupError: the study cannot be read, or jinja2 or matplotlib is not installed.
     """
-    folder.provenance()
+    folder.head()
     try:
         import jinja2  # noqa: F401  (looked for before anything is done)
         from matplotlib import rc_context

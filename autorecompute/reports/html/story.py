@@ -151,15 +151,15 @@ def _own_trials(result: Result, parts: Sequence[Part]) -> tuple[Trial, ...]:
 
 
 def _facts(folder: StudyFolder, result: Result | None, parts: Sequence[Part]) -> dict[str, str]:
-    provenance, problem = folder.provenance(), folder.problem()
+    head = folder.head()
+    problem = head.problem
     facts = {
-        "script": shlex.join(folder.command()),
+        "script": shlex.join(head.command),
         "device": problem.device,
         "memory limit": format_bytes(problem.limit_bytes),
         "batch": str(problem.batch or "one of several"),
-        "versions": f"torch {problem.torch}, ONNX Runtime {problem.onnxruntime}, "
-        f"autorecompute {provenance.get('autorecompute', '?')}",
-        "begun": str(provenance.get("created", "?")),
+        "versions": f"torch {problem.torch}, ONNX Runtime {problem.onnxruntime}, autorecompute {head.autorecompute}",
+        "begun": head.created,
         "problem": problem.digest,
     }
     if result is None:
