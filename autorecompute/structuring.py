@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import operator
 import re
 import reprlib
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
@@ -44,10 +43,11 @@ _HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 def register(converter: Converter) -> None:
     """Has the converter read records this way."""
-    # By predicates: registered by type, the hook of ``int`` would be that of every enum of whole numbers, too.
     for kind, hook in ((str, _read_text), (bool, _read_flag), (int, _read_int64), (float, _read_float)):
-        converter.register_structure_hook_func(functools.partial(operator.is_, kind), hook)
-    converter.register_structure_hook_factory(_is_enum, _enum_hook)
+        converter.register_structure_hook(kind, hook)
+    # An enum of texts would be read as a text: cattrs takes the hook of the nearest base class.
+    converter.register_structure_hook(enum.StrEnum, _read_member)
+    converter.register_structure_hook(enum.IntEnum, _read_member)
     converter.register_structure_hook_factory(lambda kind: _range_of(kind) is not None, _range_hook)
     for is_kind, hook_for in (
         (dataclasses.is_dataclass, _record_hook),
@@ -75,19 +75,11 @@ def _read_flag(plain: Any, _: Any) -> bool:
     return plain
 
 
-def _is_enum(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, enum.Enum)
-
-
-def _enum_hook(kind: Any) -> Hook:
+def _read_member(plain: Any, kind: Any) -> Any:
     members = {member.value: member for member in kind}
-
-    def read(plain: Any, _: Any) -> Any:
-        if not isinstance(plain, str | int) or isinstance(plain, bool) or plain not in members:
-            raise UnreadableError(f"is {_show(plain)}, none of {', '.join(map(str, members))}")
-        return members[plain]
-
-    return read
+    if not isinstance(plain, str | int) or isinstance(plain, bool) or plain not in members:
+        raise UnreadableError(f"is {_show(plain)}, none of {', '.join(map(str, members))}")
+    return members[plain]
 
 
 def _read_int64(plain: Any, _: Any) -> int:
@@ -105,7 +97,9 @@ def _read_float(plain: Any, _: Any = None) -> float:
         return plain
     if isinstance(plain, str) and plain in NOT_FINITE:
         return float(plain)
-    return float(_within(_INT64, _read_int(plain)))
+    if not isinstance(plain, int) or isinstance(plain, bool):
+        raise UnreadableError(f"is {_show(plain)}, not a number")
+    return float(_within(_INT64, plain))
 
 
 def _within(limits: Range, number: Any) -> Any:
