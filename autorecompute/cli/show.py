@@ -100,7 +100,8 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
         print_trials(trials)
         print()
     if result:
-        print_result(result, trials_of_answer(folder, result), folder.path)
+        own = trials_of_answer(folder, result)
+        print_result(result, own, folder.path, is_imported=folder.is_imported)
     else:
         print(_describe_unanswered(folder))
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 RUNNERS_UP = 3
 FAR_APART = 1.5
 """So many times as fast in one process as in another is no matter of a busy moment's noise any more."""
+NOT_OUR_COMMAND = "the command came with an archive, from whoever made it: read it before you run it"
 OWN_VARIABLES = "AUTORECOMPUTE_"
 BEST = "best"
 
@@ -118,15 +119,20 @@ def describe_disturbed(trials: Sequence[Trial]) -> str:
     return f"{format_count(marked, 'trial')} disturbed by something else on the machine" if marked else ""
 
 
-def lines_to_paste(result: Result) -> list[str]:
-    """What to do to train with the answer, commands on lines of their own; empty where there is none."""
+def lines_to_paste(result: Result, *, is_imported: bool = False) -> list[str]:
+    """What to do to train with the answer, commands on lines of their own; empty where there is none.
+
+    Args:
+        result: The answer.
+        is_imported: Whether its command comes from an archive.
+    """
     best = result.best
     if best is None:
         return []
     # The variables alone do nothing to a model that nobody wraps.
     ways = [] if result.wrap else [*(f"  {line}" for line in exports(best)), "or:"]
     lines = ["train with it:", *ways, f"  {run_command(result)}"]
-    return [*lines, *remarks(result)]
+    return [*lines, *remarks(result, is_imported=is_imported)]
 
 
 def exports(best: Best) -> list[str]:
@@ -140,12 +146,19 @@ def run_command(result: Result) -> str:
     return f"autorecompute run {shlex.quote(result.study)} -- {shlex.join(result.command)}"
 
 
-def remarks(result: Result) -> list[str]:
-    """What else has to be done."""
+def remarks(result: Result, *, is_imported: bool) -> list[str]:
+    """What else has to be done.
+
+    Args:
+        result: The answer.
+        is_imported: Whether its command comes from an archive.
+    """
     lines: list[str] = []
     best = result.best
     if best is None:
         return lines
+    if is_imported:
+        lines.append(NOT_OUR_COMMAND)
     # Ours are read where ORTModule is adapted, and nowhere else.
     if not result.wrap and any(name.startswith(OWN_VARIABLES) for name in best.environment):
         lines.append("the variables alone take a script that imports autorecompute.compat; run needs nothing in it")

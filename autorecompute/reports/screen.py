@@ -34,8 +34,23 @@ if TYPE_CHECKING:
 NAME_WIDTH = 60
 
 
-def print_result(result: Result, trials: Sequence[Trial], folder: Path, console: Console | None = None) -> None:
-    """Prints the answer: the table, the verdict and the lines to paste."""
+def print_result(
+    result: Result,
+    trials: Sequence[Trial],
+    folder: Path,
+    console: Console | None = None,
+    *,
+    is_imported: bool = False,
+) -> None:
+    """Prints the answer: the table, the verdict and the lines to paste.
+
+    Args:
+        result: The answer.
+        trials: What was measured.
+        folder: The study.
+        console: Where to.
+        is_imported: Whether the study's command comes from an archive.
+    """
     console = console or make_console()
     if result.curve:
         chosen = result.best.batch if result.best is not None else None
@@ -46,7 +61,7 @@ def print_result(result: Result, trials: Sequence[Trial], folder: Path, console:
     console.print(Group(*_sentences(result, trials, folder)))
     if result.knobs:
         console.print(Group(knob_table(result.knobs), Text()))
-    for line in lines_to_paste(result):
+    for line in lines_to_paste(result, is_imported=is_imported):
         # A line to paste must not be broken or cut, however narrow the terminal is.
         console.print(Text(line), soft_wrap=True)
 

@@ -100,6 +100,9 @@ def tell(folder: StudyFolder, page: Path) -> Story:
     parts = read_parts(folder, result)
     main = main_part(parts, result)
     trials = main.trials if main is not None else ()
+    told: dict[str, Any] = {"verdict": UNANSWERED, "sure": _measured(parts)}
+    if result is not None:
+        told = _told_by(result, parts, is_imported=folder.is_imported)
     return Story(
         study=folder.name,
         facts=_facts(folder, result, parts),
@@ -107,18 +110,18 @@ def tell(folder: StudyFolder, page: Path) -> Story:
         predictions=_draw_predictions(trials),
         columns=trial_columns(parts),
         rows=tuple(tuple(row) for row in trial_rows(parts, page)),
-        **(_told_by(result, parts) if result is not None else {"verdict": UNANSWERED, "sure": _measured(parts)}),
+        **told,
     )
 
 
-def _told_by(result: Result, parts: Sequence[Part]) -> dict[str, Any]:
+def _told_by(result: Result, parts: Sequence[Part], *, is_imported: bool) -> dict[str, Any]:
     best, own = result.best, _own_trials(result, parts)
     return {
         "verdict": describe_verdict(result),
         "exports": tuple(exports(best)) if best is not None and not result.wrap else (),
         "run": run_command(result) if best is not None else "",
         "wraps": result.wrap,
-        "remarks": tuple(remarks(result)),
+        "remarks": tuple(remarks(result, is_imported=is_imported)),
         "circumstances": (*circumstances(result), *_what_it_would_take(result, parts)),
         "lines": tuple(answer_lines(result, own)),
         "curve": draw_curve(result.curve, best.batch if best is not None else None) if result.curve else "",
