@@ -6,6 +6,7 @@ import enum
 import math
 import statistics
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from autorecompute.memory import StepProfile
 from autorecompute.plans import Config, Insight, Plan, Space
@@ -24,6 +25,9 @@ from autorecompute.ranges import (
     Seconds,
     StepSeconds,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Outcome(enum.StrEnum):
@@ -224,6 +228,20 @@ class Device:
     total_bytes: Bytes
 
 
+VERSIONS = ("backend", "onnxruntime", "torch")
+"""What is always among the versions of a detection or an answer; ``backend`` is a name."""
+
+
+def require_versions(versions: Mapping[str, str]) -> None:
+    """Checks that all versions are there which others ask for.
+
+    Raises:
+        ValueError: one is missing.
+    """
+    if missing := [name for name in VERSIONS if name not in versions]:
+        raise ValueError(f"has no version of {', '.join(missing)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detection:
     """What the worker found at session creation, before any step ran at the target batch.
@@ -243,7 +261,7 @@ class Detection:
         outside_bytes: CUDA only: memory of the card in use outside of this process's allocator at that moment; ``None``
             where nobody can tell.
         loader: Digest of the lines that made the DataLoader which was told the batch; empty where none was.
-        features: What optional parts the training system has here, and its model needs, by their names there.
+        features: What optional parts the training system has here, by their names there.
     """
 
     plans: tuple[Plan, ...]
@@ -260,6 +278,9 @@ class Detection:
     outside_bytes: Bytes | None = None
     loader: str = ""
     features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_versions(self.versions)
 
     @property
     def space(self) -> Space:

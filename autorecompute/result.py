@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures
-from autorecompute.measurement import Device, GradientCheck, Outcome
+from autorecompute.measurement import Device, GradientCheck, Outcome, require_versions
 from autorecompute.plans import Config
 from autorecompute.ranges import Batch, Bytes, Count, Number, PositiveBytes, Probability, Rate, Ratio, RatioEnd, Seconds
 from autorecompute.units import format_count
@@ -107,6 +107,7 @@ class Best:
         limit_bytes: What the peak may reach.
         losses: Losses of the confirming run's timed steps.
         gradients: Its gradients beside those without recompute; ``None`` where nothing is recomputed.
+        knobs: Names of the other settings that are on.
         confirmed: Whether a fresh process under nothing but the environment gave these figures.
     """
 
@@ -123,6 +124,7 @@ class Best:
     ranking: Ranking | None = None
     losses: tuple[float, ...] = ()
     gradients: GradientCheck | None = None
+    knobs: tuple[str, ...] = ()
     confirmed: bool
 
 
@@ -222,6 +224,9 @@ class Result:
     wrap: bool = False
     transferred_from: Transfer | None = None
     knobs: tuple[KnobFigures, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_versions(self.versions)
 
     def ending(self, search_end: SearchEnd) -> Result:
         """The answer of a search that ended so; without a config it says nothing where there was more to be tried."""

@@ -91,17 +91,18 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.studies.records import trials_of
     from autorecompute.studies.sharing.mirror import place_of
 
-    trials, result = trials_of(folder), folder.result()
+    # All is read before anything is printed: what cannot be read ends in a sentence alone.
+    trials, result, place = trials_of(folder), folder.result(), place_of(folder)
+    own, is_imported = trials_of_answer(folder, result) if result else [], folder.is_imported
     print_identity(tuned.problem.digest, tuned.parts)
-    if place := place_of(folder):
+    if place:
         print(f"shared in {place}")
     print()
     if trials:
         print_trials(trials)
         print()
     if result:
-        own = trials_of_answer(folder, result)
-        print_result(result, own, folder.path, is_imported=folder.is_imported)
+        print_result(result, own, folder.path, is_imported=is_imported)
     else:
         print(_describe_unanswered(folder))
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 from autorecompute import codec
 from autorecompute.errors import UsageError
 from autorecompute.jsontext import LARGEST_TEXT, MOST_VALUES, UnreadableError, count_values, parse
-from autorecompute.knobs import KnobStudy
 from autorecompute.measurement import Trial
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
@@ -107,7 +106,7 @@ class _Draft:
     def _read_single(self, kind: str, value: Any) -> Any:
         record = _read_head(value) if kind == "study" else codec.from_plain(value, _SINGLE[kind])
         if isinstance(record, Result):
-            require_confirmed(record, self.confirmed, self.found.get("knobs"), self.head.problem)
+            require_confirmed(record, self.confirmed, self.head.problem)
         return record
 
     def _append(self, kind: str, value: Any) -> None:
@@ -116,11 +115,10 @@ class _Draft:
         self._keep(codec.from_plain(value, _SEVERAL[kind]))
 
     def _keep(self, record: Trial | Rejection | Best) -> None:
+        require_own_rows(record.config, self.head.problem)
         if isinstance(record, Best):
-            # A knob may have made other plans than the problem's.
             self.confirmed.append(record)
             return
-        require_own_rows(record.config, self.head.problem)
         if isinstance(record, Rejection):
             self.rejections.append(record)
             return
@@ -160,7 +158,6 @@ def _read_head(value: Any) -> Head:
 _SINGLE: dict[str, type[Any]] = {
     "study": Head,
     "race": RaceRecord,
-    "knobs": KnobStudy,
     "batches": BatchRecord,
     "analysis": Analysis,
     "result": Result,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
-from autorecompute.knobs import KnobStudy
 from autorecompute.measurement import Trial
 from autorecompute.plans import Plan, Space
 from autorecompute.result import Best, Rejection, Result
@@ -17,7 +16,6 @@ from autorecompute.studies import race as race_file
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.batches import BatchRecord
 from autorecompute.studies.folder import write_atomically
-from autorecompute.studies.knobs import KnobFolder
 from autorecompute.studies.places import best_at, result_at
 from autorecompute.studies.problem import SEVERAL_BATCHES, Head
 from autorecompute.studies.race import RaceRecord
@@ -41,7 +39,6 @@ class StudyRecords:
         rejections: The configs that were not confirmed.
         confirmed: Those that were.
         race: The finalists' rounds.
-        knobs: What is known of other settings.
         batches: What only a study of several batches knows.
         analysis: The profiled small steps.
         result: The answer.
@@ -52,7 +49,6 @@ class StudyRecords:
     rejections: tuple[Rejection, ...] = ()
     confirmed: tuple[Best, ...] = ()
     race: RaceRecord | None = None
-    knobs: KnobStudy | None = None
     batches: BatchRecord | None = None
     analysis: Analysis | None = None
     result: Result | None = None
@@ -99,7 +95,6 @@ def read_records(folder: StudyFolder) -> StudyRecords:
         rejections=tuple(folder.rejections()),
         confirmed=tuple(folder.confirmed()),
         race=folder.read(race_file.FILE, RaceRecord),
-        knobs=KnobFolder(folder).known(),
         batches=folder.read(batches_file.FILE, BatchRecord),
         analysis=folder.read(analysis_file.FILE, Analysis),
         result=folder.result(),
@@ -124,8 +119,6 @@ def write_records(records: StudyRecords, folder: StudyFolder, plans_text: Callab
         folder.keep_rejections(records.rejections)
     if records.confirmed:
         folder.keep_confirmed(records.confirmed)
-    if records.knobs is not None:
-        KnobFolder(folder).keep(records.knobs)
     parts = {race_file.FILE: records.race, analysis_file.FILE: records.analysis, batches_file.FILE: records.batches}
     for name, part in parts.items():
         if part is not None:
@@ -149,10 +142,9 @@ def _store_trials(records: StudyRecords, folder: StudyFolder) -> None:
 
 def with_plans_file(records: StudyRecords, place: str) -> StudyRecords:
     """The records with another place for the file that the variables of their configs name."""
-    knobs, result = records.knobs, records.result
+    result = records.result
     return replace(
         records,
         confirmed=tuple(best_at(best, place) for best in records.confirmed),
-        knobs=None if knobs is None else replace(knobs, winner=best_at(knobs.winner, place)),
         result=None if result is None else result_at(result, place),
     )

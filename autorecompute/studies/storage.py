@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 import urllib.parse
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 SECONDS_ATTRIBUTE = "wall_seconds"
 BUSY_TIMEOUT_SECONDS = 30
+_COMPUTED = """
+SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'
+UNION ALL
+SELECT m.name FROM sqlite_master m, pragma_table_xinfo(m.name) AS c WHERE m.type = 'table' AND c.hidden > 0
+"""
+"""Whatever in a database is worked out when it is read: views, triggers, virtual tables, generated columns."""
 
 
 class TrialStore:
@@ -149,11 +155,24 @@ def _saying_what_is_wrong(database: Path) -> Iterator[None]:
             raise SetupError(_describe(database, error)) from error
 
 
+def _require_tables(database: Path) -> None:
+    """Checks that a file holds nothing but tables: a view computes what is read, for ever if it is made to."""
+    uri = f"{_uri_of(database)}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as connection:
+        if connection.execute(_COMPUTED).fetchone() is not None:
+            raise UnreadableError("holds more than tables")
+
+
+def _uri_of(database: Path) -> str:
+    # A path is no URL: what would mean something in one is written as SQLite's own URI, which knows percent signs.
+    return f"file:{urllib.parse.quote(str(database))}"
+
+
 def _open(database: Path) -> optuna.storages.RDBStorage:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # A path is no URL: what would mean something in one is written as SQLite's own URI, which knows percent signs.
-    path = f"file:{urllib.parse.quote(str(database))}"
-    url = sqlalchemy.URL.create("sqlite", database=path, query={"uri": "true"})
+    if database.is_file():
+        _require_tables(database)
+    url = sqlalchemy.URL.create("sqlite", database=_uri_of(database), query={"uri": "true"})
     return optuna.storages.RDBStorage(
         url.render_as_string(), engine_kwargs={"connect_args": {"timeout": BUSY_TIMEOUT_SECONDS}}
     )

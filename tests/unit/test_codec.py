@@ -13,7 +13,6 @@ import pytest
 from autorecompute import codec
 from autorecompute.figures import Figures
 from autorecompute.jsontext import UnreadableError
-from autorecompute.knobs import KnobStudy
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Config, Level
 from autorecompute.result import Best, Ranking, Rejection, Result, Verdict
@@ -152,7 +151,7 @@ NOT_FINITE = {(Measurement, "losses"), (Best, "losses"), (GradientCheck, "worst"
 
 def test_every_number_of_a_study_has_its_range():
     """A record that is stored says of each of its numbers what it may be, but for those of a training gone astray."""
-    records = {Head, Trial, Rejection, Best, RaceRecord, KnobStudy, BatchRecord, Analysis, Result}
+    records = {Head, Trial, Rejection, Best, RaceRecord, BatchRecord, Analysis, Result}
     for kind in records_in(*records):
         types = typing.get_type_hints(kind, include_extras=True)
         bare = {field.name for field in dataclasses.fields(kind) if {int, float} & set(leaves(types[field.name]))}
