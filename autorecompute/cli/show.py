@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -54,7 +56,7 @@ def run_show(args: argparse.Namespace) -> int:
 
     folder = StudyFolder(args.study)
     tuned = Tuned.of(folder.head())
-    nearest = find_most_alike(tuned, folder) if args.why else None
+    nearest = find_most_alike(tuned, folder, _note) if args.why else None
     if args.json:
         _print_json(folder, tuned, {"nearest": nearest} if args.why else {})
     else:
@@ -65,6 +67,10 @@ def run_show(args: argparse.Namespace) -> int:
             print()
             print_nearest(tuned, nearest)
     return 0
+
+
+def _note(text: str) -> None:
+    print(printable(text), file=sys.stderr)
 
 
 def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | None]) -> None:

@@ -9,7 +9,6 @@ from autorecompute.backends import emission_of
 from autorecompute.result import Transfer
 from autorecompute.search import Prior
 from autorecompute.studies.folder import write_atomically
-from autorecompute.studies.transfer import find_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from autorecompute.result import Best, Result
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.storage import TrialStore
-    from autorecompute.studies.transfer import Neighbour, Tuned
+    from autorecompute.studies.transfer import Neighbour
 
 FINALISTS = 3
 """So many of a stored study's fastest are taken for its finalists where it has raced none."""
@@ -30,14 +29,14 @@ IN_A_FOLDER = "shared, not in a folder of its own"
 """What a study that several workers share has otherwise than a stored one of the same problem."""
 
 
-def look_around(
-    tuned: Tuned, folder: StudyFolder, store: TrialStore | None, detection: Detection, *, is_new: bool
-) -> tuple[Transfer | None, Prior | None]:
-    """What the nearest study beside a folder has for it; a new one takes over all of a study of the same problem.
+def start_from(
+    neighbour: Neighbour, folder: StudyFolder, store: TrialStore | None, detection: Detection, *, is_new: bool
+) -> tuple[Transfer, Prior | None]:
+    """What the nearest study has for a study; a new one takes over all of a study of the same problem.
 
     Args:
-        tuned: What is to be tuned.
-        folder: Its study.
+        neighbour: The nearest study.
+        folder: The study.
         store: The trials of that study; ``None`` where others add to them, too, so that it takes over nothing.
         detection: What the job is.
         is_new: Whether the study has just begun.
@@ -45,9 +44,6 @@ def look_around(
     Raises:
         SetupError: the new study cannot be written.
     """
-    neighbour = find_nearest(tuned, folder)
-    if neighbour is None:
-        return None, None
     if store is None and not neighbour.differences:
         neighbour = replace(neighbour, differences=(IN_A_FOLDER,))
     if store is not None and is_new and not neighbour.differences:

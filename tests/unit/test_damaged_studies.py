@@ -243,7 +243,7 @@ FILES = {
     "a storage of numbers": (
         lambda folder: folder.write("shared.json", {"study": 5}),
         "'['study']' is 5, not a text",
-        (SHOW, REPORT, EXPORT),
+        (SHOW, EXPORT),
     ),
 }
 """Damages to other files, the words for them, and who reads them."""
