@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from autorecompute import jsontext
 from autorecompute.jsontext import UnreadableError
 from autorecompute.plans import Config, Row
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from cattrs import Converter
 
 T = TypeVar("T")
+
+LONGEST_NAME = 80
+"""Letters of a name that stands in a file, and in a message about it."""
+
+_UNKNOWN = "unknown field "
 
 
 def to_plain(value: object) -> Any:
@@ -58,10 +64,16 @@ def _describe(error: Exception, kind: str) -> str:
     from cattrs import transform_error
 
     what, _, place = transform_error(error, format_exception=_say)[0].rpartition(" @ $")
+    if what.startswith(_UNKNOWN):
+        place, what = f"{place}.{what.removeprefix(_UNKNOWN)}", "is unknown"
     return f"describes no {kind}: " + (f"'{place.removeprefix('.')}' {what}" if place else f"it {what}")
 
 
 def _say(error: BaseException, _: type | None) -> str:
+    from cattrs import ForbiddenExtraKeysError
+
+    if isinstance(error, ForbiddenExtraKeysError):
+        return f"{_UNKNOWN}{printable(min(error.extra_fields)[:LONGEST_NAME], '')}"
     return "is missing" if isinstance(error, KeyError) else str(error) or "is wrong"
 
 

@@ -95,7 +95,6 @@ class Best:
     Attributes:
         config: What it recomputes.
         description: The same in a few words.
-        environment: The variables that switch it on in an unmodified run.
         batch: Samples a forward.
         samples_per_second: Throughput of the confirming run.
         relative_throughput: Share of the throughput without recompute, from interleaved rounds, before any knob was
@@ -108,12 +107,11 @@ class Best:
         losses: Losses of the confirming run's timed steps.
         gradients: Its gradients beside those without recompute; ``None`` where nothing is recomputed.
         knobs: Names of the other settings that are on.
-        confirmed: Whether a fresh process under nothing but the environment gave these figures.
+        confirmed: Whether a fresh process under nothing but what is emitted gave these figures.
     """
 
     config: Config
     description: str
-    environment: dict[str, str]
     batch: Batch
     samples_per_second: Rate
     relative_throughput: Ratio | None

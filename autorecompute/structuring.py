@@ -155,7 +155,8 @@ def _record_hook(converter: Converter, kind: Any) -> Hook:
     hooks: dict[str, Any] = {
         field.name: override(struct_hook=_hook_of(converter, types[field.name])) for field in dataclasses.fields(kind)
     }
-    structure = make_dict_structure_fn(kind, converter, **hooks)
+    # What a record does not know would be lost, or believed by a later version.
+    structure = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, **hooks)
     return lambda plain, _: structure(_read_object(plain), kind)
 
 

@@ -74,6 +74,7 @@ def _note(text: str) -> None:
 
 
 def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | None]) -> None:
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
     from autorecompute.reports.identity import nearest_as_plain
     from autorecompute.studies.batches import trials_of_answer
@@ -81,16 +82,19 @@ def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | No
     from autorecompute.studies.records import trials_of
 
     trials, result = trials_of(folder), folder.result()
+    rendered = hand_out_if_any(folder, result)
     plain = {
         "provenance": head_as_plain(folder.head(), is_imported=folder.is_imported),
         "identity": tuned.parts,
-        "result": result_as_plain(result, trials_of_answer(folder, result)) if result else None,
+        "result": result_as_plain(result, trials_of_answer(folder, result), rendered) if result else None,
         "trials": trials_as_plain(trials),
     }
     print(dumps({**plain, **{name: nearest_as_plain(tuned, nearest) for name, nearest in asked.items()}}))
 
 
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
+    from autorecompute.emit.handing import hand_out_if_any
+    from autorecompute.reports.answer import NOT_OUR_COMMAND
     from autorecompute.reports.identity import print_identity
     from autorecompute.reports.screen import print_result, print_trials
     from autorecompute.studies.batches import trials_of_answer
@@ -100,6 +104,7 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
     # All is read before anything is printed: what cannot be read ends in a sentence alone.
     trials, result, place = trials_of(folder), folder.result(), place_of(folder)
     own, is_imported = trials_of_answer(folder, result) if result else [], folder.is_imported
+    rendered = hand_out_if_any(folder, result)
     print_identity(tuned.problem.digest, tuned.parts)
     if place:
         print(f"shared in {place}")
@@ -108,7 +113,9 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
         print_trials(trials)
         print()
     if result:
-        print_result(result, own, folder.path, is_imported=is_imported)
+        print_result(result, own, folder.path, rendered)
+        if is_imported and result.best is not None:
+            print(NOT_OUR_COMMAND)
     else:
         print(_describe_unanswered(folder))
 

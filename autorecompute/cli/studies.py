@@ -90,14 +90,17 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_compare(args: argparse.Namespace) -> int:
     """Prints two studies side by side."""
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.as_json import dumps
     from autorecompute.reports.compare import comparison_as_plain, print_comparison
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.records import read_records
 
-    first, second = (read_records(StudyFolder(name)) for name in args.studies)
+    folders = [StudyFolder(name) for name in args.studies]
+    first, second = map(read_records, folders)
     if args.json:
-        print(dumps(comparison_as_plain(first, second)))
+        rendered = [hand_out_if_any(folder, folder.result()) for folder in folders]
+        print(dumps(comparison_as_plain(first, second, rendered)))
     else:
         print_comparison(first, second)
     return 0
@@ -109,7 +112,7 @@ def run_export(args: argparse.Namespace) -> int:
     Raises:
         UsageError: there is no such study, its trials are elsewhere, or FILE exists or cannot be written.
     """
-    from autorecompute.cli.emit import write_file_bytes
+    from autorecompute.paths import write_named
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump
     from autorecompute.studies.records import read_records
@@ -121,7 +124,7 @@ def run_export(args: argparse.Namespace) -> int:
         sys.stdout.write(archive.decode())
     else:
         is_compressed = args.output.name.endswith(GZIP_SUFFIX)
-        write_file_bytes(args.output, compress(archive) if is_compressed else archive, force=args.force)
+        write_named(args.output, compress(archive) if is_compressed else archive, force=args.force)
     return 0
 
 
@@ -156,26 +159,23 @@ def _trusted() -> Trusted:
     from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.studies.importing import Trusted
 
-    emission = emission_of(ORTMODULE)
-    variables = frozenset(emission.MEMORY_VARIABLES) | {name for knob in emission.KNOBS for name in knob.variables}
-    return Trusted(backend=ORTMODULE, variables=variables, plans_text=emission.plans_file_text)
+    return Trusted(backend=ORTMODULE, knobs=frozenset(knob.name for knob in emission_of(ORTMODULE).KNOBS))
 
 
 def run_delete(args: argparse.Namespace) -> int:
     """Removes studies, after asking on a terminal.
 
     Raises:
-        UsageError: one of them does not exist or is in use; then none is removed.
+        UsageError: one of them does not exist, is in use, or holds somebody else's files; then none is removed.
     """
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.removal import delete
-    from autorecompute.studies.use import require_unused
+    from autorecompute.studies.removal import delete, require_removable
     from autorecompute.units import format_bytes
 
     folders = [StudyFolder(name) for name in dict.fromkeys(args.studies)]
     for folder in folders:
         _require(folder)
-        require_unused(folder)
+        require_removable(folder)
     if not args.force and not _agrees(folders):
         print("nothing was removed", file=sys.stderr)
         return 0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from autorecompute.studies.folder import StudyFolder
+from autorecompute.studies.folder import StudyFolder, list_studies, load_result
 from autorecompute.studies.problem import Problem, Sizes
-from autorecompute.studies.stored import list_studies, load_result
 
 __all__ = ["Problem", "Sizes", "StudyFolder", "list_studies", "load_result"]

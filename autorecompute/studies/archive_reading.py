@@ -12,6 +12,7 @@ from autorecompute import codec
 from autorecompute.errors import UsageError
 from autorecompute.jsontext import LARGEST_TEXT, MOST_VALUES, UnreadableError, count_values, parse
 from autorecompute.measurement import Trial
+from autorecompute.paths import open_named
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.archive import FORMAT, VERSION
@@ -144,16 +145,19 @@ def _read_head(value: Any) -> Head:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise WrongLineError("is not the first line of a study's archive")
     version = value.get("version")
-    if type(version) is not int or not 0 < version <= VERSION:
+    if type(version) is not int or version != VERSION:
         raise WrongLineError(
             f"is of version {version} of the format, by autorecompute {value.get('autorecompute')}, and this one reads "
-            f"{VERSION}: install a newer autorecompute"
+            f"{VERSION}: import it with that version, or tune again"
         )
-    head = codec.from_plain(value, Head)
+    head = codec.from_plain({name: part for name, part in value.items() if name not in _OF_THE_LINE}, Head)
     if value.get("digest") != head.problem.digest:
         raise WrongLineError("holds a problem that its digest does not belong to")
     return head
 
+
+_OF_THE_LINE = {"format", "version", "digest"}
+"""What the first line has beside what the study is about."""
 
 _SINGLE: dict[str, type[Any]] = {
     "study": Head,
@@ -221,10 +225,7 @@ def _open(file: Path) -> Iterator[BinaryIO]:
 def _open_plain(file: Path) -> io.BufferedReader:
     if str(file) == STANDARD_INPUT:
         return open(0, "rb", closefd=False)
-    if file.is_fifo() and not file.is_symlink():
-        # Opening one waits for somebody to write, for ever if need be; /dev/stdin is a link to one that is written.
-        raise UsageError(f"'{file}' is a pipe. Give the path of a file, or - and pipe the archive in.")
-    return file.open("rb")
+    return open_named(file, "Give the path of an archive, or - and pipe it in.")
 
 
 @contextmanager

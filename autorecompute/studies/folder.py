@@ -2,12 +2,12 @@
 
 ``study.json`` (what it is about), ``study.db`` (its trials), ``trials/0007/`` (one trial each), ``workers/`` (output of
 the processes), ``race.json`` (the finalists' rounds), ``rejected.json`` and ``confirmed.json`` (who was not confirmed,
-and who was), ``best/`` (what was emitted) and ``result.json`` (the answer); others have their names beside this file.
+and who was), ``best/`` (what the answer's variables name) and ``result.json`` (the answer); others have their names
+beside this file.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import shlex
@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autorecompute import __version__, codec, jsontext
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.files import write_whole
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
+from autorecompute.paths import is_file, names_in
 from autorecompute.result import Best, Rejection, Result
-from autorecompute.studies.names import require_name
-from autorecompute.studies.places import result_at
+from autorecompute.studies.names import is_name, require_name
+from autorecompute.studies.plain import require_plain
 from autorecompute.studies.problem import Head, Sizes
+from autorecompute.studies.writing import saying_what_fails, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,15 +35,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT = 2
 """Counts up when an older autorecompute could no longer read a study, or a newer one would misread it."""
 
 STUDIES = Path("studies")
+PAGE = "report.html"
+"""The page that ``autorecompute report`` makes."""
+
 STUDY = "study.json"
 IN_PROGRESS = "in_progress.json"
 REJECTED, IN_REJECTED = "rejected.json", "rejected"
 CONFIRMED, IN_CONFIRMED = "confirmed.json", "confirmed"
 IS_IMPORTED = "is_imported"
+_BESIDE_THE_HEAD = frozenset({"format", "digest", IS_IMPORTED})
 
 
 class StudyFolder:
@@ -66,13 +71,8 @@ class StudyFolder:
 
     @property
     def best(self) -> Path:
-        """The folder of emitted files."""
+        """The folder of files that the answer's variables name."""
         return self.path / "best"
-
-    @property
-    def plans_file(self) -> Path:
-        """The JSON array that ``ORTMODULE_MEMORY_OPT_CONFIG`` names."""
-        return self.best / "plans.json"
 
     @property
     def workers(self) -> Path:
@@ -85,7 +85,7 @@ class StudyFolder:
 
     def exists(self) -> bool:
         """Whether a study was begun here."""
-        return (self.path / STUDY).is_file()
+        return is_file(self.path / STUDY)
 
     @property
     def name_in_database(self) -> str:
@@ -96,13 +96,15 @@ class StudyFolder:
         """Makes the folders of the study.
 
         Raises:
-            SetupError: they cannot be made.
+            SetupError: they cannot be made, or something in the folder leads elsewhere.
         """
+        require_plain(self)
         with saying_what_fails(self.path):
             for folder in (self.workers, self.best, self.path / "trials"):
                 folder.mkdir(parents=True, exist_ok=True)
-            # Logs and databases do not belong into the user's repository unless the user says so.
-            (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
+            # Logs and databases do not belong into the user's repository unless the user removes this file.
+            if not (self.exists() or (self.path / ".gitignore").exists()):
+                (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
 
     def begin(self, problem: Problem, command: Sequence[str], sizes: Sizes | None = None) -> None:
         """Writes down what the study is about, which begins now."""
@@ -127,7 +129,8 @@ class StudyFolder:
             UsageError: there is no such study, or another version of autorecompute made it.
             SetupError: it cannot be read.
         """
-        return self._structure(STUDY, self._provenance(), Head)
+        plain = {name: value for name, value in self._provenance().items() if name not in _BESIDE_THE_HEAD}
+        return self._structure(STUDY, plain, Head)
 
     @property
     def is_imported(self) -> bool:
@@ -225,9 +228,9 @@ class StudyFolder:
         self.write("result.json", codec.to_plain(result))
 
     def result(self) -> Result | None:
-        """The answer, once there is one, as of where the folder is now: moved, renamed or copied since, perhaps."""
+        """The answer, once there is one, under the name that the folder has now."""
         result = self.read("result.json", Result)
-        return None if result is None else replace(result_at(result, str(self.plans_file)), study=self.name)
+        return None if result is None else replace(result, study=self.name)
 
     def _read(self, name: str) -> Any:
         with self._saying_what_is_wrong(name):
@@ -242,10 +245,10 @@ class StudyFolder:
         try:
             yield
         except (UnreadableError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
+            why = error.strerror if isinstance(error, OSError) else f"it {error}"
             raise SetupError(
-                f"{self.path / name} cannot be read: it {reason}. It was left as it is: restore it, or begin a new "
-                "study with --study NAME."
+                f"{self.path / name} cannot be read: {why}. It was left as it is: restore it, or begin a new study "
+                "with --study NAME."
             ) from error
 
 
@@ -260,33 +263,21 @@ def head_as_plain(head: Head, *, is_imported: bool) -> dict[str, Any]:
     return {**plain, IS_IMPORTED: True} if is_imported else plain
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a text file of a study whole or not at all.
+def list_studies(root: Path | None = None) -> list[StudyFolder]:
+    """The studies there are, by name."""
+    folders = (StudyFolder(name, root) for name in names_in(root or STUDIES) if is_name(name))
+    return [folder for folder in folders if folder.exists()]
+
+
+def load_result(name: str, root: Path | None = None) -> Result:
+    """The answer of a study.
 
     Raises:
-        SetupError: the disk is full, or the place cannot be written.
+        UsageError: there is no such study, it has no answer yet, or another version made it.
     """
-    with saying_what_fails(path):
-        write_whole(path, text)
-
-
-@contextmanager
-def saying_what_fails(path: Path) -> Iterator[None]:
-    """Turns a failure to write into a sentence with a next step.
-
-    Raises:
-        SetupError: the disk is full, or the place cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise SetupError(describe_write_failure(path, error)) from error
-
-
-def describe_write_failure(path: Path, error: OSError) -> str:
-    """What went wrong and what to do."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
-    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
-        return f"{path} cannot be written: a file stands where a folder is needed. Move that file, or work elsewhere."
-    return f"{path} cannot be written: {error.strerror}. Make it writable, or work in another folder."
+    folder = StudyFolder(name, root)
+    folder.head()
+    result = folder.result()
+    if result is None:
+        raise UsageError(f"Study '{name}' has no answer yet. Finish it: run its tune command again.")
+    return result

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autorecompute.errors import AutorecomputeError
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
+from autorecompute.studies.folder import list_studies
 from autorecompute.studies.records import StudyRecords, read_records
-from autorecompute.studies.stored import list_studies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

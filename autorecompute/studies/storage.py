@@ -110,7 +110,7 @@ def read_trials(database: Path, name: str) -> list[Trial]:
     """The trials of a study that is not being tuned here, in the order they ended.
 
     Raises:
-        SetupError: the file cannot be read as a study.
+        SetupError: the file cannot be read as a study, or is a link.
     """
     if not database.is_file():
         return []
@@ -169,6 +169,11 @@ def _uri_of(database: Path) -> str:
 
 
 def _open(database: Path) -> optuna.storages.RDBStorage:
+    if database.is_symlink():
+        # Optuna makes its tables in whatever database it opens.
+        raise SetupError(
+            f"{database} is a link, and a study's trials are in its own folder. Put the file itself there."
+        )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if database.is_file():
         _require_tables(database)

@@ -8,7 +8,7 @@ from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.errors import AutorecomputeError
 from autorecompute.plans import Config
 from autorecompute.studies.analysis import keep_analysis, read_analysis
-from autorecompute.studies.folder import saying_what_fails
+from autorecompute.studies.writing import saying_what_fails
 from autorecompute.trials import Bench
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.survey import PROFILED_BATCH, survey

@@ -5,18 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import emission_of
 from autorecompute.result import Transfer
 from autorecompute.search import Prior
-from autorecompute.studies.folder import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from autorecompute.measurement import Detection
     from autorecompute.plans import Config
-    from autorecompute.result import Best, Result
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.storage import TrialStore
     from autorecompute.studies.transfer import Neighbour
@@ -30,7 +23,7 @@ IN_A_FOLDER = "shared, not in a folder of its own"
 
 
 def start_from(
-    neighbour: Neighbour, folder: StudyFolder, store: TrialStore | None, detection: Detection, *, is_new: bool
+    neighbour: Neighbour, folder: StudyFolder, store: TrialStore | None, *, is_new: bool
 ) -> tuple[Transfer, Prior | None]:
     """What the nearest study has for a study; a new one takes over all of a study of the same problem.
 
@@ -38,7 +31,6 @@ def start_from(
         neighbour: The nearest study.
         folder: The study.
         store: The trials of that study; ``None`` where others add to them, too, so that it takes over nothing.
-        detection: What the job is.
         is_new: Whether the study has just begun.
 
     Raises:
@@ -47,7 +39,7 @@ def start_from(
     if store is None and not neighbour.differences:
         neighbour = replace(neighbour, differences=(IN_A_FOLDER,))
     if store is not None and is_new and not neighbour.differences:
-        adopt(neighbour, folder, store, detection.versions)
+        adopt(neighbour, folder, store)
     return transfer_of(neighbour), prior_of(neighbour) if neighbour.differences else None
 
 
@@ -71,14 +63,13 @@ def prior_of(neighbour: Neighbour) -> Prior:
     )
 
 
-def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore, versions: Mapping[str, str]) -> None:
+def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> None:
     """Takes over all that a study of the same problem knows into one that has just begun.
 
     Args:
         neighbour: The study of the same problem.
         folder: The new study.
         store: Its trials.
-        versions: Software that the answer is written for.
 
     Raises:
         SetupError: the new study cannot be written, or the stored one cannot be read.
@@ -86,38 +77,10 @@ def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore, versions
     for trial in neighbour.records.trials:
         store.add(trial)
     folder.keep_rejections(neighbour.records.rejections)
-    folder.keep_confirmed([own_best(best, folder, versions) for best in neighbour.records.confirmed])
+    folder.keep_confirmed(neighbour.records.confirmed)
     result = neighbour.records.result
-    if result is None:
-        return
-    folder.finish(replace(own_result(result, folder, versions), transferred_from=transfer_of(neighbour)))
-
-
-def own_result(result: Result, folder: StudyFolder, versions: Mapping[str, str]) -> Result:
-    """The answer of another folder as that of this one, with the file of plans that its variables point to.
-
-    Raises:
-        SetupError: that file cannot be written.
-    """
-    result = replace(result, study=folder.name)
-    if result.best is None:
-        return result
-    text = emission_of(versions["backend"]).plans_file_text(result.best.config)
-    write_atomically(folder.plans_file, text)
-    return replace(result, best=own_best(result.best, folder, versions))
-
-
-def own_best(best: Best, folder: StudyFolder, versions: Mapping[str, str]) -> Best:
-    """What another folder confirmed, with variables that point into this one."""
-    return pointing_to(best, folder.plans_file, versions)
-
-
-def pointing_to(best: Best, plans_file: Path, versions: Mapping[str, str]) -> Best:
-    """What was confirmed, with variables that point to this file of plans."""
-    environment = emission_of(versions["backend"]).environment_for(
-        best.config, knobs=best.knobs, ort_version=versions["onnxruntime"], plans_file=plans_file
-    )
-    return replace(best, environment=environment)
+    if result is not None:
+        folder.finish(replace(result, study=folder.name, transferred_from=transfer_of(neighbour)))
 
 
 def _answer_of(neighbour: Neighbour) -> Config | None:

@@ -10,6 +10,12 @@ from schemas.records import CONFIG, TEXT, TEXTS, WHOLE, obj
 ROWS = {**TEXTS, "description": "The rows that are switched on, as ORT reads them."}
 LEVEL = CONFIG["properties"]["level"]
 
+VARIABLES = {
+    "type": "object",
+    "additionalProperties": {"type": "string"},
+    "description": "The variables that switch it on in an unmodified run.",
+}
+
 
 def tune(records):
     """The answer."""
@@ -26,11 +32,10 @@ def _answer(records, properties):
     """The shapes that the contract has, where they are not those of the records."""
     best = records.definitions["Best"]
     config = best["properties"].pop("config")
-    environment = best["properties"].pop("environment")
     best["properties"] = {
         "config": {**ROWS, "description": config["description"]},
         "level": LEVEL,
-        "env": environment,
+        "env": VARIABLES,
         **best["properties"],
     }
     best["required"] = list(best["properties"])

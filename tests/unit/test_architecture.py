@@ -28,6 +28,7 @@ BASE = {
     "codec",
     "files",
     "jsontext",
+    "paths",
     "ranges",
     "__init__",
 }
@@ -36,8 +37,9 @@ ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
     "errors": set(),
     "files": set(),
+    "paths": {"errors", "files"},
     "ranges": set(),
-    "plans": {"errors"},
+    "plans": {"errors", "paths"},
     "memory": {"errors", "units", "ranges", "plans.*"},
     "units": BASE,
     "measurement": BASE,

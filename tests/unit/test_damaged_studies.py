@@ -13,9 +13,8 @@ import sqlite3
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.cli import main
-from autorecompute.errors import SetupError, UsageError
+from autorecompute.errors import SetupError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome, Prediction
 from autorecompute.plans import Config
@@ -41,7 +40,7 @@ def whole(tmp_path_factory, make_detection, make_space, make_trial, make_result,
     """A folder with two studies which have everything that a study can have."""
     root = tmp_path_factory.mktemp("whole")
     for name in ("bert", "other"):
-        detection, folder, all_on = make_detection(), StudyFolder(name, root), make_space().all_on
+        detection, folder = make_detection(), StudyFolder(name, root)
         folder.prepare()
         folder.begin(Problem.of(detection, LIMIT), ["python", "train.py"], Sizes.of(detection))
         store, gelu = TrialStore(folder.database, name, make_space(), LIMIT), Config.from_rows(["Gelu+:1:-1"])
@@ -54,7 +53,6 @@ def whole(tmp_path_factory, make_detection, make_space, make_trial, make_result,
         knob = KnobFigures(name="arena", outcome=Outcome.OK, peak_bytes=9)
         result = dataclasses.replace(make_result(trials=2), study=name, knobs=(knob,), raced={gelu.hash: 0.9})
         best = dataclasses.replace(result.best, ranking=ranking)
-        folder.plans_file.write_text(emission_of(ORTMODULE).plans_file_text(all_on))
         folder.keep_rejections([Rejection(config=gelu, outcome=Outcome.CRASH, reason="see", excess_bytes=5)])
         folder.keep_confirmed([best])
         standing = {"trial": 1, "description": "Gelu+", "peak_bytes": 700 * MIB, "rounds": [ROUND]}
@@ -270,12 +268,3 @@ def test_a_folder_that_is_no_trials_does_not_count_as_one(folder, run):
     share(folder, "token", "journal:/shared/bert")
     for verb in (SHOW, EXPORT, REPORT):
         assert run(verb)[0] == 0
-
-
-def test_a_training_system_that_nobody_knows_is_told(folder, run):
-    """Its name, which a file says, names no module that would be imported."""
-    change("result.json", "versions.backend", "..ortmodule")(folder)
-    for verb in (EMIT, RUN):
-        code, out, err = run(verb)
-        assert (code, out) == (UsageError.exit_code, "")
-        assert "'..ortmodule' is no training system that this autorecompute knows" in err

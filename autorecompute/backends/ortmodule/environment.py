@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.interface import Knob
+from autorecompute.backends.interface import Knob, Rendered
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Config, Level, Request, Row
 
@@ -34,6 +34,12 @@ FIRST_VERSION_WITH_FILE = (1, 19)
 
 LONGEST_COMMA_STRING = 2048
 """Characters that a session option of ONNX Runtime holds."""
+
+PLANS_FILE = "plans.json"
+PROBE_NOTE = (
+    "not ONNX Runtime's own: other nodes are recomputed unless the script is started with 'autorecompute run', "
+    "or imports autorecompute.compat before ORTModule"
+)
 
 LAYER_BOUNDARIES = Knob(
     name="layer_boundaries",
@@ -64,6 +70,22 @@ KNOBS = (LAYER_BOUNDARIES, MEM_EFFICIENT_GRADIENTS, NO_MODEL_COPY, EXPANDABLE_SE
 def probe_config_of(level: Level, environment: Mapping[str, str]) -> str:
     """How ORT looks for plans under a level, and in an adapted process under a variable of ours."""
     return (environment.get(PROBE_VARIABLE) or IGNORING_LAYERS) if level is Level.CHOSEN else WITHIN_LAYERS
+
+
+def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Rendered:
+    """What switches the config and the knobs of these names on; nothing where neither changes anything.
+
+    Raises:
+        SetupError: that version of ONNX Runtime reads no config of this form.
+        UsageError: the config cannot be written for it, or there is no knob of one of these names.
+    """
+    plans_file = folder.absolute() / PLANS_FILE
+    variables = environment_for(config, knobs=knobs, ort_version=versions.get("onnxruntime", ""), plans_file=plans_file)
+    has_file = variables.get(CONFIG_VARIABLE) == str(plans_file)
+    notes = {"plans file": "must be readable under the same path wherever the script trains"} if has_file else {}
+    if PROBE_VARIABLE in variables:
+        notes[PROBE_VARIABLE] = PROBE_NOTE
+    return Rendered(variables=variables, files={plans_file: plans_file_text(config)} if has_file else {}, notes=notes)
 
 
 def environment_for(
@@ -154,6 +176,8 @@ def _format_level(level: Level, version: tuple[int, int]) -> str:
 
 def _join_rows(config: Config) -> str:
     joined = ",".join(config.row_texts)
+    if not joined.isprintable():
+        raise UsageError("A plan has a character in its name that no variable can hold. Nothing was written.")
     if len(joined) > LONGEST_COMMA_STRING:
         raise UsageError(
             f"These plans take {len(joined)} characters, and ONNX Runtime 1.17 and 1.18 read {LONGEST_COMMA_STRING} "

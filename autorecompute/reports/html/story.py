@@ -6,8 +6,9 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends import knobs_of
+from autorecompute.backends import knobs_of, render
 from autorecompute.reports.answer import (
+    NOT_OUR_COMMAND,
     Line,
     answer_lines,
     certainties,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from autorecompute.backends import Rendered
     from autorecompute.measurement import Trial
     from autorecompute.reports.html.parts import Part
     from autorecompute.result import Result
@@ -103,9 +105,6 @@ def tell(folder: StudyFolder, page: Path) -> Story:
     parts = read_parts(folder, result)
     main = main_part(parts, result)
     trials = main.trials if main is not None else ()
-    told: dict[str, Any] = {"verdict": UNANSWERED, "sure": _measured(parts)}
-    if result is not None:
-        told = _told_by(result, parts, is_imported=folder.is_imported)
     return Story(
         study=folder.name,
         facts=_facts(folder, result, parts),
@@ -113,18 +112,21 @@ def tell(folder: StudyFolder, page: Path) -> Story:
         predictions=_draw_predictions(trials),
         columns=trial_columns(parts),
         rows=tuple(tuple(row) for row in trial_rows(parts, page)),
-        **told,
+        **(
+            _told_by(result, parts, folder) if result is not None else {"verdict": UNANSWERED, "sure": _measured(parts)}
+        ),
     )
 
 
-def _told_by(result: Result, parts: Sequence[Part], *, is_imported: bool) -> dict[str, Any]:
+def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict[str, Any]:
     best, own = result.best, _own_trials(result, parts)
+    rendered = render(best.config, best.knobs, result.versions, folder.best) if best is not None else None
     return {
         "verdict": describe_verdict(result),
-        "exports": tuple(exports(best)) if best is not None and not result.wrap else (),
+        "exports": tuple(exports(rendered)) if rendered is not None and not result.wrap else (),
         "run": run_command(result) if best is not None else "",
         "wraps": result.wrap,
-        "remarks": tuple(remarks(result, is_imported=is_imported)),
+        "remarks": _remarks(result, rendered, folder) if rendered is not None else (),
         "circumstances": (*circumstances(result), *_what_it_would_take(result, parts)),
         "lines": tuple(answer_lines(result, own)),
         "curve": draw_curve(result.curve, best.batch if best is not None else None) if result.curve else "",
@@ -140,6 +142,10 @@ def _hints(result: Result) -> Iterator[tuple[str, str, str, str]]:
     for hint in knobs_of(result.versions["backend"]).HINTS:
         variables = " ".join(f"{name}={value}" for name, value in hint.variables.items())
         yield hint.name, variables, hint.effect, hint.needs
+
+
+def _remarks(result: Result, rendered: Rendered, folder: StudyFolder) -> tuple[str, ...]:
+    return (*remarks(result, rendered), *([NOT_OUR_COMMAND] if folder.is_imported else []))
 
 
 def _what_it_would_take(result: Result, parts: Sequence[Part]) -> list[str]:

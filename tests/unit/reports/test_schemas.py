@@ -31,6 +31,7 @@ from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.transfer import Tuned
 from autorecompute.units import MIB
 from record_schemas import texts
+from stand_ins.emitted import rendered
 
 NAMES = ("tune", "show", "studies", "compare", "check", "plans", "emit", "doctor")
 
@@ -109,13 +110,13 @@ def test_every_schema_is_one_and_describes_every_field(name):
 
 def test_an_answer_is_as_the_schema_says(full_result, make_result, trials):
     """With everything in it, and with as little as there can be."""
-    check("tune", dumps(result_as_plain(full_result, trials)))
-    check("tune", dumps(result_as_plain(dataclasses.replace(make_result(), best=None), [])))
+    check("tune", dumps(result_as_plain(full_result, trials, rendered(full_result))))
+    check("tune", dumps(result_as_plain(dataclasses.replace(make_result(), best=None), [], None)))
 
 
 def test_an_answer_has_all_figures_of_the_last_screen(make_result, trials):
     """The others that fit and the error of the predictions are in it as numbers."""
-    plain = result_as_plain(make_result(), trials)
+    plain = result_as_plain(make_result(), trials, rendered(make_result()))
     assert [other["description"] for other in plain["runners_up"]] == [t.description for t in trials if t.fits]
     assert plain["predictions"]["trials"] == 1
     assert plain["predictions"]["peak_worst_error"] == pytest.approx(699)
@@ -191,7 +192,7 @@ def test_a_check_is_as_the_schema_says():
 
 def test_what_is_emitted_is_as_the_schema_says(full_result):
     """All that ``emit --format json`` prints is told of."""
-    check("emit", RENDERERS["json"](dataclasses.replace(full_result, curve=())))
+    check("emit", RENDERERS["json"](dataclasses.replace(full_result, curve=()), rendered(full_result)))
 
 
 def test_what_the_doctor_finds_is_as_the_schema_says():

@@ -35,7 +35,6 @@ def make_stored(config, make_detection, make_result, make_trial):
         fields = {
             "config": config,
             "description": "two plans",
-            "environment": {},
             "batch": 32,
             "samples_per_second": 64.0,
             "relative_throughput": STORED_RATIO,

@@ -13,6 +13,7 @@ from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies.storage import read_trials
 from autorecompute.units import GIB, MIB
+from stand_ins.emitted import rows_of
 
 SOURCE = "small"
 
@@ -46,9 +47,7 @@ def test_the_same_problem_costs_no_trial_under_any_name(solved, moved):
     result = tuning.run()
     assert (tuning.bench.measured, tuning.bench.watched) == ([], [])
     assert (result.study, result.best.config, result.trials) == ("large", answer.best.config, answer.trials)
-    (path,) = result.best.environment.values()
-    assert path == str(tuning.folder.plans_file)
-    assert json.loads(tuning.folder.plans_file.read_text()) == answer.best.config.row_texts
+    assert rows_of(tuning.folder) == answer.best.config.row_texts
     assert (result.transferred_from.study, result.transferred_from.differences) == (SOURCE, ())
     assert any(SOURCE in note for note in tuning.watcher.notes)
     assert len(read_trials(tuning.folder.database, "large")) == answer.trials
