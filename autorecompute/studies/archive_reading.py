@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"
 GZIP_MAGIC = b"\x1f\x8b"
-LARGEST_ARCHIVE = 128 * MIB
+LARGEST_ARCHIVE = 64 * MIB
 MOST_LINES = 2_500
 """A study of forty trials takes one or two MiB and a hundred lines; far more is a mistake or malice."""
 
