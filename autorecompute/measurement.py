@@ -228,17 +228,13 @@ class Device:
     total_bytes: Bytes
 
 
-VERSIONS = ("backend", "onnxruntime", "torch")
-"""What is always among the versions of a detection or an answer; ``backend`` is a name."""
-
-
-def require_versions(versions: Mapping[str, str]) -> None:
-    """Checks that all versions are there which others ask for.
+def require_versions(versions: Mapping[str, str], *names: str) -> None:
+    """Checks that the versions which others ask for are there.
 
     Raises:
         ValueError: one is missing.
     """
-    if missing := [name for name in VERSIONS if name not in versions]:
+    if missing := [name for name in names if name not in versions]:
         raise ValueError(f"has no version of {', '.join(missing)}")
 
 
@@ -280,7 +276,7 @@ class Detection:
     features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require_versions(self.versions)
+        require_versions(self.versions, "backend", "onnxruntime", "torch")
 
     @property
     def space(self) -> Space:
