@@ -137,7 +137,7 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
     return Stored(
         study=folder.name,
         problem=replace(folder.problem(), batch=best.batch),
-        sizes=folder.sizes(),
+        sizes=folder.head().sizes,
         result=result,
         best=best,
         trials=tuple(trials_of(folder)),

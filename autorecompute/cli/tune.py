@@ -197,6 +197,8 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
             debugs=debugs and study is folder,
         )
 
+    if folder.exists():
+        folder.head()
     require_own(folder)
     watcher = LiveView(has_bar=not debugs, is_shared=storage is not None)
     with watcher as view, _opened(folder, storage, view.note) as shared:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 RUNNERS_UP = 3
 FAR_APART = 1.5
 """So many times as fast in one process as in another is no matter of a busy moment's noise any more."""
+NOT_OUR_COMMAND = "the command came with an archive, from whoever made it: read it before you run it"
 OWN_VARIABLES = "AUTORECOMPUTE_"
 BEST = "best"
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autorecompute.errors import AutorecomputeError
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
-from autorecompute.studies.folder import StudyFolder, list_studies
-from autorecompute.studies.records import Head, StudyRecords, read_head, read_records
+from autorecompute.studies.folder import list_studies
+from autorecompute.studies.records import StudyRecords, read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from autorecompute.studies.folder import StudyFolder
+    from autorecompute.studies.problem import Head
+
+T = TypeVar("T")
 
 ARCHIVE_PATTERN = "*.jsonl.gz"
 
@@ -64,7 +69,7 @@ class FolderSource:
 
     def read_head(self) -> Head:
         """What it is about."""
-        return read_head(self._folder)
+        return self._folder.head()
 
     def read_records(self) -> StudyRecords:
         """All that it knows."""
@@ -109,17 +114,19 @@ def shipped_folder() -> Path:
     return in_a_clone if in_a_clone.is_dir() else package / "shipped"
 
 
-def try_head(source: Source) -> Head | None:
-    """What it is about; ``None`` where it cannot be read: a broken study beside it is not the new one's fault."""
-    try:
-        return source.read_head()
-    except AutorecomputeError:
-        return None
+def try_head(source: Source, note: Callable[[str], None]) -> Head | None:
+    """What it is about; ``None``, with a note, where it cannot be read: the new study goes on without it."""
+    return _try(source, source.read_head, note)
 
 
-def try_records(source: Source) -> StudyRecords | None:
-    """All that it knows; ``None`` where it cannot be read."""
+def try_records(source: Source, note: Callable[[str], None]) -> StudyRecords | None:
+    """All that it knows; ``None``, with a note, where it cannot be read."""
+    return _try(source, source.read_records, note)
+
+
+def _try(source: Source, read: Callable[[], T], note: Callable[[str], None]) -> T | None:
     try:
-        return source.read_records()
-    except AutorecomputeError:
+        return read()
+    except AutorecomputeError as error:
+        note(f"study {source.name} is passed over: {error}")
         return None

@@ -13,8 +13,10 @@ from autorecompute.studies.records import StudyRecords
 from autorecompute.studies.sources import sources_beside, try_head, try_records
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autorecompute.studies.folder import StudyFolder
-    from autorecompute.studies.records import Head
+    from autorecompute.studies.problem import Head
     from autorecompute.studies.sources import Source
 
 
@@ -91,7 +93,7 @@ class Nearest:
     is_source: bool
 
 
-def find_nearest(tuned: Tuned, folder: StudyFolder) -> Neighbour | None:
+def find_nearest(tuned: Tuned, folder: StudyFolder, note: Callable[[str], None]) -> Neighbour | None:
     """The nearest study that has measured anything; ``None`` where none has the same plans.
 
     Studies beside the folder come before those that are shipped, and studies that cannot be read are passed over.
@@ -99,11 +101,12 @@ def find_nearest(tuned: Tuned, folder: StudyFolder) -> Neighbour | None:
     Args:
         tuned: What is to be tuned.
         folder: The study that is to be begun or gone on with, which is no neighbour of its own.
+        note: Told of each study that is passed over, in a sentence.
     """
-    for _, source, stored in _ranked(tuned, folder):
+    for _, source, stored in _ranked(tuned, folder, note):
         if not _has_same_plans(tuned.problem, stored.problem):
             continue
-        records = try_records(source)
+        records = try_records(source, note)
         if records is not None and any(trial.measurement.outcome.is_measured for trial in records.trials):
             # What was measured elsewhere is no answer here, however alike it looks.
             differences = (*tuned.differences(stored), *filter(None, [source.foreign]))
@@ -111,9 +114,15 @@ def find_nearest(tuned: Tuned, folder: StudyFolder) -> Neighbour | None:
     return None
 
 
-def find_most_alike(tuned: Tuned, folder: StudyFolder) -> Nearest | None:
-    """The study that a problem differs least from; ``None`` where there is no other."""
-    for _, source, stored in _ranked(tuned, folder):
+def find_most_alike(tuned: Tuned, folder: StudyFolder, note: Callable[[str], None]) -> Nearest | None:
+    """The study that a problem differs least from; ``None`` where there is no other that can be read.
+
+    Args:
+        tuned: What is compared.
+        folder: Its study.
+        note: Told of each study that is passed over, in a sentence.
+    """
+    for _, source, stored in _ranked(tuned, folder, note):
         return Nearest(
             name=source.name,
             is_shipped=source.is_shipped,
@@ -123,8 +132,10 @@ def find_most_alike(tuned: Tuned, folder: StudyFolder) -> Nearest | None:
     return None
 
 
-def _ranked(tuned: Tuned, folder: StudyFolder) -> list[tuple[tuple[float, ...], Source, Tuned]]:
-    heads = [(source, try_head(source)) for source in sources_beside(folder)]
+def _ranked(
+    tuned: Tuned, folder: StudyFolder, note: Callable[[str], None]
+) -> list[tuple[tuple[float, ...], Source, Tuned]]:
+    heads = [(source, try_head(source, note)) for source in sources_beside(folder)]
     stored = [(source, Tuned.of(head)) for source, head in heads if head is not None]
     ranked = [(_distance(tuned, other, source), source, other) for source, other in stored]
     return sorted(ranked, key=lambda entry: (entry[0], entry[1].name))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends import knobs_of, render
 from autorecompute.reports.answer import (
+    NOT_OUR_COMMAND,
     Line,
     answer_lines,
     certainties,
@@ -127,7 +128,7 @@ def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict
         "exports": tuple(exports(rendered)) if rendered is not None and not result.wrap else (),
         "run": run_command(result) if rendered is not None else "",
         "wraps": result.wrap,
-        "remarks": tuple(_remarks(result, rendered)),
+        "remarks": _remarks(result, rendered, folder),
         "circumstances": (*circumstances(result), *_what_it_would_take(result, parts)),
         "lines": tuple(answer_lines(result, own)),
         "curve": draw_curve(result.curve, best.batch if best is not None else None) if result.curve else "",
@@ -139,10 +140,10 @@ def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict
     }
 
 
-def _remarks(result: Result, rendered: Rendered | None) -> list[str]:
+def _remarks(result: Result, rendered: Rendered | None, folder: StudyFolder) -> tuple[str, ...]:
     if rendered is None:
-        return [] if result.best is None else [describe_unconfirmed(result.study)]
-    return remarks(result, rendered)
+        return () if result.best is None else (describe_unconfirmed(result.study),)
+    return (*remarks(result, rendered), *([NOT_OUR_COMMAND] if folder.is_imported else []))
 
 
 def _hints(result: Result) -> Iterator[tuple[str, str, str, str]]:
@@ -173,15 +174,15 @@ def _own_trials(result: Result, parts: Sequence[Part]) -> tuple[Trial, ...]:
 
 
 def _facts(folder: StudyFolder, result: Result | None, parts: Sequence[Part]) -> dict[str, str]:
-    provenance, problem = folder.provenance(), folder.problem()
+    head = folder.head()
+    problem = head.problem
     facts = {
-        "script": shlex.join(folder.command()),
+        "script": shlex.join(head.command),
         "device": problem.device,
         "memory limit": format_bytes(problem.limit_bytes),
         "batch": str(problem.batch or "one of several"),
-        "versions": f"torch {problem.torch}, ONNX Runtime {problem.onnxruntime}, "
-        f"autorecompute {provenance.get('autorecompute', '?')}",
-        "begun": str(provenance.get("created", "?")),
+        "versions": f"torch {problem.torch}, ONNX Runtime {problem.onnxruntime}, autorecompute {head.autorecompute}",
+        "begun": head.created,
         "problem": problem.digest,
     }
     if result is None:

@@ -38,9 +38,11 @@ def test_shapes_follow_the_dimensions(step):
 
 
 def test_an_unknown_dimension_is_an_error(make_step):
-    """A shape over a dimension that nobody gave has no size."""
-    with pytest.raises(KeyError, match="heads"):
-        trace(make_step("fl", ("x", 0, 1, "2*heads")))
+    """A shape over a dimension that the caller does not have has no size; a step knows its own."""
+    with pytest.raises(KeyError, match="batch"):
+        trace(make_step("fl", ("x", 0, 1, "2*batch")), {"heads": 2})
+    with pytest.raises(ValueError, match=r"2\*heads"):
+        make_step("fl", ("x", 0, 1, "2*heads"))
 
 
 def test_phases_add_up_to_the_whole(step):
