@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.utils.weak import WeakIdKeyDictionary
@@ -37,6 +38,7 @@ class Around(Protocol):
 
 
 _AROUND: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_END: WeakIdKeyDictionary = WeakIdKeyDictionary()  # what is done once a module is released or gone
 _MODULES: collections.Counter[type] = collections.Counter()
 
 
@@ -47,7 +49,8 @@ def can_be_intercepted(module: Module) -> bool:
 
 def around_of(module: Module) -> tuple[Around, ...]:
     """What is around the module now, the outermost first."""
-    return _AROUND.get(module, ())
+    around: tuple[Around, ...] = _AROUND.get(module, ())
+    return around
 
 
 def put_around(module: Module, arounds: Iterable[Around]) -> None:
@@ -58,13 +61,15 @@ def put_around(module: Module, arounds: Iterable[Around]) -> None:
         return
     if module not in _AROUND:
         _intercept(type(module))
+        _END[module] = weakref.finalize(module, _restore, type(module))
+        _END[module].atexit = False
     _AROUND[module] = chain
 
 
 def release(module: Module) -> None:
     """Have the module called plainly again."""
     if _AROUND.pop(module, None) is not None:
-        _restore(type(module))
+        _END.pop(module)()
 
 
 def _intercept(kind: type) -> None:

@@ -26,8 +26,8 @@ class Structure:
 
     Attributes:
         groups: For each group its modules' paths, in the order of the model. The model itself is in none.
-        units: The paths of all units, in the order of the model; no unit lies inside another one. A model in which nothing
-            repeats has its children as units.
+        units: The paths of all units, in the order of the model; no unit lies inside another one. None where
+            nothing repeats.
     """
 
     groups: Mapping[str, tuple[str, ...]]
@@ -43,8 +43,8 @@ class Structure:
 
 
 def is_within(path: str, ancestor: str) -> bool:
-    """Whether a module's path is the ancestor's or lies below it."""
-    return not ancestor or path == ancestor or path.startswith(f"{ancestor}.")
+    """Whether a module's path is the ancestor's or lies below it; so does a function that a module calls (``attn/name``)."""
+    return not ancestor or path == ancestor or path.startswith((f"{ancestor}.", f"{ancestor}/"))
 
 
 def structure_of(model: Module) -> Structure:
@@ -98,9 +98,6 @@ def _units(model: Module, repeats: Mapping[str, list[str]]) -> Iterator[str]:
     """The outermost repeated modules that have like parameters, else the innermost ones; they are called as modules."""
     called = {path: module for path, module in model.named_modules() if not _is_container(module)}
     repeated = [path for path in called if path in repeats]
-    if not repeated:
-        yield from (name for name, child in model.named_children() if name in called)
-        return
     alike = {path for path in repeated if len({_shapes(called[sibling]) for sibling in repeats[path]}) == 1}
     taken: list[str] = []
     for path in repeated:

@@ -15,6 +15,7 @@ from autorecompute.backends.torch.structure import first_of, is_within
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from torch._ops import OpOverload
     from torch.nn import Module
 
 
@@ -27,12 +28,14 @@ class Site:
         options: What can be done there.
         occurrences: Paths of the modules that are switched, in the order of the model. For ``drop`` these are the units whose
             graph is rewritten.
+        kept: Operators whose results ``keep_matmul`` keeps.
         attention: Whether ``checkpoint`` means the attention that the modules call, not their whole calls.
     """
 
     name: str
     options: tuple[str, ...]
     occurrences: tuple[str, ...]
+    kept: tuple[OpOverload, ...] = MATMULS
     attention: bool = False
 
 
@@ -170,7 +173,7 @@ class Switchboard:
     def _checkpoint(self, effect: Effect) -> Checkpoint:
         key = (effect.path, effect.option)
         if key not in self._checkpoints:
-            operators = {CHECKPOINT: (), KEEP_MATMUL: MATMULS}[effect.option]
+            operators = self.sites[effect.site].kept if effect.option == KEEP_MATMUL else ()
             self._checkpoints[key] = Checkpoint(self._modules[effect.path], operators)
         return self._checkpoints[key]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import io
 
@@ -15,6 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from autorecompute.backends.torch.checkpoints import Checkpoint, checkpointed, keeping
 from autorecompute.backends.torch.choices import CHECKPOINT, KEEP_MATMUL, Choice
 from autorecompute.backends.torch.interception import put_around, release
+from autorecompute.backends.torch.probe import Probe
 from autorecompute.backends.torch.structure import structure_of
 from autorecompute.backends.torch.switchboard import Site, Switchboard, presets
 
@@ -171,6 +173,29 @@ def test_a_kept_random_result_shifts_the_random_numbers_after_it():
         keeping([torch.ops.aten.native_dropout.default])
 
 
+def test_a_kept_product_that_is_changed_in_place_is_changed_twice():
+    """The trap: torch does not see it behind ``matmul``, and the gradients are wrong; such products are not kept."""
+
+    class Scores(nn.Module):
+        def forward(self, x):
+            scores = torch.matmul(x, x.transpose(-1, -2))
+            scores += 1
+            return torch.softmax(scores.square(), -1) @ x
+
+    def gradient(around):
+        layer, x = Scores(), torch.linspace(0, 1, 24).reshape(2, 3, 4).requires_grad_()
+        if around:
+            put_around(layer, [around(layer)])
+        layer(x).square().sum().backward()
+        return x.grad
+
+    wrong = gradient(lambda layer: Checkpoint(layer, [torch.ops.aten.bmm.default]))
+    assert not torch.equal(wrong, gradient(None))
+    model = nn.Sequential(Scores())
+    seen = Probe(model, []).run((torch.ones(2, 3, 4, requires_grad=True),), {})
+    assert seen.changed == {("0", torch.ops.aten.bmm.default)}
+
+
 def test_an_argument_given_twice_is_one_object_again():
     """The trap: under other hooks attention gets three copies of one tensor and takes another path; ours gets one."""
     attention = nn.MultiheadAttention(16, 2, batch_first=True)
@@ -229,6 +254,16 @@ def test_a_class_is_as_it_was_when_nothing_is_on():
     for module in modules:
         release(module)
     assert [vars(kind).get("forward") for kind in (Sibling, Child, Heir)] == before
+
+
+def test_a_class_is_plain_again_when_its_modules_are_gone():
+    """A model that is thrown away while something is on leaves nothing behind."""
+    before = vars(Sibling)["forward"]
+    module = Sibling()
+    put_around(module, [Checkpoint(module)])
+    del module
+    gc.collect()
+    assert vars(Sibling)["forward"] is before
 
 
 def test_a_call_to_the_parents_forward_is_intercepted_once():
