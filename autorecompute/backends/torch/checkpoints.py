@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -79,15 +80,15 @@ class Checkpoint:
     def __init__(self, module: Module, operators: Iterable[torch._ops.OpOverload] = ()) -> None:
         kept = tuple(operators)
         self._contexts = keeping(kept) if kept else noop_context_fn
-        self._modules = list(module.modules())
-        self._parameters = list(module.parameters())
+        self._modules = [weakref.ref(inner) for inner in module.modules()]  # what is around a module must not keep it
         self._written: set[_Place] | None = None  # unknown before the first call
 
     def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        before = _Before(self._modules, self._parameters, self._written)
+        modules = [inner for reference in self._modules if (inner := reference()) is not None]
+        before = _Before(modules, self._written)
 
         def contexts() -> tuple[Context, Context]:
             first, second = self._contexts()
@@ -107,15 +108,14 @@ class _Before:
 
     Args:
         modules: The modules.
-        parameters: Their parameters.
         written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is known.
     """
 
-    def __init__(self, modules: list[Module], parameters: list[Tensor], written: set[_Place] | None) -> None:
+    def __init__(self, modules: list[Module], written: set[_Place] | None) -> None:
         self._modules = modules
         self._training = [module.training for module in modules]
-        self._parameters = parameters
-        self._versions = [parameter._version for parameter in parameters]
+        self._parameters = [value for module in modules for value in module._parameters.values() if value is not None]
+        self._versions = [parameter._version for parameter in self._parameters]
         buffers = _buffers_of(modules)
         self._state = {place: (buffer, buffer._version) for place, buffer in buffers.items()}
         self._is_first = written is None
