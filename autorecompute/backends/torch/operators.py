@@ -12,9 +12,11 @@ import torch
 from autorecompute.backends.torch.graphs import Graph, Plan, graph_of, sequence_of
 from autorecompute.backends.torch.probe import Handle
 from autorecompute.backends.torch.recipes import SAME_ELEMENTS, SAME_MEMORY, Cook, Slot, edges_of
+from autorecompute.backends.torch.refusals import Reason
 from autorecompute.backends.torch.rewriting import Drop, Layout, Program, made, packed
 from autorecompute.backends.torch.rules import NUMBERS, RULES
 from autorecompute.backends.torch.storages import tensors_in
+from autorecompute.backends.torch.structure import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,17 +63,22 @@ class Finder:
         self._model = model
         self._structure = structure
         self._seen: Observation | None = None
-        self._ranges: list[tuple[int, int]] = []
+        self._units: list[Call] = []
         self._pending: list[tuple[str, Plan, list[_Candidate]]] = []
 
     def visit(self, seen: Observation, call: Call, result: Any, storages: Storages) -> None:
         """Find what can be dropped in a unit that has just returned."""
         self._seen = seen
+        units = tuple(self._units)
+        self._units.append(call)
+        own = [one for one in seen.calls if seen.refused.get(one.path) is Reason.OWN_CHECKPOINT]
+        if call.path and any(is_within(one.path, call.path) for one in own):
+            return
         graph = graph_of(tensors_in(result), call.first)
         hidden = {
             place
             for place, node in enumerate(graph.nodes)
-            if any(first <= sequence_of(node) < end for first, end in self._ranges)
+            if any(one.first <= sequence_of(node) < one.end for one in (*own, *units))
         }
         unit = _Unit(graph, hidden, self._numbers(call.path), storages)
         candidates = [
@@ -79,7 +86,6 @@ class Finder:
         ]
         self.unverified |= {self._site(graph.nodes[place]) for place in unit.unverified}
         self._pending.append((call.path, graph.plan(), candidates))
-        self._ranges.append((call.first, call.end))
 
     def _numbers(self, path: str) -> list[float]:
         modules = self._model.get_submodule(path).modules()
@@ -122,7 +128,11 @@ class Finder:
         """Those whose storage nobody outside the unit has saved."""
         assert self._seen is not None, "the probe has not run"
         saved = self._seen.saved
-        return [one for one in candidates if saved[one.found.storage].times == len(one.found.slots)]
+        return [
+            one
+            for one in candidates
+            if one.found.storage in saved and saved[one.found.storage].times == len(one.found.slots)
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,9 +181,12 @@ class _Unit:
             if place in self._hidden:
                 continue
             for name in _saved_names(type(node)):
-                # Reading what the script's own checkpoint has packed would run the checkpoint.
-                if isinstance(getattr(getattr(node, f"_raw_saved_{name}"), "data", None), Handle):
-                    yield Slot(place, name), getattr(node, f"_saved_{name}")
+                raw = getattr(node, f"_raw_saved_{name}", None)  # a list where the node saves a list of tensors
+                # Reading what the script's own checkpoint has packed would run the checkpoint. Before torch 2.8 nobody can tell.
+                is_ours = isinstance(getattr(raw, "data", None), Handle) or not hasattr(raw, "data")
+                value = getattr(node, f"_saved_{name}", None) if is_ours else None
+                if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+                    yield Slot(place, name), value
 
     def _source(self, slot: Slot, through: frozenset[str]) -> int | None:
         edges = edges_of(self._graph.nodes[slot.place])

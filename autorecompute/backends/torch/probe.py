@@ -155,7 +155,8 @@ class Probe:
         self.storages = Storages()
         self._stack: list[str] = []
         self._kept: list[Handle] = []
-        self._ours: object = None
+        self._mark = torch.ones(1, requires_grad=True)
+        self._is_marked = False
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Observation:
         """What the forward pass of a training step with these arguments saves and where.
@@ -166,9 +167,8 @@ class Probe:
         self.seen = Observation(batch=batch_of(args, kwargs))
         with untouched(self._model), self._intercepted(), torch.enable_grad():
             self._fixed = {self.storages.number(tensor) for tensor in self._tensors_of_model()}
-            self.seen.is_hooked = _hooks_on_top() is not None
+            self.seen.is_hooked = _is_hooked()
             with saved_tensors_hooks(self._pack, _unpack), _Watch(self):
-                self._ours = _hooks_on_top()
                 self._model(*args, **kwargs)
         self._kept.clear()
         return self.seen
@@ -247,13 +247,22 @@ class Probe:
             self._refuse(path, Reason.CACHE)
         if is_compiled(module):
             self._refuse(path, Reason.COMPILED)
-        if path and (not torch.is_grad_enabled() or _hooks_on_top() != self._ours):
+        if path and not self._is_asked():
             self._refuse(path, Reason.OWN_CHECKPOINT)
+
+    def _is_asked(self) -> bool:
+        """Whether a tensor that is saved now comes to us: not inside a checkpoint of the script's."""
+        self._is_marked = False
+        self._mark.square()
+        return self._is_marked
 
     def _refuse(self, path: str, reason: Reason) -> None:
         self.seen.refused.setdefault(path, reason)
 
     def _pack(self, tensor: Tensor) -> Handle:
+        if tensor is self._mark:
+            self._is_marked = True
+            return Handle(tensor)
         number, size = self.storages.number(tensor), tensor.untyped_storage().nbytes()
         handle = Handle(tensor)
         if number not in self._fixed:
@@ -274,9 +283,14 @@ def _unpack(handle: Handle) -> Tensor:
     return handle.tensor
 
 
-def _hooks_on_top() -> object:
-    """The hooks that a tensor saved now would go through; None where there are none."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+def _is_hooked() -> bool:
+    """Whether a tensor that is saved now goes through hooks of the script's."""
+    result = torch.ones(1, requires_grad=True).exp()
+    try:
+        result.grad_fn._raw_saved_result.register_hooks(lambda tensor: tensor, lambda tensor: tensor)  # type: ignore[union-attr]
+    except RuntimeError:  # there can be one pair of hooks
+        return True
+    return False
 
 
 def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
