@@ -16,6 +16,7 @@ from autorecompute.backends.torch.rules import is_known_version
 from autorecompute.backends.torch.savings import Saving, saving_of, saving_of_modules
 from autorecompute.backends.torch.structure import Structure, is_within, structure_of
 from autorecompute.backends.torch.switchboard import Site, Switchboard
+from autorecompute.backends.torch.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +54,7 @@ class Detected:
         blocks: Names of the sites that are whole units.
         batch: Samples in the batch that was looked at.
         saved: Bytes that a forward pass of that batch saves.
+        values: What modules looked at in it.
     """
 
     structure: Structure
@@ -63,6 +65,7 @@ class Detected:
     blocks: tuple[str, ...]
     batch: int
     saved: int
+    values: Values
 
     def switchboard(self, model: Module) -> Switchboard:
         """The switches of the model that was looked at."""
@@ -115,6 +118,7 @@ class _Sorting:
             blocks=tuple(site.name for site in sites if site.name in self._blocks),
             batch=self._seen.batch,
             saved=sum(saved.bytes for saved in self._seen.saved.values()),
+            values=self._seen.values,
         )
 
     def _pays(self, site: Site) -> bool:

@@ -22,6 +22,7 @@ from autorecompute.backends.torch.interception import can_be_intercepted, put_ar
 from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_compiled
 from autorecompute.backends.torch.storages import Storages, tensors_in
 from autorecompute.backends.torch.untouched import copies_of, untouched
+from autorecompute.backends.torch.values import Values, looks_at_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -74,6 +75,7 @@ class Observation:
         given: What modules were given, likewise.
         changed: Matrix products whose result was changed in place, with the path of the module in which it was.
         refused: Modules that are left as they are, by path.
+        values: What modules looked at.
         is_hooked: Whether the script has hooks of its own on all saved tensors.
     """
 
@@ -83,6 +85,7 @@ class Observation:
     given: dict[int, Saved] = dataclasses.field(default_factory=dict)
     changed: set[tuple[str, torch._ops.OpOverload]] = dataclasses.field(default_factory=set)
     refused: dict[str, Reason] = dataclasses.field(default_factory=dict)
+    values: Values = dataclasses.field(default_factory=Values)
     is_hooked: bool = False
 
     def owner_of(self, sequence: int) -> str:
@@ -92,7 +95,7 @@ class Observation:
 
 
 class _Watch(TorchDispatchMode):
-    """Sees each operator: which results of matrix products are changed in place after they were made.
+    """Sees each operator: what values are looked at, and which results of matrix products are changed in place after they were made.
 
     One that is kept would be changed a second time where its block is made again, and torch notices that only where a view of it
     was not made by ``matmul``.
@@ -108,6 +111,8 @@ class _Watch(TorchDispatchMode):
     ) -> Any:
         result = function(*args, **(kwargs or {}))
         storages = self._probe.storages
+        if looks_at_values(function, args):
+            self._probe.seen.values.record(self._probe.path.partition("/")[0], result)
         if function in MATMULS:
             self._made[storages.number(result)] = function
         elif function._schema.is_mutable:

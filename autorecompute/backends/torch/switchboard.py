@@ -84,6 +84,7 @@ class Switchboard:
         self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
         self._attention = AttentionCheckpoint()
         self._on: list[Module] = []
+        self.choices: frozenset[Choice] = frozenset()
         self.effects: frozenset[Effect] = frozenset()
 
     def resolve(self, choices: Iterable[Choice]) -> frozenset[Effect]:
@@ -146,7 +147,8 @@ class Switchboard:
         Raises:
             ValueError: The choices make no sense; what was on stays on.
         """
-        effects = self.resolve(choices)
+        chosen = frozenset(choices)
+        effects = self.resolve(chosen)
         for module in self._on:
             release(module)
         intercept_attention(on=any(self.sites[effect.site].attention for effect in effects))
@@ -154,7 +156,7 @@ class Switchboard:
         for path, chain in arounds.items():
             put_around(self._modules[path], chain)
         self._on = [self._modules[path] for path in arounds]
-        self.effects = effects
+        self.choices, self.effects = chosen, effects
 
     def _arounds(self, effects: Iterable[Effect]) -> dict[str, list[Around]]:
         """What is around each module, the outermost first."""

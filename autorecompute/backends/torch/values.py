@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from autorecompute.backends.torch.storages import tensors_in
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -51,7 +53,12 @@ class Values:
     def __init__(self) -> None:
         self._recorded: dict[str, list[Any]] = collections.defaultdict(list)
         self._read: dict[str, int] = {}
-        self._stack = [""]
+        self._stack: list[str | None] = [None]  # None: the script's own code
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the modules that look at values."""
+        return [path for path, recorded in self._recorded.items() if recorded]
 
     def around(self, path: str) -> Callable[..., Any]:
         """Follow the calls of the module with this path; an ``Around``, inside what makes the module run again."""
@@ -73,43 +80,31 @@ class Values:
         """A step begins: every module looks at its first value again."""
         self._read.clear()
 
-    def record(self, result: Any) -> None:
-        """Keep what an operator gave."""
-        self._recorded[self._stack[-1]].append(tree_map_only(Tensor, _Shape.of, result))
+    def record(self, path: str, result: Any) -> None:
+        """Keep what an operator gave that the module with this path called."""
+        self._recorded[path].append(tree_map_only(Tensor, _Shape.of, result))
 
-    def next(self) -> Any:
-        """What the operator gave that looks now.
+    def next(self, function: Any) -> Any:
+        """What an operator gave that looks now.
 
         Raises:
             UnknownValueError: Nothing was recorded.
         """
         path = self._stack[-1]
-        place = self._read.get(path, 0)
-        if place >= len(self._recorded[path]):
-            raise UnknownValueError(f"{path or 'the script'} looks at a value of a tensor, which was not recorded")
+        place = 0 if path is None else self._read.get(path, 0)
+        if path is None or place >= len(self._recorded[path]):
+            if function is torch.ops.aten._local_scalar_dense.default:
+                return 1.0  # the optimizer's count of steps, a norm to be printed: no memory depends on it
+            raise UnknownValueError(f"{path or 'the model or the script'} looks at a value of a tensor, which was not recorded")
         self._read[path] = place + 1
         return tree_map_only(_Shape, _Shape.tensor, self._recorded[path][place])
 
 
-def looks_at_values(function: Any) -> bool:
+def looks_at_values(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether an operator's result, or its shape, depends on the values of its arguments."""
+    if function is torch.ops.aten.index.Tensor:  # as many elements as its indices have, unless they are masks
+        return any(index.dtype in {torch.bool, torch.uint8} for index in tensors_in(args[1]))
     return any(tag in getattr(function, "tags", ()) for tag in _TAGS)
-
-
-class Recording(TorchDispatchMode):
-    """Records the values that are looked at inside it."""
-
-    def __init__(self, values: Values) -> None:
-        super().__init__()
-        self._values = values
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        if looks_at_values(function):
-            self._values.record(result)
-        return result
 
 
 class Answering(TorchDispatchMode):
@@ -122,6 +117,6 @@ class Answering(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if looks_at_values(function):
-            return self._values.next()
+        if looks_at_values(function, args):
+            return self._values.next(function)
         return function(*args, **(kwargs or {}))
