@@ -43,6 +43,11 @@ def differences(first, second):
     return sorted(n for n in names if n not in first or n not in second or not torch.equal(first[n], second[n]))
 
 
+def call_of(training):
+    """The arguments of the model's call."""
+    return ((training.batch["x"],), {}) if "x" in training.batch else ((), training.batch)
+
+
 def tokens(vocabulary, batch, length):
     """Token numbers that are their own labels."""
     numbers = torch.randint(0, vocabulary, (batch, length))

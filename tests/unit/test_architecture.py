@@ -82,6 +82,7 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.failures",
     "backends.ortmodule.structure",
     "backends.ortmodule.wrapping",
+    "backends.torch.*",
 }
 TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}
 

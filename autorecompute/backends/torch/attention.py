@@ -1,7 +1,7 @@
 """Attention made again: calls of ``scaled_dot_product_attention`` in chosen modules keep query, key and value alone.
 
-A kernel that fuses attention saves little. Where it is written out as two products, a softmax and a dropout (on the CPU with
-dropout, or with a mask that no kernel takes), its scores are most of what a block saves.
+A kernel that fuses attention saves little. Where it is written out as two products, a softmax and a dropout (on the CPU
+with dropout, or with a mask that no kernel takes), its scores are most of what a block saves.
 """
 
 from __future__ import annotations

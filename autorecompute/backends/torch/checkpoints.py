@@ -30,8 +30,8 @@ def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Co
     """A ``context_fn`` for ``checkpoint`` under which the results of these operators are kept.
 
     Raises:
-        ValueError: One of them draws random numbers. A kept operator does not run again, so the ones after it would draw
-            other numbers than in the forward pass, and the gradients would be wrong without a word.
+        ValueError: One of them draws random numbers. A kept operator does not run again, so the ones after it would
+            draw other numbers than in the forward pass, and the gradients would be wrong without a word.
     """
     kept = list(operators)
     random = [str(operator) for operator in kept if torch.Tag.nondeterministic_seeded in operator.tags]
@@ -103,12 +103,14 @@ class _Before:
     """The state of modules before a forward; a context in which they have it once more.
 
     In training a module may write its buffers (the running statistics of BatchNorm, the vectors of a spectral norm).
-    Made again as they are now, it would write them twice, or compute with what it wrote the first time. Inside the context
-    every buffer that the forward wrote is a copy of what it was before, and each module is in the mode it was in.
+    Made again as they are now, it would write them twice, or compute with what it wrote the first time. Inside the
+    context every buffer that the forward wrote is a copy of what it was before, and each module is in the mode it was
+    in.
 
     Args:
         modules: The modules.
-        written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is known.
+        written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is
+            known.
     """
 
     def __init__(self, modules: list[Module], written: set[_Place] | None) -> None:
@@ -190,5 +192,5 @@ class _InTurn:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    ) -> bool | None:
         return self._entered.__exit__(kind, error, traceback)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.torch.attention import NAME as ATTENTION
@@ -12,6 +13,7 @@ from autorecompute.backends.torch.choices import CHECKPOINT, DROP, KEEP_MATMUL
 from autorecompute.backends.torch.operators import Finder
 from autorecompute.backends.torch.probe import Observation, Probe
 from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
+from autorecompute.backends.torch.rewriting import Program
 from autorecompute.backends.torch.rules import is_known_version
 from autorecompute.backends.torch.savings import Saving, saving_of, saving_of_modules
 from autorecompute.backends.torch.structure import Structure, is_within, structure_of
@@ -19,11 +21,10 @@ from autorecompute.backends.torch.switchboard import Site, Switchboard
 from autorecompute.backends.torch.values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.rewriting import Program
 
 LEAST_SHARE = 0.002
 """A site that saves less of all that is saved is not offered."""
@@ -75,7 +76,8 @@ class Detected:
 def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detected:
     """What can be recomputed in a model that is to be called with these arguments in training.
 
-    Nothing may be switched on in it. It is run forward once, which keeps no more than one unit's activations and leaves no trace.
+    Nothing may be switched on in it. It is run forward once, which keeps no more than one unit's activations and leaves
+    no trace.
 
     Raises:
         RefusedModelError: Nothing can.

@@ -1,7 +1,7 @@
 """Whole training steps on fake tensors: the peak of any config at any batch, without its memory and without a step.
 
-A fake tensor has a shape and no data. The model's own Python code, autograd and the optimizer run on them as on real ones, and
-the same storages come and go. What the model looks at in its tensors was recorded by the probe.
+A fake tensor has a shape and no data. The model's own Python code, autograd and the optimizer run on them as on real
+ones, and the same storages come and go. What the model looks at in its tensors was recorded by the probe.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import collections
 import contextlib
 import dataclasses
 import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from autorecompute.backends.torch.interception import around_of, put_around
@@ -24,10 +26,9 @@ from autorecompute.backends.torch.untouched import untouched
 from autorecompute.backends.torch.values import Answering
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
 
     from torch.nn import Module
-    from torch.optim import Optimizer
 
     from autorecompute.backends.torch.choices import Choice
     from autorecompute.backends.torch.switchboard import Switchboard
@@ -37,13 +38,15 @@ if TYPE_CHECKING:
 def returned_loss(result: Any) -> Tensor:
     """The loss in what a model returns: what it calls so, or the first number that gradients go back through.
 
-    Of a model that leaves the loss to the script this is the mean of what it returns, which needs less memory than any loss.
+    Of a model that leaves the loss to the script this is the mean of what it returns, which needs less memory than any
+    loss.
     """
     named = result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None)
     if isinstance(named, Tensor):
         return named
     floats = [tensor for tensor in tensors_in(result) if tensor.requires_grad]
-    return next((tensor for tensor in floats if tensor.dim() == 0), None) or sum(value.mean() for value in floats)
+    number = next((tensor for tensor in floats if tensor.dim() == 0), None)
+    return torch.stack([tensor.mean() for tensor in floats]).sum() if number is None else number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,16 +114,16 @@ class FakeSteps:
 
     @contextlib.contextmanager
     def _followed(self, timeline: Timeline) -> Iterator[None]:
-        inner = {unit: [timeline.around] for unit in self._units}
-        for path in self._values.paths:
-            inner.setdefault(self._model.get_submodule(path), []).append(self._values.around(path))
-        outer = {module: around_of(module) for module in inner}
-        for module, arounds in inner.items():
-            put_around(module, (*outer[module], *arounds))
+        """Tell values inside what makes a module run again, and follow units outside what drops their operators."""
+        watchers = {self._model.get_submodule(path): self._values.around(path) for path in self._values.paths}
+        before = {module: around_of(module) for module in {*self._units, *watchers}}
+        for module, arounds in before.items():
+            outer = [timeline.around] if module in self._units else []
+            put_around(module, (*outer, *arounds, *([watchers[module]] if module in watchers else [])))
         try:
             yield
         finally:
-            for module, arounds in outer.items():
+            for module, arounds in before.items():
                 put_around(module, arounds)
 
     def _step(self, args: Any, kwargs: Any, timeline: Timeline) -> LiveBytes:

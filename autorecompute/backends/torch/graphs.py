@@ -1,15 +1,17 @@
-"""The autograd graph of a unit: its nodes in an order that is the same in every step, and short ways to some of them."""
+"""The autograd graph of a unit: its nodes in the same order in every step, and short ways to some of them."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torch.autograd.graph import Node
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable
 
     from torch import Tensor
-    from torch.autograd.graph import Node
 
 LEAF = "AccumulateGrad"
 
@@ -20,7 +22,7 @@ class DifferentGraphError(Exception):
 
 def sequence_of(node: Node) -> int:
     """The number that autograd gave the node; a later node has a higher one."""
-    number: int = node._sequence_nr()  # type: ignore[attr-defined]
+    number: int = node._sequence_nr()
     return number
 
 
@@ -29,8 +31,8 @@ class Plan:
     """Where the nodes of a graph are, without holding them.
 
     Attributes:
-        ways: For each node how it is found: the place of another node and its edge; of a root, -1 and its place among the
-            roots.
+        ways: For each node how it is found: the place of another node and its edge; of a root, -1 and its place among
+            the roots.
         kinds: The class of each node.
     """
 
@@ -132,4 +134,4 @@ def _take(
         node = following[edge][0] if edge < len(following) else None
         if type(node) is not kind:
             raise DifferentGraphError
-        found[place] = node  # type: ignore[assignment]
+        found[place] = node

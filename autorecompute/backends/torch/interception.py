@@ -1,9 +1,9 @@
 """Calls of chosen modules run through functions of ours, and the modules themselves stay as they are.
 
 The class of a module gets a ``forward`` that asks a weak table whether this very module is intercepted. Nothing is
-written on the module: a copy of it (``copy.deepcopy``, ``torch.save``) is a plain module that trains with its own weights,
-where a ``forward`` set on the instance would go on running the original's. A class is put back as it was when the last of
-its modules is released, so that with nothing intercepted a step costs what it always cost.
+written on the module: a copy of it (``copy.deepcopy``, ``torch.save``) is a plain module that trains with its own
+weights, where a ``forward`` set on the instance would go on running the original's. A class is put back as it was when
+the last of its modules is released, so that with nothing intercepted a step costs what it always cost.
 """
 
 from __future__ import annotations

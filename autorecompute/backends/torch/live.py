@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
-from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
+from torch.autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autorecompute.backends.torch.storages import Storages, tensors_in
@@ -27,8 +27,9 @@ class Segment:
 
     Attributes:
         phase: ``forward``, ``backward``, or ``outside`` both: the optimizer and what the script does between steps.
-        unit: The unit whose forward runs, or whose nodes the backward pass goes through: its place among the units in the order
-            of their calls. -1 before the first, and the number of calls behind the last: the head and the loss.
+        unit: The unit whose forward runs, or whose nodes the backward pass goes through: its place among the units in
+            the order of their calls. -1 before the first, and the number of calls behind the last: the head and the
+            loss.
     """
 
     phase: str
@@ -48,10 +49,11 @@ class Event:
     change: int
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
     """Counts the bytes of tensors' storages; a context around a step, which then takes about a tenth longer.
 
-    Storages on which a tensor's data is swapped or resized behind autograd's back, as FSDP does, are counted as they were made.
+    Storages on which a tensor's data is swapped or resized behind autograd's back, as FSDP does, are counted as they
+    were made.
 
     Args:
         known: Tensors that are alive already, such as parameters and the optimizer's state.
@@ -76,7 +78,7 @@ class LiveBytes(TorchDispatchMode):
             self._see(tensor)
         self.base = self.peak = self.now
 
-    def __enter__(self) -> LiveBytes:
+    def __enter__(self) -> Self:
         self._is_on = True
         super().__enter__()
         return self
@@ -114,7 +116,7 @@ class LiveBytes(TorchDispatchMode):
 class Timeline:
     """Tells which part of a step runs, from the calls of units and from the node that autograd is at.
 
-    Put ``around`` inside what is around each unit, so that it tells a recompute from a forward; see ``Segment``.
+    Put ``around`` around each unit and all that is around it already: what a unit drops when it returns belongs to it.
     """
 
     def __init__(self) -> None:
@@ -165,7 +167,7 @@ class Timeline:
 
 
 def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:
-    """The tensors that are alive between two steps: parameters, their gradients, buffers, optimizer state, and a batch."""
+    """The tensors that are alive between two steps: parameters and their gradients, buffers, state, a batch."""
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     state = [value for optimizer in optimizers for value in tensors_in(list(optimizer.state.values()))]

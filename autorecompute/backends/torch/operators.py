@@ -11,7 +11,7 @@ import torch
 
 from autorecompute.backends.torch.graphs import Graph, Plan, graph_of, sequence_of
 from autorecompute.backends.torch.probe import Handle
-from autorecompute.backends.torch.recipes import SAME_ELEMENTS, SAME_MEMORY, Cook, Slot, edges_of
+from autorecompute.backends.torch.recipes import SAME_ELEMENTS, SAME_MEMORY, Cook, Recipe, Slot, edges_of
 from autorecompute.backends.torch.refusals import Reason
 from autorecompute.backends.torch.rewriting import Drop, Layout, Program, made, packed
 from autorecompute.backends.torch.rules import NUMBERS, RULES
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from autorecompute.backends.torch.probe import Call, Observation
-    from autorecompute.backends.torch.recipes import Recipe
     from autorecompute.backends.torch.storages import Storages
     from autorecompute.backends.torch.structure import Structure
 
@@ -182,7 +181,8 @@ class _Unit:
                 continue
             for name in _saved_names(type(node)):
                 raw = getattr(node, f"_raw_saved_{name}", None)  # a list where the node saves a list of tensors
-                # Reading what the script's own checkpoint has packed would run the checkpoint. Before torch 2.8 nobody can tell.
+                # Reading what the script's own checkpoint has packed would run the checkpoint. Before torch 2.8 nobody
+                # can tell.
                 is_ours = isinstance(getattr(raw, "data", None), Handle) or not hasattr(raw, "data")
                 value = getattr(node, f"_saved_{name}", None) if is_ours else None
                 if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):

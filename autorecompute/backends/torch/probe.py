@@ -1,7 +1,7 @@
 """One forward pass that keeps nothing: who would have saved what for the backward pass, found before the first step.
 
-It runs at the batch that is trained, where a whole step may not fit: what a unit saves is kept until the unit returns, so that
-its operators can be looked at, and is then let go.
+It runs at the batch that is trained, where a whole step may not fit: what a unit saves is kept until the unit returns,
+so that its operators can be looked at, and is then let go.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
+from torch.autograd import _get_sequence_nr
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autorecompute.backends.torch import attention
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
-from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_compiled
+from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_compiled, is_hooked
 from autorecompute.backends.torch.storages import Storages, tensors_in
 from autorecompute.backends.torch.untouched import copies_of, untouched
 from autorecompute.backends.torch.values import Values, looks_at_values
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch.nn import Module
+
+    Visit = Callable[["Observation", "Call", Any, Storages], None]
 
 
 @dataclasses.dataclass
@@ -89,16 +91,16 @@ class Observation:
     is_hooked: bool = False
 
     def owner_of(self, sequence: int) -> str:
-        """The path of the innermost call in which autograd made the node with this number; empty for the model's own."""
+        """The path of the innermost call that made the node with this number; empty for the model's own."""
         inner = [call for call in self.calls if call.first <= sequence < call.end]
         return inner[-1].path if inner else ""
 
 
-class _Watch(TorchDispatchMode):
-    """Sees each operator: what values are looked at, and which results of matrix products are changed in place after they were made.
+class _Watch(TorchDispatchMode):  # type: ignore[misc]
+    """Sees each operator: what values are looked at, and which products of matrices are changed in place.
 
-    One that is kept would be changed a second time where its block is made again, and torch notices that only where a view of it
-    was not made by ``matmul``.
+    One that is kept would be changed a second time where its block is made again, and torch notices that only where a
+    view of it was not made by ``matmul``.
     """
 
     def __init__(self, probe: Probe) -> None:
@@ -139,17 +141,14 @@ class Handle:
         self.tensor: Tensor | None = tensor
 
 
-Visit = "Callable[[Observation, Call, Any, Storages], None]"
-
-
 class Probe:
     """Watches one forward pass of a model.
 
     Args:
         model: The model; nothing of ours may be on in it.
         units: Paths of its units.
-        visit: Called when a unit, and at the end the model, has returned, with what was seen so far, the call and its result,
-            while what it saved can still be read from the nodes of the graph.
+        visit: Called when a unit, and at the end the model, has returned, with what was seen so far, the call and its
+            result, while what it saved can still be read from the nodes of the graph.
     """
 
     def __init__(self, model: Module, units: Sequence[str], visit: Visit | None = None) -> None:
@@ -169,10 +168,10 @@ class Probe:
         Training goes on bit for bit as if it had not been run.
         """
         args, kwargs = copies_of((tuple(args), dict(kwargs)))
-        self.seen = Observation(batch=batch_of(args, kwargs))
+        self.seen = Observation(batch=_batch_of(args, kwargs))
         with untouched(self._model), self._intercepted(), torch.enable_grad():
             self._fixed = {self.storages.number(tensor) for tensor in self._tensors_of_model()}
-            self.seen.is_hooked = _is_hooked()
+            self.seen.is_hooked = is_hooked()
             with saved_tensors_hooks(self._pack, _unpack), _Watch(self):
                 self._model(*args, **kwargs)
         self._kept.clear()
@@ -288,16 +287,6 @@ def _unpack(handle: Handle) -> Tensor:
     return handle.tensor
 
 
-def _is_hooked() -> bool:
-    """Whether a tensor that is saved now goes through hooks of the script's."""
-    result = torch.ones(1, requires_grad=True).exp()
-    try:
-        result.grad_fn._raw_saved_result.register_hooks(lambda tensor: tensor, lambda tensor: tensor)  # type: ignore[union-attr]
-    except RuntimeError:  # there can be one pair of hooks
-        return True
-    return False
-
-
-def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+def _batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """The samples in a batch: the first dimension of its first tensor that has one."""
     return next((tensor.shape[0] for tensor in tensors_in((args, kwargs)) if tensor.dim()), 1)

@@ -1,24 +1,28 @@
 """Expressions over what the nodes of a graph keep, which give a tensor again that was dropped.
 
-What a node saves under which name is no public interface of torch. The names here and in ``rules`` are for the versions in
-``rules.KNOWN_VERSIONS``, and every recipe is compared with the tensor that it stands for before it is offered: a name that means
-something else costs a plan, never a gradient.
+What a node saves under which name is no public interface of torch. The names here and in ``rules`` are for the versions
+in ``rules.KNOWN_VERSIONS``, and every recipe is compared with the tensor that it stands for before it is offered: a
+name that means something else costs a plan, never a gradient.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
 
 from autorecompute.backends.torch.graphs import sequence_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
-    from torch import Tensor
     from torch.autograd.graph import Node
 
     from autorecompute.backends.torch.graphs import Graph
+
+    Rule = Callable[["Cook", int, Node, int], Iterator["Recipe"]]
 
 _DEEPEST = 12
 
@@ -105,7 +109,7 @@ class Leaf:
     def read(self, nodes: Mapping[int, Node]) -> Any:
         """The parameter; None where there was none."""
         leaf = nodes[self.place].next_functions[self.edge][0]
-        return None if leaf is None else leaf.variable  # type: ignore[attr-defined]
+        return None if leaf is None else leaf.variable
 
     def places(self) -> Iterator[int]:
         """The node's place."""
@@ -142,9 +146,6 @@ class Made:
             yield from recipe.places()
 
 
-Rule = "Callable[[Cook, int, Node, int], Iterator[Recipe]]"
-
-
 class Cook:
     """Finds recipes in a graph.
 
@@ -175,8 +176,8 @@ class Cook:
     def recipes(self, place: int, avoided: Collection[Slot]) -> Iterator[Recipe]:
         """Recipes for what a node made, which is in the slots to be avoided.
 
-        They read nodes alone that are older than those of the slots: the slots' hooks hold the nodes that are read, and what is
-        younger may hold the hooks.
+        They read nodes alone that are older than those of the slots: the slots' hooks hold the nodes that are read, and
+        what is younger may hold the hooks.
         """
         self._avoided = avoided
         self._end = min(self._sequence(slot.place) for slot in avoided)
@@ -194,7 +195,7 @@ class Cook:
             yield from rule(self, place, node, depth + 1)
 
     def operand(self, place: int, name: str | None, edge: int, depth: int) -> Iterator[Recipe]:
-        """Recipes for what went into a node: what it saved under the name, what an earlier node holds, or made again."""
+        """Recipes for what went into a node: what it saved, what an older node holds, or made again."""
         slot = Slot(place, name) if name else None
         if slot and slot not in self._avoided and self._is_saved(slot):
             yield slot

@@ -95,3 +95,13 @@ def has_cache(values: Any) -> bool:
 def has_gradient(result: Any) -> bool:
     """Whether gradients go back through what a module returns."""
     return any(tensor.requires_grad for tensor in tensors_in(result))
+
+
+def is_hooked() -> bool:
+    """Whether a tensor that is saved now goes through hooks of the script's."""
+    result = torch.ones(1, requires_grad=True).exp()
+    try:
+        result.grad_fn._raw_saved_result.register_hooks(lambda tensor: tensor, lambda tensor: tensor)
+    except RuntimeError:  # there can be one pair of hooks
+        return True
+    return False

@@ -1,8 +1,8 @@
 """Operators of a unit dropped after its forward pass, and made again when the backward pass reads them.
 
-Nothing that the model calls is replaced and nothing of ours runs inside it. When a unit has returned, the graph that it left
-is rewritten: a tensor that a node saved gets hooks which let it go and make it again from what other nodes keep. Autograd's own
-check that nobody has changed a saved tensor in place goes on guarding what a recipe reads.
+Nothing that the model calls is replaced and nothing of ours runs inside it. When a unit has returned, the graph that it
+left is rewritten: a tensor that a node saved gets hooks which let it go and make it again from what other nodes keep.
+Autograd's own check that nobody has changed a saved tensor in place goes on guarding what a recipe reads.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from autorecompute.backends.torch.graphs import DifferentGraphError, Plan, Route
+from autorecompute.backends.torch.recipes import Recipe, Slot
 from autorecompute.backends.torch.storages import tensors_in
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.autograd.graph import Node
     from torch.nn import Module
-
-    from autorecompute.backends.torch.recipes import Recipe, Slot
 
 
 class Layout(NamedTuple):
@@ -191,8 +190,8 @@ class Rewrite:
     """Rewrites the graph of a unit after each of its calls; an ``Around`` for it.
 
     Attributes:
-        missed: Calls after which something could not be dropped, since the graph was another one or had hooks already. They
-            are trained as without us.
+        missed: Calls after which something could not be dropped, since the graph was another one or had hooks already.
+            They are trained as without us.
     """
 
     def __init__(self, route: Route, drops: Iterable[Drop]) -> None:

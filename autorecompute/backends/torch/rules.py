@@ -79,9 +79,9 @@ def _norm(function: Callable[..., Tensor], saved: Sequence[str], constants: Sequ
 
 def _batch_norm(_cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
     """BatchNorm with the statistics of the batch; its node does not save the bias."""
-    if node._saved_training:  # type: ignore[attr-defined]
+    if node._saved_training:
         inputs = (Slot(place, "input"), Slot(place, "weight"), Leaf(place, 2))
-        yield Made(_normalize_batch, inputs, (node._saved_eps,))  # type: ignore[attr-defined]
+        yield Made(_normalize_batch, inputs, (node._saved_eps,))
 
 
 def _group_norm(_cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
@@ -102,7 +102,7 @@ def _softmax(function: Callable[..., Tensor]) -> Rule:
 
 def _dropout(cook: Cook, place: int, node: Node, depth: int) -> Iterator[Recipe]:
     """Dropout on a GPU: its mask is kept."""
-    probability = node._saved_p  # type: ignore[attr-defined]
+    probability = node._saved_p
     for recipe in cook.operand(place, None, 0, depth):
         yield Made(_drop_out, (recipe, Slot(place, "result1")), (probability,), shaped_as=1)
 

@@ -41,7 +41,7 @@ def saving_of(found: Iterable[Saved], batch: int) -> Saving:
 
 
 def saving_of_modules(seen: Observation, paths: Collection[str]) -> Saving:
-    """What checkpointing all of these modules saves, net: what only they saved, less the inputs that only they now hold."""
+    """What checkpointing these modules saves: what only they saved, less the inputs that only they hold then."""
     inputs = {number for call in seen.calls if call.path in paths for number in call.inputs}
     inner = [
         number

@@ -9,10 +9,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from torch.nn import Module
 
@@ -43,7 +44,7 @@ class Structure:
 
 
 def is_within(path: str, ancestor: str) -> bool:
-    """Whether a module's path is the ancestor's or lies below it; so does a function that a module calls (``attn/name``)."""
+    """Whether a module's path is the ancestor's or lies below it, as a function that it calls does (``attn/name``)."""
     return not ancestor or path == ancestor or path.startswith((f"{ancestor}.", f"{ancestor}/"))
 
 
@@ -53,7 +54,7 @@ def structure_of(model: Module) -> Structure:
     repeats: dict[str, list[str]] = {}
     for path, module in model.named_modules():
         for starred, children in _children(module):
-            for name, child in children:
+            for name, _ in children:
                 full = _join(path, name)
                 names[full] = _join(names[path], starred or name)
                 if starred and len(children) > 1:
@@ -77,7 +78,7 @@ def _children(module: Module) -> Iterator[tuple[str, list[tuple[str, Module]]]]:
         # Stages are often called layer1, layer2; what has no children of its own (norm1, norm2) is no repeated part.
         is_stage = match and (match[1] == "" or _is_list(child))
         alike[(match[1] if match and is_stage else name, type(child))].append((name, child))
-    kinds = collections.Counter(prefix for (prefix, kind), found in alike.items() if _repeats(found))
+    kinds = collections.Counter(prefix for (prefix, _), found in alike.items() if _repeats(found))
     for (prefix, kind), found in alike.items():
         if not _repeats(found):
             yield from (("", [one]) for one in found)

@@ -6,6 +6,8 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Protocol
 
+from torch._ops import OpOverload
+
 from autorecompute.backends.torch.attention import AttentionCheckpoint, intercept_attention
 from autorecompute.backends.torch.checkpoints import MATMULS, Checkpoint
 from autorecompute.backends.torch.choices import CHECKPOINT, DROP, KEEP_MATMUL, Choice
@@ -15,7 +17,6 @@ from autorecompute.backends.torch.structure import first_of, is_within
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from torch._ops import OpOverload
     from torch.nn import Module
 
 
@@ -26,8 +27,8 @@ class Site:
     Attributes:
         name: What choices call it.
         options: What can be done there.
-        occurrences: Paths of the modules that are switched, in the order of the model. For ``drop`` these are the units whose
-            graph is rewritten.
+        occurrences: Paths of the modules that are switched, in the order of the model. For ``drop`` these are the units
+            whose graph is rewritten.
         kept: Operators whose results ``keep_matmul`` keeps.
         attention: Whether ``checkpoint`` means the attention that the modules call, not their whole calls.
     """
@@ -67,8 +68,8 @@ class Effect:
 class Switchboard:
     """All that can be switched in one model.
 
-    Where choices meet, the outermost checkpoint wins: with 3 of 12 blocks checkpointed and all their MLPs too, the MLPs of the
-    other 9 are. What an operator's site would drop inside a checkpointed module is kept as it is.
+    Where choices meet, the outermost checkpoint wins: with 3 of 12 blocks checkpointed and all their MLPs too, the MLPs
+    of the other 9 are. What an operator's site would drop inside a checkpointed module is kept as it is.
 
     Args:
         model: The model. Nothing is written on it or on its modules.
@@ -130,7 +131,7 @@ class Switchboard:
         return site.partition("/")[0]
 
     def overlaps(self) -> frozenset[tuple[tuple[str, str], tuple[str, str]]]:
-        """Pairs of a site with its option, where the first leaves nothing of the second on the occurrences they share."""
+        """Pairs of a site with its option, of which the first leaves nothing of the second where both are."""
         wholes = [Choice(name, option) for name, site in self.sites.items() for option in site.options]
         pairs = ((one, other) for one in wholes for other in wholes if one.site != other.site)
         return frozenset(
@@ -188,8 +189,8 @@ def presets(sites: Iterable[Site], blocks: Collection[str]) -> dict[str, frozens
         blocks: The names of the sites that are whole blocks.
 
     Returns:
-        ``none``, and as far as the model has what they are about: ``blocks`` (what ``gradient_checkpointing_enable()`` does),
-        ``half_of_blocks``, ``keep_matmul`` and ``operators``.
+        ``none``, and as far as the model has what they are about: ``blocks`` (what ``gradient_checkpointing_enable()``
+        does), ``half_of_blocks``, ``keep_matmul`` and ``operators``.
     """
     found = list(sites)
     whole = [site for site in found if site.name in blocks]

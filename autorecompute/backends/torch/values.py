@@ -1,8 +1,8 @@
 """What a model looks at in its tensors: recorded where they are real, and told again where they are fake.
 
-Python code may branch on a value (``if torch.all(mask == 1)``), and some operators give as many elements as the values say
-(``nonzero``). Both are recorded in the order of a forward pass, module by module, since a module that runs again looks
-again.
+Python code may branch on a value (``if torch.all(mask == 1)``), and some operators give as many elements as the values
+say (``nonzero``). Both are recorded in the order of a forward pass, module by module, since a module that runs again
+looks again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ class Values:
         if path is None or place >= len(self._recorded[path]):
             if function is torch.ops.aten._local_scalar_dense.default:
                 return 1.0  # the optimizer's count of steps, a norm to be printed: no memory depends on it
-            raise UnknownValueError(f"{path or 'the model or the script'} looks at a value of a tensor, which was not recorded")
+            raise UnknownValueError(
+                f"{path or 'the model or the script'} looks at a value of a tensor, which was not recorded"
+            )
         self._read[path] = place + 1
         return tree_map_only(_Shape, _Shape.tensor, self._recorded[path][place])
 
@@ -107,7 +109,7 @@ def looks_at_values(function: Any, args: tuple[Any, ...]) -> bool:
     return any(tag in getattr(function, "tags", ()) for tag in _TAGS)
 
 
-class Answering(TorchDispatchMode):
+class Answering(TorchDispatchMode):  # type: ignore[misc]
     """Tells what was recorded to what runs inside it on fake tensors."""
 
     def __init__(self, values: Values) -> None:

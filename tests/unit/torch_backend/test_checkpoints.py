@@ -9,7 +9,6 @@ import io
 
 import pytest
 import torch
-from tiny_models import BATCH, ResNet, differences, make
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -19,6 +18,7 @@ from autorecompute.backends.torch.interception import put_around, release
 from autorecompute.backends.torch.probe import Probe
 from autorecompute.backends.torch.structure import structure_of
 from autorecompute.backends.torch.switchboard import Site, Switchboard, presets
+from tiny_models import BATCH, ResNet, differences, make
 
 
 def board_of(model, options=(CHECKPOINT, KEEP_MATMUL)):
@@ -121,7 +121,7 @@ def test_plain_checkpoints_write_the_statistics_of_batchnorm_twice():
 
 
 def test_a_spectral_norm_is_made_again_from_the_vectors_it_had():
-    """Power iteration writes its vectors before it uses them: made again from the written ones it gives another weight."""
+    """Power iteration writes its vectors first: made again from the written ones it gives another weight."""
 
     def gradients(around):
         torch.manual_seed(0)
@@ -218,7 +218,11 @@ def test_a_copy_of_a_model_trains_with_its_own_weights():
     """The trap: a forward set on an instance makes its copy run the original; ours leaves the copy alone."""
     x, original = torch.ones(1, 4), nn.Linear(4, 4)
     bound = original.forward
-    original.forward = lambda *args: bound(*args)
+
+    def forward(x):
+        return bound(x)
+
+    original.forward = forward
     patched = copy.deepcopy(original)
     nn.init.zeros_(patched.weight)
     nn.init.zeros_(patched.bias)

@@ -8,7 +8,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from tiny_models import Training, cross_entropy, differences, make, own_loss, tokens
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -17,11 +16,7 @@ from autorecompute.backends.torch.choices import CHECKPOINT, DROP, KEEP_MATMUL, 
 from autorecompute.backends.torch.detection import RefusedModelError, detect
 from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
 from autorecompute.backends.torch.structure import structure_of
-
-
-def call_of(training):
-    """The arguments of the model's call."""
-    return ((training.batch["x"],), {}) if "x" in training.batch else ((), training.batch)
+from tiny_models import Training, call_of, cross_entropy, differences, make, own_loss, tokens
 
 
 def detect_in(training):
