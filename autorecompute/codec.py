@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autorecompute import jsontext
 from autorecompute.jsontext import UnreadableError
-from autorecompute.plans import Config, Row
+from autorecompute.plans import Choice, Config
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _converter() -> Converter:
     from autorecompute import structuring
 
     converter = make_converter()
-    converter.register_unstructure_hook(Row, str)
-    converter.register_unstructure_hook(Config, lambda config: {"level": int(config.level), "rows": config.row_texts})
+    converter.register_unstructure_hook(Choice, str)
+    converter.register_unstructure_hook(Config, lambda config: config.texts)
     structuring.register(converter)
     return converter

@@ -175,7 +175,7 @@ class Result:
         verdict: What was found out about recompute; ``None`` where the time was over before anything was.
         best: The config to train with; ``None`` where none fits.
         baseline: The figures without recompute.
-        presets: The figures of ``level_1``, ``level_2`` and ``all_on``.
+        presets: The figures of the training system's presets and of ``all_on``.
         rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
             without, the fastest.
         comparison: Recompute beside the rival; ``None`` where there was nothing to compare.

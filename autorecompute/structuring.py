@@ -19,8 +19,8 @@ from cattrs.gen import make_dict_structure_fn
 
 from autorecompute.errors import UsageError
 from autorecompute.jsontext import UnreadableError
-from autorecompute.plans import Config, Level, Row
-from autorecompute.ranges import Range
+from autorecompute.plans import Choice, Config
+from autorecompute.ranges import LARGEST, Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,11 +32,13 @@ if TYPE_CHECKING:
 MOST_ENTRIES = 100_000
 """No step has more operations, and no study more trials."""
 
+MOST_CHOICES = 2_000
 LONGEST_TEXT = 1 << 20
 NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 """The numbers that JSON has no word for, as :func:`autorecompute.jsontext.write` writes them."""
 
 _INT64 = Range(-(1 << 63), (1 << 63) - 1)
+_COUNT = Range(0, LARGEST)
 _HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Halves of characters, which nothing can print, but for those that stand for a byte of a name that is no UTF-8."""
 
@@ -55,7 +57,7 @@ def register(converter: Converter) -> None:
         (_is_list, _list_hook),
     ):
         converter.register_structure_hook_factory(is_kind, functools.partial(hook_for, converter))
-    converter.register_structure_hook(Row, _read_row)
+    converter.register_structure_hook(Choice, _read_choice)
     converter.register_structure_hook(Config, _config_hook(converter))
 
 
@@ -167,21 +169,24 @@ def _hook_of(converter: Converter, kind: Any) -> Hook:
 
 
 def _config_hook(converter: Converter) -> Hook:
-    read_rows, read_level = converter.get_structure_hook(list[str]), converter.get_structure_hook(Level)
+    read_choices = converter.get_structure_hook(list[Choice])
 
     def read(plain: Any, _: Any) -> Config:
-        plain = _read_object(plain)
-        rows, level = read_rows(plain.get("rows"), list[str]), read_level(plain.get("level"), Level)
-        return Config(frozenset(_read_row(row, Row) for row in rows), level)
+        choices = read_choices(plain, list[Choice])
+        if len(choices) > MOST_CHOICES:
+            raise UnreadableError(f"has {len(choices)} choices, {MOST_CHOICES} is the most")
+        return Config(frozenset(choices))
 
     return read
 
 
-def _read_row(plain: Any, _: Any) -> Row:
+def _read_choice(plain: Any, _: Any) -> Choice:
     try:
-        return Row.parse(_read_text(plain, str))
+        choice = Choice.parse(_read_text(plain, str))
     except UsageError as error:
-        raise UnreadableError(f"holds what is no row: {error}") from error
+        raise UnreadableError(f"is no choice: {error}") from error
+    _within(_COUNT, choice.count or 0)
+    return choice
 
 
 def _read_object(plain: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.archive import FORMAT, VERSION
 from autorecompute.studies.batches import BatchRecord
-from autorecompute.studies.plausible import WrongLineError, require_confirmed, require_own_rows
+from autorecompute.studies.plausible import WrongLineError, require_confirmed, require_own_choices
 from autorecompute.studies.problem import Head
 from autorecompute.studies.race import RaceRecord
 from autorecompute.studies.records import StudyRecords
@@ -107,7 +107,7 @@ class _Draft:
     def _read_single(self, kind: str, value: Any) -> Any:
         record = _read_head(value) if kind == "study" else codec.from_plain(value, _SINGLE[kind])
         if isinstance(record, Result):
-            require_confirmed(record, self.confirmed, self.head.problem)
+            require_confirmed(record, self.confirmed, self.head.problem, self.head.sizes.space)
         return record
 
     def _append(self, kind: str, value: Any) -> None:
@@ -116,7 +116,7 @@ class _Draft:
         self._keep(codec.from_plain(value, _SEVERAL[kind]))
 
     def _keep(self, record: Trial | Rejection | Best) -> None:
-        require_own_rows(record.config, self.head.problem)
+        require_own_choices(record.config, self.head.sizes.space)
         if isinstance(record, Best):
             self.confirmed.append(record)
             return
@@ -151,6 +151,8 @@ def _read_head(value: Any) -> Head:
             f"{VERSION}: import it with that version, or tune again"
         )
     head = codec.from_plain({name: part for name, part in value.items() if name not in _OF_THE_LINE}, Head)
+    if {plan.id for plan in head.sizes.space.plans} != set(head.problem.plans):
+        raise WrongLineError("holds other plans than its problem has")
     if value.get("digest") != head.problem.digest:
         raise WrongLineError("holds a problem that its digest does not belong to")
     return head

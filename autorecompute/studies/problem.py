@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
 from autorecompute import codec
-from autorecompute.plans import Plan
+from autorecompute.plans import Space
 from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.plan import plan_of_id
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, PositiveBytes, Range
 from autorecompute.studies.identity import compare
 from autorecompute.units import format_bytes, format_count
@@ -24,8 +25,10 @@ SHORT_LENGTH = 6
 MEMORY_TOLERANCE = 0.005
 """Another kernel or driver keeps a little more or less of one machine's memory for itself, at each start."""
 
-MOST_PLANS = 2_000
-"""ONNX Runtime finds dozens."""
+MOST_PLANS = 1_000
+"""Training systems find dozens, and all that is done with them takes their number squared."""
+
+MOST_PRESETS, MOST_CONFLICTS = 100, 20_000
 
 SEVERAL_BATCHES = 0
 """The batch of a study that looks for the best one, and has a study of its own for each."""
@@ -47,7 +50,7 @@ class Problem:
         wrap: Whether the tool wraps the model: it then trains in ORTModule and is evaluated in PyTorch.
 
     Raises:
-        UsageError: the key of a plan is none.
+        UsageError: the id of a plan is none.
         ValueError: it has more plans than can be.
     """
 
@@ -62,17 +65,16 @@ class Problem:
     wrap: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.plans) > MOST_PLANS:
-            raise ValueError(f"has {len(self.plans)} plans, {MOST_PLANS} is the most")
-        for key in self.plans:
-            Plan.parse(key, frequency=0, saving_bytes=None, saving_symbolic="")
+        require_few_plans(len(self.plans))
+        for text in self.plans:
+            plan_of_id(text)
 
     @classmethod
     def of(cls, detection: Detection, limit_bytes: int, *, wrap: bool = False) -> Self:
         """The problem that was detected, under this limit, in a script that is wrapped or not."""
         return cls(
             graph=detection.graph,
-            plans=tuple(sorted(plan.key for plan in detection.plans)),
+            plans=tuple(sorted(plan.id for plan in detection.plans)),
             batch=detection.batch,
             limit_bytes=limit_bytes,
             device=f"{detection.device.kind} {detection.device.name}",
@@ -116,23 +118,42 @@ class Problem:
         return replace(other, device_bytes=self.device_bytes) if is_alike else other
 
 
+def require_few_plans(count: int) -> None:
+    """Checks that there are no more plans than can be dealt with.
+
+    Raises:
+        ValueError: there are more.
+    """
+    if count > MOST_PLANS:
+        raise ValueError(f"has {count} plans, {MOST_PLANS} is the most")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What figures depend on as well, and what may differ from run to run of one problem.
+    """What was detected besides the problem: what figures depend on as well, and may differ from run to run of it.
 
     Attributes:
         dims: Dimensions of the first batch other than the batch itself: the length of its sequences, for instance.
         resting_bytes: Memory held before the first activation existed.
+        space: The plans with all that is known of them.
     """
 
     dims: dict[str, Count] = field(default_factory=dict)
     resting_bytes: Bytes = 0
+    space: Space = field(default_factory=lambda: Space(plans=()))
+
+    def __post_init__(self) -> None:
+        require_few_plans(len(self.space.plans))
+        if len(self.space.own_presets) > MOST_PRESETS:
+            raise ValueError(f"has {len(self.space.own_presets)} presets, {MOST_PRESETS} is the most")
+        if (count := sum(map(len, self.space.conflicts.values()))) > MOST_CONFLICTS:
+            raise ValueError(f"has {count} sites that exclude others, {MOST_CONFLICTS} is the most")
 
     @classmethod
     def of(cls, detection: Detection) -> Self:
         """Those of what was detected."""
         dims = {name: size for name, size in detection.dims.items() if name != BATCH}
-        return cls(dims=dims, resting_bytes=detection.resting_bytes)
+        return cls(dims=dims, resting_bytes=detection.resting_bytes, space=detection.space)
 
     @property
     def parts(self) -> dict[str, str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Trial
-from autorecompute.plans import Plan, Space
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies import analysis as analysis_file
 from autorecompute.studies import batches as batches_file
@@ -123,9 +122,7 @@ def write_records(records: StudyRecords, folder: StudyFolder) -> None:
 
 def _store_trials(records: StudyRecords, folder: StudyFolder) -> None:
     problem = records.head.problem
-    plans = [Plan.parse(key, frequency=0, saving_bytes=None, saving_symbolic="") for key in problem.plans]
-    space = Space(plans=tuple(plans), layer_plans=())
-    store = TrialStore(folder.database, folder.name_in_database, space, problem.limit_bytes)
+    store = TrialStore(folder.database, folder.name_in_database, records.head.sizes.space, problem.limit_bytes)
     for trial in records.trials:
         store.add(trial)
     if records.result is not None:

@@ -39,7 +39,7 @@ FLOW = {
     "files": set(),
     "paths": {"errors", "files"},
     "ranges": set(),
-    "plans": {"errors", "paths"},
+    "plans": {"errors", "paths", "ranges"},
     "memory": {"errors", "units", "ranges", "plans.*"},
     "units": BASE,
     "measurement": BASE,
@@ -85,6 +85,9 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.diagnose",
     "backends.ortmodule.failures",
     "backends.ortmodule.structure",
+    "backends.ortmodule.symbolics",
+    "backends.ortmodule.operators",
+    "backends.ortmodule.checkpointing",
     "backends.ortmodule.wrapping",
 }
 TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}

@@ -11,10 +11,11 @@ import typing
 import pytest
 
 from autorecompute import codec
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.figures import Figures
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome, Trial
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 from autorecompute.result import Best, Ranking, Rejection, Result, Verdict
 from autorecompute.studies import Problem
 from autorecompute.studies.analysis import Analysis
@@ -24,8 +25,8 @@ from autorecompute.studies.race import RaceRecord, RoundRecord
 
 CONFIGS = [
     Config(),
-    Config(level=Level.LAYERWISE_WITH_COMPROMISE),
-    Config.from_rows(["Gelu+:1:-1", "Cast+:2:-1"]),
+    config_of_level(Level.LAYERWISE_WITH_COMPROMISE),
+    Config.parse(["Gelu+:1:-1", "Cast+:2:-1"]),
 ]
 
 
@@ -53,7 +54,7 @@ def test_a_diverged_loss_comes_back(make_measurement):
 
 def test_a_detection_and_its_problem_come_back(make_detection, make_space):
     """What identifies a problem survives, and the same plans make the same digest."""
-    detection = make_detection(make_space(layers=("Gelu+",)))
+    detection = make_detection(make_space(has_levels=True))
     problem = Problem.of(detection, 2**30)
     assert codec.decode(codec.encode(detection), Detection) == detection
     assert codec.decode(codec.encode(problem), Problem) == problem
@@ -113,12 +114,12 @@ def test_what_describes_no_measurement_is_refused(make_measurement, name):
 @pytest.mark.parametrize(
     ("kind", "plain", "words"),
     [
-        (Config, {"level": 0, "rows": "Gelu+:1:-1"}, "not a list"),
-        (Config, {"level": 0, "rows": ["Gelu+"]}, "'Gelu\\+' is no recompute plan"),
-        (Config, {"level": 1, "rows": ["Gelu+:1:-1"]}, "a level chooses its own rows"),
-        (Config, {"level": True, "rows": []}, "is True, none of 0, 1, 2"),
-        (Config, {"rows": []}, "is null, none of 0, 1, 2"),
-        (Config, None, "is null, not an object"),
+        (Config, "Gelu+:1", "not a list"),
+        (Config, ["Gelu+"], r"'\[0\]' is no choice: 'Gelu\+' is no choice"),
+        (Config, ["Gelu+:1", "Gelu+:2"], "a site can be recomputed in one way only"),
+        (Config, ["Gelu+:1:99999999999999999999"], "is 99999999999999999999, not from 0"),
+        (Config, [f"Op{number}+:1" for number in range(2001)], "has 2001 choices, 2000 is the most"),
+        (Config, None, "is null, not a list"),
         (tuple[str, str], ["a"], "has 1 entries, not 2"),
         (dict[str, int], {"a": 1.0}, r"\['a'\]' is 1.0, not a whole number"),
         (dict[str, int], {"\ud800": 1}, "half a character"),

@@ -43,7 +43,7 @@ def whole(tmp_path_factory, make_detection, make_space, make_trial, make_result,
         detection, folder = make_detection(), StudyFolder(name, root)
         folder.prepare()
         folder.begin(Problem.of(detection, LIMIT), ["python", "train.py"], Sizes.of(detection))
-        store, gelu = TrialStore(folder.database, name, make_space(), LIMIT), Config.from_rows(["Gelu+:1:-1"])
+        store, gelu = TrialStore(folder.database, name, make_space(), LIMIT), Config.parse(["Gelu+:1"])
         expected = Prediction(peak_bytes=9, peak_low=-1, peak_high=9, step=1.1, step_low=1, step_high=1.2, fits=0.5)
         second = dataclasses.replace(make_trial(gelu, number=1, reference_seconds=0.4), prediction=expected)
         for trial in (make_trial(outcome=Outcome.OVER_LIMIT), second):
@@ -108,7 +108,7 @@ EVERYWHERE = {
     "a command of half a character": (change("study.json", "command", ["\ud800"]), "'command[0]' holds half a char"),
     "a name of half a character": (change("study.json", "study", "\ud800"), "'study' holds half a character"),
     "a tiny batch": (change("study.json", "problem.batch", 1e-320), "'problem.batch' is 1e-320, not a whole number"),
-    "a plan that is none": (change("study.json", "problem.plans", ["Gelu"]), "'Gelu' is no recompute plan"),
+    "a plan that is none": (change("study.json", "problem.plans", ["Gelu"]), "'Gelu' is no choice"),
     "no versions": (change("result.json", "versions", {}), "result.json cannot be read: it describes no Result"),
     "lists for a version": (change("result.json", "versions.torch", LISTS), "'versions['torch']' is [[], [], []"),
     "a peak of 400 digits": (change("result.json", "best.peak_bytes", 10**399), "a number of 400 digits"),

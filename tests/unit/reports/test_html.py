@@ -15,7 +15,7 @@ from rich.console import Console
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import CurvePoint, Figures, KnobFigures, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome, Prediction
-from autorecompute.memory import Survey
+from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config
 from autorecompute.reports.answer import answer_lines, answer_sentences, lines_to_paste
 from autorecompute.reports.html import make_page
@@ -259,14 +259,14 @@ def test_a_study_with_two_profiled_steps_is_explained(keep, make_graph, make_nod
     ]
     folder = keep(trials, make_result(Config.of(space.plans[:1])), space=space, batch=1)
     profiles = {Config(): graph.run(), space.all_on: graph.run(space.all_on)}
-    keep_analysis(folder, Survey(space=space, peak_bytes=100 * MIB, held_bytes=40 * MIB, profiles=profiles))
+    keep_analysis(folder, StepProfiles(peak_bytes=100 * MIB, held_bytes=40 * MIB, profiles=profiles))
     html = make_page(folder, folder.path / "report.html")
     page = Page(html)
     assert "predicted frontier" in page.text
     assert "after: the config" in page.text
     assert f"{2 ** len(space.plans)} configs as the model expects" in page.text
     for plan in space.plans:
-        assert re.search(rf"{re.escape(plan.name)} (on|off) 1 [+-]", page.text)
+        assert re.search(rf"{re.escape(plan.label)} (on|off) 1 [+-]", page.text)
 
 
 def test_a_study_without_an_answer_says_how_to_go_on(keep, read, trials):

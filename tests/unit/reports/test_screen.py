@@ -245,7 +245,7 @@ def test_names_are_printed_as_they_are(show, make_result, make_trial, name):
         device=dataclasses.replace(honest.device, name=f"device {name}"),
         study=f"study{name}",
     )
-    trials = [make_trial(Config.from_rows(["Gelu+:1:-1"]), description=f"trial {name}")]
+    trials = [make_trial(Config.parse(["Gelu+:1:-1"]), description=f"trial {name}")]
     text = "\n".join(show(result, trials, width=200))
     for words in (f"best {name}", f"device {name}", f"study{name}", f"trial {name}"):
         assert words in text

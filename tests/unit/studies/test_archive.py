@@ -19,6 +19,7 @@ import pytest
 
 from autorecompute import codec
 from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.backends.ortmodule.grammar import rows_of
 from autorecompute.emit.handing import hand_out
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import Figures
@@ -104,7 +105,7 @@ def test_an_imported_study_can_be_trained_with(archive, elsewhere):
     plans_file = folder.best / "plans.json"
     rendered = hand_out(folder, folder.result())
     assert rendered.variables == {"ORTMODULE_MEMORY_OPT_CONFIG": str(plans_file)}
-    assert json.loads(plans_file.read_text()) == folder.result().best.config.row_texts
+    assert json.loads(plans_file.read_text()) == rows_of(folder.result().best.config)
     assert (folder.result().study, [study.name for study in list_studies()]) == ("mine", ["mine"])
 
 
@@ -190,9 +191,9 @@ WRONG = {
         "it is null, not an object",
     ),
     "a row that is none": (
-        lambda lines: [lines[0], changed(lines[1], config={"level": 0, "rows": ["rm -rf"]}), *lines[2:]],
+        lambda lines: [lines[0], changed(lines[1], config=["rm -rf"]), *lines[2:]],
         2,
-        "'config' holds what is no row",
+        "'config[0]' is no choice",
     ),
     "an analysis of nothing": (
         lambda lines: [*lines[:7], b'{"analysis": {}}\n', *lines[8:]],
@@ -228,8 +229,8 @@ IMPLAUSIBLE = {
     "batch of none": (1, {"measurement__batch": 0}, "batch"),
     "too many bytes": (1, {"measurement__held_bytes": 2**62}, "held_bytes"),
     "a reference of no time": (2, {"reference_seconds": 0}, "reference_seconds"),
-    "a row of another graph": (2, {"config__rows": ["Gelu+:1:-1", "Tanh+:1:-1"]}, "'Tanh+:1:-1'"),
-    "a rejected row of another graph": (3, {"config__rows": ["Tanh+:1:-1"]}, "'Tanh+:1:-1'"),
+    "a choice of another graph": (2, {"config": ["Gelu+:1", "Tanh+:1"]}, "'Tanh+:1'"),
+    "a rejected choice of another graph": (3, {"config": ["Tanh+:1"]}, "'Tanh+:1'"),
     "version of none": (0, {"version": 0}, "version 0"),
     "version of truth": (0, {"version": True}, "version True"),
     "no limit": (0, {"problem__limit_bytes": 0}, "problem.limit_bytes"),
@@ -263,9 +264,9 @@ IMPLAUSIBLE = {
     "a name of half a character": (0, {"study": "\ud83d"}, "'study' holds half a character"),
     "a tiny batch": (2, {"measurement__batch": 1e-320}, "'measurement.batch' is 1e-320, not a whole number"),
     "no versions": (8, {"versions": {}}, "has no version of backend, onnxruntime"),
-    "plans that are none": (0, {"problem__plans": ["x"]}, "'x' is no recompute plan"),
+    "plans that are none": (0, {"problem__plans": ["x"]}, "'x' is no choice"),
     "a negative answer": (8, {"trials": -3}, "'trials' is -3"),
-    "an answer nobody confirmed": (8, {"best__config__rows": []}, "no line before it confirms"),
+    "an answer nobody confirmed": (8, {"best__config": []}, "no line before it confirms"),
 }
 
 
