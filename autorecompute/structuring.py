@@ -32,11 +32,13 @@ if TYPE_CHECKING:
 MOST_ENTRIES = 100_000
 """No step has more operations, and no study more trials."""
 
+MOST_CHOICES = 2_000
 LONGEST_TEXT = 1 << 20
 NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 """The numbers that JSON has no word for, as :func:`autorecompute.jsontext.write` writes them."""
 
 _INT64 = Range(-(1 << 63), (1 << 63) - 1)
+_COUNT = Range(0, LARGEST)
 _HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Halves of characters, which nothing can print, but for those that stand for a byte of a name that is no UTF-8."""
 

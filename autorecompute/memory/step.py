@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.savings import evaluate
-from autorecompute.ranges import LARGEST, Bytes, Count, PositiveCount, Seconds
+from autorecompute.ranges import LARGEST, Bytes, Count, PositiveBytes, PositiveCount, Seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,8 +134,8 @@ class StepProfiles:
         profiles: The profiled step of each config; one without recompute is among them.
     """
 
-    peak_bytes: int
-    held_bytes: int
+    peak_bytes: PositiveBytes
+    held_bytes: Bytes
     profiles: dict[Config, StepProfile]
 
     @property

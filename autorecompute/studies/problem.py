@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from autorecompute import codec
 from autorecompute.plans import Space, parse_choices
 from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.plan import plan_of_id
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, PositiveBytes, Range
 from autorecompute.studies.identity import compare
 from autorecompute.units import format_bytes, format_count
@@ -24,8 +25,10 @@ SHORT_LENGTH = 6
 MEMORY_TOLERANCE = 0.005
 """Another kernel or driver keeps a little more or less of one machine's memory for itself, at each start."""
 
-MOST_PLANS = 2_000
-"""ONNX Runtime finds dozens."""
+MOST_PLANS = 1_000
+"""Training systems find dozens, and all that is done with them takes their number squared."""
+
+MOST_PRESETS, MOST_CONFLICTS = 100, 20_000
 
 SEVERAL_BATCHES = 0
 """The batch of a study that looks for the best one, and has a study of its own for each."""
@@ -47,7 +50,7 @@ class Problem:
         wrap: Whether the tool wraps the model: it then trains in ORTModule and is evaluated in PyTorch.
 
     Raises:
-        UsageError: the key of a plan is none.
+        UsageError: the id of a plan is none.
         ValueError: it has more plans than can be.
     """
 
@@ -114,6 +117,16 @@ class Problem:
         largest = max(self.device_bytes, other.device_bytes)
         is_alike = abs(self.device_bytes - other.device_bytes) <= MEMORY_TOLERANCE * largest
         return replace(other, device_bytes=self.device_bytes) if is_alike else other
+
+
+def require_few_plans(count: int) -> None:
+    """Checks that there are no more plans than can be dealt with.
+
+    Raises:
+        ValueError: there are more.
+    """
+    if count > MOST_PLANS:
+        raise ValueError(f"has {count} plans, {MOST_PLANS} is the most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ FLOW = {
     "files": set(),
     "paths": {"errors", "files"},
     "ranges": set(),
-    "plans": {"errors", "paths"},
+    "plans": {"errors", "paths", "ranges"},
     "memory": {"errors", "units", "ranges", "plans.*"},
     "units": BASE,
     "measurement": BASE,

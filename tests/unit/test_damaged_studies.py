@@ -108,7 +108,7 @@ EVERYWHERE = {
     "a command of half a character": (change("study.json", "command", ["\ud800"]), "'command[0]' holds half a char"),
     "a name of half a character": (change("study.json", "study", "\ud800"), "'study' holds half a character"),
     "a tiny batch": (change("study.json", "problem.batch", 1e-320), "'problem.batch' is 1e-320, not a whole number"),
-    "a plan that is none": (change("study.json", "problem.plans", ["Gelu"]), "'Gelu' is no recompute plan"),
+    "a plan that is none": (change("study.json", "problem.plans", ["Gelu"]), "'Gelu' is no choice"),
     "no versions": (change("result.json", "versions", {}), "result.json cannot be read: it describes no Result"),
     "lists for a version": (change("result.json", "versions.torch", LISTS), "'versions['torch']' is [[], [], []"),
     "a peak of 400 digits": (change("result.json", "best.peak_bytes", 10**399), "a number of 400 digits"),

@@ -12,7 +12,8 @@ import pytest
 from autorecompute import codec
 from autorecompute.errors import UsageError
 from autorecompute.jsontext import LARGEST_TEXT, MOST_VALUES
-from autorecompute.plans import Config
+from autorecompute.plans import Config, Space
+from autorecompute.plans.plan import plan_of_id
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.archive import dump
 from autorecompute.studies.archive_reading import LARGEST_ARCHIVE, MOST_LINES, MOST_PARAMETERS, read_archive
@@ -29,12 +30,10 @@ def read(tmp_path, make_detection):
 
     def read(*lines, plans=None):
         detection = make_detection()
-        problem = Problem.of(detection, GIB)
         if plans is not None:
-            problem = Problem(**{name: getattr(problem, name) for name in problem.__slots__} | {"plans": plans})
-        head = Head(
-            study="bert", created="", autorecompute="1", command=("a",), problem=problem, sizes=Sizes.of(detection)
-        )
+            detection = make_detection(Space(plans=tuple(plan_of_id(text) for text in plans)))
+        problem, sizes = Problem.of(detection, GIB), Sizes.of(detection)
+        head = Head(study="bert", created="", autorecompute="1", command=("a",), problem=problem, sizes=sizes)
         file = tmp_path / "a.jsonl.gz"
         with gzip.open(file, "wb") as packed:
             packed.write(dump(StudyRecords(head=head)).splitlines(keepends=True)[0])
@@ -93,7 +92,7 @@ def test_many_lines_are_refused(read, make_trial):
 
 def test_many_switches_are_refused(read, make_trial):
     """Each plan of each trial is a row of the database."""
-    plans = tuple(f"Op{number}+:1:-1" for number in range(MOST_PLANS))
+    plans = tuple(f"Op{number}+:1" for number in range(MOST_PLANS))
     count = MOST_PARAMETERS // MOST_PLANS + 1
     lines = [line("trial", codec.to_plain(make_trial(number=number))) for number in range(count)]
     words = f"line {count + 1} brings the archive to more than {MOST_PARAMETERS} switches of plans in its trials"
