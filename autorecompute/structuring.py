@@ -20,7 +20,7 @@ from cattrs.gen import make_dict_structure_fn
 from autorecompute.errors import UsageError
 from autorecompute.jsontext import UnreadableError
 from autorecompute.plans import Choice, Config
-from autorecompute.ranges import Range
+from autorecompute.ranges import LARGEST, Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Self
 from autorecompute import codec
 from autorecompute.plans import Space, parse_choices
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.plan import plan_of_id
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, PositiveBytes, Range
 from autorecompute.studies.identity import compare
 from autorecompute.units import format_bytes, format_count

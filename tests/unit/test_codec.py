@@ -15,7 +15,7 @@ from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.figures import Figures
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome, Trial
-from autorecompute.plans import Config
+from autorecompute.plans import Choice, Config
 from autorecompute.result import Best, Ranking, Rejection, Result, Verdict
 from autorecompute.studies import Problem
 from autorecompute.studies.analysis import Analysis
@@ -162,7 +162,7 @@ def records_in(*kinds):
     found, todo = set(), list(kinds)
     while todo:
         kind = todo.pop()
-        if kind in found or not dataclasses.is_dataclass(kind) or kind is Config:
+        if kind in found or not dataclasses.is_dataclass(kind) or kind in {Choice, Config}:
             continue
         found.add(kind)
         for field in typing.get_type_hints(kind, include_extras=True).values():
