@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import UsageError
 from autorecompute.files import DRAFT, walk
 from autorecompute.studies import batches
+from autorecompute.studies.confirmed_here import CHECKED
 from autorecompute.studies.folder import CONFIRMED, IN_PROGRESS, PAGE, REJECTED
 from autorecompute.studies.records import ANALYSIS, RACE
 from autorecompute.studies.sharing.mirror import SHARED
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 NAMED_AT_ONCE = 3
 """So many files of others are named in a message."""
 
-_RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, RACE, ANALYSIS, batches.FILE, SHARED, "study.json", "result.json")
+_STUDY = ("study.json", "result.json")
+_RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, CHECKED, RACE, ANALYSIS, batches.FILE, SHARED, *_STUDY)
 _LOG = r"trials/\d+/output\.log|workers/(.+/)?\d+\.log"
 _OURS = (
     *(re.escape(name) for name in (*_RECORDS, PAGE, LOCK, ".gitignore")),

@@ -21,6 +21,7 @@ from autorecompute.errors import SetupError, UsageError
 from autorecompute.measurement import Trial
 from autorecompute.paths import is_file, names_in
 from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies.machine import this_machine
 from autorecompute.studies.names import is_name, require_name
 from autorecompute.studies.plain import require_plain
 from autorecompute.studies.problem import Problem, Sizes
@@ -36,7 +37,7 @@ FORMAT = 2
 """Counts up when an older autorecompute could no longer read a study, or a newer one would misread it."""
 
 FIELDS = frozenset(
-    {"format", "autorecompute", "study", "created", "command", "digest", "problem", "sizes", "is_imported"}
+    {"format", "autorecompute", "study", "created", "machine", "command", "digest", "problem", "sizes", "is_imported"}
 )
 """What ``study.json`` may hold."""
 
@@ -87,6 +88,16 @@ class StudyFolder:
         return is_file(self.path / "study.json")
 
     @property
+    def is_imported(self) -> bool:
+        """Whether it came from an archive."""
+        return bool(self.provenance().get("is_imported"))
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Whether it was begun here, and not on another machine or in an archive."""
+        return not self.is_imported and self.provenance().get("machine") == this_machine()
+
+    @property
     def name_in_database(self) -> str:
         """Name of the Optuna study: that of the folder when it was begun, wherever it was moved since."""
         return str(self.provenance().get("study", self.name)) if self.exists() else self.name
@@ -114,6 +125,7 @@ class StudyFolder:
                 "autorecompute": __version__,
                 "study": self.name,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                "machine": this_machine(),
                 "command": list(command),
                 "digest": problem.digest,
                 "problem": codec.to_plain(problem),
