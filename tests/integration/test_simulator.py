@@ -63,7 +63,7 @@ def checked(tmp_path_factory):
 
 def covers(blueprint, plan):
     """Whether the subgraph of a plan's one row was found as often as ORT says."""
-    return len(blueprint.sites.get(plan.choices[0].site, ())) == plan.occurrences
+    return len(blueprint.subgraphs.get(plan.choices[0].site, ())) == plan.occurrences
 
 
 def test_every_plan_is_found_in_the_profiles(checked):
