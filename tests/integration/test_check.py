@@ -91,20 +91,20 @@ def test_what_an_archive_says_is_not_run(check, place):
     assert json.loads(export.stdout.splitlines()[0])["study"]["study"] == "limited"
 
 
-def test_an_imported_study_is_emitted_once_it_was_checked(check, road, scripts):
+def test_an_imported_study_is_emitted_once_it_was_checked(check, place, scripts):
     """Nothing is given out of what nobody confirmed here; a check that finds the config valid changes that."""
-    export = road.finish(road.start("-m", "autorecompute", "studies", "export", "limited"))
-    (road.path / "theirs.jsonl").write_text(export.stdout)
+    export = place.finish(place.start("-m", "autorecompute", "studies", "export", "limited"))
+    (place.path / "theirs.jsonl").write_text(export.stdout)
     command = ("-m", "autorecompute", "studies", "import", "theirs.jsonl", "--study", "theirs")
-    assert road.finish(road.start(*command)).code == 0
+    assert place.finish(place.start(*command)).code == 0
     emit = ("-m", "autorecompute", "emit", "theirs", "--format", "json")
-    refused = road.finish(road.start(*emit))
+    refused = place.finish(place.start(*emit))
     assert (refused.code, refused.stdout) == (2, "")
     assert "never confirmed on this machine" in refused.complaint
     checked = check(str(scripts / "transformer.py"), "--bs", "{batch}", study="theirs", options=("--steps", "2"))
     # On a busy machine a few steps may be slow in all rounds, and the config is not confirmed.
     assert checked.code in {0, 4}, checked.stderr
-    emitted = road.finish(road.start(*emit))
+    emitted = place.finish(place.start(*emit))
     assert emitted.code == (2 if checked.code else 0)
     if emitted.code == 0:
         assert emitted.answer["environment"]["ORTMODULE_MEMORY_OPT_CONFIG"].endswith("theirs/best/plans.json")
