@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autorecompute.measurement import Detection, GradientCheck, Outcome
-    from autorecompute.memory import StepProfile
-    from autorecompute.plans import Config, Level, Plan, Request
+    from autorecompute.memory import MemoryModel, StepProfile, StepProfiles
+    from autorecompute.plans import Config, Offer, Plan, Space
 
 
 class Listener(Protocol):
@@ -93,16 +93,16 @@ class Emission(Protocol):
         """
         ...
 
-    def requested_by(self, environment: Mapping[str, str], *, ort_version: str) -> Request:
-        """What the variables ask for.
+    def offer(self, detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
+        """What can be recomputed at these dimensions, under what these variables switch on.
 
         Raises:
-            UsageError: they hold what that version cannot read.
+            UsageError: they hold what the training system cannot read.
         """
         ...
 
-    def probe_config_of(self, level: Level, environment: Mapping[str, str]) -> str:
-        """How the training system looks for plans under a level and these variables, in its own words."""
+    def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel:
+        """What these profiled steps tell of the memory of every config."""
         ...
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def render(result: Result, rendered: Rendered) -> str:
-    """One object: ``environment``, ``config`` (its rows), and where they come from; bytes and seconds throughout."""
+    """One object: ``environment``, ``config`` (its choices), and where they come from; bytes and seconds throughout."""
     best = require_best(result)
     plain = {
         "environment": rendered.variables,
@@ -28,8 +28,7 @@ def render(result: Result, rendered: Rendered) -> str:
 
 def _describe_best(best: Best) -> dict[str, object]:
     return {
-        "config": best.config.row_texts,
-        "level": int(best.config.level),
+        "config": best.config.texts,
         "config_hash": best.config.hash,
         "description": best.description,
         "batch": best.batch,

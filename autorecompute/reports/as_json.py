@@ -35,7 +35,7 @@ def result_as_plain(result: Result, trials: Sequence[Trial], rendered: Rendered 
     best = plain["best"]
     if best is not None:
         config, variables = best.pop("config"), rendered.variables if rendered is not None else None
-        plain["best"] = {"config": config["rows"], "level": config["level"], "env": variables, **best}
+        plain["best"] = {"config": config, "env": variables, **best}
     return plain
 
 

@@ -144,12 +144,13 @@ class KnobSearch:
     def _turn(self, best: Best, names: tuple[str, ...], under: Detection) -> tuple[Best, str]:
         """The config as far as its plans exist under the knobs: ORT ignores plans that it does not find, silently."""
         plans = self._knobs.plans_under(names, under)
-        rows = best.config.rows & {row for plan in plans for row in plan.rows}
-        if rows == best.config.rows:
+        choices = best.config.choices & {choice for plan in plans for choice in plan.choices}
+        if choices == best.config.choices:
             return replace(best, knobs=names), ""
-        config = Config(rows)
-        description = Space(plans=tuple(plans), layer_plans=under.layer_plans).describe(config)
-        lost = f"{len(best.config.rows) - len(rows)} of the winner's {format_count(len(best.config.rows), 'plan')}"
+        config = Config(choices)
+        description = Space(plans=tuple(plans)).describe(config)
+        on = len(best.config.choices)
+        lost = f"{on - len(choices)} of the winner's {format_count(on, 'plan')}"
         return replace(best, config=config, description=description, knobs=names), f"without {lost}, not found then"
 
     def _compare(self, base: Best, other: Best) -> tuple[KnobFigures, list[Pair]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from autorecompute.backends import render
 from autorecompute.emit.handing import hand_out
+from autorecompute.plans import Config
 
 PLACE = Path("/studies/bert/best")
 
@@ -22,8 +23,8 @@ def variables_of(folder):
     return hand_out(folder, folder.result()).variables
 
 
-def rows_of(folder):
-    """The rows that they switch on, as ORT reads them from the file in the study's own folder."""
+def choices_of(folder):
+    """The choices that they switch on, as ORT reads them from the file in the study's own folder."""
     named = Path(variables_of(folder)["ORTMODULE_MEMORY_OPT_CONFIG"])
     assert named.is_relative_to(folder.path)
-    return json.loads(named.read_text())
+    return Config.parse(json.loads(named.read_text())).texts

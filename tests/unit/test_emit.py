@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute import studies
 from autorecompute.backends import ORTMODULE, render
 from autorecompute.backends.ortmodule.environment import (
     CONFIG_VARIABLE,
@@ -20,6 +19,7 @@ from autorecompute.backends.ortmodule.environment import (
     PROBE_VARIABLE,
     plans_file_text,
 )
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.cli import emit
 from autorecompute.emit import RENDERERS
 from autorecompute.emit.handing import hand_out
@@ -27,11 +27,11 @@ from autorecompute.emit.provenance import NOT_MEASURED
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Device, Outcome
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd, Verdict
-from autorecompute.studies import StudyFolder
+from autorecompute.studies import Problem, StudyFolder
 
-CONFIG = Config.from_rows(["Gelu+:1:-1", "FusedMatMul+Add+:1:-1"])
+CONFIG = Config.parse(["Gelu+:1:-1", "FusedMatMul+Add+:1:-1"])
 AWKWARD_FOLDERS = ["plain", "with space", "it's", 'double"quote', "$HOME `id` \\", "new\nline", "ümlaut", "-n; exit 7"]
 
 
@@ -113,7 +113,7 @@ def test_what_is_sourced_reaches_a_child(tmp_path):
     assert seen.stdout.rstrip("\n") == variables[CONFIG_VARIABLE]
 
 
-@pytest.mark.parametrize("config", [CONFIG, Config(), Config(level=Level.LAYERWISE)])
+@pytest.mark.parametrize("config", [CONFIG, Config(), config_of_level(Level.LAYERWISE)])
 def test_a_shell_forgets_what_an_earlier_study_left(config, tmp_path):
     """Sourcing the shell form leaves no variable that would overrule the config."""
     text, variables = emitted("shell", make_result(config))
@@ -141,7 +141,7 @@ def test_no_value_breaks_out_of_its_comment(sign, tmp_path):
     assert not (tmp_path / "broken-out").exists()
 
 
-@pytest.mark.parametrize("config", [CONFIG, Config(), Config(level=Level.LAYERWISE)])
+@pytest.mark.parametrize("config", [CONFIG, Config(), config_of_level(Level.LAYERWISE)])
 def test_dotenv_lines_are_names_and_plain_values(config):
     """Splitting the dotenv form's lines at the equals sign, as docker does, gives the config's variables."""
     text, variables = emitted("dotenv", make_result(config))
@@ -162,7 +162,7 @@ def test_json_holds_the_config_and_the_figures():
     text, variables = emitted("json", result)
     plain = json.loads(text)
     assert plain["environment"] == variables
-    assert Config.from_rows(plain["config"]) == result.best.config
+    assert Config.parse(plain["config"]) == result.best.config
     for name in ("batch", "samples_per_second", "peak_bytes", "limit_bytes", "confirmed"):
         assert plain[name] == getattr(result.best, name)
     for name in ("study", "problem", "verdict", "versions", "command"):
@@ -203,24 +203,34 @@ def test_comments_say_what_was_not_measured(form):
     assert NOT_MEASURED not in comments(printed(form, dataclasses.replace(unmeasured, best=best)))
 
 
-def test_a_study_without_a_fitting_config_gives_nothing_out(tmp_path):
+def test_a_study_without_a_fitting_config_gives_nothing_out(folder):
     """A study in which no config fits has nothing to train with."""
     with pytest.raises(NothingFitsError, match="holds the memory limit"):
-        hand_out(StudyFolder("bert", tmp_path), make_result(best=None, verdict=Verdict.NO_FIT))
+        hand_out(folder, make_result(best=None, verdict=Verdict.NO_FIT))
 
 
-def test_a_study_whose_time_was_over_first_is_not_said_to_fit_nothing(tmp_path):
+def test_a_study_whose_time_was_over_first_is_not_said_to_fit_nothing(folder):
     """It has no answer yet, and a higher limit is not what it needs."""
     open_result = make_result(best=None, verdict=Verdict.NO_FIT).ending(SearchEnd.TIME)
     with pytest.raises(NothingFitsError, match="has no answer yet"):
-        hand_out(StudyFolder("bert", tmp_path), open_result)
+        hand_out(folder, open_result)
 
 
 @pytest.fixture
-def call(monkeypatch, tmp_path):
-    """Calls the verb on a study that has an answer."""
+def folder(tmp_path, make_detection):
+    """A study that has an answer."""
+    folder = StudyFolder("bert", tmp_path / "studies")
+    folder.path.mkdir(parents=True)
+    folder.begin(Problem.of(make_detection(), 943_718_400), ["python", "train.py"])
+    folder.finish(make_result())
+    return folder
+
+
+@pytest.fixture
+def call(monkeypatch, tmp_path, folder):
+    """Calls the verb on the study."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(studies, "load_result", lambda _name: make_result())
+    assert folder.exists()
     parser = argparse.ArgumentParser()
     emit.register(parser.add_subparsers())
 
@@ -296,7 +306,7 @@ def test_a_study_that_cannot_be_written_is_emitted_all_the_same(call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "version"), [(Config(), "1.19.2"), (CONFIG, "1.18.0"), (Config(level=Level.LAYERWISE), "1.19.2")]
+    ("config", "version"), [(Config(), "1.19.2"), (CONFIG, "1.18.0"), (config_of_level(Level.LAYERWISE), "1.19.2")]
 )
 def test_variables_without_a_file_need_none(config, version):
     """Only the form of ORT 1.19 depends on a file."""

@@ -99,7 +99,7 @@ def test_a_shell_sees_nothing_of_them(in_a_shell, forge, tmp_path):
     ("name", "fields", "told"),
     [
         ("study.json", {"environment": EVIL}, "'environment' is unknown"),
-        ("result.json", {"config": {"level": 0, "rows": ["rm -rf"]}}, "Result"),
+        ("result.json", {"config": ["rm -rf"]}, "Result"),
         ("result.json", {"knobs": ["../evil"]}, "setting '../evil'"),
     ],
 )
@@ -139,7 +139,7 @@ ROWS = [
 def test_whatever_a_plan_is_called_a_shell_reads_it_as_text(in_a_shell, call, forge, row, version):
     """The name of a plan comes from a file: quoted in a shell, refused in a dotenv file where readers disagree."""
     forge(
-        config={"level": 0, "rows": [f"{row}:1:-1"]},
+        config=[f"{row}:1"],
         versions={"torch": "2.4.1", "onnxruntime": version, "backend": ORTMODULE},
     )
     code, seen, err = in_a_shell()
@@ -158,7 +158,7 @@ def test_whatever_a_plan_is_called_a_shell_reads_it_as_text(in_a_shell, call, fo
 def test_a_plan_that_no_variable_can_hold_is_refused(call, forge, row, verb):
     """A NUL byte, a line break or half a character in a plan's name ends in a sentence, and nothing is started."""
     forge(
-        config={"level": 0, "rows": [f"{row}:1:-1"]},
+        config=[f"{row}:1"],
         versions={"torch": "2.4.1", "onnxruntime": "1.18.0", "backend": ORTMODULE},
     )
     code, out, err = call(*VERBS[verb])

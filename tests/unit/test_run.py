@@ -27,7 +27,7 @@ from autorecompute.startup import FOLDER, WRAP_VARIABLE, prepend_to_python_path
 from autorecompute.studies import Problem, StudyFolder
 from autorecompute.worker.protocol import BATCH_VARIABLE
 
-CONFIG = Config.from_rows(["Gelu+:1:-1"])
+CONFIG = Config.parse(["Gelu+:1:-1"])
 
 SHOW_ARGUMENTS = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))"]
 SHOW_ENVIRONMENT = [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"]

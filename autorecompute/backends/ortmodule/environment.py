@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.interface import Knob, Rendered
+from autorecompute.backends.ortmodule.grammar import Level, level_of, read_request, rows_of
+from autorecompute.backends.ortmodule.offer import Request, make_offer
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.plans import Config, Level, Request, Row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    from autorecompute.measurement import Detection
+    from autorecompute.memory import MemoryModel, StepProfiles
+    from autorecompute.plans import Config, Offer, Space
 
 LEVEL_VARIABLE = "ORTMODULE_MEMORY_OPT_LEVEL"
 CONFIG_VARIABLE = "ORTMODULE_MEMORY_OPT_CONFIG"
@@ -109,8 +114,8 @@ def environment_for(
 def _config_variables(config: Config, version: tuple[int, int], plans_file: Path) -> dict[str, str]:
     if config.is_none:
         return {}
-    if config.level is not Level.CHOSEN:
-        return {LEVEL_VARIABLE: _format_level(config.level, version)}
+    if (level := level_of(config)) is not Level.CHOSEN:
+        return {LEVEL_VARIABLE: _format_level(level, version)}
     if version >= FIRST_VERSION_WITH_FILE:
         return {CONFIG_VARIABLE: str(plans_file.absolute())}
     return {CONFIG_VARIABLE: _join_rows(config)}
@@ -136,10 +141,27 @@ def requested_by(environment: Mapping[str, str], *, ort_version: str) -> Request
         return Request(level=level)
     listed = _read_plans_file(Path(text)) if _parse_version(ort_version) >= FIRST_VERSION_WITH_FILE else [text]
     by_subgraph = {}
-    for row_text in filter(None, ",".join(listed).split(",")):
-        row, count = Row.parse_request(row_text)
-        by_subgraph[row.subgraph] = (row, count)
+    for row in filter(None, ",".join(listed).split(",")):
+        choice, count = read_request(row)
+        by_subgraph[choice.site] = (choice, count)
     return Request(level=level, counts=dict(by_subgraph.values()))
+
+
+def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
+    """What ORT offers to recompute at these dimensions, under what these variables switch on.
+
+    Raises:
+        UsageError: they hold what ONNX Runtime of that version cannot read.
+    """
+    request = requested_by(environment, ort_version=detection.versions["onnxruntime"])
+    return make_offer(detection, request, probe_config_of(request.level, environment), dims)
+
+
+def memory_model(space: Space, small: StepProfiles) -> MemoryModel:
+    """Peaks of every config, from profiled small steps."""
+    from autorecompute.backends.ortmodule.memory import OrtMemoryModel
+
+    return OrtMemoryModel(space, small)
 
 
 def _read_plans_file(file: Path) -> list[str]:
@@ -154,7 +176,7 @@ def _read_plans_file(file: Path) -> list[str]:
 
 def plans_file_text(config: Config) -> str:
     """What ONNX Runtime 1.19 reads from the file: a JSON array with one row to a line."""
-    return json.dumps(config.row_texts, indent=2) + "\n"
+    return json.dumps(rows_of(config), indent=2) + "\n"
 
 
 def _parse_version(text: str) -> tuple[int, int]:
@@ -175,7 +197,7 @@ def _format_level(level: Level, version: tuple[int, int]) -> str:
 
 
 def _join_rows(config: Config) -> str:
-    joined = ",".join(config.row_texts)
+    joined = ",".join(rows_of(config))
     if not joined.isprintable():
         raise UsageError("A plan has a character in its name that no variable can hold. Nothing was written.")
     if len(joined) > LONGEST_COMMA_STRING:

@@ -143,7 +143,7 @@ class Confirmer:
         plans = self._detection.space.plans_of(config)
         if not self._budget.allows(*(Task.CHECK for _ in plans)):
             return ""
-        wrong = [plan.name for plan in plans if not self._compare(Config.of([plan])).agrees]
+        wrong = [plan.label for plan in plans if not self._compare(Config.of([plan])).agrees]
         return f", by {' and '.join(wrong)}" if wrong else ", by its plans together"
 
     def _compare(self, config: Config) -> GradientCheck:

@@ -126,7 +126,7 @@ class Judgement:
             baseline=Figures.of(_baseline_of(trials)),
             presets={
                 name: Figures.of(by_hash.get(config.hash))
-                for name, config in detection.space.presets().items()
+                for name, config in detection.space.presets.items()
                 if not config.is_none
             },
             rival=weighed.rival,

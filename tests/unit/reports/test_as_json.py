@@ -7,9 +7,9 @@ import json
 
 import pytest
 
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config, Level
 from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
 from autorecompute.result import Verdict
 from stand_ins.emitted import rendered
@@ -28,7 +28,7 @@ def test_the_contract_is_kept(make_result):
     assert promised <= set(plain)
     assert {"outcome", "samples_per_second", "peak_bytes"} <= set(plain["baseline"])
     best = plain["best"]
-    assert best["config"] == result.best.config.row_texts
+    assert best["config"] == result.best.config.texts
     assert best["env"] == rendered(result).variables
     assert (best["batch"], best["peak_bytes"], best["limit_bytes"]) == (
         32,
@@ -57,9 +57,9 @@ def test_without_a_winner_best_is_null(make_result):
 def test_a_level_is_told_beside_its_empty_rows(make_result):
     """A preset that ORT chooses the rows of is not mistaken for no recompute."""
     result = make_result()
-    best = dataclasses.replace(result.best, config=Config(level=Level.LAYERWISE))
+    best = dataclasses.replace(result.best, config=config_of_level(Level.LAYERWISE))
     plain = result_as_plain(dataclasses.replace(result, best=best), [], rendered(result))
-    assert (plain["best"]["config"], plain["best"]["level"]) == ([], 1)
+    assert plain["best"]["config"] == ["transformer layers:1"]
 
 
 def test_printing_does_not_change_the_answer(make_result):

@@ -79,5 +79,5 @@ def test_a_program_reads_the_curve(result):
     assert (curve[0]["without"]["samples_per_second"], curve[0]["with"]) == (88.4, None)
     recomputed = curve[1]["with"]
     assert (recomputed["samples_per_second"], recomputed["peak_bytes"]) == (95.1, 600 * MIB)
-    assert (recomputed["config"], recomputed["study"]) == (result.best.config.row_texts, "bert-b32")
+    assert (recomputed["config"], recomputed["study"]) == (result.best.config.texts, "bert-b32")
     assert (curve[2]["with"]["config"], curve[2]["with"]["least_peak_bytes"]) == (None, 901 * MIB)

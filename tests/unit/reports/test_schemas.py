@@ -11,13 +11,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from autorecompute.backends.ortmodule.diagnose import Finding, Status
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.cli import main
 from autorecompute.cli.doctor import as_json
 from autorecompute.emit import RENDERERS
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome, Prediction
-from autorecompute.memory import PeakView, Survey
-from autorecompute.plans import Activation, Choice, Config, Insight, Level, Option, Plan, Request, Row, Space
+from autorecompute.memory import PeakView, StepProfiles
+from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
 from autorecompute.reports.as_json import dumps, result_as_plain
 from autorecompute.reports.check import check_as_plain
 from autorecompute.reports.identity import nearest_as_plain
@@ -27,7 +28,6 @@ from autorecompute.reports.plans_json import overviews_as_plain
 from autorecompute.result import RaceEnd, Ranking, Transfer
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
-from autorecompute.studies.records import read_head
 from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.transfer import Tuned
 from autorecompute.units import MIB
@@ -90,7 +90,9 @@ def trials(make_trial):
     return [
         make_trial(number=0, reference_seconds=0.5, losses=(1.0, float("nan"))),
         dataclasses.replace(make_trial(number=1, reference_seconds=0.5), prediction=expected),
-        make_trial(Config(level=Level.LAYERWISE), number=2, outcome=Outcome.OOM, message="no memory", marks=("busy",)),
+        make_trial(
+            Config.parse(["transformer layers:1"]), number=2, outcome=Outcome.OOM, message="no memory", marks=("busy",)
+        ),
     ]
 
 
@@ -139,7 +141,7 @@ def printed(tmp_path, monkeypatch, capsys):
 def two_studies(printed, make_detection, make_space, full_result, trials):
     """A finished study, and one with another batch and no trial."""
     for name, batch in (("bert", 32), ("large", 64)):
-        folder, detection = StudyFolder(name), make_detection(batch=batch)
+        folder, detection = StudyFolder(name), make_detection(make_space(has_levels=True), batch=batch)
         folder.prepare()
         folder.begin(Problem.of(detection, MIB), ["python", "train.py"], Sizes.of(detection))
     folder = StudyFolder("bert")
@@ -163,7 +165,7 @@ def test_a_study_is_as_the_schema_says(two_studies):
 def test_that_nothing_is_near_is_as_the_schema_says(two_studies):
     """Without any other study it is null."""
     plain = json.loads(two_studies("show", "large", "--json"))
-    check("show", dumps({**plain, "nearest": nearest_as_plain(Tuned.of(read_head(StudyFolder("large"))), None)}))
+    check("show", dumps({**plain, "nearest": nearest_as_plain(Tuned.of(StudyFolder("large").head()), None)}))
 
 
 def test_the_list_is_as_the_schema_says(two_studies):
@@ -203,21 +205,21 @@ def test_what_the_doctor_finds_is_as_the_schema_says():
 
 def test_plans_are_as_the_schema_says(make_detection, make_step):
     """With clusters, other ranks and the peak explained; and without the peak."""
-    gelu = Plan.parse("Gelu+:1:-1", frequency=3, saving_bytes=1, saving_symbolic="batch")
-    space = Space(plans=(gelu,), layer_plans=(gelu,))
-    row = Row("Gelu+", Option.RECOMPUTE)
+    gelu = Plan(choices=(Choice("Gelu+", "1"),), label="Gelu+", occurrences=3, saving_bytes=1, saving="batch")
+    space = Space(plans=(gelu,))
+    choice = Choice("Gelu+", "1")
     activation = Activation(output=0, shape=("batch", "8"), element_bytes=4, saved_bytes=4)
-    insight = Insight(frequency=3, choices=(Choice(row=row, activations=(activation,)),))
-    detection = make_detection(space, insights=(insight,), dims={"batch": 2})
-    request = Request(level=Level.CHOSEN, counts={row: -1})
-    overview = Overview(detection=detection, request=request, probe_config="1:0", dims={"batch": 4}, command="tune")
+    cluster = Cluster(occurrences=3, alternatives=(Alternative(choice=choice, activations=(activation,)),))
+    detection = make_detection(space, clusters=(cluster,), dims={"batch": 2})
+    offer = Offer(plans=space.plans, clusters=(cluster,), is_on=True, summary="on", requested={choice: -1})
+    overview = Overview(detection=detection, offer=offer, dims={"batch": 4}, command="tune")
     plain = overviews_as_plain([overview, overview])
     check("plans", dumps(plain))
     profiles = {
         Config(): make_step("ffflbbb", ("x", 0, 6, "batch", "8")),
         space.all_on: make_step("ffflrbbb", ("x", 0, 0, "batch", "8"), ("x_recompute", 4, 5, "batch", "8")),
     }
-    survey = Survey(space=space, peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles)
+    model = OrtMemoryModel(space, StepProfiles(peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles))
     for limit in (None, MIB):
-        view = PeakView(survey=survey, config=space.all_on, dims={"batch": 32}, limit_bytes=limit)
+        view = PeakView(model=model, config=space.all_on, dims={"batch": 32}, limit_bytes=limit)
         check("plans", dumps({**copy.deepcopy(plain), "peak": peak_as_plain(view)}))

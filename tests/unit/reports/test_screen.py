@@ -160,7 +160,7 @@ def test_processes_that_ran_minutes_apart_claim_nothing(show, make_result):
 def test_where_it_started_from_is_told(show, make_result):
     """The study that gave the first configs has a line, with the differences."""
     near = Transfer(study="small", differences=("batch 32, not 16",))
-    assert "starts from study small: here it is batch 32, not 16" in show(make_result(transferred_from=near), width=120)
+    assert "starts from study small: batch 32, not 16" in show(make_result(transferred_from=near), width=120)
     same = show(make_result(transferred_from=Transfer(study="small")), width=120)
     assert "takes over the trials and the answer of study small: the same problem" in same
 
@@ -245,7 +245,7 @@ def test_names_are_printed_as_they_are(show, make_result, make_trial, name):
         device=dataclasses.replace(honest.device, name=f"device {name}"),
         study=f"study{name}",
     )
-    trials = [make_trial(Config.from_rows(["Gelu+:1:-1"]), description=f"trial {name}")]
+    trials = [make_trial(Config.parse(["Gelu+:1:-1"]), description=f"trial {name}")]
     text = "\n".join(show(result, trials, width=200))
     for words in (f"best {name}", f"device {name}", f"study{name}", f"trial {name}"):
         assert words in text

@@ -6,13 +6,15 @@ import random
 
 import pytest
 
+from autorecompute import codec
 from autorecompute.backends.ortmodule import environment as ortmodule
 from autorecompute.backends.ortmodule import knobs as ortmodule_knobs
+from autorecompute.backends.ortmodule.extra import OrtDetection
 from autorecompute.errors import ScriptError, SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.tuning.knob_search import MOST_PAIRS
 from autorecompute.units import MIB
-from stand_ins.emitted import rows_of, variables_of
+from stand_ins.emitted import choices_of, variables_of
 from stand_ins.knobs import FAST, GRAPH, LAYERS, SLOW, by_name, knob
 
 
@@ -168,7 +170,7 @@ def test_plans_that_are_gone_are_told(turn, plain, make_space, make_detection, t
     """Where a knob makes another graph, the plans that exist there are tried, and the others are counted."""
     lost = next(plan for plan in make_space().plans if plain.best.config.has(plan))
     kept = tuple(plan for plan in make_space().plans if plan != lost)
-    elsewhere = make_detection(plans=kept, layer_plans=kept)
+    elsewhere = make_detection(plans=kept, own_presets={})
     tuning, result = turn({GRAPH: turned_by(detection=elsewhere, speed=0.7)})
     count = len([plan for plan in make_space().plans if plain.best.config.has(plan)])
     assert f"without 1 of the winner's {count} plan" in by_name(result)["other_graph"].message
@@ -183,12 +185,13 @@ def test_plans_that_are_gone_are_told(turn, plain, make_space, make_detection, t
 def test_within_layers_the_plans_there_count(turn, make_space, make_detection, turned_by):
     """The knob for layer boundaries may leave the winner fewer plans, which are what is emitted then."""
     space = make_space()
-    detection = make_detection(plans=space.plans, layer_plans=space.plans[1:], resting_bytes=100 * MIB)
+    extra = codec.to_plain(OrtDetection(layer_plans=space.plans[1:]))
+    detection = make_detection(plans=space.plans, extra=extra, resting_bytes=100 * MIB)
     tuning, result = turn({LAYERS: turned_by(speed=1.3, more_bytes=-400 * MIB)}, detection=detection)
     assert by_name(result)["layer_boundaries"].kept
-    left = {row for plan in space.plans[1:] for row in plan.rows}
-    assert set() < result.best.config.rows < left
-    assert rows_of(tuning.folder) == result.best.config.row_texts
+    left = {choice for plan in space.plans[1:] for choice in plan.choices}
+    assert set() < result.best.config.choices < left
+    assert choices_of(tuning.folder) == result.best.config.texts
 
 
 def test_a_finished_study_has_its_knobs_turned_later(finished, offer, turned_by):
@@ -264,4 +267,4 @@ def test_a_study_of_the_same_problem_takes_over_what_the_knobs_did(make_root, tu
     assert (second.bench.watched, second.tried) == ([], [])
     assert result.knobs == answer.knobs
     assert variables_of(second.folder)[FAST] == "1"
-    assert rows_of(second.folder) == answer.best.config.row_texts
+    assert choices_of(second.folder) == answer.best.config.texts

@@ -23,7 +23,7 @@ from autorecompute.studies.batches import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.survey import PROFILED_BATCH
 from autorecompute.units import MIB
-from stand_ins.emitted import rows_of, variables_of
+from stand_ins.emitted import choices_of, variables_of
 from stand_ins.knobs import knob
 
 LARGEST = 20
@@ -108,7 +108,7 @@ def test_the_study_answers_under_its_own_name(best):
     several, result = best
     loaded = load_result("bert", several.folder.path.parent)
     assert loaded == result
-    assert rows_of(several.folder) == result.best.config.row_texts
+    assert choices_of(several.folder) == result.best.config.texts
     assert result.command[-2:] == ["--bs", str(result.best.batch)]
 
 

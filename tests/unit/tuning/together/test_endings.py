@@ -11,12 +11,11 @@ import pytest
 
 from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, SetupError
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies.sharing.messages import Phase
 from autorecompute.trials.signals import OutOfTime
 from autorecompute.tuning.answer.judgement import CONFIRMATIONS
-from stand_ins.emitted import rows_of
+from stand_ins.emitted import choices_of
 from stand_ins.sharing import measured, run_together
 
 
@@ -188,7 +187,7 @@ def test_a_confirmation_has_plans_of_its_own(work_in):
     tuning.bench.watch = watch_beside_another
     best = tuning.run().best
     assert {config for config, batch in tuning.bench.watched if batch == 32} == {best.config}
-    assert Config.from_rows(rows_of(folder)) == best.config
+    assert choices_of(folder) == best.config.texts
 
 
 @pytest.mark.usefixtures("short_lives")

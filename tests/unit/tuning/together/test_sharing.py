@@ -8,9 +8,8 @@ import time
 import pytest
 
 from autorecompute.errors import NothingFitsError, UsageError
-from autorecompute.plans import Config
 from autorecompute.units import GIB, MIB
-from stand_ins.emitted import rows_of
+from stand_ins.emitted import choices_of
 from stand_ins.sharing import LIMIT, measured, run_all
 
 
@@ -40,7 +39,7 @@ def test_each_folder_has_the_whole_study(work_in):
     assert measured(tunings[0]) == measured(tunings[1])
     assert sum(len(tuning.bench.watched) > 0 for tuning in tunings) == 1
     for tuning, answer in zip(tunings, answers, strict=True):
-        assert Config.from_rows(rows_of(tuning.folder)) == answer.best.config
+        assert choices_of(tuning.folder) == answer.best.config.texts
         assert tuning.folder.result() == answer
         numbers = {int(path.parent.name) for path in tuning.folder.path.glob("trials/*/result.json")}
         assert numbers <= {trial.number for trial in measured(tuning)}
@@ -52,7 +51,7 @@ def test_who_comes_later_is_answered_at_once(work_in):
     later = work_in("later")
     assert later.run().best.config == answer.best.config
     assert later.bench.measured == []
-    assert rows_of(later.folder) == answer.best.config.row_texts
+    assert choices_of(later.folder) == answer.best.config.texts
 
 
 def test_a_study_goes_on_with_more_trials(work_in):
