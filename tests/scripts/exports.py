@@ -239,7 +239,8 @@ def compare_recomputed(model, *inputs):
     with tempfile.TemporaryDirectory() as folder:
         rebuild_with = functools.partial(rebuild, manager, folder=Path(folder))
         check = check_gradients(manager, Config.of(space.plans), forward=lambda: wrapped(*inputs), rebuild=rebuild_with)
-    return {"worst": check.worst, "operators": sorted({part for plan in space.plans for part in plan.name.split("+")})}
+    sites = {choice.site for plan in space.plans for choice in plan.choices}
+    return {"worst": check.worst, "operators": sorted({part for site in sites for part in site.split("+")})}
 
 
 def tell(kind, name, **found):
