@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import subprocess
 import sys
@@ -101,9 +100,9 @@ def explain_death(returncode: int, stderr: str, command: list[str]) -> str:
 def as_json(findings: list[Finding]) -> str:
     """``{"ok": …, "findings": […]}``."""
     from autorecompute import codec
-    from autorecompute.backends.ortmodule.diagnose import blocking
+    from autorecompute.cli.installation import Installation
 
-    return json.dumps({"ok": not blocking(findings), "findings": codec.to_plain(findings)}, indent=2)
+    return codec.dumps(Installation.of(findings))
 
 
 def print_report(findings: list[Finding]) -> None:

@@ -1,15 +1,14 @@
-"""The published schemas: current, sound, and true of what is printed."""
+"""The published schemas: sound, and true of what is printed."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
-from importlib.resources import files
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from autorecompute import codec
 from autorecompute.backends.ortmodule.diagnose import Finding, Status
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.cli import main
@@ -19,27 +18,17 @@ from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, 
 from autorecompute.measurement import GradientCheck, Outcome, Prediction
 from autorecompute.memory import PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
-from autorecompute.reports.as_json import dumps, result_as_plain
-from autorecompute.reports.check import check_as_plain
-from autorecompute.reports.identity import nearest_as_plain
+from autorecompute.reports.as_json import Answer
+from autorecompute.reports.check import Checked
 from autorecompute.reports.overview import Overview
-from autorecompute.reports.peak_json import peak_as_plain
-from autorecompute.reports.plans_json import overviews_as_plain
+from autorecompute.reports.plans_json import Plans
 from autorecompute.result import RaceEnd, Ranking, Transfer
+from autorecompute.schemas import DOCUMENTS, schema_of
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.studies.storage import TrialStore
-from autorecompute.studies.transfer import Tuned
 from autorecompute.units import MIB
-from record_schemas import texts
 from stand_ins.emitted import rendered
-
-NAMES = ("tune", "show", "studies", "compare", "check", "plans", "emit", "doctor")
-
-
-def published(name):
-    """A schema as the package has it."""
-    return json.loads(files("autorecompute").joinpath(f"schemas/{name}.schema.json").read_text(encoding="utf-8"))
 
 
 def closed(schema):
@@ -55,7 +44,7 @@ def closed(schema):
 
 def check(name, text):
     """Holds what was printed against its schema, strictly."""
-    Draft202012Validator(closed(published(name))).validate(json.loads(text))
+    Draft202012Validator(closed(schema_of(name))).validate(json.loads(text))
 
 
 @pytest.fixture
@@ -96,15 +85,10 @@ def trials(make_trial):
     ]
 
 
-def test_files_and_page_are_current():
-    """What ``tests/record_schemas.py`` would write is what is there: run it after a change."""
-    assert {path: path.read_text(encoding="utf-8") for path in texts()} == texts()
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_schema_is_one_and_describes_every_field(name):
     """Each is valid itself, open to what later versions add, and says a word of each field."""
-    schema = published(name)
+    schema = schema_of(name)
     Draft202012Validator.check_schema(schema)
     for part in (schema, *schema["$defs"].values()):
         assert part.get("additionalProperties") is not False
@@ -113,13 +97,13 @@ def test_every_schema_is_one_and_describes_every_field(name):
 
 def test_an_answer_is_as_the_schema_says(full_result, make_result, trials):
     """With everything in it, and with as little as there can be."""
-    check("tune", dumps(result_as_plain(full_result, trials, rendered(full_result))))
-    check("tune", dumps(result_as_plain(dataclasses.replace(make_result(), best=None), [], None)))
+    check("tune", codec.dumps(Answer.of(full_result, trials, rendered(full_result))))
+    check("tune", codec.dumps(Answer.of(dataclasses.replace(make_result(), best=None), [], None)))
 
 
 def test_an_answer_has_all_figures_of_the_last_screen(make_result, trials):
     """The others that fit and the error of the predictions are in it as numbers."""
-    plain = result_as_plain(make_result(), trials, rendered(make_result()))
+    plain = codec.to_plain(Answer.of(make_result(), trials, rendered(make_result())))
     assert [other["description"] for other in plain["runners_up"]] == [t.description for t in trials if t.fits]
     assert plain["predictions"]["trials"] == 1
     assert plain["predictions"]["peak_worst_error"] == pytest.approx(699)
@@ -165,7 +149,7 @@ def test_a_study_is_as_the_schema_says(two_studies):
 def test_that_nothing_is_near_is_as_the_schema_says(two_studies):
     """Without any other study it is null."""
     plain = json.loads(two_studies("show", "large", "--json"))
-    check("show", dumps({**plain, "nearest": nearest_as_plain(Tuned.of(StudyFolder("large").head()), None)}))
+    check("show", json.dumps({**plain, "nearest": None}))
 
 
 def test_the_list_is_as_the_schema_says(two_studies):
@@ -190,7 +174,7 @@ def test_a_check_is_as_the_schema_says():
     known = {"study": "bert", "config": "all", "command": ("python", "train.py"), "lines": tuple(lines)}
     figures = {"peak_bytes": MIB, "samples_per_second": 64.0, "relative_throughput": 0.9}
     for measured in ({}, figures):
-        check("check", dumps(check_as_plain(CheckReport(**known, limit_bytes=MIB, **measured))))
+        check("check", codec.dumps(Checked.of(CheckReport(**known, limit_bytes=MIB, **measured))))
 
 
 def test_what_is_emitted_is_as_the_schema_says(full_result):
@@ -213,8 +197,7 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
     detection = make_detection(space, clusters=(cluster,), dims={"batch": 2})
     offer = Offer(plans=space.plans, clusters=(cluster,), is_on=True, summary="on", requested={choice: -1})
     overview = Overview(detection=detection, offer=offer, dims={"batch": 4}, command="tune")
-    plain = overviews_as_plain([overview, overview])
-    check("plans", dumps(plain))
+    check("plans", codec.dumps(Plans.of([overview, overview])))
     profiles = {
         Config(): make_step("ffflbbb", ("x", 0, 6, "batch", "8")),
         space.all_on: make_step("ffflrbbb", ("x", 0, 0, "batch", "8"), ("x_recompute", 4, 5, "batch", "8")),
@@ -222,4 +205,4 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
     model = OrtMemoryModel(space, StepProfiles(peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles))
     for limit in (None, MIB):
         view = PeakView(model=model, config=space.all_on, dims={"batch": 32}, limit_bytes=limit)
-        check("plans", dumps({**copy.deepcopy(plain), "peak": peak_as_plain(view)}))
+        check("plans", codec.dumps(Plans.of([overview], view)))
