@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -18,17 +19,23 @@ from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, 
 from autorecompute.measurement import GradientCheck, Outcome, Prediction
 from autorecompute.memory import PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
+from autorecompute.ranges import LARGEST
 from autorecompute.reports.as_json import Answer
 from autorecompute.reports.check import Checked
 from autorecompute.reports.overview import Overview
 from autorecompute.reports.plans_json import Plans
 from autorecompute.result import RaceEnd, Ranking, Transfer
-from autorecompute.schemas import DOCUMENTS, schema_of
+from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
+from autorecompute.schemas.__main__ import main as print_schema
+from autorecompute.schemas.definitions import Definitions
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
 from stand_ins.emitted import rendered
+
+KEYS = Path(__file__).parents[2] / "golden" / "json_keys.json"
+"""Every key that is documented: what stands there stays."""
 
 
 def closed(schema):
@@ -93,6 +100,61 @@ def test_every_schema_is_one_and_describes_every_field(name):
     for part in (schema, *schema["$defs"].values()):
         assert part.get("additionalProperties") is not False
         assert all(field["description"] for field in part.get("properties", {}).values())
+
+
+def keys(schema, kinds):
+    """All keys of an object and of those in it, as a tree."""
+    if "properties" in schema:
+        return {key: keys(field, kinds) for key, field in schema["properties"].items()}
+    inner = [schema[name] for name in ("items", "additionalProperties") if isinstance(schema.get(name), dict)]
+    if "$ref" in schema:
+        inner = [kinds[schema["$ref"].rpartition("/")[2]]]
+    return {key: tree for part in (*inner, *schema.get("anyOf", ())) for key, tree in keys(part, kinds).items()}
+
+
+def paths(tree, before=""):
+    """The keys of a tree as paths."""
+    for key, inner in tree.items():
+        yield f"{before}{key}"
+        yield from paths(inner, f"{before}{key}.")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documented_keys_stay(name):
+    """No key is lost or renamed with a field of a record; the answer within another object is that of ``tune``."""
+    schema, documented = schema_of(name), json.loads(KEYS.read_text())[name]
+    wanted = {path for key, inner in documented.items() for path in (key, *(f"{key}.{path}" for path in inner))}
+    assert wanted - set(paths(keys(schema, schema["$defs"]))) == set()
+
+
+def test_numbers_have_their_ranges():
+    """What no peak, batch or throughput can be is no answer to the schema, and no line of an archive."""
+    for name, kind in (("tune", "BestConfig"), (ARCHIVE, "Best")):
+        told = schema_of(name)["$defs"][kind]["properties"]
+        assert told["batch"]["minimum"] == 1
+        assert told["peak_bytes"]["maximum"] == LARGEST
+        assert told["samples_per_second"]["minimum"] == 0
+
+
+def test_a_record_without_words_has_no_schema():
+    """A field that the docstring is silent about is named."""
+
+    @dataclasses.dataclass
+    class Silent:
+        """A record."""
+
+        field: int
+
+    with pytest.raises(ValueError, match="Silent says nothing of field"):
+        Definitions({"type": "number"}).object_of(Silent)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_is_printed(name, capsys, monkeypatch):
+    """What the command prints is the schema."""
+    monkeypatch.setattr("sys.argv", ["schemas", name])
+    print_schema()
+    assert json.loads(capsys.readouterr().out) == schema_of(name)
 
 
 def test_an_answer_is_as_the_schema_says(full_result, make_result, trials):
