@@ -9,7 +9,7 @@ from autorecompute.documents import ABSENT, Absent, Document
 from autorecompute.measurement import Device
 from autorecompute.plans import Config
 from autorecompute.plans.savings import evaluate
-from autorecompute.ranges import AnyBytes, Bytes, Count, PositiveCount
+from autorecompute.ranges import AnyBytes, Bytes, Count, PositiveCount, Ratio
 from autorecompute.reports.peak_json import Peak
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class KeptActivation:
     output: Count
     shape: tuple[str, ...]
     element_bytes: Bytes
-    saved_percent: float
+    saved_percent: Ratio
     reuse_frequency: Count
     saving_bytes: AnyBytes | None
 

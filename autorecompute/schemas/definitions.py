@@ -8,11 +8,14 @@ import inspect
 import re
 import types
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from autorecompute.documents import Absent, entries_of
 from autorecompute.plans import Choice, Config
 from autorecompute.ranges import Range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Schema = dict[str, Any]
 
@@ -52,24 +55,13 @@ class Definitions:
             TypeError: a field has a type that no schema is known for.
             ValueError: the docstring says nothing of a field.
         """
-        properties, required = self._properties(record)
-        schema = {"type": "object", "properties": properties, "required": required}
+        told = dict(_told(record))
+        schema = {
+            "type": "object",
+            "properties": {key: {**self.of(kind), "description": words} for key, (kind, words) in told.items()},
+            "required": [key for key, (kind, _) in told.items() if Absent not in get_args(kind)],
+        }
         return {**schema, "additionalProperties": False} if self._is_closed else schema
-
-    def _properties(self, record: type[Any]) -> tuple[Schema, list[str]]:
-        words = words_of(record)
-        properties: Schema = {}
-        required: list[str] = []
-        for entry in entries_of(record):
-            if entry.is_inlined:
-                inner, needed = self._properties(entry.kind)
-                properties |= inner
-                required += needed
-                continue
-            properties[entry.key] = {**self.of(entry.kind), "description": words[entry.name]}
-            if Absent not in get_args(entry.kind):
-                required.append(entry.key)
-        return properties, list(dict.fromkeys(required))
 
     def of(self, kind: Any) -> Schema:
         """The schema of a type.
@@ -113,6 +105,16 @@ class Definitions:
             description = {"description": summary_of(kind)}
             self.made[name] = description | (self.object_of(kind) if schema is None else schema)
         return {"$ref": f"#/$defs/{name}"}
+
+
+def _told(record: type[Any]) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """The type of each key and its words; one that an inlined record has comes again where it is replaced."""
+    words = words_of(record)
+    for entry in entries_of(record):
+        if entry.is_inlined:
+            yield from _told(entry.kind)
+        else:
+            yield entry.key, (entry.kind, words[entry.name])
 
 
 def words_of(record: type[Any]) -> dict[str, str]:
