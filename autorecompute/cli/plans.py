@@ -53,9 +53,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the same, with this config held against no recompute: all, none, level1, level2, numbers of plans like "
         "1,4, or a file of plans (default: what the environment switches on, else all)",
     )
-    peak.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw both timelines: .png, .svg, .pdf, or .html to look into"
-    )
+    peak.add_argument("--picture", type=Path, metavar="FILE", help="draw both timelines: .png, .svg or .pdf")
     peak.add_argument("--memory-limit", metavar="SIZE", help="does it fit, and with what: 40GiB, 900MiB")
     parser.add_argument(
         "--log-level",

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autorecompute.documents import ABSENT, Absent, Document
-from autorecompute.measurement import Device
 from autorecompute.plans import Config
 from autorecompute.plans.savings import evaluate
 from autorecompute.ranges import AnyBytes, Bytes, Count, PositiveCount, Ratio
@@ -145,6 +144,19 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingDevice:
+    """Where a model trains.
+
+    Attributes:
+        kind: ``cpu`` or ``cuda``.
+        name: The processor's or card's name.
+    """
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plans(Document):
     """What could be recomputed.
 
@@ -173,7 +185,7 @@ class Plans(Document):
     dims: dict[str, Count]
     first_batch_dims: dict[str, Count]
     aliases: dict[str, tuple[str, ...]]
-    device: Device
+    device: TrainingDevice
     versions: dict[str, str]
     command: str
     peak: Peak | Absent
@@ -203,7 +215,7 @@ class Plans(Document):
             dims=overview.dims,
             first_batch_dims=detection.dims,
             aliases=detection.aliases,
-            device=detection.device,
+            device=TrainingDevice(kind=detection.device.kind, name=detection.device.name),
             versions=detection.versions,
             command=overview.command,
             peak=ABSENT if view is None else Peak.of(view),

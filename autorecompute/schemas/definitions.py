@@ -143,7 +143,7 @@ def _with_unit(name: str, text: str) -> str:
 def _plain(text: str) -> str:
     words = " ".join(text.split())
     words = re.sub(r"``([^`]*)``", lambda match: "null" if match[1] == "None" else match[1], words)
-    return words[0].upper() + words[1:]
+    return words if text.startswith("`") else words[0].upper() + words[1:]
 
 
 def _or_null(schema: Schema) -> Schema:
