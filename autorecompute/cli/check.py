@@ -162,10 +162,10 @@ def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None
 
 
 def _print(report: CheckReport, *, as_json: bool) -> None:
-    from autorecompute.reports.as_json import dumps
-    from autorecompute.reports.check import check_as_plain, print_check
+    from autorecompute import codec
+    from autorecompute.reports.check import Checked, print_check
 
     if as_json:
-        print(dumps(check_as_plain(report)))
+        print(codec.dumps(Checked.of(report)))
     else:
         print_check(report)

@@ -245,15 +245,16 @@ def _describe_standing(shared: SharedStudy) -> str:
 
 
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
+    from autorecompute import codec
     from autorecompute.emit.handing import hand_out_if_any
-    from autorecompute.reports.as_json import dumps, result_as_plain
+    from autorecompute.reports.as_json import Answer
     from autorecompute.reports.screen import print_result
     from autorecompute.studies.batches import trials_of_answer
 
     trials = trials_of_answer(folder, result)
     rendered = hand_out_if_any(folder, result)
     if as_json:
-        print(dumps(result_as_plain(result, trials, rendered)))
+        print(codec.dumps(Answer.of(result, trials, rendered)))
     else:
         print_result(result, trials, folder.path, rendered)
 

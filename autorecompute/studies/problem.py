@@ -41,7 +41,7 @@ class Problem:
     Attributes:
         graph: Digest of the training graph: what it computes and how it is wired, no names.
         plans: Keys of the plans that can be switched on.
-        batch: Samples a forward, or ``SEVERAL_BATCHES``.
+        batch: Samples a forward; 0 in a study that looks for the best batch.
         limit_bytes: What the peak may reach.
         device: Kind and name of the device.
         device_bytes: Its memory.
