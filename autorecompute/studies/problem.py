@@ -63,7 +63,7 @@ class Problem:
     device_bytes: Bytes
     torch: str
     backend: str
-    plan_versions: dict[str, str] = field(default_factory=dict)
+    plan_versions: dict[str, str] = field(default_factory=dict, hash=False)
     wrap: bool = False
 
     def __post_init__(self) -> None:

@@ -265,7 +265,7 @@ IMPLAUSIBLE = {
     "a command of half a character": (0, {"command": ["\udfff"]}, "'command[0]' holds half a character"),
     "a name of half a character": (0, {"study": "\ud83d"}, "'study' holds half a character"),
     "a tiny batch": (2, {"measurement__batch": 1e-320}, "'measurement.batch' is 1e-320, not a whole number"),
-    "no versions": (8, {"versions": {}}, "has no version of backend, onnxruntime"),
+    "no versions": (8, {"versions": {}}, "has no version of backend"),
     "plans that are none": (0, {"problem__plans": ["x"]}, "'x' is no choice"),
     "a negative answer": (8, {"trials": -3}, "'trials' is -3"),
     "an answer nobody confirmed": (8, {"best__config": []}, "no line before it confirms"),
