@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.memory import StepProfile
@@ -25,6 +25,7 @@ from autorecompute.ranges import (
     Seconds,
     StepSeconds,
 )
+from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,6 +132,16 @@ class Measurement:
         median = self.median_step_seconds
         return self.samples / median if median and self.samples else None
 
+    def under(self, limit_bytes: float) -> Measurement:
+        """The same steps under a limit: over it where their peak is higher, and otherwise as they are."""
+        peak_bytes = self.peak_bytes
+        if not self.outcome.is_measured or peak_bytes is None:
+            return self
+        if peak_bytes <= limit_bytes:
+            return self if self.outcome is Outcome.OK else replace(self, outcome=Outcome.OK, message="")
+        message = f"{format_bytes(round(peak_bytes - limit_bytes))} over the limit"
+        return replace(self, outcome=Outcome.OVER_LIMIT, message=message)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientCheck:
@@ -209,6 +220,10 @@ class Trial:
     def fits(self) -> bool:
         """Whether it ran within the limit."""
         return self.measurement.outcome is Outcome.OK
+
+    def under(self, limit_bytes: float) -> Trial:
+        """The trial as it would be under another limit: ``trial.under(limit_bytes).fits``."""
+        return replace(self, measurement=self.measurement.under(limit_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

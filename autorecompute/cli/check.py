@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.checked import CheckReport
     from autorecompute.trials import Bench, Job
-    from autorecompute.tuning.check import Stored
+    from autorecompute.tuning.checker import Stored
 
 DEFAULT_STEPS = 3
 PYTHON, SUFFIX = "python", ".py"
@@ -116,7 +116,7 @@ def job_of(command: Sequence[str], *, wrap: bool) -> Job:
 
 
 def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckReport:
-    from autorecompute.tuning.check import Checker
+    from autorecompute.tuning.checker import Checker
 
     def note(sentence: str) -> None:
         print(f"autorecompute: {printable(sentence)}", file=sys.stderr)
@@ -131,7 +131,7 @@ def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckRe
 def _stored(folder: StudyFolder, result: Result) -> Stored:
     from autorecompute.emit.provenance import require_best
     from autorecompute.studies.records import trials_of
-    from autorecompute.tuning.check import Stored
+    from autorecompute.tuning.checker import Stored
 
     best = require_best(result)
     return Stored(

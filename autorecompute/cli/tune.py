@@ -161,11 +161,11 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     debugs: bool,
 ) -> int:
     from autorecompute.reports.live import LiveView
+    from autorecompute.studies.problem import require_own
     from autorecompute.studies.writing import saying_what_fails
     from autorecompute.trials import Bench
     from autorecompute.trials.signals import ignoring_interrupts
     from autorecompute.tuning import BatchTuner, Tuner, Workplace
-    from autorecompute.tuning.binding import require_own
 
     def open_bench(batch: int | None, study: StudyFolder) -> Bench:
         logs = study.workers if shared is None else study.workers / shared.session
@@ -261,8 +261,8 @@ def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
 
 def _describe_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
     from autorecompute.studies.storage import read_trials
-    from autorecompute.tuning.answer.race_record import race_winner
-    from autorecompute.tuning.answer.standings import finalists
+    from autorecompute.tuning.answer.finalists import finalists
+    from autorecompute.tuning.answer.race import race_winner
 
     trials = read_trials(folder.database, folder.name_in_database)
     rejected = {known.config for known in folder.rejections()}

@@ -16,8 +16,8 @@ from autorecompute.plans import Config, Space
 from autorecompute.studies.writing import saying_what_fails
 from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import deferring_interrupts
-from autorecompute.tuning.answer.intervals import interval
 from autorecompute.tuning.budget import Task
+from autorecompute.tuning.intervals import interval
 from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autorecompute.studies import Problem
     from autorecompute.trials import Bench
     from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.tuning.context import Workplace
 
 MARGIN = 0.02
 """A knob must make training faster by more than this share."""

@@ -1,26 +1,27 @@
-"""Where the trials of a tuning are kept, and whose turn it is: of a tuning that is alone with its study here."""
+"""Where the trials of one tuning are kept when no other worker adds to the study."""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from autorecompute.errors import UsageError
+from autorecompute.measurement import Measurement, Outcome, Trial
+from autorecompute.studies.problem import bind
 from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import TrialStore
-from autorecompute.tuning.binding import bind
-from autorecompute.tuning.losses import surviving_loss
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from autorecompute.measurement import Detection, Trial
+    from autorecompute.measurement import Detection
     from autorecompute.plans import Config
     from autorecompute.result import Result
     from autorecompute.search import Proposal
-    from autorecompute.studies import Problem, Sizes
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.studies import Problem, Sizes, StudyFolder
+    from autorecompute.tuning.context import Workplace
 
 
 class Ledger(Protocol):
@@ -214,3 +215,43 @@ class Alone:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+LOSSES = 2
+"""A machine may go away for reasons of its own, once; a config that it went away with twice is left alone."""
+
+
+@contextmanager
+def surviving_loss(folder: StudyFolder, number: int, proposal: Proposal, description: str) -> Iterator[None]:
+    """Leaves a trial with the outcome ``lost`` in the folder where nobody is left to write down another one.
+
+    Raises:
+        SetupError: the folder cannot be written.
+    """
+    measurement = Measurement(
+        outcome=Outcome.LOST, message="the machine or the tuner went away while this was measured"
+    )
+    folder.begin_trial(
+        Trial(
+            number=number,
+            config=proposal.config,
+            description=description,
+            reason=proposal.reason,
+            measurement=measurement,
+        )
+    )
+    try:
+        yield
+    finally:
+        folder.end_trial()
+
+
+def settled(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials without the lost ones: a config that was lost too often has one to tell of all."""
+    losses: Counter[Config] = Counter()
+    decided = []
+    for trial in trials:
+        losses[trial.config] += trial.measurement.outcome is Outcome.LOST
+        if trial.measurement.outcome is not Outcome.LOST or losses[trial.config] == LOSSES:
+            decided.append(trial)
+    return decided

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import race
+from autorecompute.studies.problem import bind
 from autorecompute.studies.sharing import Answer
 from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.sharing.mirror import required_of, share, write_mirror
 from autorecompute.trials.signals import deferring_interrupts
-from autorecompute.tuning.binding import bind
-from autorecompute.tuning.company import Company
-from autorecompute.tuning.limit import RESERVE_BYTES, available_bytes
+from autorecompute.tuning.peers import Company
+from autorecompute.tuning.resources import RESERVE_BYTES, available_bytes
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autorecompute.search import Proposal
     from autorecompute.studies import Problem, Sizes
     from autorecompute.studies.sharing import SharedStudy
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.tuning.context import Workplace
 
 POLL_SECONDS = 0.5
 """Between two looks at what the others do, for one who waits."""

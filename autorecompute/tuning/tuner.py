@@ -12,31 +12,27 @@ from autorecompute.result import SearchEnd
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.transfer import Tuned, find_nearest
 from autorecompute.trials.signals import OutOfTime, ignoring_interrupts
-from autorecompute.tuning.answer.confirmation import Confirmer
+from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
 from autorecompute.tuning.answer.early import EarlyAnswer
-from autorecompute.tuning.answer.holding import hold
 from autorecompute.tuning.answer.judgement import Judgement
-from autorecompute.tuning.answer.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
-from autorecompute.tuning.answer.race_record import race_winner
-from autorecompute.tuning.answer.rejections import Rejections
-from autorecompute.tuning.budget import Budget, Task
+from autorecompute.tuning.answer.race import race_winner
+from autorecompute.tuning.budget import Budget, Pace, Task
 from autorecompute.tuning.knob_search import KnobSearch
 from autorecompute.tuning.ledger import Alone
-from autorecompute.tuning.limit import choose_limit
-from autorecompute.tuning.pace import Pace
-from autorecompute.tuning.searching import Searching
+from autorecompute.tuning.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
+from autorecompute.tuning.resources import choose_limit, holding
+from autorecompute.tuning.searcher_factory import Searching
 from autorecompute.tuning.together import Together
-from autorecompute.tuning.transfer import start_from
-from autorecompute.tuning.trying import Trying
-from autorecompute.tuning.waiting import holding
+from autorecompute.tuning.trial_runner import Trying
+from autorecompute.tuning.warm_start import start_from
 from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from autorecompute.measurement import Detection, Trial
     from autorecompute.result import Result, Transfer
     from autorecompute.search import Prior
+    from autorecompute.tuning.context import Workplace
     from autorecompute.tuning.ledger import Ledger
-    from autorecompute.tuning.settings import Workplace
 
 SEARCHES = 2
 """A second search follows where everything that fits in its steps does not fit as a whole process."""
@@ -174,7 +170,7 @@ class Tuner:
         judgement = Judgement(self._place, rejections, confirmer, self._budget)
 
         def compose_so_far() -> Result:
-            trials = [hold(trial, problem.limit_bytes) for trial in self._ledger.trials]
+            trials = [trial.under(problem.limit_bytes) for trial in self._ledger.trials]
             return self._sign(judgement.compose_early(trials, detection, problem))
 
         early = EarlyAnswer(self._folder, confirmer, self._budget, compose_so_far)
@@ -245,7 +241,7 @@ class Tuner:
             search_end = trying.search(searcher, limit_bytes, after_trial)
             if (told := self._ledger.told()) is not None:
                 return told
-            trials = [hold(trial, limit_bytes) for trial in self._ledger.trials]
+            trials = [trial.under(limit_bytes) for trial in self._ledger.trials]
             steps = searcher.expect_steps(trials)
             result = judgement.decide(trials, detection, problem, steps=steps, search_seconds=self._ledger.seconds)
             if result.best is not None or not rejections.excess_bytes or search == SEARCHES - 1:

@@ -7,8 +7,8 @@ import statistics
 import time
 from dataclasses import dataclass
 
+from autorecompute.tuning.answer.finalists import finalists
 from autorecompute.tuning.answer.race import FINALISTS, LOOKS
-from autorecompute.tuning.answer.standings import finalists
 
 BUDGET = 100
 """Trials that a search may have; one that has not come to the best by then counts as worse than any that has."""

@@ -1,4 +1,4 @@
-"""Has a config show what it is worth: its gradients beside those without recompute, and a fresh process of its own."""
+"""Confirms configs: gradients compared with those without recompute, then a fresh process under what is emitted."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best, Rejection
-from autorecompute.tuning.answer.no_fit import WHOLE_PROCESS_SHARE
 from autorecompute.tuning.budget import Task
+from autorecompute.tuning.no_fit import WHOLE_PROCESS_SHARE
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
-    from autorecompute.measurement import Detection
-    from autorecompute.studies import Problem
-    from autorecompute.tuning.answer.rejections import Rejections
-    from autorecompute.tuning.answer.standings import Standing
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Detection, Trial
+    from autorecompute.studies import Problem, StudyFolder
+    from autorecompute.tuning.answer.finalists import Standing
     from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.tuning.context import Workplace
 
 
 class Confirmer:
@@ -178,3 +179,47 @@ def _best(standing: Standing, description: str, measurement: Measurement, proble
         losses=measurement.losses,
         confirmed=True,
     )
+
+
+class Rejections:
+    """What is known of a study's finalists that cannot be its answer, over all its runs.
+
+    Args:
+        folder: The study.
+    """
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._folder = folder
+        self._known = folder.rejections()
+
+    @property
+    def excess_bytes(self) -> int:
+        """What a whole process needed beyond its timed steps, at least; 0 where none needed too much."""
+        return min((rejection.excess_bytes for rejection in self._known if rejection.excess_bytes), default=0)
+
+    @property
+    def configs(self) -> frozenset[Config]:
+        """Theirs."""
+        return frozenset(known.config for known in self._known)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What else than memory was wrong, in words."""
+        return tuple(known.reason for known in self._known if known.outcome is Outcome.WRONG_GRADIENT)
+
+    def describe(self) -> list[str]:
+        """A line for each of them."""
+        return [f"{known.outcome} in an earlier session: {known.reason}" for known in self._known]
+
+    def remaining(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The trials of configs that may still be the answer."""
+        return [trial for trial in trials if trial.config not in self.configs]
+
+    def add(self, rejection: Rejection) -> None:
+        """Keeps another one.
+
+        Raises:
+            SetupError: the folder cannot be written.
+        """
+        self._known.append(rejection)
+        self._folder.keep_rejections(self._known)

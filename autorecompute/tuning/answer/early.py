@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.result import SearchEnd
 from autorecompute.trials.signals import deferring_interrupts
-from autorecompute.tuning.answer.standings import TIE, finalists
+from autorecompute.tuning.answer.finalists import TIE, finalists
 from autorecompute.tuning.budget import Task
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.tuning.answer.confirmation import Confirmer
-    from autorecompute.tuning.answer.standings import Standing
+    from autorecompute.tuning.answer.finalists import Standing
     from autorecompute.tuning.budget import Budget
 
 PATIENCE = 4.0

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from autorecompute.figures import Figures
 from autorecompute.result import Ranking, Result
-from autorecompute.tuning.answer.race import FINALISTS, Raced, race
-from autorecompute.tuning.answer.race_record import keep_race, known_race
-from autorecompute.tuning.answer.standings import Standing, finalists
-from autorecompute.tuning.answer.weighing import Scales, Weighed, judge_recompute, needs_rival
+from autorecompute.tuning.answer.finalists import Standing, finalists
+from autorecompute.tuning.answer.race import FINALISTS, Raced, keep_race, known_race, race
+from autorecompute.tuning.answer.verdict import Scales, Weighed, judge_recompute, needs_rival
 from autorecompute.tuning.budget import Task
 from autorecompute.units import format_count
 
@@ -22,10 +21,9 @@ if TYPE_CHECKING:
     from autorecompute.plans import Config
     from autorecompute.result import Best
     from autorecompute.studies import Problem
-    from autorecompute.tuning.answer.confirmation import Confirmer
-    from autorecompute.tuning.answer.rejections import Rejections
+    from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
     from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.tuning.context import Workplace
 
 CONFIRMATIONS = 5
 """So many finalists get the chance to confirm themselves before nothing is said to fit."""

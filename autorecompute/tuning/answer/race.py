@@ -15,21 +15,24 @@ from __future__ import annotations
 import math
 import random
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
+from autorecompute import codec
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import RaceEnd, Ranking
+from autorecompute.studies.race import FILE, RaceRecord, StandingRecord
 from autorecompute.trials.bench import Effort
-from autorecompute.tuning.answer.holding import judge
-from autorecompute.tuning.answer.standings import LOG_TIE, Heat, Standing, gap, rank
+from autorecompute.tuning.answer.finalists import LOG_TIE, Heat, Standing, gap, rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from autorecompute.measurement import Measurement
+    from autorecompute.measurement import Measurement, Trial
+    from autorecompute.studies import StudyFolder
     from autorecompute.trials import Bench
+
 
 FINALISTS = 4
 CONFIDENCE = 0.99
@@ -160,7 +163,7 @@ class _Race:
         reference = measured.get(Config()) if self._has_reference else None
         self._has_reference = reference is not None and reference.outcome.is_measured
         for config, entry in list(self._running.items()):
-            measurement = judge(measured[config], self._limit_bytes)
+            measurement = measured[config].under(self._limit_bytes)
             heat = _heat(measurement, reference)
             if heat is None:
                 (self._over_limit if measurement.outcome is Outcome.OVER_LIMIT else self._failed).append(entry)
@@ -218,3 +221,78 @@ def _heat(measurement: Measurement, reference: Measurement | None) -> Heat | Non
         reference_seconds=reference.step_seconds if reference is not None else (),
         marks=measurement.marks,
     )
+
+
+def keep_race(folder: StudyFolder, raced: Raced, trials: int) -> None:
+    """Writes down how far a race has come.
+
+    Args:
+        folder: The study.
+        raced: The race.
+        trials: How many trials the study has.
+
+    Raises:
+        SetupError: the folder cannot be written.
+    """
+    runners = (
+        StandingRecord(
+            trial=entry.trial.number,
+            description=entry.trial.description,
+            peak_bytes=entry.peak_bytes,
+            rounds=entry.heats,
+        )
+        for entry in raced.standings
+    )
+    record = RaceRecord(
+        ranking=raced.ranking,
+        standings=tuple(runners),
+        over_limit=tuple(entry.trial.number for entry in raced.over_limit),
+        failed=tuple(entry.trial.number for entry in raced.failed),
+        trials=trials,
+    )
+    folder.write(FILE, codec.to_plain(record))
+
+
+def known_race(folder: StudyFolder, trials: Sequence[Trial]) -> Raced | None:
+    """The race that was held among these trials; ``None`` where none was.
+
+    Args:
+        folder: The study.
+        trials: All that was measured.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    record = folder.read(FILE, RaceRecord)
+    if record is None or record.trials != len(trials):
+        return None
+    fitting = {trial.number: trial for trial in trials if trial.fits}
+    numbers = [runner.trial for runner in record.standings]
+    if not numbers or not fitting.keys() >= {*numbers, *record.over_limit, *record.failed}:
+        return None
+    return Raced(
+        standings=tuple(
+            Standing(trial=fitting[runner.trial], heats=tuple(Heat(**asdict(heat)) for heat in runner.rounds))
+            for runner in record.standings
+        ),
+        ranking=record.ranking,
+        over_limit=tuple(Standing(trial=fitting[number]) for number in record.over_limit),
+        failed=tuple(Standing(trial=fitting[number]) for number in record.failed),
+    )
+
+
+def race_winner(folder: StudyFolder, trials: Sequence[Trial], rejected: Collection[Config]) -> Trial | None:
+    """Who came first in it, of those that may be the answer; ``None`` where there is no race, or it is not over.
+
+    Args:
+        folder: The study.
+        trials: All that was measured.
+        rejected: The configs that cannot be the answer.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    raced = known_race(folder, trials)
+    if raced is None or not raced.is_over:
+        return None
+    return next((entry.trial for entry in raced.standings if entry.trial.config not in rejected), None)

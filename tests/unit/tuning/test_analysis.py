@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from autorecompute.studies import StudyFolder
-from autorecompute.tuning.analysis import analyse
 from autorecompute.tuning.budget import Budget, Task
+from autorecompute.tuning.step_profiles import analyse
 
 START_SECONDS, TRIAL_SECONDS = 20.0, 2.0
 

@@ -11,8 +11,8 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import RaceEnd
 from autorecompute.trials.bench import Effort
+from autorecompute.tuning.answer.finalists import Standing
 from autorecompute.tuning.answer.race import LOOKS, race
-from autorecompute.tuning.answer.standings import Standing
 from autorecompute.units import MIB
 
 COSTS = {0: 0.04, 1: 0.03, 2: 0.05}

@@ -10,9 +10,8 @@ from autorecompute.cli.tune import _describe_interruption
 from autorecompute.result import RaceEnd, Ranking
 from autorecompute.studies.race import FILE
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, Raced
-from autorecompute.tuning.answer.race_record import keep_race, known_race
-from autorecompute.tuning.answer.standings import Standing, finalists
+from autorecompute.tuning.answer.finalists import Standing, finalists
+from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, Raced, keep_race, known_race
 from autorecompute.units import MIB
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autorecompute.measurement import Outcome
-from autorecompute.tuning.answer.standings import Heat, Standing, finalists, rank
+from autorecompute.tuning.answer.finalists import Heat, Standing, finalists, rank
 
 
 def numbers_of(standings):

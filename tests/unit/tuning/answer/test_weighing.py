@@ -11,8 +11,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.words import describe_verdict
 from autorecompute.result import Verdict
-from autorecompute.tuning.answer.duel import PAIRS, Duel, compare
-from autorecompute.tuning.answer.weighing import LEAST_RATIO, judge_recompute
+from autorecompute.tuning.answer.verdict import LEAST_RATIO, PAIRS, Duel, compare, judge_recompute
 
 
 class Ring:

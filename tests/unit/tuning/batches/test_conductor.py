@@ -21,7 +21,7 @@ from autorecompute.studies import list_studies, load_result
 from autorecompute.studies.analysis import FILE
 from autorecompute.studies.batches import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.survey import PROFILED_BATCH
+from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.units import MIB
 from stand_ins.emitted import choices_of, variables_of
 from stand_ins.knobs import knob

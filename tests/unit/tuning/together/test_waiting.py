@@ -52,7 +52,7 @@ def test_a_worker_says_which_study_it_measures_for(work_in, root):
 
 def test_what_is_waited_for_is_told(work_in, partner, monkeypatch):
     """Where another worker's trial is all that is left, it is named once, and who was not seen to beat is no worker."""
-    monkeypatch.setattr("autorecompute.tuning.company.QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("autorecompute.tuning.peers.QUIET_SECONDS", 0.1)
     tuning = work_in("mine", timeout_seconds=1.0)
     with pytest.raises(LeftToOthers):
         tuning.run()

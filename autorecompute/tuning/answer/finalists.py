@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Trial
 from autorecompute.studies.race import RoundRecord
-from autorecompute.tuning.answer.intervals import Interval, centre, interval
+from autorecompute.tuning.intervals import Interval, centre, interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
-"""What the user asked of a tuning, and what it works with."""
+"""What a tuning was asked for, who watches it, and what all its parts work with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from autorecompute.backends.registry import render
 from autorecompute.figures import Figures
@@ -13,12 +13,12 @@ from autorecompute.studies.sharing import SharedStudy
 from autorecompute.studies.writing import write_files
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
-from autorecompute.tuning.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
+    from autorecompute.measurement import Detection, Prediction, Trial
     from autorecompute.plans import Config
 
 
@@ -91,3 +91,48 @@ class Workplace:
         rendered = render(config, knobs, versions, self.logs / "emitted" / config.hash)
         write_files(rendered.files)
         return rendered.variables
+
+
+class Progress(Protocol):
+    """Told of each step of a tuning, in order."""
+
+    def detected(
+        self,
+        detection: Detection,
+        limit_bytes: int,
+        *,
+        known_trials: Sequence[Trial],
+        budget: int,
+        deadline_seconds: float,
+    ) -> None:
+        """The script reached its first training session.
+
+        Args:
+            detection: What it trains.
+            limit_bytes: The memory limit.
+            known_trials: What earlier sessions, and other workers, measured.
+            budget: How many trials there may be, those included.
+            deadline_seconds: When the command should end, on the monotonic clock; infinite without a timeout.
+        """
+        ...
+
+    def trial_begins(self, number: int, description: str, reason: str, prediction: Prediction | None) -> None:
+        """A config is about to be measured, of which so much is expected."""
+        ...
+
+    def trial_ended(self, trial: Trial) -> None:
+        """It was measured, or failed to be."""
+        ...
+
+    def leads(self, trial: Trial, relative_throughput: float | None) -> None:
+        """The search is over for now, and this config is the one to be confirmed.
+
+        Args:
+            trial: Its trial.
+            relative_throughput: Its throughput as a share of that without recompute, by all that is known.
+        """
+        ...
+
+    def note(self, text: str) -> None:
+        """Something worth a line happened."""
+        ...

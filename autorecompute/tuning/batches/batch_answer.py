@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from autorecompute.figures import Figures
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd
-from autorecompute.tuning.answer.duel import Duel
-from autorecompute.tuning.answer.weighing import LEAST_RATIO, runner
-from autorecompute.tuning.batches.curve import Contest, hold_contest
+from autorecompute.tuning.answer.verdict import LEAST_RATIO, Duel, runner
+from autorecompute.tuning.batches.throughput_curve import Contest, hold_contest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from autorecompute.result import Verdict
     from autorecompute.search import BatchChooser
     from autorecompute.studies import Problem
-    from autorecompute.tuning.batches.curve import Tuned
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.tuning.batches.throughput_curve import Tuned
+    from autorecompute.tuning.context import Workplace
 
 
 class Conclusion:

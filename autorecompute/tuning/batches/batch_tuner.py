@@ -18,21 +18,19 @@ from autorecompute.search import BatchChooser, Fastest, Limits, Listed
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import share
 from autorecompute.studies.batches import BatchRecord, keep_batches, read_batches, study_of_batch
-from autorecompute.studies.problem import SEVERAL_BATCHES
+from autorecompute.studies.problem import SEVERAL_BATCHES, bind, require_own
 from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import using
 from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import OutOfTime, deferring_interrupts, ignoring_interrupts
-from autorecompute.tuning.answer.holding import judge
-from autorecompute.tuning.answer.no_fit import OUT_OF_TIME, explain_no_batch
-from autorecompute.tuning.answer.weighing import PAIR, figures_of
-from autorecompute.tuning.batches.conclusion import Conclusion, says_more
-from autorecompute.tuning.batches.curve import Tuned, draw
-from autorecompute.tuning.binding import bind, require_own
+from autorecompute.tuning.answer.verdict import PAIR, figures_of
+from autorecompute.tuning.batches.batch_answer import Conclusion, says_more
+from autorecompute.tuning.batches.throughput_curve import Tuned, draw
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.knob_search import KnobSearch
-from autorecompute.tuning.limit import choose_limit
-from autorecompute.tuning.survey import PROFILED_BATCH
+from autorecompute.tuning.no_fit import OUT_OF_TIME, explain_no_batch
+from autorecompute.tuning.resources import choose_limit
+from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.tuning.tuner import Tuner
 from autorecompute.units import format_bytes, format_count
 
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Detection, Trial
     from autorecompute.result import Result
     from autorecompute.trials import Bench
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.tuning.context import Workplace
 
 LEAST_TRIALS = 6
 """A batch gets so many trials at least, as long as there are any: fewer tell nothing of the plans."""
@@ -182,7 +180,7 @@ class BatchTuner:
         measurement = self._place.bench.watch({}, self._settings.effort, batch)
         if measurement.outcome is Outcome.LOST:
             measurement = self._place.bench.watch({}, self._settings.effort, batch)
-        measurement = judge(measurement, limit_bytes)
+        measurement = measurement.under(limit_bytes)
         outcome = measurement.outcome
         if not outcome.is_measured and not outcome.is_about_memory and self._is_due(batch):
             raise ScriptError(

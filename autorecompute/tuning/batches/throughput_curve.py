@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from autorecompute.figures import Comparison, CurvePoint, Figures, Recomputed
 from autorecompute.measurement import Outcome
 from autorecompute.result import Result, Verdict
-from autorecompute.tuning.answer.duel import MARGIN
-from autorecompute.tuning.answer.weighing import LEAST_RATIO
+from autorecompute.tuning.answer.verdict import LEAST_RATIO, MARGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -8,7 +8,7 @@ from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search import InheritedFirst, Proposal, make_searcher
 from autorecompute.search.choice import MODEL
-from autorecompute.tuning.analysis import analyse
+from autorecompute.tuning.step_profiles import analyse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autorecompute.memory import MemoryModel
     from autorecompute.search import Prior, Searcher
     from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.tuning.context import Workplace
 
 
 class Searching:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.worth import explain_worthless
-from autorecompute.tuning.answer.standings import finalists
+from autorecompute.tuning.answer.finalists import finalists
 from autorecompute.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
