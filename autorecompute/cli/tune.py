@@ -165,7 +165,7 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     from autorecompute.studies.writing import saying_what_fails
     from autorecompute.trials import Bench
     from autorecompute.trials.signals import ignoring_interrupts
-    from autorecompute.tuning import BatchTuner, Tuner, Workplace
+    from autorecompute.tuning import BatchTuner, Tuner, TuningContext
 
     def open_bench(batch: int | None, study: StudyFolder) -> Bench:
         logs = study.workers if shared is None else study.workers / shared.session
@@ -185,7 +185,7 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     watcher = LiveView(has_bar=not debugs, is_shared=storage is not None)
     with watcher as view, _opened(folder, storage, view.note) as shared:
         bench = open_bench(settings.batch, folder)
-        place = Workplace(job=job, bench=bench, folder=folder, settings=settings, progress=view, shared=shared)
+        place = TuningContext(job=job, bench=bench, folder=folder, settings=settings, progress=view, shared=shared)
         tuner = Tuner(place) if batches is None else BatchTuner(place, batches, open_bench)
         try:
             with bench:
@@ -261,12 +261,12 @@ def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
 
 def _describe_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
     from autorecompute.studies.storage import read_trials
-    from autorecompute.tuning.answer.finalists import finalists
+    from autorecompute.tuning.answer.finalists import fitting_finalists
     from autorecompute.tuning.answer.race import race_winner
 
     trials = read_trials(folder.database, folder.name_in_database)
     rejected = {known.config for known in folder.rejections()}
-    fitting = [entry.trial for entry in finalists(trials) if entry.trial.config not in rejected]
+    fitting = [entry.trial for entry in fitting_finalists(trials) if entry.trial.config not in rejected]
     best = race_winner(folder, trials, rejected) or next(iter(fitting), None)
     found = f" The best that fits so far, not confirmed: {best.description}." if best else ""
     if so_far is not None and so_far.best is not None:

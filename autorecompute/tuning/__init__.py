@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autorecompute.tuning.batches.batch_tuner import BatchTuner
-from autorecompute.tuning.context import Progress, TuningSettings, Workplace
+from autorecompute.tuning.context import Progress, TuningContext, TuningSettings
 from autorecompute.tuning.tuner import Tuner
 
-__all__ = ["BatchTuner", "Progress", "Tuner", "TuningSettings", "Workplace"]
+__all__ = ["BatchTuner", "Progress", "Tuner", "TuningContext", "TuningSettings"]

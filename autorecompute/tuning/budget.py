@@ -27,7 +27,7 @@ LEEWAY = 0.05
 """Beyond the timeout, as a share of it, everything is interrupted: the other half of what is promised, 10 %, is for
 ending the workers and for the answer."""
 
-HEATS_OF_A_TRIAL = 2
+ROUNDS_OF_A_TRIAL = 2
 """A heat of a race has four steps, a trial seven, and four of its reference before most of them."""
 
 
@@ -38,7 +38,7 @@ class Task(enum.Enum):
     """Of the script, up to its first training session."""
     TRIAL = "trial"
     """A config's, and the reference beside it."""
-    HEAT = "heat"
+    ROUND = "heat"
     """One config in one round of a race."""
     CHECK = "check"
     """Of a config's gradients."""
@@ -123,8 +123,8 @@ class Budget:
         match task:
             case Task.CONFIRMATION:
                 return self.expect(Task.START) + trial_seconds
-            case Task.HEAT:
-                return trial_seconds / HEATS_OF_A_TRIAL
+            case Task.ROUND:
+                return trial_seconds / ROUNDS_OF_A_TRIAL
             case Task.CHECK:
                 return trial_seconds
             case Task.START | Task.TRIAL:
@@ -132,11 +132,11 @@ class Budget:
 
 
 NEEDED = (Task.CHECK, Task.CONFIRMATION)
-WISHED = (*[Task.HEAT] * (LOOKS[0] * (FINALISTS + 1)), Task.CONFIRMATION)
+WISHED = (*[Task.ROUND] * (LOOKS[0] * (FINALISTS + 1)), Task.CONFIRMATION)
 """A race up to its first look, and the winner's rival."""
 
 
-class Pace:
+class TimeReserve:
     """Ends a search while there is time to make an answer of it.
 
     Args:

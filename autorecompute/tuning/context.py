@@ -52,7 +52,7 @@ class TuningSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workplace:
+class TuningContext:
     """What every part of a tuning works with.
 
     Attributes:

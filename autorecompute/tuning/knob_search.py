@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autorecompute.studies import Problem
     from autorecompute.trials import Bench
     from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 MARGIN = 0.02
 """A knob must make training faster by more than this share."""
@@ -76,7 +76,7 @@ class KnobSearch:
         problem: What has to be solved.
     """
 
-    def __init__(self, place: Workplace, budget: Budget, detection: Detection, problem: Problem) -> None:
+    def __init__(self, place: TuningContext, budget: Budget, detection: Detection, problem: Problem) -> None:
         self._place, self._budget = place, budget
         self._detection, self._limit_bytes = detection, problem.limit_bytes
         self._backend = registry.backend_of(detection.versions)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autorecompute.result import Result
     from autorecompute.search import Proposal
     from autorecompute.studies import Problem, Sizes, StudyFolder
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 
 class Ledger(Protocol):
@@ -113,7 +113,7 @@ class Ledger(Protocol):
         ...
 
 
-class Alone:
+class LocalLedger:
     """A study in its own folder, which one tuning at a time adds to.
 
     Args:
@@ -125,7 +125,7 @@ class Alone:
     is_closing = False
     is_confirming = True
 
-    def __init__(self, place: Workplace) -> None:
+    def __init__(self, place: TuningContext) -> None:
         self._folder, self._place = place.folder, place
         self._opened: TrialStore | None = None
         self._problem: Problem | None = None
@@ -191,7 +191,7 @@ class Alone:
     def trying(self, proposal: Proposal, description: str) -> Iterator[int | None]:
         """Leaves a lost trial where nobody is left to write down another one."""
         number = self.store.next_number
-        with surviving_loss(self._folder, number, proposal, description):
+        with surviving_crash(self._folder, number, proposal, description):
             yield number
 
     def keep(self, trial: Trial) -> Trial:
@@ -222,7 +222,7 @@ LOSSES = 2
 
 
 @contextmanager
-def surviving_loss(folder: StudyFolder, number: int, proposal: Proposal, description: str) -> Iterator[None]:
+def surviving_crash(folder: StudyFolder, number: int, proposal: Proposal, description: str) -> Iterator[None]:
     """Leaves a trial with the outcome ``lost`` in the folder where nobody is left to write down another one.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.worth import explain_worthless
-from autorecompute.tuning.answer.finalists import finalists
+from autorecompute.tuning.answer.finalists import fitting_finalists
 from autorecompute.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def explain_early_end(  # noqa: PLR0913  (all that is known)
     The winner is that of a race among these trials, where there was one.
     """
     rejected = {known.config for known in rejections}
-    fitting = [entry.trial for entry in finalists(trials) if entry.trial.config not in rejected]
+    fitting = [entry.trial for entry in fitting_finalists(trials) if entry.trial.config not in rejected]
     if fitting:
         reasons = [*(known.reason for known in rejections), *unconfirmed]
         why = (

@@ -17,7 +17,7 @@ QUIET_SECONDS = 5.0
 """A wait that is over before needs no word."""
 
 
-class Company:
+class Peers:
     """Tells of the others, each thing once.
 
     Args:

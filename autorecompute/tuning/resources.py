@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Detection, Device
     from autorecompute.studies import StudyFolder
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 
 SHARE = 0.9
@@ -61,7 +61,7 @@ def available_bytes(detection: Detection) -> int:
 
 
 @contextmanager
-def holding(device: Device, place: Workplace) -> Iterator[None]:
+def holding(device: Device, place: TuningContext) -> Iterator[None]:
     """Holds the device while the context lasts.
 
     Raises:
@@ -82,7 +82,7 @@ def holding(device: Device, place: Workplace) -> Iterator[None]:
         yield
 
 
-def _purpose(place: Workplace) -> str:
+def _purpose(place: TuningContext) -> str:
     # Workers that share a study need not share a folder.
     shared = place.shared
     return f"study {place.folder.path}" if shared is None else f"study '{shared.name}' in {shared.place}"

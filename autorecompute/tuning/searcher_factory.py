@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from autorecompute.memory import MemoryModel
     from autorecompute.search import Prior, Searcher
     from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 
-class Searching:
+class SearcherFactory:
     """Makes searchers for one study: a second search may follow under a lower limit.
 
     Args:
@@ -30,7 +30,7 @@ class Searching:
         budget: The time there is.
     """
 
-    def __init__(self, place: Workplace, detection: Detection, prior: Prior | None, budget: Budget) -> None:
+    def __init__(self, place: TuningContext, detection: Detection, prior: Prior | None, budget: Budget) -> None:
         self._place, self._detection, self._prior, self._budget = place, detection, prior, budget
         self._memory: MemoryModel | None = None
         self._is_analysed = place.settings.sampler != MODEL or not detection.plans
@@ -66,7 +66,7 @@ class _BaselineFirst:
     A script that fails by itself fails there, and one whose batch fits without recompute needs no more.
     """
 
-    def __init__(self, searching: Searching, limit_bytes: int) -> None:
+    def __init__(self, searching: SearcherFactory, limit_bytes: int) -> None:
         self._searching, self._limit_bytes = searching, limit_bytes
         self._made: Searcher | None = None
 

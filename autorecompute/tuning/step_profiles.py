@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autorecompute.memory import MemoryModel, StepProfile
     from autorecompute.plans import Space
     from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 
 PROFILED_BATCH = 7
@@ -84,7 +84,7 @@ AFTERWARDS = (*[Task.TRIAL] * 6, Task.CHECK, Task.CONFIRMATION)
 the first that was chosen, and an answer is made of it."""
 
 
-def analyse(place: Workplace, detection: Detection, budget: Budget) -> MemoryModel | None:
+def analyse(place: TuningContext, detection: Detection, budget: Budget) -> MemoryModel | None:
     """The model of memory that two profiled steps give, from the study's folder where they are kept there.
 
     ``None``, with a note, where they cannot be had or would take the time that is left: the search then has to learn
@@ -112,7 +112,7 @@ def analyse(place: Workplace, detection: Detection, budget: Budget) -> MemoryMod
     return backend.memory_model(space, found)
 
 
-def _survey(place: Workplace, detection: Detection) -> StepProfiles:
+def _survey(place: TuningContext, detection: Detection) -> StepProfiles:
     configs, batch = [Config(), detection.space.all_on], place.settings.batch
     small = PROFILED_BATCH if batch is None else min(batch, PROFILED_BATCH)
     if place.bench.can_change_batch:

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from autorecompute.search import Proposal, Searcher
     from autorecompute.studies import Problem
     from autorecompute.trials import Bench
-    from autorecompute.tuning.budget import Budget, Pace
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.budget import Budget, TimeReserve
+    from autorecompute.tuning.context import TuningContext
     from autorecompute.tuning.ledger import Ledger
 
 
 REFERENCE_STEPS = 3
 
 
-class Trying:
+class TrialRunner:
     """Measures what a searcher proposes.
 
     Args:
@@ -43,7 +43,14 @@ class Trying:
     """
 
     def __init__(  # noqa: PLR0913  (what a trial needs)
-        self, place: Workplace, ledger: Ledger, detection: Detection, problem: Problem, *, budget: Budget, pace: Pace
+        self,
+        place: TuningContext,
+        ledger: Ledger,
+        detection: Detection,
+        problem: Problem,
+        *,
+        budget: Budget,
+        pace: TimeReserve,
     ) -> None:
         self._job, self._bench, self._folder = place.job, place.bench, place.folder
         self._settings, self._progress = place.settings, place.progress

@@ -16,14 +16,14 @@ from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
 from autorecompute.tuning.answer.early import EarlyAnswer
 from autorecompute.tuning.answer.judgement import Judgement
 from autorecompute.tuning.answer.race import race_winner
-from autorecompute.tuning.budget import Budget, Pace, Task
+from autorecompute.tuning.budget import Budget, Task, TimeReserve
 from autorecompute.tuning.knob_search import KnobSearch
-from autorecompute.tuning.ledger import Alone
+from autorecompute.tuning.ledger import LocalLedger
 from autorecompute.tuning.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
 from autorecompute.tuning.resources import choose_limit, holding
-from autorecompute.tuning.searcher_factory import Searching
-from autorecompute.tuning.together import Together
-from autorecompute.tuning.trial_runner import Trying
+from autorecompute.tuning.searcher_factory import SearcherFactory
+from autorecompute.tuning.shared_ledger import SharedLedger
+from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.tuning.warm_start import start_from
 from autorecompute.units import format_bytes, format_count
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Detection, Trial
     from autorecompute.result import Result, Transfer
     from autorecompute.search import Prior
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.context import TuningContext
     from autorecompute.tuning.ledger import Ledger
 
 SEARCHES = 2
@@ -45,18 +45,18 @@ class Tuner:
         place: What it works with.
     """
 
-    def __init__(self, place: Workplace) -> None:
+    def __init__(self, place: TuningContext) -> None:
         self._job, self._bench, self._folder = place.job, place.bench, place.folder
         self._settings, self._progress = place.settings, place.progress
         self._place = place
         began = self._settings.began_seconds
         self._budget = Budget(self._settings.timeout_seconds, time.monotonic() if began is None else began)
-        self._pace = Pace(self._budget, self._bench)
+        self._pace = TimeReserve(self._budget, self._bench)
         self.so_far: Result | None = None
         """The answer that an interruption leaves, or that an earlier session left."""
         self._transfer: Transfer | None = None
         self._prior: Prior | None = None
-        self._ledger: Ledger = Alone(place) if place.shared is None else Together(place, place.shared)
+        self._ledger: Ledger = LocalLedger(place) if place.shared is None else SharedLedger(place, place.shared)
 
     def run(self) -> Result:
         """The study's answer; measured now, or read where the identical problem was finished before.
@@ -138,7 +138,7 @@ class Tuner:
 
     def _measure(self, detection: Detection) -> tuple[Problem, Result]:
         problem, taken = self._ledger.join()
-        trying = Trying(self._place, self._ledger, detection, problem, budget=self._budget, pace=self._pace)
+        trying = TrialRunner(self._place, self._ledger, detection, problem, budget=self._budget, pace=self._pace)
         for trial in taken:
             trying.keep(trial)
             if trial.measurement.outcome is Outcome.LOST:
@@ -162,7 +162,7 @@ class Tuner:
         self._leave(result)
         return self._pace.allows_trial(self._ledger.trials)
 
-    def _work(self, trying: Trying, detection: Detection, problem: Problem) -> Result:
+    def _work(self, trying: TrialRunner, detection: Detection, problem: Problem) -> Result:
         rejections = Rejections(self._folder)
         for rejection in rejections.describe():
             self._progress.note(rejection)
@@ -221,7 +221,7 @@ class Tuner:
 
     def _solve(  # noqa: PLR0913  (the parts of one tuning)
         self,
-        trying: Trying,
+        trying: TrialRunner,
         detection: Detection,
         problem: Problem,
         *,
@@ -235,7 +235,7 @@ class Tuner:
                 result = early.confirm_if_due(rejections.remaining(trials), self._pace.reserve_seconds(trials))
                 self.so_far = result or self.so_far
 
-        limit_bytes, searching = problem.limit_bytes, Searching(self._place, detection, self._prior, self._budget)
+        limit_bytes, searching = problem.limit_bytes, SearcherFactory(self._place, detection, self._prior, self._budget)
         for search in range(SEARCHES):
             searcher = searching.begin(limit_bytes)
             search_end = trying.search(searcher, limit_bytes, after_trial)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Detection, Trial
     from autorecompute.studies import Problem, StudyFolder
-    from autorecompute.tuning.answer.finalists import Standing
+    from autorecompute.tuning.answer.finalists import Finalist
     from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 
 class Confirmer:
@@ -35,7 +35,7 @@ class Confirmer:
     """
 
     def __init__(
-        self, place: Workplace, rejections: Rejections, budget: Budget, detection: Detection, problem: Problem
+        self, place: TuningContext, rejections: Rejections, budget: Budget, detection: Detection, problem: Problem
     ) -> None:
         self._place, self._bench, self._folder, self._progress = place, place.bench, place.folder, place.progress
         self._settings, self._rejections, self._budget = place.settings, rejections, budget
@@ -70,30 +70,30 @@ class Confirmer:
             return ()
         return (Task.CONFIRMATION,) if config.is_none else (Task.CHECK, Task.CONFIRMATION)
 
-    def confirm(self, standing: Standing) -> Best | None:
+    def confirm(self, finalist: Finalist) -> Best | None:
         """The config with the figures of its fresh process; ``None`` where it was not confirmed, which is told.
 
         Raises:
             SetupError: the folder cannot be written.
         """
-        config = standing.trial.config
+        config = finalist.trial.config
         known = self._confirmed.get(config)
         if known is None:
             self._failures.pop(config, None)
             description = self._detection.space.describe(config)
             gradients = self._check_gradients(config, description)
-            known = self._watch(standing, description, gradients) if gradients is None or gradients.agrees else None
+            known = self._watch(finalist, description, gradients) if gradients is None or gradients.agrees else None
         if known is None:
             return None
         # What the config is beside no recompute may be better known by now than when it was confirmed.
-        low, high = standing.spread or (None, None)
-        best = replace(known, relative_throughput=standing.relative_throughput, relative_low=low, relative_high=high)
+        low, high = finalist.spread or (None, None)
+        best = replace(known, relative_throughput=finalist.relative_throughput, relative_low=low, relative_high=high)
         self._confirmed[config] = best
         self._folder.keep_confirmed(list(self._confirmed.values()))
         return best
 
-    def _watch(self, standing: Standing, description: str, gradients: GradientCheck | None) -> Best | None:
-        config = standing.trial.config
+    def _watch(self, finalist: Finalist, description: str, gradients: GradientCheck | None) -> Best | None:
+        config = finalist.trial.config
         self._progress.note(f"confirming in a fresh process: {description}")
         environment = self._place.emit(config, self._detection.versions)
         measurement = self._start(environment)
@@ -101,30 +101,30 @@ class Confirmer:
             measurement = self._start(environment)
         failure = _why_unconfirmed(measurement, self._problem.limit_bytes)
         if failure is None:
-            best = _best(standing, description, measurement, self._problem)
+            best = _best(finalist, description, measurement, self._problem)
             return replace(best, gradients=gradients)
         self._progress.note(f"not confirmed: {description}: {failure}")
-        self._keep_failure(standing, measurement, f"{description}: {failure}")
+        self._keep_failure(finalist, measurement, f"{description}: {failure}")
         return None
 
     def _start(self, environment: dict[str, str]) -> Measurement:
         with self._budget.timing(Task.CONFIRMATION):
             return self._bench.watch(environment, self._settings.effort, self._settings.batch)
 
-    def _keep_failure(self, standing: Standing, measurement: Measurement, reason: str) -> None:
-        config, peak_bytes = standing.trial.config, measurement.peak_bytes
+    def _keep_failure(self, finalist: Finalist, measurement: Measurement, reason: str) -> None:
+        config, peak_bytes = finalist.trial.config, measurement.peak_bytes
         outcome = Outcome.OVER_LIMIT if measurement.outcome is Outcome.OK else measurement.outcome
         if outcome.is_about_memory:
-            excess_bytes = self._assume_excess(standing) if peak_bytes is None else peak_bytes - standing.peak_bytes
+            excess_bytes = self._assume_excess(finalist) if peak_bytes is None else peak_bytes - finalist.peak_bytes
             self._rejections.add(Rejection(config=config, outcome=outcome, reason=reason, excess_bytes=excess_bytes))
         else:
             # Whatever else ended the process may not end the next one.
             self._failures[config] = reason
 
-    def _assume_excess(self, standing: Standing) -> int:
+    def _assume_excess(self, finalist: Finalist) -> int:
         # Whoever runs out of memory leaves no peak: it needed more than the limit, and nobody saw how much more. The
         # usual share lets a second search begin below the steps of this config, not at them.
-        return self._problem.limit_bytes - standing.peak_bytes + round(standing.peak_bytes * WHOLE_PROCESS_SHARE)
+        return self._problem.limit_bytes - finalist.peak_bytes + round(finalist.peak_bytes * WHOLE_PROCESS_SHARE)
 
     def _check_gradients(self, config: Config, description: str) -> GradientCheck | None:
         if config.is_none:
@@ -165,15 +165,15 @@ def _why_unconfirmed(measurement: Measurement, limit_bytes: int) -> str | None:
     return None
 
 
-def _best(standing: Standing, description: str, measurement: Measurement, problem: Problem) -> Best:
+def _best(finalist: Finalist, description: str, measurement: Measurement, problem: Problem) -> Best:
     assert measurement.peak_bytes is not None, "a confirmed run has a peak"
     assert measurement.samples_per_second is not None, "a confirmed run has steps"
     return Best(
-        config=standing.trial.config,
+        config=finalist.trial.config,
         description=description,
         batch=problem.batch,
         samples_per_second=measurement.samples_per_second,
-        relative_throughput=standing.relative_throughput,
+        relative_throughput=finalist.relative_throughput,
         peak_bytes=measurement.peak_bytes,
         limit_bytes=problem.limit_bytes,
         losses=measurement.losses,

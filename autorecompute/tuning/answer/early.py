@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.result import SearchEnd
 from autorecompute.trials.signals import deferring_interrupts
-from autorecompute.tuning.answer.finalists import TIE, finalists
+from autorecompute.tuning.answer.finalists import TIE, fitting_finalists
 from autorecompute.tuning.budget import Task
 
 if TYPE_CHECKING:
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.tuning.answer.confirmation import Confirmer
-    from autorecompute.tuning.answer.finalists import Standing
+    from autorecompute.tuning.answer.finalists import Finalist
     from autorecompute.tuning.budget import Budget
 
 PATIENCE = 4.0
 """The search has to have taken so many times what a confirmation costs before the first one: a fifth of the time at
 most goes into answers that may be overtaken."""
 
-LEAST_PATIENCE_SECONDS = 20.0
+SHORTEST_SEARCH_SECONDS = 20.0
 """A search that is stopped before has lost little."""
 
 GROWTH = 3.0
@@ -59,11 +59,11 @@ class EarlyAnswer:
             trials: Those that may be the answer.
             reserve_seconds: What has to be left of the time after it.
         """
-        standing = next(iter(finalists(trials)), None)
-        if standing is None or not self._is_news(standing) or not self._is_due(standing, reserve_seconds):
+        finalist = next(iter(fitting_finalists(trials)), None)
+        if finalist is None or not self._is_news(finalist) or not self._is_due(finalist, reserve_seconds):
             return None
         self._count += 1
-        return self.keep(SearchEnd.INTERRUPTED) if self._confirmer.confirm(standing) is not None else None
+        return self.keep(SearchEnd.INTERRUPTED) if self._confirmer.confirm(finalist) is not None else None
 
     def keep(self, search_end: SearchEnd) -> Result:
         """Writes down the answer so far, undisturbed; nothing where the user stopped it and nothing was confirmed.
@@ -80,21 +80,21 @@ class EarlyAnswer:
                 self._folder.finish(result)
         return result
 
-    def _is_news(self, standing: Standing) -> bool:
-        if not self._confirmer.needs(standing.trial.config):
+    def _is_news(self, finalist: Finalist) -> bool:
+        if not self._confirmer.needs(finalist.trial.config):
             return False
         best = self._confirmer.best
         if best is None:
             return True
-        known, found = best.relative_throughput, standing.relative_throughput
+        known, found = best.relative_throughput, finalist.relative_throughput
         if known is None or found is None:
             # Where the batch does not run without recompute, nothing but the figures themselves can be compared.
-            known, found = best.samples_per_second, standing.trial.measurement.samples_per_second or 0.0
+            known, found = best.samples_per_second, finalist.trial.measurement.samples_per_second or 0.0
         return found > known * (1 + TIE)
 
-    def _is_due(self, standing: Standing, reserve_seconds: float) -> bool:
-        price = (*self._confirmer.needs(standing.trial.config), Task.START)
-        patience_seconds = max(PATIENCE * self._budget.expect(*price), LEAST_PATIENCE_SECONDS) * GROWTH**self._count
+    def _is_due(self, finalist: Finalist, reserve_seconds: float) -> bool:
+        price = (*self._confirmer.needs(finalist.trial.config), Task.START)
+        patience_seconds = max(PATIENCE * self._budget.expect(*price), SHORTEST_SEARCH_SECONDS) * GROWTH**self._count
         is_patient = time.monotonic() - self._began_seconds >= patience_seconds
         return is_patient and self._budget.allows(*price, Task.TRIAL, reserve_seconds=reserve_seconds)
 

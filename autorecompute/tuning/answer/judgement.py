@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from autorecompute.figures import Figures
 from autorecompute.result import Ranking, Result
-from autorecompute.tuning.answer.finalists import Standing, finalists
-from autorecompute.tuning.answer.race import FINALISTS, Raced, keep_race, known_race, race
-from autorecompute.tuning.answer.verdict import Scales, Weighed, judge_recompute, needs_rival
+from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
+from autorecompute.tuning.answer.race import FINALISTS, RaceResult, keep_race, race, read_race
+from autorecompute.tuning.answer.verdict import BaselineBatch, BaselineComparison, judge_recompute, needs_baseline_batch
 from autorecompute.tuning.budget import Task
 from autorecompute.units import format_count
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autorecompute.studies import Problem
     from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
     from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 CONFIRMATIONS = 5
 """So many finalists get the chance to confirm themselves before nothing is said to fit."""
@@ -43,7 +43,7 @@ class Judgement:
         budget: The time there is.
     """
 
-    def __init__(self, place: Workplace, rejections: Rejections, confirmer: Confirmer, budget: Budget) -> None:
+    def __init__(self, place: TuningContext, rejections: Rejections, confirmer: Confirmer, budget: Budget) -> None:
         self._place = place
         self._job, self._bench, self._folder = place.job, place.bench, place.folder
         self._settings, self._progress = place.settings, place.progress
@@ -75,7 +75,7 @@ class Judgement:
         baseline = _baseline_of(trials)
         deadline_seconds = time.monotonic() + RACE_SHARE * search_seconds
         standings = self._rank(
-            finalists(self._rejections.remaining(trials), steps),
+            fitting_finalists(self._rejections.remaining(trials), steps),
             trials,
             detection,
             limit_bytes=problem.limit_bytes,
@@ -83,9 +83,9 @@ class Judgement:
         )
         was_confirmed = self._confirmer.configs
         best = self._confirm(standings, detection)
-        weighed, compared = Weighed(), True
-        if best is not None and needs_rival(best, self._settings):
-            scales = Scales(self._place, self._budget, detection, problem)
+        weighed, compared = BaselineComparison(), True
+        if best is not None and needs_baseline_batch(best, self._settings):
+            scales = BaselineBatch(self._place, self._budget, detection, problem)
             weighed = scales.weigh(best, baseline, is_just_confirmed=best.config not in was_confirmed)
             compared = weighed.rival is not None or self._budget.allows(Task.CONFIRMATION)
             if compared and weighed.rival is None:
@@ -98,7 +98,7 @@ class Judgement:
     def compose(  # noqa: PLR0913  (what an answer is made of)
         self,
         best: Best | None,
-        weighed: Weighed,
+        weighed: BaselineComparison,
         trials: Sequence[Trial],
         detection: Detection,
         problem: Problem,
@@ -146,18 +146,18 @@ class Judgement:
         best = self._confirmer.best
         if best is not None:
             best = replace(best, ranking=self._ranking_of(best.config))
-        compared = not needs_rival(best, self._settings)
-        return self.compose(best, Weighed(), trials, detection, problem, compared=compared)
+        compared = not needs_baseline_batch(best, self._settings)
+        return self.compose(best, BaselineComparison(), trials, detection, problem, compared=compared)
 
     def _rank(
         self,
-        standings: list[Standing],
+        standings: list[Finalist],
         trials: Sequence[Trial],
         detection: Detection,
         *,
         limit_bytes: int,
         deadline_seconds: float,
-    ) -> list[Standing]:
+    ) -> list[Finalist]:
         front, baseline = standings[:FINALISTS], _baseline_of(trials)
         has_reference = baseline is not None and baseline.measurement.outcome.is_measured
         is_needless = len(front) == 1 and not has_reference
@@ -168,16 +168,16 @@ class Judgement:
             self._take(earlier, "in an earlier session ")
             return _in_order(earlier, standings)
         winner_needs = max((self._confirmer.needs(entry.trial.config) for entry in front), key=len)
-        heats = [Task.HEAT] * (len(front) + has_reference)
+        rounds = [Task.ROUND] * (len(front) + has_reference)
         starts = [] if self._bench.is_live else [Task.START]
-        if not self._budget.allows(*starts, *heats, *winner_needs):
+        if not self._budget.allows(*starts, *rounds, *winner_needs):
             self._progress.note("no time left to race the finalists: they are ranked by their trials")
             return standings
         names = ", ".join(detection.space.describe(entry.trial.config) for entry in front)
         self._progress.note(f"{_describe_race(front, earlier)}: {names}")
         end_seconds = self._budget.deadline_seconds - self._budget.expect(*winner_needs)
 
-        def keep(raced: Raced) -> None:
+        def keep(raced: RaceResult) -> None:
             keep_race(self._folder, raced, len(trials))
 
         raced = race(
@@ -195,16 +195,16 @@ class Judgement:
         self._take(raced)
         return _in_order(raced, standings)
 
-    def _earlier_race(self, front: Sequence[Standing], trials: Sequence[Trial]) -> Raced | None:
+    def _earlier_race(self, front: Sequence[Finalist], trials: Sequence[Trial]) -> RaceResult | None:
         """That of the same finalists; some of them may have been rejected after it."""
-        raced = known_race(self._folder, trials)
+        raced = read_race(self._folder, trials)
         if raced is None:
             return None
         left = {entry.trial.number for entry in raced.everybody if entry.trial.config not in self._rejections.configs}
         is_same = left and left <= {entry.trial.number for entry in front}
         return raced if is_same and (raced.is_over or len(left) == len(raced.everybody)) else None
 
-    def _take(self, raced: Raced, when: str = "") -> None:
+    def _take(self, raced: RaceResult, when: str = "") -> None:
         speeds = {entry.trial.config.hash: entry.relative_throughput for entry in raced.standings if entry.ratios}
         self._raced = {config: speed for config, speed in speeds.items() if speed is not None}
         if raced.ranking is not None:
@@ -212,15 +212,15 @@ class Judgement:
             self._ranked = (winner.config, raced.ranking)
             self._progress.note(f"{winner.description}: {when}{raced.ranking.sentence}")
 
-    def _confirm(self, standings: Sequence[Standing], detection: Detection) -> Best | None:
-        for standing in standings[:CONFIRMATIONS]:
-            config = standing.trial.config
+    def _confirm(self, standings: Sequence[Finalist], detection: Detection) -> Best | None:
+        for finalist in standings[:CONFIRMATIONS]:
+            config = finalist.trial.config
             if not self._budget.allows_late(*self._confirmer.needs(config)):
                 self._progress.note(f"no time left to confirm {detection.space.describe(config)}")
                 self.ran_out = True
                 continue
-            self._progress.leads(standing.trial, standing.relative_throughput)
-            best = self._confirmer.confirm(standing)
+            self._progress.leads(finalist.trial, finalist.relative_throughput)
+            best = self._confirmer.confirm(finalist)
             if best is not None:
                 return replace(best, ranking=self._ranking_of(config))
         return self._confirmer.best
@@ -238,7 +238,7 @@ def _baseline_of(trials: Sequence[Trial]) -> Trial | None:
     return next((trial for trial in reversed(trials) if trial.config.is_none), None)
 
 
-def _in_order(raced: Raced, standings: Sequence[Standing]) -> list[Standing]:
+def _in_order(raced: RaceResult, standings: Sequence[Finalist]) -> list[Finalist]:
     numbers = {entry.trial.number for entry in raced.everybody}
     others = [entry for entry in standings if entry.trial.number not in numbers]
     able = {entry.trial.number for entry in standings}
@@ -247,7 +247,7 @@ def _in_order(raced: Raced, standings: Sequence[Standing]) -> list[Standing]:
     return [entry for entry in order if entry.trial.number in able]
 
 
-def _describe_race(front: Sequence[Standing], earlier: Raced | None) -> str:
+def _describe_race(front: Sequence[Finalist], earlier: RaceResult | None) -> str:
     if earlier is not None:
         return f"racing on after {format_count(earlier.rounds, 'round')} of an earlier session"
     if len(front) > 1:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autorecompute.trials import Bench
     from autorecompute.trials.bench import Effort
     from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.context import TuningSettings, Workplace
+    from autorecompute.tuning.context import TuningContext, TuningSettings
 
 
 MARGIN = 0.02
@@ -42,7 +42,7 @@ MISS = 0.05
 """Chance that an interval lies on the wrong side of the margin."""
 
 
-class Duel:
+class PairedComparison:
     """Compares two runs by pairs of neighbours: A B, B A, A B.
 
     Args:
@@ -117,7 +117,7 @@ CLEARLY_LARGER = 1.1
 """After a batch that fits, only one that is larger by this factor is worth another process."""
 
 
-def measure_rival(  # noqa: PLR0913  (what its batch is guessed from, and whether there is time)
+def measure_baseline_batch(  # noqa: PLR0913  (what its batch is guessed from, and whether there is time)
     bench: Bench,
     effort: Effort,
     problem: Problem,
@@ -171,14 +171,14 @@ PAIR = (Task.CONFIRMATION, Task.CONFIRMATION)
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class BaselineComparison:
     """The rival and how the winner compares; both ``None`` where there is nothing to compare, or no time to."""
 
     rival: Figures | None = None
     comparison: Comparison | None = None
 
 
-class Scales:
+class BaselineBatch:
     """Holds a winner against the largest batch that fits without recompute.
 
     Args:
@@ -188,10 +188,10 @@ class Scales:
         problem: What has to be solved.
     """
 
-    def __init__(self, place: Workplace, budget: Budget, detection: Detection, problem: Problem) -> None:
+    def __init__(self, place: TuningContext, budget: Budget, detection: Detection, problem: Problem) -> None:
         self._place, self._budget, self._detection, self._problem = place, budget, detection, problem
 
-    def weigh(self, best: Best, baseline: Trial | None, *, is_just_confirmed: bool) -> Weighed:
+    def weigh(self, best: Best, baseline: Trial | None, *, is_just_confirmed: bool) -> BaselineComparison:
         """Measures the rival, unless it is known, and compares, as far as there is time.
 
         Args:
@@ -202,8 +202,8 @@ class Scales:
         known = self._place.settings.rival
         rival = known or self._measure_rival(baseline)
         if rival is None or not rival.samples_per_second:
-            return Weighed(rival)
-        duel = Duel(
+            return BaselineComparison(rival)
+        duel = PairedComparison(
             runner(self._place, self._place.emit(best.config, self._detection.versions), best.batch),
             runner(self._place, {}, rival.batch),
             least_ratio=LEAST_RATIO,
@@ -211,12 +211,12 @@ class Scales:
             has_time=lambda: known is None and self._budget.allows(*PAIR),
         )
         ratio = best.samples_per_second / rival.samples_per_second
-        return Weighed(rival, duel.fight(ratio, are_neighbours=known is None and is_just_confirmed))
+        return BaselineComparison(rival, duel.fight(ratio, are_neighbours=known is None and is_just_confirmed))
 
     def _measure_rival(self, baseline: Trial | None) -> Figures | None:
         if self._budget.allows(Task.CONFIRMATION):
             self._place.progress.note("measuring the largest batch that fits without recompute")
-        rival = measure_rival(
+        rival = measure_baseline_batch(
             self._place.bench,
             self._place.settings.effort,
             self._problem,
@@ -227,7 +227,7 @@ class Scales:
         return figures_of(rival) if rival is not None else None
 
 
-def runner(place: Workplace, environment: dict[str, str], batch: int | None) -> Callable[[], float | None]:
+def runner(place: TuningContext, environment: dict[str, str], batch: int | None) -> Callable[[], float | None]:
     """Runs a batch in a fresh process under this environment; gives its samples/s, or ``None`` where it failed."""
     way = "with" if environment else "without"
 
@@ -239,7 +239,7 @@ def runner(place: Workplace, environment: dict[str, str], batch: int | None) -> 
     return run
 
 
-def needs_rival(best: Best | None, settings: TuningSettings) -> bool:
+def needs_baseline_batch(best: Best | None, settings: TuningSettings) -> bool:
     """Whether this winner has to be compared with a smaller batch."""
     return best is not None and not best.config.is_none and settings.batch is not None
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from autorecompute.figures import Figures
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd
-from autorecompute.tuning.answer.verdict import LEAST_RATIO, Duel, runner
-from autorecompute.tuning.batches.throughput_curve import Contest, hold_contest
+from autorecompute.tuning.answer.verdict import LEAST_RATIO, PairedComparison, runner
+from autorecompute.tuning.batches.throughput_curve import Contenders, find_contenders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from autorecompute.search import BatchChooser
     from autorecompute.studies import Problem
     from autorecompute.tuning.batches.throughput_curve import Tuned
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 
-class Conclusion:
+class BatchAnswer:
     """Weighs the batches of a curve against each other.
 
     Args:
@@ -33,7 +33,7 @@ class Conclusion:
         chooser: Knows which batch may be the answer.
     """
 
-    def __init__(self, place: Workplace, detection: Detection, problem: Problem, chooser: BatchChooser) -> None:
+    def __init__(self, place: TuningContext, detection: Detection, problem: Problem, chooser: BatchChooser) -> None:
         self._place, self._detection, self._problem, self._chooser = place, detection, problem, chooser
 
     def compare(
@@ -55,7 +55,7 @@ class Conclusion:
         assert tuned_there.best is not None, "it was the fastest"
         # They run under what would be emitted.
         environment = self._place.emit(tuned_there.best.config, self._detection.versions)
-        duel = Duel(
+        duel = PairedComparison(
             runner(self._place, environment, contest.recomputed.batch),
             runner(self._place, {}, contest.rival.batch),
             least_ratio=contest.least_ratio,
@@ -109,8 +109,8 @@ class Conclusion:
         )
         return result.ending(search_end)
 
-    def _contest(self, curve: Sequence[CurvePoint]) -> Contest:
-        return hold_contest(curve, self._chooser.may_answer)
+    def _contest(self, curve: Sequence[CurvePoint]) -> Contenders:
+        return find_contenders(curve, self._chooser.may_answer)
 
     @staticmethod
     def _result_at(batch: int, tuned: Sequence[Tuned]) -> Result:

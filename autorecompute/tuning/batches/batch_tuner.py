@@ -24,7 +24,7 @@ from autorecompute.studies.use import using
 from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import OutOfTime, deferring_interrupts, ignoring_interrupts
 from autorecompute.tuning.answer.verdict import PAIR, figures_of
-from autorecompute.tuning.batches.batch_answer import Conclusion, says_more
+from autorecompute.tuning.batches.batch_answer import BatchAnswer, says_more
 from autorecompute.tuning.batches.throughput_curve import Tuned, draw
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.knob_search import KnobSearch
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Detection, Trial
     from autorecompute.result import Result
     from autorecompute.trials import Bench
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 LEAST_TRIALS = 6
 """A batch gets so many trials at least, as long as there are any: fewer tell nothing of the plans."""
@@ -57,7 +57,7 @@ class BatchTuner:
     """
 
     def __init__(
-        self, place: Workplace, batches: Sequence[int], open_bench: Callable[[int, StudyFolder], Bench]
+        self, place: TuningContext, batches: Sequence[int], open_bench: Callable[[int, StudyFolder], Bench]
     ) -> None:
         self._place, self._batches, self._open_bench = place, tuple(batches), open_bench
         self._folder, self._settings, self._progress = place.folder, place.settings, place.progress
@@ -65,7 +65,7 @@ class BatchTuner:
         self._budget = Budget(self._settings.timeout_seconds, time.monotonic() if began is None else began)
         self.so_far: Result | None = None
         """The answer that an interruption leaves, or that an earlier run left which was asked for the same."""
-        self._conclusion: Conclusion | None = None
+        self._batch_answer: BatchAnswer | None = None
         self._tuned: list[Tuned] = []
         self._record = BatchRecord(asked=self._batches)
 
@@ -105,7 +105,7 @@ class BatchTuner:
         self._leave(result)
         if result is None or not self._record.is_answered_by(result, self._settings.max_trials):
             result = self._measure(detection, problem)
-            self._conclusion = None
+            self._batch_answer = None
             self._leave(result)
         else:
             self._progress.note("these batches were compared before: the answer stands")
@@ -132,7 +132,7 @@ class BatchTuner:
     def _measure(self, detection: Detection, problem: Problem) -> Result:
         limits = Limits(problem.limit_bytes, detection.resting_bytes)
         chooser = Listed(self._batches, limits) if self._batches else Fastest(limits)
-        self._conclusion = conclusion = Conclusion(self._place, detection, problem, chooser)
+        self._batch_answer = batch_answer = BatchAnswer(self._place, detection, problem, chooser)
         deadline_seconds, budget = self._budget.deadline_seconds, self._settings.max_trials
         self._progress.detected(
             detection, problem.limit_bytes, known_trials=(), budget=budget, deadline_seconds=deadline_seconds
@@ -143,11 +143,11 @@ class BatchTuner:
             self._measure_without(chooser, problem.limit_bytes)
         self._finish_so_far(SearchEnd.INTERRUPTED)
         search_end = self._tune_all(chooser, problem)
-        comparison = conclusion.compare(self._curve, self._tuned)
+        comparison = batch_answer.compare(self._curve, self._tuned)
         if comparison is not None and not comparison.is_clear and self._has_time_for_a_pair():
             with self._holding(detection):
-                comparison = conclusion.compare(self._curve, self._tuned, self._has_time_for_a_pair)
-        result = conclusion.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
+                comparison = batch_answer.compare(self._curve, self._tuned, self._has_time_for_a_pair)
+        result = batch_answer.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
         self._folder.finish(result)
         self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))
         return result
@@ -222,12 +222,12 @@ class BatchTuner:
 
     def _finish_so_far(self, search_end: SearchEnd) -> None:
         """Leaves whoever interrupts the rest with the best of what was finished, here or in an earlier run."""
-        if self._conclusion is None:
+        if self._batch_answer is None:
             return
         with deferring_interrupts():
             self._keep(replace(self._record, is_complete=False))
             known = self._known_result()
-            so_far = self._conclusion.so_far(self._curve, self._tuned, self._record.seconds)
+            so_far = self._batch_answer.so_far(self._curve, self._tuned, self._record.seconds)
             if so_far.best is not None and (known is None or not says_more(known, so_far)):
                 self.so_far = so_far.ending(search_end)
                 self._folder.finish(self.so_far)

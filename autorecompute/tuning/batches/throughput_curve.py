@@ -88,7 +88,7 @@ def draw(without: Iterable[Figures], tuned: Sequence[Tuned]) -> list[CurvePoint]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class Contenders:
     """Who is in question for the answer.
 
     Attributes:
@@ -134,7 +134,7 @@ class Contest:
         return self.plain, Verdict.DOES_NOT_PAY if self.is_tuned else Verdict.NOT_NEEDED
 
 
-def hold_contest(curve: Sequence[CurvePoint], may_answer: Callable[[int], bool]) -> Contest:
+def find_contenders(curve: Sequence[CurvePoint], may_answer: Callable[[int], bool]) -> Contenders:
     """Finds who is in question.
 
     Args:
@@ -142,7 +142,7 @@ def hold_contest(curve: Sequence[CurvePoint], may_answer: Callable[[int], bool])
         may_answer: Whether a batch may be the answer, and not only what it is compared with.
     """
     fitting = [point for point in curve if point.fits_without]
-    return Contest(
+    return Contenders(
         recomputed=_fastest_with([point for point in curve if point.fits_with]),
         plain=max((point for point in fitting if may_answer(point.batch)), key=_speed_without, default=None),
         rival=max(fitting, key=_speed_without, default=None),

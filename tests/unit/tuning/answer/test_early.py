@@ -109,9 +109,9 @@ class Confirming:
         """A fresh process."""
         return (Task.CONFIRMATION,)
 
-    def confirm(self, standing):
+    def confirm(self, finalist):
         """Keeps who was asked for."""
-        self.asked.append(standing.trial.number)
+        self.asked.append(finalist.trial.number)
         return self.best
 
 

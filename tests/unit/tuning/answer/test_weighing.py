@@ -11,7 +11,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.words import describe_verdict
 from autorecompute.result import Verdict
-from autorecompute.tuning.answer.verdict import LEAST_RATIO, PAIRS, Duel, compare, judge_recompute
+from autorecompute.tuning.answer.verdict import LEAST_RATIO, PAIRS, PairedComparison, compare, judge_recompute
 
 
 class Ring:
@@ -40,7 +40,7 @@ class Ring:
 
     def fight(self, first, *, are_neighbours=True, has_time=True):
         """The comparison after a first one."""
-        duel = Duel(self.run_with, self.run_without, least_ratio=LEAST_RATIO, has_time=lambda: has_time)
+        duel = PairedComparison(self.run_with, self.run_without, least_ratio=LEAST_RATIO, has_time=lambda: has_time)
         return duel.fight(first, are_neighbours=are_neighbours)
 
 

@@ -15,7 +15,7 @@ from autorecompute.studies.sharing import Answer
 from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.sharing.mirror import required_of, share, write_mirror
 from autorecompute.trials.signals import deferring_interrupts
-from autorecompute.tuning.peers import Company
+from autorecompute.tuning.peers import Peers
 from autorecompute.tuning.resources import RESERVE_BYTES, available_bytes
 from autorecompute.units import format_bytes
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autorecompute.search import Proposal
     from autorecompute.studies import Problem, Sizes
     from autorecompute.studies.sharing import SharedStudy
-    from autorecompute.tuning.context import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 POLL_SECONDS = 0.5
 """Between two looks at what the others do, for one who waits."""
@@ -37,7 +37,7 @@ LESS_BYTES = RESERVE_BYTES // 2
 """A device may have so much less to give than that of the first worker, out of what is left free on each card."""
 
 
-class Together:
+class SharedLedger:
     """A ledger (``ledger.py``) that several tunings write.
 
     All who find nothing left to measure wait until that holds for each of them. The one whose session comes first by
@@ -50,9 +50,9 @@ class Together:
 
     store = None
 
-    def __init__(self, place: Workplace, shared: SharedStudy) -> None:
+    def __init__(self, place: TuningContext, shared: SharedStudy) -> None:
         self._place, self._shared, self._folder = place, shared, place.folder
-        self._company = Company(shared, place.progress.note)
+        self._peers = Peers(shared, place.progress.note)
         self._began_seconds = time.monotonic()
         self._problem: Problem | None = None
         self._is_bound = False
@@ -117,7 +117,7 @@ class Together:
         self._require_memory()
         self._bind()
         self._told = {trial.number for trial in self.trials}
-        self._company.tell_others()
+        self._peers.tell_others()
         return self._problem, []
 
     def refresh(self) -> list[Trial]:
@@ -170,7 +170,7 @@ class Together:
             if self._takes_turn():
                 return False
             self._tell_waiting()
-            self._company.tell_awaited()
+            self._peers.tell_awaited()
             time.sleep(POLL_SECONDS)
 
     def told(self) -> Result | None:
