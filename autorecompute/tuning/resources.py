@@ -13,7 +13,7 @@ from autorecompute.units import MIB, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autorecompute.measurement import Detection, Device
+    from autorecompute.measurement import Detection
     from autorecompute.studies import StudyFolder
     from autorecompute.tuning.context import TuningContext
 
@@ -61,31 +61,31 @@ def available_bytes(detection: Detection) -> int:
 
 
 @contextmanager
-def holding(device: Device, place: TuningContext) -> Iterator[None]:
+def device_lock(context: TuningContext) -> Iterator[None]:
     """Holds the device while the context lasts.
 
     Raises:
         TooLittleTimeError: the time was over before the device was free.
     """
-    purpose, is_same = _purpose(place), False
+    purpose, is_same = _purpose(context), False
 
     def tell(text: str) -> None:
         nonlocal is_same
-        is_same = place.shared is not None and f"({purpose})" in text
-        place.progress.note(f"{text}{', for this same study: it is taken over if that one goes away' * is_same}")
+        is_same = context.shared is not None and f"({purpose})" in text
+        context.note(f"{text}{', for this same study: it is taken over if that one goes away' * is_same}")
 
     with ExitStack() as held:
         try:
-            held.enter_context(hold_device(device, purpose, tell))
+            held.enter_context(hold_device(context.detection.device, purpose, tell))
         except OutOfTime:
             raise TooLittleTimeError(_describe_late(is_same=is_same)) from None
         yield
 
 
-def _purpose(place: TuningContext) -> str:
+def _purpose(context: TuningContext) -> str:
     # Workers that share a study need not share a folder.
-    shared = place.shared
-    return f"study {place.folder.path}" if shared is None else f"study '{shared.name}' in {shared.place}"
+    shared = context.shared
+    return f"study {context.folder.path}" if shared is None else f"study '{shared.name}' in {shared.place}"
 
 
 def _describe_late(*, is_same: bool) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.studies import race
+from autorecompute.studies import Sizes, race
 from autorecompute.studies.problem import bind
 from autorecompute.studies.sharing import Answer
 from autorecompute.studies.sharing.messages import Phase
@@ -20,13 +20,13 @@ from autorecompute.tuning.resources import RESERVE_BYTES, available_bytes
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
-    from autorecompute.measurement import Detection, Trial
+    from autorecompute.measurement import Trial
     from autorecompute.plans import Config
     from autorecompute.result import Result
     from autorecompute.search import Proposal
-    from autorecompute.studies import Problem, Sizes
+    from autorecompute.studies import Problem
     from autorecompute.studies.sharing import SharedStudy
     from autorecompute.tuning.context import TuningContext
 
@@ -44,17 +44,16 @@ class SharedLedger:
     name then makes the answer, or the next one should it die, and the others take it into their own folders.
 
     Args:
-        place: What the tuning works with.
+        context: What the tuning works with.
         shared: The study in its storage.
     """
 
     store = None
 
-    def __init__(self, place: TuningContext, shared: SharedStudy) -> None:
-        self._place, self._shared, self._folder = place, shared, place.folder
-        self._peers = Peers(shared, place.progress.note)
+    def __init__(self, context: TuningContext, shared: SharedStudy) -> None:
+        self._context, self._shared, self._folder = context, shared, context.folder
+        self._peers = Peers(shared, context.note)
         self._began_seconds = time.monotonic()
-        self._problem: Problem | None = None
         self._is_bound = False
         self._known: Answer | None = None
         self._told: set[int] = set()
@@ -91,34 +90,28 @@ class SharedLedger:
         """Of this worker: those of the others passed at the same time."""
         return time.monotonic() - self._began_seconds
 
-    def begin(
-        self, problem: Problem, detection: Detection, command: Sequence[str], sizes: Sizes
-    ) -> tuple[Problem, bool]:
-        """Compares the problem with that of the others; where nobody has begun, :meth:`join` begins."""
-        self._detection, self._command, self._sizes = detection, command, sizes
-        agreed = self._shared.check(problem, is_limit_free=self._is_limit_free)
+    def begin(self) -> bool:
+        """Compares the problem with that of the others; where nobody has begun, :meth:`start` begins."""
+        agreed = self._shared.check(self._context.problem, is_limit_free=self._is_limit_free)
         self._known = self._shared.answer
-        self._problem = agreed or problem
         if agreed is not None:
-            self._tell_limit(problem)
+            self._agree(agreed)
             self._bind()
-        return self._problem, agreed is None
+        return agreed is None
 
-    def answer(self) -> Result | None:
+    def known_answer(self) -> Result | None:
         """What the workers came to before this one; brought into its own folder."""
         return None if self._known is None or not self._is_bound else self._take(self._known)
 
-    def join(self) -> tuple[Problem, list[Trial]]:
+    def start(self) -> list[Trial]:
         """Begins the study where nobody has, which claims the run without recompute."""
-        assert self._problem is not None, "begin() comes first"
-        told = self._problem
-        self._problem = self._shared.join(told, self._detection.space, is_limit_free=self._is_limit_free)
-        self._tell_limit(told)
+        space = self._context.detection.space
+        self._agree(self._shared.join(self._context.problem, space, is_limit_free=self._is_limit_free))
         self._require_memory()
         self._bind()
         self._told = {trial.number for trial in self.trials}
         self._peers.tell_others()
-        return self._problem, []
+        return []
 
     def refresh(self) -> list[Trial]:
         """Reads the storage."""
@@ -128,10 +121,10 @@ class SharedLedger:
         return news
 
     @contextmanager
-    def trying(self, proposal: Proposal, description: str) -> Iterator[int | None]:
+    def claim(self, proposal: Proposal, description: str) -> Iterator[int | None]:
         """Gives the claim back where the block raises."""
         claim = self._shared.new_claim(proposal.config, description, proposal.reason)
-        number = self._shared.claim(claim, self._detection.space, self._place.settings.max_trials)
+        number = self._shared.claim(claim, self._context.detection.space, self._context.settings.max_trials)
         try:
             yield number
         except BaseException:
@@ -141,12 +134,11 @@ class SharedLedger:
 
     def keep(self, trial: Trial) -> Trial | None:
         """Ends the claim; who was taken for dead meanwhile claims anew, unless another one did."""
-        assert self._problem is not None, "begin() comes first"
-        while not self._shared.end(trial, self._problem.limit_bytes):
+        while not self._shared.end(trial, self._context.problem.limit_bytes):
             claim = self._shared.new_claim(trial.config, trial.description, trial.reason)
-            number = self._shared.claim(claim, self._detection.space)
+            number = self._shared.claim(claim, self._context.detection.space)
             if number is None:
-                self._place.progress.note(f"{trial.description} was given to another worker meanwhile")
+                self._context.note(f"{trial.description} was given to another worker meanwhile")
                 return None
             trial = replace(trial, number=number)
         self._told.add(trial.number)
@@ -173,11 +165,11 @@ class SharedLedger:
             self._peers.tell_awaited()
             time.sleep(POLL_SECONDS)
 
-    def told(self) -> Result | None:
+    def published_answer(self) -> Result | None:
         """The answer of the one who confirmed."""
         return self._take(self._shared.answer) if self._is_answered and self._shared.answer is not None else None
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Whoever told it is waited for, should it still be there."""
         self._known = self._shared.answer
         self._shared.enter(Phase.SEARCHING)
@@ -185,7 +177,7 @@ class SharedLedger:
     def publish(self, result: Result) -> Result:
         """With all that the folders of the others need; who was taken for dead meanwhile is told as well."""
         self._shared.refresh()
-        if (told := self.told()) is not None:
+        if (told := self.published_answer()) is not None:
             return told
         self._shared.publish(
             Answer(
@@ -201,22 +193,21 @@ class SharedLedger:
         """Leaves the others, and writes the trials of all into the own folder."""
         with deferring_interrupts():
             self._shared.leave()
-            if self._is_bound and self._problem is not None:
-                write_mirror(self._folder, self.trials, self._detection.space, self._problem, self._shared.session)
+            if self._is_bound:
+                space, problem = self._context.detection.space, self._context.problem
+                write_mirror(self._folder, self.trials, space, problem, self._shared.session)
 
     @property
     def _is_limit_free(self) -> bool:
-        return self._place.settings.limit_bytes is None
+        return self._context.settings.limit_bytes is None
 
-    def _tell_limit(self, own: Problem) -> None:
-        if self._problem is not None and self._problem.limit_bytes != own.limit_bytes:
-            self._place.progress.note(
-                f"the limit is that of the other workers: {format_bytes(self._problem.limit_bytes)}"
-            )
+    def _agree(self, agreed: Problem) -> None:
+        if agreed.limit_bytes != self._context.problem.limit_bytes:
+            self._context.note(f"the limit is that of the other workers: {format_bytes(agreed.limit_bytes)}")
+        self._context.problem = agreed
 
     def _require_memory(self) -> None:
-        assert self._problem is not None, "begin() comes first"
-        limit_bytes, available = self._problem.limit_bytes, available_bytes(self._detection)
+        limit_bytes, available = self._context.problem.limit_bytes, available_bytes(self._context.detection)
         # What runs out of memory here alone would be taken for what no worker can hold.
         if self._is_limit_free and available + LESS_BYTES < limit_bytes:
             raise UsageError(
@@ -258,18 +249,17 @@ class SharedLedger:
         is_over = self.is_closing
         if is_over and not self._is_waiting:
             # Nothing is left to measure here, unless the one who confirms should die.
-            self._place.bench.close()
-            self._place.progress.note("nothing left to measure: waiting for the last worker's confirmation")
+            self._context.bench.close()
+            self._context.note("nothing left to measure: waiting for the last worker's confirmation")
         self._is_waiting = is_over
 
     def _bind(self) -> None:
-        assert self._problem is not None, "begin() comes first"
         founding = self._shared.founding
         assert founding is not None, "the study has a first trial"
         if (required := required_of(self._folder)) is not None:
             self._shared.require(required)
         share(self._folder, founding, self._shared.place)
-        bind(self._folder, self._problem, self._command, self._sizes)
+        bind(self._folder, self._context.problem, self._context.command, Sizes.of(self._context.detection))
         self._is_bound = True
 
     def _take(self, answer: Answer) -> Result:

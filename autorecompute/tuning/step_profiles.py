@@ -19,10 +19,9 @@ from autorecompute.tuning.budget import Task
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from autorecompute.measurement import Detection, Measurement
+    from autorecompute.measurement import Measurement
     from autorecompute.memory import MemoryModel, StepProfile
     from autorecompute.plans import Space
-    from autorecompute.tuning.budget import Budget
     from autorecompute.tuning.context import TuningContext
 
 
@@ -84,43 +83,44 @@ AFTERWARDS = (*[Task.TRIAL] * 6, Task.CHECK, Task.CONFIRMATION)
 the first that was chosen, and an answer is made of it."""
 
 
-def analyse(place: TuningContext, detection: Detection, budget: Budget) -> MemoryModel | None:
+def analyse(context: TuningContext) -> MemoryModel | None:
     """The model of memory that two profiled steps give, from the study's folder where they are kept there.
 
     ``None``, with a note, where they cannot be had or would take the time that is left: the search then has to learn
     from trials alone.
     """
+    detection = context.detection
     backend, space = backend_of(detection.versions), detection.space
-    kept = read_analysis(place.folder)
+    kept = read_analysis(context.folder)
     if kept is not None:
         return backend.memory_model(space, kept)
     # With a batch on its command line the script is started for them, and for the next trial again.
-    starts = () if place.bench.can_change_batch else (Task.START, Task.START)
-    if not budget.allows(*starts, *AFTERWARDS):
-        place.progress.note("no time to profile small steps, the search begins without")
+    starts = () if context.bench.can_change_batch else (Task.START, Task.START)
+    if not context.budget.allows(*starts, *AFTERWARDS):
+        context.note("no time to profile small steps, the search begins without")
         return None
-    place.progress.note("profiling two small steps: without recompute, and with all plans on")
+    context.note("profiling two small steps: without recompute, and with all plans on")
     try:
-        found = _survey(place, detection)
+        found = _profile_small_steps(context)
     except AutorecomputeError as error:
-        place.progress.note(f"no small step could be profiled, the search begins without: {error}")
+        context.note(f"no small step could be profiled, the search begins without: {error}")
         return None
     if space.all_on not in found.profiles:
-        place.progress.note("a small step with all plans on could not be profiled, the search begins without")
+        context.note("a small step with all plans on could not be profiled, the search begins without")
         return None
-    keep_analysis(place.folder, found)
+    keep_analysis(context.folder, found)
     return backend.memory_model(space, found)
 
 
-def _survey(place: TuningContext, detection: Detection) -> StepProfiles:
-    configs, batch = [Config(), detection.space.all_on], place.settings.batch
+def _profile_small_steps(context: TuningContext) -> StepProfiles:
+    configs, batch = [Config(), context.detection.space.all_on], context.settings.batch
     small = PROFILED_BATCH if batch is None else min(batch, PROFILED_BATCH)
-    if place.bench.can_change_batch:
-        return survey(place.bench, configs, small)
+    if context.bench.can_change_batch:
+        return survey(context.bench, configs, small)
     # What takes the batch from its command line has to be started again; two at once might not fit the device.
-    place.bench.close()
-    logs = place.logs / "analysis"
+    context.bench.close()
+    logs = context.logs / "analysis"
     with saying_what_fails(logs):
         logs.mkdir(parents=True, exist_ok=True)
-    with Bench(place.job, small, logs) as bench:
+    with Bench(context.job, small, logs) as bench:
         return survey(bench, configs)

@@ -18,11 +18,8 @@ from autorecompute.tuning.ledger import settled
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autorecompute.measurement import Detection
     from autorecompute.search import Proposal, Searcher
-    from autorecompute.studies import Problem
     from autorecompute.trials import Bench
-    from autorecompute.tuning.budget import Budget, TimeReserve
     from autorecompute.tuning.context import TuningContext
     from autorecompute.tuning.ledger import Ledger
 
@@ -34,28 +31,12 @@ class TrialRunner:
     """Measures what a searcher proposes.
 
     Args:
-        place: What it works with.
+        context: What the tuning works with.
         ledger: Where trials are kept.
-        detection: What the job is.
-        problem: What has to be solved.
-        budget: The time there is.
-        pace: Whether there is some for another trial.
     """
 
-    def __init__(  # noqa: PLR0913  (what a trial needs)
-        self,
-        place: TuningContext,
-        ledger: Ledger,
-        detection: Detection,
-        problem: Problem,
-        *,
-        budget: Budget,
-        pace: TimeReserve,
-    ) -> None:
-        self._job, self._bench, self._folder = place.job, place.bench, place.folder
-        self._settings, self._progress = place.settings, place.progress
-        self._ledger, self._detection, self._problem = ledger, detection, problem
-        self._budget, self._pace = budget, pace
+    def __init__(self, context: TuningContext, ledger: Ledger) -> None:
+        self._context, self._ledger = context, ledger
         self._warned: set[str] = set()
 
     def search(self, searcher: Searcher, limit_bytes: int, after_trial: Callable[[list[Trial]], None]) -> SearchEnd:
@@ -69,7 +50,7 @@ class TrialRunner:
         reference: Reference | None = None
         while True:
             for trial in self._ledger.refresh():
-                self._progress.trial_ended(trial)
+                self._context.progress.trial_ended(trial)
             proposal = self._propose(searcher, limit_bytes)
             if isinstance(proposal, SearchEnd):
                 if self._ledger.wait():
@@ -84,10 +65,11 @@ class TrialRunner:
 
     def keep(self, trial: Trial) -> None:
         """Fills the folder of a trial that ended here."""
-        detection = self._detection
-        rendered = render(trial.config, (), detection.versions, self._folder.trial(trial.number))
-        command = self._job.plain_command(self._settings.batch)
-        self._folder.keep_trial(trial, command, rendered.variables, self._bench.take_output())
+        detection = self._context.detection
+        rendered = render(trial.config, (), detection.versions, self._context.folder.trial(trial.number))
+        self._context.folder.keep_trial(
+            trial, self._context.command, rendered.variables, self._context.bench.take_output()
+        )
         write_files(rendered.files)
 
     def _begin_reference(self) -> Reference:
@@ -95,34 +77,34 @@ class TrialRunner:
             trial.config.is_none and not trial.measurement.outcome.is_measured for trial in settled(self._ledger.trials)
         )
         # No longer than a trial: a script may have just enough steps for one.
-        effort = Effort(warmup=1, steps=min(self._settings.effort.steps, REFERENCE_STEPS))
-        return Reference(self._bench, effort, is_known_to_fail=failed)
+        effort = Effort(warmup=1, steps=min(self._context.settings.effort.steps, REFERENCE_STEPS))
+        return Reference(self._context.bench, effort, is_known_to_fail=failed)
 
     def _propose(self, searcher: Searcher, limit_bytes: int) -> Proposal | SearchEnd:
         if self._ledger.is_closing:
             return SearchEnd.NOTHING_LEFT
         held = [trial.under(limit_bytes) for trial in settled(self._ledger.trials)]
         claimed = self._ledger.claimed
-        if len(held) + len(claimed) >= self._settings.max_trials:
+        if len(held) + len(claimed) >= self._context.settings.max_trials:
             return SearchEnd.TRIALS
         proposal = searcher.propose(held, claimed)
         if proposal is None:
             return SearchEnd.NOTHING_LEFT
-        return proposal if self._pace.allows_trial(held) else SearchEnd.TIME
+        return proposal if self._context.allows_trial(held) else SearchEnd.TIME
 
     def _measure(self, proposal: Proposal, reference: Reference) -> bool:
         """Whether the proposal became a trial; not so where another worker has its config."""
-        description = self._detection.space.describe(proposal.config)
-        with self._ledger.trying(proposal, description) as number:
+        description = self._context.detection.space.describe(proposal.config)
+        with self._ledger.claim(proposal, description) as number:
             if number is None:
                 return False
-            self._progress.trial_begins(number, description, proposal.reason, proposal.prediction)
-            with self._budget.timing(Task.TRIAL):
+            self._context.progress.trial_begins(number, description, proposal.reason, proposal.prediction)
+            with self._context.budget.timing(Task.TRIAL):
                 trial = self._ledger.keep(self._try(number, proposal, description, reference))
                 if trial is None:
                     return False
                 self.keep(trial)
-        self._progress.trial_ended(trial)
+        self._context.progress.trial_ended(trial)
         for warning in trial.measurement.warnings:
             self._warn(warning)
         return True
@@ -132,7 +114,8 @@ class TrialRunner:
         if not is_reference:
             reference.seconds()
         began = time.monotonic()
-        measurement = self._bench.measure(proposal.config, self._settings.effort).under(self._problem.limit_bytes)
+        measured = self._context.bench.measure(proposal.config, self._context.settings.effort)
+        measurement = measured.under(self._context.problem.limit_bytes)
         elapsed = time.monotonic() - began
         if is_reference:
             self._check_script(measurement)
@@ -159,13 +142,13 @@ class TrialRunner:
             trace = "".join(f"\n  {line}" for line in measurement.trace)
             raise ScriptError(
                 f"The script fails without any recompute. {measurement.message}{trace}\n"
-                f"Outcome: {outcome}. Its output: {self._bench.log}"
+                f"Outcome: {outcome}. Its output: {self._context.bench.log}"
             )
 
     def _warn(self, warning: str) -> None:
         if warning not in self._warned:
             self._warned.add(warning)
-            self._progress.note(f"warning: {warning}")
+            self._context.note(f"warning: {warning}")
 
 
 LONGEST_INTERVAL = 8

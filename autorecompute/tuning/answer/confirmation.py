@@ -16,10 +16,9 @@ from autorecompute.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autorecompute.measurement import Detection, Trial
+    from autorecompute.measurement import Trial
     from autorecompute.studies import Problem, StudyFolder
     from autorecompute.tuning.answer.finalists import Finalist
-    from autorecompute.tuning.budget import Budget
     from autorecompute.tuning.context import TuningContext
 
 
@@ -27,20 +26,13 @@ class Confirmer:
     """Confirms the configs of a study, each once, whatever session of it that was in.
 
     Args:
-        place: What it works with.
+        context: What the tuning works with.
         rejections: Who cannot be the answer; those that are found out here are added.
-        budget: The time there is, which learns here how long a confirmation takes.
-        detection: What the job is.
-        problem: What has to be solved.
     """
 
-    def __init__(
-        self, place: TuningContext, rejections: Rejections, budget: Budget, detection: Detection, problem: Problem
-    ) -> None:
-        self._place, self._bench, self._folder, self._progress = place, place.bench, place.folder, place.progress
-        self._settings, self._rejections, self._budget = place.settings, rejections, budget
-        self._detection, self._problem = detection, problem
-        self._confirmed = {best.config: best for best in self._folder.confirmed()}
+    def __init__(self, context: TuningContext, rejections: Rejections) -> None:
+        self._context, self._rejections = context, rejections
+        self._confirmed = {best.config: best for best in self._context.folder.confirmed()}
         self._failures: dict[Config, str] = {}
 
     @property
@@ -80,7 +72,7 @@ class Confirmer:
         known = self._confirmed.get(config)
         if known is None:
             self._failures.pop(config, None)
-            description = self._detection.space.describe(config)
+            description = self._context.detection.space.describe(config)
             gradients = self._check_gradients(config, description)
             known = self._watch(finalist, description, gradients) if gradients is None or gradients.agrees else None
         if known is None:
@@ -89,27 +81,27 @@ class Confirmer:
         low, high = finalist.spread or (None, None)
         best = replace(known, relative_throughput=finalist.relative_throughput, relative_low=low, relative_high=high)
         self._confirmed[config] = best
-        self._folder.keep_confirmed(list(self._confirmed.values()))
+        self._context.folder.keep_confirmed(list(self._confirmed.values()))
         return best
 
     def _watch(self, finalist: Finalist, description: str, gradients: GradientCheck | None) -> Best | None:
         config = finalist.trial.config
-        self._progress.note(f"confirming in a fresh process: {description}")
-        environment = self._place.emit(config, self._detection.versions)
+        self._context.note(f"confirming in a fresh process: {description}")
+        environment = self._context.emit(config)
         measurement = self._start(environment)
-        if measurement.outcome is Outcome.LOST and self._budget.allows_late(Task.CONFIRMATION):
+        if measurement.outcome is Outcome.LOST and self._context.budget.allows_late(Task.CONFIRMATION):
             measurement = self._start(environment)
-        failure = _why_unconfirmed(measurement, self._problem.limit_bytes)
+        failure = _why_unconfirmed(measurement, self._context.problem.limit_bytes)
         if failure is None:
-            best = _best(finalist, description, measurement, self._problem)
+            best = _best(finalist, description, measurement, self._context.problem)
             return replace(best, gradients=gradients)
-        self._progress.note(f"not confirmed: {description}: {failure}")
+        self._context.note(f"not confirmed: {description}: {failure}")
         self._keep_failure(finalist, measurement, f"{description}: {failure}")
         return None
 
     def _start(self, environment: dict[str, str]) -> Measurement:
-        with self._budget.timing(Task.CONFIRMATION):
-            return self._bench.watch(environment, self._settings.effort, self._settings.batch)
+        with self._context.budget.timing(Task.CONFIRMATION):
+            return self._context.watch(environment, self._context.settings.batch)
 
     def _keep_failure(self, finalist: Finalist, measurement: Measurement, reason: str) -> None:
         config, peak_bytes = finalist.trial.config, measurement.peak_bytes
@@ -124,7 +116,9 @@ class Confirmer:
     def _assume_excess(self, finalist: Finalist) -> int:
         # Whoever runs out of memory leaves no peak: it needed more than the limit, and nobody saw how much more. The
         # usual share lets a second search begin below the steps of this config, not at them.
-        return self._problem.limit_bytes - finalist.peak_bytes + round(finalist.peak_bytes * WHOLE_PROCESS_SHARE)
+        return (
+            self._context.problem.limit_bytes - finalist.peak_bytes + round(finalist.peak_bytes * WHOLE_PROCESS_SHARE)
+        )
 
     def _check_gradients(self, config: Config, description: str) -> GradientCheck | None:
         if config.is_none:
@@ -133,23 +127,23 @@ class Confirmer:
         if not check.steps:
             # What kept the worker from comparing may not keep the next one.
             self._failures[config] = f"{description}: its gradients were not compared, {check.message}"
-            self._progress.note(f"not confirmed: {self._failures[config]}")
+            self._context.note(f"not confirmed: {self._failures[config]}")
         elif not check.agrees:
             reason = f"{description} has wrong gradients{self._culprits(config)}: {check.message.rstrip('.')}"
-            self._progress.note(f"{Outcome.WRONG_GRADIENT}: {reason}")
+            self._context.note(f"{Outcome.WRONG_GRADIENT}: {reason}")
             self._rejections.add(Rejection(config=config, outcome=Outcome.WRONG_GRADIENT, reason=reason))
         return check
 
     def _culprits(self, config: Config) -> str:
-        plans = self._detection.space.plans_of(config)
-        if not self._budget.allows(*(Task.CHECK for _ in plans)):
+        plans = self._context.detection.space.plans_of(config)
+        if not self._context.budget.allows(*(Task.CHECK for _ in plans)):
             return ""
         wrong = [plan.label for plan in plans if not self._compare(Config.of([plan])).agrees]
         return f", by {' and '.join(wrong)}" if wrong else ", by its plans together"
 
     def _compare(self, config: Config) -> GradientCheck:
-        with self._budget.timing(Task.CHECK):
-            check = self._bench.check(config)
+        with self._context.budget.timing(Task.CHECK):
+            check = self._context.bench.check(config)
         if isinstance(check, Measurement):
             return GradientCheck(agrees=False, worst=math.nan, steps=0, message=f"{check.outcome}: {check.message}")
         if not check.agrees and not check.message:
@@ -199,7 +193,7 @@ class Rejections:
 
     @property
     def configs(self) -> frozenset[Config]:
-        """Theirs."""
+        """The configs that cannot be the answer."""
         return frozenset(known.config for known in self._known)
 
     @property

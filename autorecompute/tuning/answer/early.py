@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Trial
     from autorecompute.result import Result
-    from autorecompute.studies import StudyFolder
     from autorecompute.tuning.answer.confirmation import Confirmer
     from autorecompute.tuning.answer.finalists import Finalist
-    from autorecompute.tuning.budget import Budget
+    from autorecompute.tuning.context import TuningContext
 
 PATIENCE = 4.0
 """The search has to have taken so many times what a confirmation costs before the first one: a fifth of the time at
@@ -38,17 +37,14 @@ class EarlyAnswer:
     A confirmation ends the script and starts it twice: by itself, and for the trials after it. So it has to be due.
 
     Args:
-        folder: The study.
+        context: What the tuning works with.
         confirmer: Who confirms.
-        budget: The time there is.
         compose: Makes the answer of what was confirmed so far.
     """
 
-    def __init__(
-        self, folder: StudyFolder, confirmer: Confirmer, budget: Budget, compose: Callable[[], Result]
-    ) -> None:
-        self._folder, self._confirmer, self._budget, self._compose = folder, confirmer, budget, compose
-        self._earlier = folder.result()
+    def __init__(self, context: TuningContext, confirmer: Confirmer, compose: Callable[[], Result]) -> None:
+        self._context, self._confirmer, self._compose = context, confirmer, compose
+        self._earlier = context.folder.result()
         self._began_seconds = time.monotonic()
         self._count = 0
 
@@ -77,7 +73,7 @@ class EarlyAnswer:
             if earlier is not None and earlier.best is not None and _says_more(earlier, result):
                 result = replace(earlier, search_end=search_end, trials=result.trials, wall_seconds=result.wall_seconds)
             if result.best is not None or search_end is SearchEnd.TIME:
-                self._folder.finish(result)
+                self._context.folder.finish(result)
         return result
 
     def _is_news(self, finalist: Finalist) -> bool:
@@ -94,9 +90,11 @@ class EarlyAnswer:
 
     def _is_due(self, finalist: Finalist, reserve_seconds: float) -> bool:
         price = (*self._confirmer.needs(finalist.trial.config), Task.START)
-        patience_seconds = max(PATIENCE * self._budget.expect(*price), SHORTEST_SEARCH_SECONDS) * GROWTH**self._count
+        patience_seconds = (
+            max(PATIENCE * self._context.budget.expect(*price), SHORTEST_SEARCH_SECONDS) * GROWTH**self._count
+        )
         is_patient = time.monotonic() - self._began_seconds >= patience_seconds
-        return is_patient and self._budget.allows(*price, Task.TRIAL, reserve_seconds=reserve_seconds)
+        return is_patient and self._context.budget.allows(*price, Task.TRIAL, reserve_seconds=reserve_seconds)
 
 
 def _says_more(earlier: Result, result: Result) -> bool:

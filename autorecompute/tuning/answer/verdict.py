@@ -20,11 +20,10 @@ from autorecompute.tuning.intervals import student_quantile
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autorecompute.measurement import Detection, Trial
+    from autorecompute.measurement import Trial
     from autorecompute.studies import Problem
     from autorecompute.trials import Bench
     from autorecompute.trials.bench import Effort
-    from autorecompute.tuning.budget import Budget
     from autorecompute.tuning.context import TuningContext, TuningSettings
 
 
@@ -63,7 +62,7 @@ class PairedComparison:
         self._run_with, self._run_without = run_with, run_without
         self._least_ratio, self._has_time = least_ratio, has_time
 
-    def fight(self, ratio: float, *, are_neighbours: bool) -> Comparison:
+    def run(self, ratio: float, *, are_neighbours: bool) -> Comparison:
         """What the pairs say, after a first comparison.
 
         Args:
@@ -179,19 +178,16 @@ class BaselineComparison:
 
 
 class BaselineBatch:
-    """Holds a winner against the largest batch that fits without recompute.
+    """Compares a winner with the largest batch that fits without recompute.
 
     Args:
-        place: What it works with.
-        budget: The time there is.
-        detection: What the job is.
-        problem: What has to be solved.
+        context: What the tuning works with.
     """
 
-    def __init__(self, place: TuningContext, budget: Budget, detection: Detection, problem: Problem) -> None:
-        self._place, self._budget, self._detection, self._problem = place, budget, detection, problem
+    def __init__(self, context: TuningContext) -> None:
+        self._context = context
 
-    def weigh(self, best: Best, baseline: Trial | None, *, is_just_confirmed: bool) -> BaselineComparison:
+    def compare(self, best: Best, baseline: Trial | None, *, is_just_confirmed: bool) -> BaselineComparison:
         """Measures the rival, unless it is known, and compares, as far as there is time.
 
         Args:
@@ -199,41 +195,41 @@ class BaselineBatch:
             baseline: The trial without recompute.
             is_just_confirmed: Whether its fresh process was the last thing that ran.
         """
-        known = self._place.settings.rival
+        known = self._context.settings.rival
         rival = known or self._measure_rival(baseline)
         if rival is None or not rival.samples_per_second:
             return BaselineComparison(rival)
-        duel = PairedComparison(
-            runner(self._place, self._place.emit(best.config, self._detection.versions), best.batch),
-            runner(self._place, {}, rival.batch),
+        comparison = PairedComparison(
+            fresh_runs(self._context, self._context.emit(best.config), best.batch),
+            fresh_runs(self._context, {}, rival.batch),
             least_ratio=LEAST_RATIO,
             # Whoever knows the rival compares with it in the end, once for all batches.
-            has_time=lambda: known is None and self._budget.allows(*PAIR),
+            has_time=lambda: known is None and self._context.budget.allows(*PAIR),
         )
         ratio = best.samples_per_second / rival.samples_per_second
-        return BaselineComparison(rival, duel.fight(ratio, are_neighbours=known is None and is_just_confirmed))
+        return BaselineComparison(rival, comparison.run(ratio, are_neighbours=known is None and is_just_confirmed))
 
     def _measure_rival(self, baseline: Trial | None) -> Figures | None:
-        if self._budget.allows(Task.CONFIRMATION):
-            self._place.progress.note("measuring the largest batch that fits without recompute")
+        if self._context.budget.allows(Task.CONFIRMATION):
+            self._context.note("measuring the largest batch that fits without recompute")
         rival = measure_baseline_batch(
-            self._place.bench,
-            self._place.settings.effort,
-            self._problem,
-            resting_bytes=self._detection.resting_bytes,
+            self._context.bench,
+            self._context.settings.effort,
+            self._context.problem,
+            resting_bytes=self._context.detection.resting_bytes,
             peak_bytes=baseline.measurement.peak_bytes if baseline else None,
-            has_time=lambda: self._budget.allows(Task.CONFIRMATION),
+            has_time=lambda: self._context.budget.allows(Task.CONFIRMATION),
         )
         return figures_of(rival) if rival is not None else None
 
 
-def runner(place: TuningContext, environment: dict[str, str], batch: int | None) -> Callable[[], float | None]:
+def fresh_runs(context: TuningContext, environment: dict[str, str], batch: int | None) -> Callable[[], float | None]:
     """Runs a batch in a fresh process under this environment; gives its samples/s, or ``None`` where it failed."""
     way = "with" if environment else "without"
 
     def run() -> float | None:
-        place.progress.note(f"comparing in fresh processes: batch {batch} {way} recompute")
-        measurement = place.bench.watch(environment, place.settings.effort, batch)
+        context.note(f"comparing in fresh processes: batch {batch} {way} recompute")
+        measurement = context.watch(environment, batch)
         return measurement.samples_per_second if measurement.outcome is Outcome.OK else None
 
     return run

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 from autorecompute.figures import Figures
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd
-from autorecompute.tuning.answer.verdict import LEAST_RATIO, PairedComparison, runner
+from autorecompute.tuning.answer.verdict import LEAST_RATIO, PairedComparison, fresh_runs
 from autorecompute.tuning.batches.throughput_curve import Contenders, find_contenders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autorecompute.figures import Comparison, CurvePoint
-    from autorecompute.measurement import Detection
     from autorecompute.result import Verdict
     from autorecompute.search import BatchChooser
-    from autorecompute.studies import Problem
     from autorecompute.tuning.batches.throughput_curve import Tuned
     from autorecompute.tuning.context import TuningContext
 
@@ -27,14 +25,12 @@ class BatchAnswer:
     """Weighs the batches of a curve against each other.
 
     Args:
-        place: What it works with; its folder is that of the study that stands for all batches.
-        detection: What the job is.
-        problem: What has to be solved.
+        context: What the tuning works with; its folder is that of the study that stands for all batches.
         chooser: Knows which batch may be the answer.
     """
 
-    def __init__(self, place: TuningContext, detection: Detection, problem: Problem, chooser: BatchChooser) -> None:
-        self._place, self._detection, self._problem, self._chooser = place, detection, problem, chooser
+    def __init__(self, context: TuningContext, chooser: BatchChooser) -> None:
+        self._context, self._chooser = context, chooser
 
     def compare(
         self, curve: Sequence[CurvePoint], tuned: Sequence[Tuned], has_time: Callable[[], bool] = lambda: False
@@ -54,14 +50,14 @@ class BatchAnswer:
             return tuned_there.comparison
         assert tuned_there.best is not None, "it was the fastest"
         # They run under what would be emitted.
-        environment = self._place.emit(tuned_there.best.config, self._detection.versions)
-        duel = PairedComparison(
-            runner(self._place, environment, contest.recomputed.batch),
-            runner(self._place, {}, contest.rival.batch),
+        environment = self._context.emit(tuned_there.best.config)
+        comparison = PairedComparison(
+            fresh_runs(self._context, environment, contest.recomputed.batch),
+            fresh_runs(self._context, {}, contest.rival.batch),
             least_ratio=contest.least_ratio,
             has_time=has_time,
         )
-        return duel.fight(contest.ratio, are_neighbours=False)
+        return comparison.run(contest.ratio, are_neighbours=False)
 
     def so_far(self, curve: Sequence[CurvePoint], tuned: Sequence[Tuned], own_seconds: float) -> Result:
         """The answer that an interruption leaves: what :meth:`result` gives without a further process."""
@@ -94,8 +90,8 @@ class BatchAnswer:
             base = self._result_without(point, verdict)
         result = replace(
             base,
-            study=self._place.folder.name,
-            problem=self._problem.digest,
+            study=self._context.folder.name,
+            problem=self._context.problem.digest,
             verdict=verdict,
             rival=contest.rival.without if contest.rival is not None else None,
             comparison=comparison,
@@ -117,18 +113,18 @@ class BatchAnswer:
         return next(entry.result for entry in tuned if entry.batch == batch)
 
     def _result_without(self, point: CurvePoint | None, verdict: Verdict) -> Result:
-        job, figures = self._place.job, point.without if point is not None else Figures()
+        job, figures = self._context.job, point.without if point is not None else Figures()
         # The smallest batch that was measured may be one of an earlier list.
         is_answer = point is not None and point.fits_without and self._chooser.may_answer(point.batch)
         return Result(
-            study=self._place.folder.name,
-            problem=self._problem.digest,
+            study=self._context.folder.name,
+            problem=self._context.problem.digest,
             verdict=verdict,
             best=self._best_without(point) if point is not None and is_answer else None,
             baseline=figures,
             trials=0,
-            device=self._detection.device,
-            versions=self._detection.versions,
+            device=self._context.detection.device,
+            versions=self._context.detection.versions,
             command=job.plain_command(point.batch) if point is not None else job.command_of_any_batch(),
             command_gives_batch=job.takes_batch,
             wrap=job.wrap,
@@ -140,12 +136,12 @@ class BatchAnswer:
         assert figures.peak_bytes is not None, "what fits has a peak"
         return Best(
             config=Config(),
-            description=self._detection.space.describe(Config()),
+            description=self._context.detection.space.describe(Config()),
             batch=point.batch,
             samples_per_second=figures.samples_per_second,
             relative_throughput=None,
             peak_bytes=figures.peak_bytes,
-            limit_bytes=self._problem.limit_bytes,
+            limit_bytes=self._context.problem.limit_bytes,
             confirmed=True,
         )
 

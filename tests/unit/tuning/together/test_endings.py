@@ -100,7 +100,7 @@ def test_who_confirmed_in_time_has_an_answer_for_all(work_in, begin_other):
 def test_who_has_more_time_goes_on_from_an_answer(work_in):
     """The time of the one who confirms binds nobody else: another one makes the whole answer of it."""
     short, long, answers = work_in("short"), work_in("long"), []
-    watch, shared = short.bench.watch, short.tuner._place.shared
+    watch, shared = short.bench.watch, short.tuner._context.shared
     other = threading.Thread(target=lambda: answers.append(long.run()))
 
     def watch_once(*args):
@@ -148,7 +148,7 @@ def test_who_was_taken_for_dead_while_it_confirmed_is_told(work_in):
 
     def watch_while_another_one_answers(*args):
         if not answers:
-            late.tuner._place.shared._pulse.stop()
+            late.tuner._context.shared._pulse.stop()
             answers.append(work_in("other").run())
         return watch(*args)
 

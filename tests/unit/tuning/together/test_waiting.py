@@ -66,7 +66,7 @@ def test_what_is_waited_for_is_told(work_in, partner, monkeypatch):
 def test_who_is_alive_is_counted(work_in, partner):
     """A worker that was seen to beat is told as one that shares the study."""
     tuning = work_in("mine")
-    shared, measure = tuning.tuner._place.shared, tuning.bench.measure
+    shared, measure = tuning.tuner._context.shared, tuning.bench.measure
     wait_until(lambda: shared.refresh() and shared.seen)
     partner.give_up()
     tuning.bench.measure = lambda *args: partner.leave() or measure(*args)
