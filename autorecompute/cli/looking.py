@@ -181,11 +181,14 @@ def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Confi
 
 
 def _tune_command(args: argparse.Namespace, job: Job) -> str:
+    from autorecompute.worker.protocol import MODULE_FLAG
+
     flags = [f"--target-batch={args.batch}"] if args.batch is not None else []
     flags += [f"--memory-limit={args.memory_limit}"] if args.memory_limit is not None else []
     flags += [f"--batch-flag={args.batch_flag}"] if args.batch_flag is not None else []
     flags += [f"--launcher={args.launcher}"] if args.launcher else []
     flags += [f"--backend={args.backend}"] if args.backend != AUTO else []
     flags += ["--wrap"] if args.wrap else []
+    script = [MODULE_FLAG, str(args.script)] if args.is_module else [str(args.script)]
     rest = ["--", *job.arguments] if job.arguments else []
-    return shlex.join(["autorecompute", "tune", str(args.script), *flags, *rest])
+    return shlex.join(["autorecompute", "tune", *script, *flags, *rest])
