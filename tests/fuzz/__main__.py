@@ -1,0 +1,68 @@
+"""``python -m fuzz``: many cases, or one of them again."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from fuzz import valid
+from fuzz.plan import Plan
+from fuzz.runner import run_cases
+
+LONGEST = 200
+
+
+def main():
+    """Prints what was wrong, by cause; the exit code is 1 where anything was."""
+    args = _parse()
+    began = time.monotonic()
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a study waits for its disk at every trial
+    with tempfile.TemporaryDirectory(prefix="autorecompute-fuzz-", dir=memory) as folder:
+        os.environ.update(HOME=folder, TMPDIR=folder)
+        tempfile.tempdir = None
+        source = Path(folder, "valid")
+        source.mkdir()
+        valid.begin()
+        valid.make_all(source)
+        plan = Plan(source, args.seed)
+        numbers = list(range(args.first, args.first + args.cases)) if args.case is None else [args.case]
+        print(f"{len(numbers)} of {plan.size} changes, seed {args.seed}", flush=True)
+        found = collections.defaultdict(list)
+        for number, findings in run_cases(plan, Path(folder), numbers, args.jobs):
+            for finding in findings:
+                found[finding.cause].append((number, finding))
+    for cause, entries in sorted(found.items(), key=lambda entry: -len(entry[1])):
+        _print(cause, entries, args)
+    print(f"{len(numbers)} cases in {time.monotonic() - began:.0f} s, {len(found)} causes")
+    return int(bool(found))
+
+
+def _parse():
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--case", type=int, help="this one alone")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    return parser.parse_args()
+
+
+def _print(cause, entries, args):
+    number, finding = min(entries, key=lambda entry: entry[0])
+    print(f"\n{len(entries)} x {cause}")
+    print(f"  python -m fuzz --seed {args.seed} --case {number}")
+    print(f"  {finding.change[:LONGEST]!r}")
+    print(f"  {' '.join(finding.command)[:LONGEST]!r}")
+    if args.case is not None:
+        print(finding.complaint)
+        print(finding.crash)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""What every command is held to, whatever it was given."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import hashlib
+import json
+import os
+import re
+import shlex
+import stat
+import subprocess
+import tempfile
+import unicodedata
+from pathlib import Path
+
+from autorecompute.backends import ORTMODULE, emission_of, knobs_of
+from autorecompute.startup import WRAP_VARIABLE
+from autorecompute.worker.protocol import BATCH_VARIABLE
+
+OUTCOMES = Path(__file__).parents[2] / "docs" / "outcomes.md"
+LARGE = 2**24
+
+_TURNING = {"\u2028", "\u2029", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+"""What breaks a line or turns the direction of reading, beside the control characters."""
+
+
+@functools.cache
+def documented_codes():
+    """The exit codes that the documentation has."""
+    section = OUTCOMES.read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
+    return {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
+
+
+@functools.cache
+def own_variables():
+    """All that a config and its knobs may set."""
+    return frozenset(emission_of(ORTMODULE).MEMORY_VARIABLES) | knobs_of(ORTMODULE).variables()
+
+
+def snapshot(folder):
+    """What is in a folder: each entry's type, rights and content by its path."""
+    found = {}
+    for path, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            entry = os.path.join(path, name)
+            found[os.path.relpath(entry, folder)] = _state(entry)
+    return found
+
+
+def _state(entry):
+    status = os.lstat(entry)
+    if stat.S_ISLNK(status.st_mode):
+        return status.st_mode, os.readlink(entry)
+    if not stat.S_ISREG(status.st_mode):
+        return status.st_mode, ""
+    if status.st_size > LARGE:
+        return status.st_mode, (status.st_size, status.st_mtime_ns)
+    with open(entry, "rb") as file:
+        return status.st_mode, hashlib.blake2b(file.read()).digest()
+
+
+def complaints(command, ended, before, after):
+    """What is wrong with a command that ended, a line each.
+
+    Args:
+        command: What was run.
+        ended: How it ended.
+        before, after: Snapshots of the working directory and of what lies outside.
+    """
+    yield from _ending(ended)
+    yield from (f"did what no command may do: {line}" for line in ended.touched)
+    yield from _changes(command, before, after)
+    is_other = command.verb == "run" and ended.code == 0
+    for name, text in (("standard error", ended.err), *(() if is_other else (("standard output", ended.out),))):
+        yield from _readable(name, text)
+    if ended.code == 0 and not {"-h", "--help", "--version"}.intersection(command.arguments):
+        yield from _answer(command, ended)
+
+
+def _ending(ended):
+    if ended.crash:
+        yield f"ended with {ended.crash.strip().splitlines()[-1][:300]}"
+    elif ended.code is None:
+        yield "took too long"
+    elif b"Traceback" in ended.err:
+        yield "printed a traceback"
+    elif ended.code not in documented_codes():
+        yield f"ended with the exit code {ended.code}, which is not documented"
+    elif ended.code and not ended.err.strip():
+        yield f"ended with {ended.code} and not a word"
+
+
+def _changes(command, before, after):
+    if before["outside"] != after["outside"]:
+        yield f"changed what lies outside: {sorted(set(before['outside'].items()) ^ set(after['outside'].items()))}"
+    old, new = before["work"], after["work"]
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) == new.get(name):
+            continue
+        allowed = command.writes if name in new else command.removes
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed):
+            yield f"{'changed' if name in old and name in new else 'made' if name in new else 'removed'} {name}"
+
+
+def _readable(name, text):
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError:
+        yield f"{name} is no UTF-8"
+        return
+    if wrong := controls_in(decoded):
+        yield f"{name} has control characters: {wrong}"
+
+
+def controls_in(text):
+    """The characters of a text that a terminal obeys instead of showing them."""
+    return sorted({sign for sign in set(text) - {"\n"} if unicodedata.category(sign) == "Cc" or sign in _TURNING})
+
+
+def _answer(command, ended):
+    verb = command.verb
+    if command.is_json:
+        yield from _json(ended.out)
+    if verb == "report":
+        yield from _page(Path(ended.out.decode().removesuffix("\n")))
+    if verb == "run" and command.arguments[-2:] == ("/usr/bin/env", "-0"):
+        yield from _environment("run", _read_environment(ended.out))
+    if verb == "emit" and "-o" not in command.arguments:
+        yield from _emitted(command, ended.out.decode())
+
+
+def _json(text):
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except ValueError as error:
+        yield f"printed what is no JSON: {error}"
+
+
+def _refuse(word):
+    raise ValueError(word)
+
+
+def _page(file):
+    text = file.read_text(encoding="utf-8")
+    if wrong := set(controls_in(text)) - {"\t"}:
+        yield f"the page has control characters: {sorted(wrong)}"
+    for markup in ("<script>alert", "<img src=x", "{{ 7*7"):
+        if markup in text and markup[0] == "<":
+            yield f"the page has {markup} of a stored text"
+
+
+def _emitted(command, text):
+    if command.is_json:
+        yield from _environment("emit", json.loads(text)["environment"])
+        return
+    if "dotenv" in command.arguments:
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        yield from _environment("emit", dict(line.partition("=")[::2] for line in lines))
+        return
+    yield from _sourced(text)
+
+
+def _sourced(text):
+    """What a shell makes of it, in an empty folder and with no program to be found."""
+    with tempfile.TemporaryDirectory() as empty:
+        script = f"PATH={empty}\neval {shlex.quote(text)}\nexec /usr/bin/env -0"
+        done = subprocess.run(["/bin/sh", "-c", script], cwd=empty, env={}, capture_output=True, check=False)
+        if done.returncode or done.stderr:
+            yield f"a shell does not take what is emitted: {done.stderr[:300]!r}"
+        if made := os.listdir(empty):
+            yield f"a shell that takes what is emitted makes {made}"
+        yield from _environment("emit", _read_environment(done.stdout))
+
+
+def _read_environment(dump):
+    return dict(line.partition("=")[::2] for line in dump.decode(errors="surrogateescape").split("\0") if line)
+
+
+_INHERITED = {"HOME", "TMPDIR", "PATH", "LANG", "PWD", "OLDPWD", "SHLVL", "_", "PYTHONPATH", BATCH_VARIABLE, WRAP_VARIABLE}
+"""What a command has in its environment without any config, or by ``run``."""
+
+
+def _environment(verb, environment):
+    strangers = environment.keys() - own_variables() - _INHERITED
+    if strangers:
+        yield f"{verb} sets {sorted(strangers)}"
+    for name in environment.keys() & own_variables():
+        if controls_in(environment[name]):
+            yield f"{verb} sets {name} to {environment[name]!r:.100}"
+    plans = environment.get("ORTMODULE_MEMORY_OPT_CONFIG")
+    if plans is not None and not re.search(r"/work/studies/[^/]+/best/plans\.json$", plans):
+        yield f"{verb} sets ORTMODULE_MEMORY_OPT_CONFIG to {plans!r:.100}"
+    probe = environment.get("AUTORECOMPUTE_ORT_PROBE")
+    if probe not in {None, "1:0", "1:1"}:
+        yield f"{verb} sets AUTORECOMPUTE_ORT_PROBE to {probe!r:.100}"

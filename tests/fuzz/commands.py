@@ -1,0 +1,160 @@
+"""The commands that read a study, an archive or their arguments, and what each of them may change."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from autorecompute import cli
+from autorecompute.emit import RENDERERS
+from fuzz.valid import QUICK, SCRIPT
+from fuzz.values import TEXTS, with_paths
+
+ENV = ("/usr/bin/env", "-0")
+OTHER = "unanswered"
+"""A valid study beside the one that was changed."""
+
+IMPORTED = "imported"
+NEW = "new"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command to run.
+
+    Attributes:
+        arguments: Those of ``autorecompute``.
+        writes: Where it may make or change files, as patterns from the working directory on.
+        removes: Where it may remove some.
+        stdin: The file that it reads.
+        variables: What is added to its environment.
+    """
+
+    arguments: tuple[str, ...]
+    writes: tuple[str, ...] = ()
+    removes: tuple[str, ...] = ()
+    stdin: str = "/dev/null"
+    variables: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def verb(self):
+        """The verb with its own verb."""
+        return " ".join(self.arguments[: 2 if self.arguments[:1] == ("studies",) else 1])
+
+    @property
+    def is_json(self):
+        """Whether what it prints is one JSON object."""
+        return "--json" in self.arguments or self.arguments[-2:] == ("--format", "json")
+
+
+def _emit(study, draw):
+    return Command(("emit", study, "--format", draw.choice(list(RENDERERS))))
+
+
+def _run(study, _):
+    return Command(("run", study, "--", *ENV))
+
+
+def _list(_, draw):
+    words = draw.choice([("show",), ("studies", "list")])
+    return Command((*words, *draw.choice([(), ("--json",)])))
+
+
+def _prune(_, draw):
+    if draw.random() < 0.3:
+        return Command(("studies", "prune", "--dry-run"))
+    return Command(("studies", "prune"), removes=("studies/*",))
+
+
+def _delete(study, _):
+    return Command(("studies", "delete", study, "--force"), removes=(f"studies/{study}/*", f"studies/{study}"))
+
+
+def _check(study, draw):
+    words = draw.choice([(), ("--", SCRIPT)])
+    return Command(("check", study, *draw.choice([(), ("--json",)]), *words), writes=_under(study, "workers"))
+
+
+def _show(study, draw):
+    return Command(("show", study, *draw.choice([(), ("--why",)]), *draw.choice([(), ("--json",)])))
+
+
+def _compare(study, draw):
+    return Command(("studies", "compare", *draw.sample([study, OTHER], 2), *draw.choice([(), ("--json",)])))
+
+
+def _export(study, draw):
+    file = draw.choice(["", "out.jsonl", "out.jsonl.gz"])
+    return Command(("studies", "export", study, *(("-o", file) if file else ())), writes=("out.jsonl*",))
+
+
+def _report(study, draw):
+    file = draw.choice(["", "out.html"])
+    return Command(("report", study, *(("-o", file) if file else ())), writes=("out.html", *_under(study, "report.html")))
+
+
+def _go_on(study, draw):
+    return _tune(study, draw)
+
+
+def _begin(_, draw):
+    return _tune(NEW, draw)
+
+
+def _tune(study, draw):
+    changed = draw.choice([(), (), ("--fresh",), ("--knobs",), ("--json",), ("--sampler", "greedy")])
+    arguments = ("tune", SCRIPT, "--target-batch", "32", "--memory-limit", "600MiB", "--study", study, *QUICK, *changed)
+    return Command(arguments, writes=(*_under(study, ""), "studies/.draft*"), removes=_under(study, ""))
+
+
+def _under(study, name):
+    folder = f"studies/{study}/{name}".rstrip("/")
+    return (folder, f"{folder}/*")
+
+
+QUICK_READERS = {_emit: 6, _run: 3, _list: 3, _prune: 3, _delete: 1}
+"""What reads the head and the answer of a study alone, and takes some milliseconds."""
+
+READERS = {
+    "study.json": {**QUICK_READERS, _check: 1, _show: 1, _compare: 0.3, _export: 0.3, _report: 0.2, _go_on: 0.3, _begin: 0.3},
+    "result.json": {**QUICK_READERS, _check: 1, _show: 1, _compare: 0.3, _export: 0.3, _report: 0.4, _go_on: 0.3, _begin: 0.3},
+    "study.db": {_show: 3, _compare: 1, _export: 2, _report: 0.5, _check: 1, _go_on: 1, _begin: 1, _prune: 1},
+    "batches.json": {_show: 2, _export: 1, _report: 1, _prune: 1},
+    "shared.json": {_show: 2, _export: 2, _prune: 1, _list: 1},
+    "in_progress.json": {_prune: 2, _show: 1, _go_on: 2},
+    "race.json": {_export: 2, _report: 0.5, _go_on: 0.5, _show: 1},
+    "knobs.json": {_export: 2, _go_on: 0.5, _begin: 0.3},
+    "analysis.json": {_export: 2, _report: 1, _go_on: 0.5, _begin: 0.3},
+    "rejected.json": {_export: 2, _go_on: 1, _begin: 0.3},
+    "confirmed.json": {_export: 2, _go_on: 1, _begin: 0.3},
+    "plans.json": {_emit: 3, _run: 3, _check: 1},
+}  # fmt: skip
+"""Who reads a file, by its name, and how often each of them is tried."""
+
+ANY_READER = {**QUICK_READERS, _show: 0.5, _export: 0.3, _report: 0.2, _go_on: 0.5, _begin: 0.2}
+
+FOLLOWERS = {_emit: 2, _run: 1, _show: 2, _report: 0.5, _export: 1, _compare: 0.5, _begin: 0.5, _list: 1, _prune: 1}
+
+
+def reader_of(file, study, draw):
+    """A command that reads a file of a study."""
+    return _drawn(READERS.get(file.rpartition("/")[2], ANY_READER), study, draw)
+
+
+def follower(draw):
+    """A command that reads an imported study."""
+    return _drawn(FOLLOWERS, IMPORTED, draw)
+
+
+def import_of(file, draw):
+    """The command that reads an archive."""
+    writes = (*_under(IMPORTED, ""), "studies", "studies/.draft*")
+    # A shell would wait for who writes a pipe, and open nothing that is gone.
+    if draw.random() < 0.2 and Path(file).is_file():
+        return Command(("studies", "import", "-", "--study", IMPORTED), writes=writes, stdin=file)
+    return Command(("studies", "import", file, "--study", IMPORTED), writes=writes)
+
+
+def _drawn(weights, study, draw):
+    return draw.choices(list(weights), list(weights.values()))[0](study, draw)

@@ -1,0 +1,172 @@
+"""Which change is made in which case, and a case from its beginning to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuzz import arguments, checks, commands, valid
+from fuzz.arguments import Arguments
+from fuzz.changes import Field, fields_of
+from fuzz.files import Place, places_of
+from fuzz.sandbox import Sandbox
+
+TURNS = (Field, Place, Field, Arguments, Field)
+"""Which kind of change one case after the other makes."""
+
+LONGEST = 120
+
+_NO_DOCUMENTS = {"report.html", "output.log", "command.txt", ".gitignore"}
+
+
+class Plan:
+    """All changes there are, each kind in an order of its own that the seed gives.
+
+    Args:
+        source: The folder of valid studies.
+        seed: Gives the orders, and what each case does.
+    """
+
+    def __init__(self, source, seed):
+        self.source, self.seed = source, seed
+        with contextlib.chdir(source):
+            self.changes = {
+                Field: list(_fields()),
+                Place: list(_places()),
+                Arguments: arguments.all_arguments(),
+            }
+        draw = random.Random(seed)
+        for entries in self.changes.values():
+            draw.shuffle(entries)
+
+    @property
+    def size(self):
+        """How many changes there are."""
+        return sum(map(len, self.changes.values()))
+
+    def change_of(self, number):
+        """The change of a case: none of its kind comes twice before all of it came."""
+        rounds, turn = divmod(number, len(TURNS))
+        kind = TURNS[turn]
+        place = rounds * TURNS.count(kind) + TURNS[:turn].count(kind)
+        return self.changes[kind][place % len(self.changes[kind])]
+
+    def run(self, number, place):
+        """Runs a case in a folder of its own; what was wrong with each of its commands."""
+        draw = random.Random(f"{self.seed}:{number}")
+        return list(Case(self.change_of(number), self.source, place).run(draw))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that was wrong.
+
+    Attributes:
+        change: What was changed, in words.
+        command: What was run then.
+        complaint: What is wrong.
+        crash: The traceback, where there is one.
+    """
+
+    change: str
+    command: tuple[str, ...]
+    complaint: str
+    crash: str = ""
+
+    @property
+    def cause(self):
+        """What is wrong, and where: the same for those of one cause."""
+        places = re.findall(r'/(autorecompute/[^"]+)", line (\d+)', self.crash)
+        return self.complaint[:LONGEST] + (" at {}:{}".format(*places[-1]) if places else "")
+
+
+class Case:
+    """A change, and the commands that meet it.
+
+    Args:
+        change: The change.
+        source: The folder of valid studies.
+        place: An empty folder.
+    """
+
+    def __init__(self, change, source, place):
+        self._change, self._source = change, source
+        self._place, self._outside = place, place / "outside"
+        self._sandbox = Sandbox(place)
+
+    def run(self, draw):
+        """What is wrong."""
+        self._lay_out()
+        with contextlib.chdir(self._sandbox.work):
+            if isinstance(self._change, Arguments):
+                arguments.prepare()
+                yield from self._meet(str(self._change), self._change.command(draw))[1]
+                return
+            done = self._change.change(draw)
+            yield from self._read(done, draw)
+
+    def _read(self, done, draw):
+        file = self._change.file
+        if not file.startswith(valid.ARCHIVES):
+            yield from self._meet(done, commands.reader_of(file, file.split("/")[1], draw))[1]
+            return
+        ended, findings = self._meet(done, commands.import_of(file, draw))
+        yield from findings
+        if ended.code == 0:
+            yield from self._meet(done, commands.follower(draw))[1]
+
+    def _meet(self, done, command):
+        before = self._snapshot()
+        ended = self._sandbox.run(list(command.arguments), stdin=command.stdin, variables=command.variables)
+        found = list(checks.complaints(command, ended, before, self._snapshot()))
+        return ended, [Finding(done, command.arguments, complaint, ended.crash) for complaint in found]
+
+    def _snapshot(self):
+        return {"work": checks.snapshot(self._sandbox.work), "outside": checks.snapshot(self._outside)}
+
+    def _lay_out(self):
+        (self._outside / "docs").mkdir(parents=True)
+        for name in ("keep.txt", "docs/01.log", "docs/result.json", "docs/output.log"):
+            (self._outside / name).write_text("keep\n", encoding="utf-8")
+        work = self._sandbox.work
+        shutil.copy(self._source / valid.SCRIPT, work)
+        shutil.copytree(self._source / valid.ARCHIVES, work / valid.ARCHIVES)
+        for study in self._studies():
+            shutil.copytree(self._source / study, work / study)
+
+    def _studies(self):
+        names = {valid.UNANSWERED, valid.TUNED}
+        if not isinstance(self._change, Arguments) and self._change.file.startswith("studies/"):
+            names = {valid.UNANSWERED, self._change.file.split("/")[1].partition("-")[0]}
+        if not isinstance(self._change, Arguments) and self._change.file.startswith(valid.ARCHIVES):
+            names = {valid.UNANSWERED}
+        return [f"studies/{path.name}" for path in sorted((self._source / "studies").iterdir()) if path.name.partition("-")[0] in names]
+
+
+def _documents():
+    """The files of each kind, once: a study of its own has most of them, the others what it has not."""
+    seen = set()
+    for study in (valid.TUNED, valid.BATCHES, valid.SHARED, valid.UNANSWERED):
+        for file in sorted(Path("studies", study).rglob("*")):
+            within = file.relative_to(Path("studies", study))
+            kind = tuple("0000" if part.isdigit() else part for part in within.parts)
+            if kind not in seen or (study == valid.BATCHES and kind == ("result.json",)):
+                seen.add(kind)
+                yield file
+
+
+def _fields():
+    for file in [*sorted(Path(valid.ARCHIVES).iterdir()), *_documents()]:
+        if file.is_file() and file.name not in _NO_DOCUMENTS:
+            yield from fields_of(file)
+
+
+def _places():
+    for file in [*sorted(Path(valid.ARCHIVES).iterdir()), *_documents()]:
+        yield from places_of(file)
+    for study in (valid.TUNED, valid.SHARED):
+        yield from places_of(Path("studies", study))

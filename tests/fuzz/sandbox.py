@@ -1,0 +1,270 @@
+"""Commands in a process that is limited and watched; whoever may end the process has one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import resource
+import select
+import signal
+import sys
+import tempfile
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from autorecompute import cli
+
+MOST_BYTES = 2**30
+MOST_SECONDS = 20
+CRASHED = 99
+"""Stands for the exit code of a command that an exception ended."""
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE, signal.SIGXFSZ)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A command that ended.
+
+    Attributes:
+        code: Its exit code; negative for a signal.
+        out, err: What it wrote.
+        crash: The traceback of the exception that nobody handled.
+        touched: What it tried to do that no command may.
+    """
+
+    code: int
+    out: bytes
+    err: bytes
+    crash: str
+    touched: tuple[str, ...]
+
+
+def limit_memory():
+    """Lets this process have so much more memory than it has now, and no more."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    most = pages * resource.getpagesize() + MOST_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+class Sandbox:
+    """Where the commands of a case run. What it does to this process stays done: tests fork one for it.
+
+    Args:
+        place: A folder; the commands run in ``work`` in it, and have ``tmp`` and ``home`` beside that.
+    """
+
+    def __init__(self, place):
+        self.work, self._place = place / "work", place
+        for name in ("work", "tmp", "home"):
+            (place / name).mkdir()
+
+    @property
+    def environment(self):
+        """What a command's environment is."""
+        return {
+            "HOME": str(self._place / "home"),
+            "TMPDIR": str(self._place / "tmp"),
+            "PATH": "/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+        }
+
+    def run(self, arguments, *, stdin=os.devnull, variables=(), main=cli.main):
+        """Runs a command, or what a test has instead of one.
+
+        The process ends, with its stacks on standard error, where that takes too long.
+        """
+        faulthandler.dump_traceback_later(MOST_SECONDS, exit=True, file=sys.__stderr__)
+        try:
+            with _restoring(), self._redirected(stdin), WATCH.over(self._place) as touched:
+                os.environ.clear()
+                os.environ.update({**self.environment, **dict(variables)})
+                tempfile.tempdir = None
+                os.chdir(self.work)
+                code, crash = (_fork if arguments[:1] == ["run"] else _call)(main, arguments)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        written = [(self._place / name).read_bytes() for name in ("out", "err")]
+        return Ended(code, *written, crash, tuple(dict.fromkeys(touched)))
+
+    @contextlib.contextmanager
+    def _redirected(self, stdin):
+        """Has the three streams lead elsewhere; by Python's own names of them nobody has taken their place."""
+        names = ("stdin", "stdout", "stderr", "__stdout__", "__stderr__")
+        kept, copies = {name: getattr(sys, name) for name in names}, [os.dup(number) for number in range(3)]
+        targets = [os.open(stdin, os.O_RDONLY), *(self._new(name) for name in ("out", "err"))]
+        try:
+            _lead(targets)
+            sys.stdin = open(0, encoding="utf-8", closefd=False)
+            sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)
+            sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+            yield
+        finally:
+            _flush()
+            _lead(copies)
+            for name, stream in kept.items():
+                setattr(sys, name, stream)
+
+    def _new(self, name):
+        return os.open(self._place / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+
+def _lead(descriptors):
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def _flush():
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+@contextlib.contextmanager
+def _restoring():
+    """Undoes what a command does to its process, which ends with it elsewhere."""
+    environment, folder = dict(os.environ), Path.cwd()
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+
+
+def _call(main, arguments):
+    """The exit code of a command, and the traceback of what it raised."""
+    try:
+        return main(arguments), ""
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None), ""
+    except BaseException:  # noqa: BLE001  (whatever it is, it is what is looked for)
+        return CRASHED, traceback.format_exc()
+
+
+def _fork(main, arguments):
+    """The same for a command that becomes another."""
+    # In a copy of this process the thread that waits for the time to be over would be missed for ever.
+    faulthandler.cancel_dump_traceback_later()
+    reading, writing = os.pipe()
+    child = WATCH.allowing(os.fork)
+    if not child:
+        faulthandler.dump_traceback_later(MOST_SECONDS, exit=True, file=sys.stderr)
+        code, crash = _call(main, arguments)
+        os.write(writing, crash.encode(errors="backslashreplace")[-4096:])
+        _flush()
+        os._exit(code)
+    os.close(writing)
+    with open(reading, encoding="utf-8", errors="replace") as said:
+        if not select.select([said], [], [], MOST_SECONDS + 10)[0]:
+            os.kill(child, signal.SIGKILL)
+        crash = said.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), crash
+
+
+class ForbiddenError(BaseException):
+    """Ends a command before it changes what is not its own, whoever runs the tests."""
+
+
+class Watch:
+    """Notes and prevents what no command may do, by Python's audit events."""
+
+    def __init__(self):
+        self._allowed, self._touched, self._is_hooked = (), None, False
+
+    @contextlib.contextmanager
+    def over(self, place):
+        """Watches this process meanwhile; gives the list of what it tries.
+
+        Args:
+            place: The folder that it may change things in.
+        """
+        if not self._is_hooked:
+            sys.addaudithook(self._hear)
+            self._is_hooked = True
+        self._allowed = tuple(f"{place}/{name}/" for name in ("work", "tmp", "home"))
+        touched = self._touched = []
+        try:
+            yield touched
+        finally:
+            self._touched = None
+
+    def allowing(self, call):
+        """What a function returns that may do anything."""
+        touched, self._touched = self._touched, None
+        try:
+            return call()
+        finally:
+            self._touched = touched
+
+    def _hear(self, event, arguments):
+        if self._touched is None:
+            return
+        if event == "open":
+            path, _, flags = arguments
+            if flags & _WRITES and not isinstance(path, int):
+                self._require_inside(event, path)
+        elif event in _CHANGES:
+            for path in arguments[: _CHANGES[event]]:
+                self._require_inside(event, path, follows=event in _FOLLOWING)
+        elif event == "sqlite3.connect":
+            self._require_inside(event, unquote(str(arguments[0]).removeprefix("file:").partition("?")[0]))
+        elif event in _FORBIDDEN:
+            self._refuse(f"{event}: {arguments!r}")
+
+    def _require_inside(self, event, path, *, follows=True):
+        if isinstance(path, int):
+            return
+        path = os.path.abspath(os.fsdecode(path))
+        folder, name = os.path.split(path)
+        real = os.path.realpath(path) if follows else os.path.join(os.path.realpath(folder), name)
+        if not real.startswith(self._allowed) and real != os.devnull:
+            self._refuse(f"{event}: {path} ({real})")
+
+    def _refuse(self, text):
+        touched, self._touched = self._touched, None
+        touched.append(text)
+        self._touched = touched
+        raise ForbiddenError(text)
+
+
+WATCH = Watch()
+"""A hook cannot be taken away again: there is one for the process."""
+
+_CHANGES = {
+    "os.remove": 1,
+    "os.rmdir": 1,
+    "os.mkdir": 1,
+    "os.rename": 2,
+    "os.truncate": 1,
+    "os.chmod": 1,
+    "os.chown": 1,
+    "os.utime": 1,
+    "os.link": 2,
+}
+"""Events by how many of their arguments are paths that are changed."""
+
+_FOLLOWING = {"os.truncate", "os.chmod", "os.chown", "os.utime"}
+
+_FORBIDDEN = {
+    "os.system",
+    "os.fork",
+    "os.forkpty",
+    "os.posix_spawn",
+    "subprocess.Popen",
+    "socket.connect",
+    "socket.getaddrinfo",
+    "pickle.find_class",
+    "urllib.Request",
+}
+"""What nothing that only reads a study does."""
