@@ -13,6 +13,7 @@
 # make bench-anchors  trains twice the batch in the same memory, on every study
 # make bench-reuse  measures what an answer costs that is known already
 # make bench-workers  measures how much sooner several workers are through with one study
+# make dashboard-picture  takes the picture of optuna-dashboard in the documentation
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 
 PYTHON ?= python3.11
@@ -24,7 +25,7 @@ ORT_VERSIONS ?= 1.17.3 1.18.0 1.19.2
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
 MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
 
-.PHONY: install system tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers
+.PHONY: install system tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
 
 install: $(VENV)/.installed
 
@@ -127,32 +128,36 @@ bench: install
 	$(VENV)/bin/python studies/bert_mlm/benchmark.py
 
 bench-noise: install
-	$(VENV)/bin/python tests/noise_bench.py
+	$(VENV)/bin/python benchmarks/noise.py
 
 bench-hooks: install
-	$(VENV)/bin/python tests/hooks_bench.py
+	$(VENV)/bin/python benchmarks/hooks.py
 
 bench-search: install
-	$(VENV)/bin/python tests/replay/bench.py
+	$(VENV)/bin/python benchmarks/replay/bench.py
 
 bench-live: install
-	$(VENV)/bin/python tests/replay/live.py bert_mlm
+	$(VENV)/bin/python benchmarks/replay/live.py bert_mlm
 
 record-tables: install
-	$(VENV)/bin/python tests/replay/record.py
-	$(VENV)/bin/python tests/replay/tables.py bert_mlm gpt2_clm vit_images bloom_clm deberta_mlm
+	$(VENV)/bin/python benchmarks/replay/record.py
+	$(VENV)/bin/python benchmarks/replay/tables.py bert_mlm gpt2_clm vit_images bloom_clm deberta_mlm
 
 bench-anchors: install
-	$(VENV)/bin/python tests/anchors_bench.py
+	$(VENV)/bin/python benchmarks/anchors.py
 
 bench-forecast: install
-	$(VENV)/bin/python tests/forecast_bench.py
+	$(VENV)/bin/python benchmarks/forecast.py
 
 bench-reuse: install
-	$(VENV)/bin/python tests/reuse_bench.py
+	$(VENV)/bin/python benchmarks/reuse.py
 
 bench-workers: install system
-	$(VENV)/bin/python tests/workers_bench.py
+	PYTHONPATH=tests $(VENV)/bin/python benchmarks/shared_study.py
+
+# The picture of optuna-dashboard in the documentation.
+dashboard-picture: install system
+	PYTHONPATH=tests $(VENV)/bin/python benchmarks/dashboard_picture.py docs/dashboard.png
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache

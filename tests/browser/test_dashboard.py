@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autorecompute.measurement import Outcome
-from dashboard import DRAWN, PATIENCE_SECONDS, dashboard, detail_of
+from browser.dashboard import DRAWN, PATIENCE_SECONDS, dashboard, detail_of
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def record():
     """The script that records the figures of ``docs/gpu.md``: what it measures is what is checked here."""
-    spec = importlib.util.spec_from_file_location("record", Path(__file__).with_name("record.py"))
+    file = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+    spec = importlib.util.spec_from_file_location("benchmark", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -18,7 +18,7 @@ from pathlib import Path
 
 # A worker that computes in threads would keep the others from the processor.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-sys.path[:0] = [str(Path(__file__).parents[1] / "replay")]
+sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks" / "replay")]
 
 from autorecompute.errors import AutorecomputeError, InterruptedByUser  # noqa: E402
 from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noqa: E402

@@ -6,7 +6,7 @@ import pytest
 
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.storage import read_trials
-from dashboard import dashboard, detail_of
+from browser.dashboard import dashboard, detail_of
 from workers.processes import CHECKED, MEASURED, STUDY, Worker, assert_nothing_is_lost_or_doubled, essence, measured
 
 TRIALS = 14

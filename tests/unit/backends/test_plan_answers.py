@@ -1,4 +1,4 @@
-"""What ONNX Runtime 1.17.3, 1.18.0 and 1.19.2 answered about two small models, recorded by tests/record_plans.py."""
+"""What ONNX Runtime 1.17.3, 1.18.0 and 1.19.2 answered about two small models: see benchmarks/record_plans.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How many configs of a table are faster than no recompute, by what all its recordings say together.
 
-python tests/replay/faster.py bert_mlm gpt2_clm vit_images bloom_clm
+python benchmarks/replay/faster.py bert_mlm gpt2_clm vit_images bloom_clm
 """
 
 from __future__ import annotations

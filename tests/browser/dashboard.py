@@ -1,26 +1,16 @@
-"""Takes the picture of the documentation: optuna-dashboard with the study of BERT that is shipped.
-
-python tests/dashboard.py docs/dashboard.png
-"""
+"""Starts optuna-dashboard on a storage."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
-from pathlib import Path
-
-from playwright.sync_api import sync_playwright
 
 from workers.server import free_port
 
-ROOT = Path(__file__).parents[1]
 PROGRAM = "from optuna_dashboard._cli import main; main()"  # its command may not be on the path
 PATIENCE_SECONDS = 120
 DRAWN = "#plot-history.js-plotly-plot"
@@ -60,23 +50,3 @@ def _wait_for(address, process):
             return
         time.sleep(0.1)
     raise RuntimeError(f"optuna-dashboard does not answer at {address}")
-
-
-def _take_picture(file):
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        archive = ROOT / "studies" / "shipped" / "bert_mlm.jsonl.gz"
-        importing = [sys.executable, "-m", "autorecompute", "studies", "import", archive]
-        subprocess.run(importing, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
-        with dashboard(f"sqlite:///{folder}/studies/bert_mlm/study.db") as address:
-            browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1300, "height": 650})
-            page.goto(address)
-            page.locator(DRAWN).wait_for()
-            page.get_by_role("slider").fill("14")  # dots that can be seen in print
-            page.wait_for_load_state("networkidle")
-            page.screenshot(path=file)
-            browser.close()
-
-
-if __name__ == "__main__":
-    _take_picture(sys.argv[1])

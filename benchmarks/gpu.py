@@ -1,4 +1,4 @@
-"""Measures on a real card what ``docs/gpu.md`` claims, and prints it as text: ``python tests/gpu/record.py``.
+"""Measures on a real card what ``docs/gpu.md`` claims, and prints it as text: ``python benchmarks/gpu.py``.
 
 It takes some seconds and changes no setting of the card.
 """

@@ -1,4 +1,4 @@
-"""What following a training script costs it: ``python tests/hooks_bench.py``, some four minutes.
+"""What following a training script costs it: ``python benchmarks/hooks.py``, some four minutes.
 
 One training per model, with everything that the worker hooks in switched on in one step and off in the next, in random
 order within each pair of steps, so that both see the same weather. The hooks end in the worker's own agent, in the
@@ -38,7 +38,9 @@ from autorecompute.worker.agent import Agent
 from autorecompute.worker.channel import Channel
 from autorecompute.worker.protocol import Order, Settings, encode
 
-STUDY = Path(__file__).parents[1] / "studies" / "bert_mlm" / "train.py"
+ROOT = Path(__file__).parents[1]
+STUDY = ROOT / "studies" / "bert_mlm" / "train.py"
+SCRIPTS = ROOT / "tests" / "scripts"
 GOAL = 0.01
 WARMUP = 5
 MOST_VALUES = 300
@@ -121,7 +123,7 @@ def make_tiny(batch):
     """The smallest training there is: its step is hardly more than ORT's own calls."""
     from onnxruntime.training.ortmodule import ORTModule
 
-    sys.path.insert(0, str(Path(__file__).with_name("scripts")))
+    sys.path.insert(0, str(SCRIPTS))
     from models import CLASSES, FEATURES, Classifier
 
     model = ORTModule(Classifier())

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-SCRIPT = Path(__file__).parent / "scripts" / "classifier.py"
+SCRIPT = Path(__file__).parents[1] / "tests" / "scripts" / "classifier.py"
 GOAL_SECONDS = 2.0
 RUNS = 3
 

@@ -1,4 +1,4 @@
-"""How often noise makes the race choose a wrong winner, and what it costs to be sure: ``python tests/noise_bench.py``.
+"""How often noise makes the race choose a wrong winner, and what it costs to be sure: ``python benchmarks/noise.py``.
 
 The real race runs over a bench that replays step times: recorded ones, and synthetic weather (jitter, spikes, drift and
 swings up to 3x) over configs whose true step times are known. It is made hard: the finalists follow each other at the

@@ -1,6 +1,6 @@
 """Records what the installed ONNX Runtime answers about a script's plans, for the unit tests of other versions.
 
-python tests/record_plans.py answers.json tests/scripts/casting.py [SCRIPT ARGUMENTS]
+python benchmarks/record_plans.py answers.json tests/scripts/casting.py [SCRIPT ARGUMENTS]
 """
 
 from __future__ import annotations

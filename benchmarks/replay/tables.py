@@ -1,6 +1,6 @@
 """Tables of measured configs: from a recorder's journal to a small file, and back with what a search needs to know.
 
-``python tests/replay/tables.py NAME ...`` packs the journals of finished recordings.
+``python benchmarks/replay/tables.py NAME ...`` packs the journals of finished recordings.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def read_journal(file):
         "threads": int(head["threads"]),
         "provenance": {
             "recorded": dt.datetime.fromtimestamp(file.stat().st_mtime, dt.UTC).date().isoformat(),
-            "command": f"python tests/replay/record.py {file.stem}",
+            "command": f"python benchmarks/replay/record.py {file.stem}",
             "device": head["detection"]["device"],
             "versions": head["detection"]["versions"],
         },

@@ -1,4 +1,4 @@
-"""How many configs a second and core are simulated, on the recorded tables: ``python tests/replay/speed.py``."""
+"""How many configs a second and core are simulated, on the recorded tables: ``python benchmarks/replay/speed.py``."""
 
 from __future__ import annotations
 
