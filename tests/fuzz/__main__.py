@@ -36,9 +36,11 @@ def main():
         found = collections.defaultdict(list)
         for number, findings in run_cases(plan, Path(folder), numbers, args.jobs):
             for finding in findings:
-                found[finding.cause].append((number, finding))
-    for cause, entries in sorted(found.items(), key=lambda entry: -len(entry[1])):
-        _print(cause, entries, args)
+                if finding.cause not in found:
+                    _print(number, finding, args)
+                found[finding.cause].append(number)
+    for cause, cases in sorted(found.items(), key=lambda entry: -len(entry[1])):
+        print(f"{len(cases)} x {cause}: {sorted(cases)[:5]}")
     print(f"{len(numbers)} cases in {time.monotonic() - began:.0f} s, {len(found)} causes")
     return int(bool(found))
 
@@ -53,15 +55,15 @@ def _parse():
     return parser.parse_args()
 
 
-def _print(cause, entries, args):
-    number, finding = min(entries, key=lambda entry: entry[0])
-    print(f"\n{len(entries)} x {cause}")
+def _print(number, finding, args):
+    print(f"\n{finding.cause}")
     print(f"  python -m fuzz --seed {args.seed} --case {number}")
     print(f"  {finding.change[:LONGEST]!r}")
     print(f"  {' '.join(finding.command)[:LONGEST]!r}")
     if args.case is not None:
         print(finding.complaint)
         print(finding.crash)
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

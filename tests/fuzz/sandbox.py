@@ -19,6 +19,9 @@ from autorecompute import cli
 
 MOST_BYTES = 2**30
 MOST_SECONDS = 20
+"""Of a processor: what others do to the machine meanwhile counts for nothing."""
+LONGEST_WAIT = 90
+"""Seconds on the wall, after which a command waits for ever."""
 CRASHED = 99
 """Stands for the exit code of a command that an exception ended."""
 
@@ -79,16 +82,13 @@ class Sandbox:
 
         The process ends, with its stacks on standard error, where that takes too long.
         """
-        faulthandler.dump_traceback_later(MOST_SECONDS, exit=True, file=sys.__stderr__)
-        try:
+        with _limited(sys.__stderr__):
             with _restoring(), self._redirected(stdin), WATCH.over(self._place) as touched:
                 os.environ.clear()
                 os.environ.update({**self.environment, **dict(variables)})
                 tempfile.tempdir = None
                 os.chdir(self.work)
                 code, crash = (_fork if arguments[:1] == ["run"] else _call)(main, arguments)
-        finally:
-            faulthandler.cancel_dump_traceback_later()
         written = [(self._place / name).read_bytes() for name in ("out", "err")]
         return Ended(code, *written, crash, tuple(dict.fromkeys(touched)))
 
@@ -127,6 +127,20 @@ def _flush():
 
 
 @contextlib.contextmanager
+def _limited(errors):
+    """Ends this process, with its stacks, where what follows takes too long."""
+    faulthandler.register(signal.SIGPROF, file=errors, chain=True)
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+    faulthandler.dump_traceback_later(LONGEST_WAIT, exit=True, file=errors)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.unregister(signal.SIGPROF)
+
+
+@contextlib.contextmanager
 def _restoring():
     """Undoes what a command does to its process, which ends with it elsewhere."""
     environment, folder = dict(os.environ), Path.cwd()
@@ -159,14 +173,14 @@ def _fork(main, arguments):
     reading, writing = os.pipe()
     child = WATCH.allowing(os.fork)
     if not child:
-        faulthandler.dump_traceback_later(MOST_SECONDS, exit=True, file=sys.stderr)
-        code, crash = _call(main, arguments)
+        with _limited(sys.stderr):
+            code, crash = _call(main, arguments)
         os.write(writing, crash.encode(errors="backslashreplace")[-4096:])
         _flush()
         os._exit(code)
     os.close(writing)
     with open(reading, encoding="utf-8", errors="replace") as said:
-        if not select.select([said], [], [], MOST_SECONDS + 10)[0]:
+        if not select.select([said], [], [], 2 * LONGEST_WAIT)[0]:
             os.kill(child, signal.SIGKILL)
         crash = said.read()
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), crash
