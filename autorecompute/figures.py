@@ -128,23 +128,18 @@ class KnobFigures:
 
     Attributes:
         name: The knob.
-        environment: The variables that turn it.
-        available: Whether it can be tried here.
-        why_not: Why it cannot, in words.
+        why_not: Why it cannot be tried here, in words; empty where it can.
         outcome: How that ended; ``None`` where it was not tried.
-        message: What else there is to say: what failed, or which config it was tried with if not the winner's.
+        message: What else there is to say: what failed, or which plans do not exist under it.
         throughput_ratio: Throughput with it over that without; ``None`` where it did not train, as the next three.
         low: Lower end of the 95 % interval of that.
         high: Upper end of it.
         peak_bytes: The larger peak of its processes, over their whole lives.
         base_peak_bytes: The same without it, in the same minutes.
-        kept: Whether it is among the variables to train with.
-        is_complete: Whether all that it may be tried with was compared, where any of it was.
+        kept: Whether it is among what to train with.
     """
 
     name: str
-    environment: dict[str, str]
-    available: bool
     why_not: str = ""
     outcome: Outcome | None = None
     message: str = ""
@@ -154,12 +149,11 @@ class KnobFigures:
     peak_bytes: int | None = None
     base_peak_bytes: int | None = None
     kept: bool = False
-    is_complete: bool = True
 
     @property
     def is_open(self) -> bool:
         """Whether it can be tried, and not all is known of it."""
-        return self.available and (self.outcome in {None, Outcome.LOST} or not self.is_complete)
+        return not self.why_not and self.outcome in {None, Outcome.LOST}
 
     @property
     def sentence(self) -> str:

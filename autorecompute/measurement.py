@@ -221,7 +221,7 @@ class Detection:
         outside_bytes: CUDA only: memory of the card in use outside of this process's allocator at that moment; ``None``
             where nobody can tell.
         loader: Digest of the lines that made the DataLoader which was told the batch; empty where none was.
-        features: What optional parts the training system has here, and its model needs, by their names there.
+        features: What optional parts the training system has here, by their names there.
     """
 
     plans: tuple[Plan, ...]

@@ -102,6 +102,7 @@ class Best:
         limit_bytes: What the peak may reach.
         losses: Losses of the confirming run's timed steps.
         gradients: Its gradients beside those without recompute; ``None`` where nothing is recomputed.
+        knobs: Names of the other settings that are on.
         confirmed: Whether a fresh process under nothing but the environment gave these figures.
     """
 
@@ -118,6 +119,7 @@ class Best:
     ranking: Ranking | None = None
     losses: tuple[float, ...] = ()
     gradients: GradientCheck | None = None
+    knobs: tuple[str, ...] = ()
     confirmed: bool
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+
+# Several test processes run at once, and threads that wait for each other's processor take many times as long as one.
+# Libraries read this when they are first imported, which nothing has been yet.
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def pytest_configure():

@@ -17,5 +17,5 @@ def emission_of(backend: str) -> Emission:
 
 
 def knobs_of(backend: str) -> Knobs:
-    """What else can be set from outside the process, in the backend of this name."""
+    """The settings besides recompute, in the backend of this name."""
     return cast("Knobs", importlib.import_module(f"{__name__}.{backend}.knobs"))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from autorecompute.knobs import Knob
     from autorecompute.measurement import Detection, GradientCheck, Outcome
     from autorecompute.memory import StepProfile
-    from autorecompute.plans import Config, Level, Request
+    from autorecompute.plans import Config, Level, Plan, Request
 
 
 class Listener(Protocol):
@@ -35,14 +35,36 @@ class Listener(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """A setting besides recompute that takes a restart of the script to change.
+
+    Attributes:
+        name: What people call it.
+        variables: The environment variables that turn it on.
+        effect: What it may change, in words.
+        needs: Where it does anything, in words; empty where it does everywhere.
+    """
+
+    name: str
+    variables: dict[str, str]
+    effect: str
+    needs: str = ""
+
+
 class Emission(Protocol):
     """How a config is switched on from outside the process; a module that imports no part of the training system."""
 
     MEMORY_VARIABLES: tuple[str, ...]
     """All environment variables that decide about recompute."""
 
-    def environment_for(self, config: Config, *, ort_version: str, plans_file: Path) -> dict[str, str]:
-        """The variables that switch the config on."""
+    KNOBS: Sequence[Knob]
+    """What ``tune --knobs`` tries, in this order."""
+
+    def environment_for(
+        self, config: Config, *, knobs: Collection[str] = (), ort_version: str, plans_file: Path
+    ) -> dict[str, str]:
+        """The variables that switch the config and the knobs of these names on."""
         ...
 
     def requested_by(self, environment: Mapping[str, str], *, ort_version: str) -> Request:
@@ -63,19 +85,29 @@ class Emission(Protocol):
 
 
 class Knobs(Protocol):
-    """What else than recompute is set from outside the process; a module like that of an ``Emission``."""
+    """The settings besides recompute; a module like that of an ``Emission``."""
 
-    def knobs_for(self, detection: Detection, inherited: Mapping[str, str]) -> tuple[Knob, ...]:
-        """Every knob, with the reason where it cannot be tried.
+    HINTS: Sequence[Knob]
+    """What users may try themselves."""
+
+    def why_not(self, knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
+        """Why a knob cannot be tried on a config, in words; empty where it can.
 
         Args:
+            knob: One of those that are tried.
+            config: What is recomputed.
             detection: What is trained, where and with which versions.
             inherited: The environment that the script starts from.
         """
         ...
 
-    def variables(self) -> frozenset[str]:
-        """Every variable that turns a knob, wherever it can be turned."""
+    def plans_under(self, names: Collection[str], detection: Detection) -> Sequence[Plan]:
+        """The plans that exist under the knobs of these names.
+
+        Args:
+            names: What is on.
+            detection: What a worker detected under their variables.
+        """
         ...
 
 

@@ -137,22 +137,22 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
         result=result,
         best=best,
         trials=tuple(trials_of(folder)),
-        has_knobs=any(knob.kept for knob in result.knobs),
+        has_knobs=bool(best.knobs),
     )
 
 
 def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None) -> Bench:
     from autorecompute.backends import ORTMODULE, emission_of
+    from autorecompute.plans import Config
     from autorecompute.studies.folder import saying_what_fails
     from autorecompute.trials import Bench
 
     emission, logs = emission_of(ORTMODULE), folder.workers / "check"
     with saying_what_fails(logs):
         logs.mkdir(parents=True, exist_ok=True)
-    own = emission.environment_for(
-        stored.best.config, ort_version=stored.result.versions["onnxruntime"], plans_file=folder.plans_file
+    knobs = emission.environment_for(
+        Config(), knobs=stored.best.knobs, ort_version=stored.result.versions["onnxruntime"], plans_file=logs
     )
-    knobs = {name: value for name, value in stored.best.environment.items() if name not in own}
     bench = Bench(job, batch, logs, emission.MEMORY_VARIABLES, limit_bytes=stored.problem.limit_bytes)
     return bench.under(knobs, logs) if knobs else bench
 

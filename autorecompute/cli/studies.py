@@ -153,11 +153,11 @@ def run_import(args: argparse.Namespace) -> int:
 
 
 def _trusted() -> Trusted:
-    from autorecompute.backends import ORTMODULE, emission_of, knobs_of
+    from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.studies.importing import Trusted
 
     emission = emission_of(ORTMODULE)
-    variables = frozenset(emission.MEMORY_VARIABLES) | knobs_of(ORTMODULE).variables()
+    variables = frozenset(emission.MEMORY_VARIABLES) | {name for knob in emission.KNOBS for name in knob.variables}
     return Trusted(backend=ORTMODULE, variables=variables, plans_text=emission.plans_file_text)
 
 

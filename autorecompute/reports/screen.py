@@ -17,7 +17,7 @@ from autorecompute.reports.answer import (
 )
 from autorecompute.reports.console import make_console
 from autorecompute.reports.curve import curve_table
-from autorecompute.reports.knobs import knob_table
+from autorecompute.reports.knob_table import knob_table
 from autorecompute.reports.predictions import expected_step_seconds
 from autorecompute.reports.words import format_relative, shorten
 from autorecompute.units import format_bytes, format_seconds

@@ -58,7 +58,7 @@ def _lines(records: StudyRecords) -> Iterator[dict[str, Any]]:
         yield _line("rejection", codec.to_plain(rejection))
     for best in records.confirmed:
         yield _line("confirmed", codec.to_plain(best))
-    for name in ("race", "knobs", "batches", "analysis", "result"):
+    for name in ("race", "batches", "analysis", "result"):
         if (value := getattr(records, name)) is not None:
             yield _line(name, codec.to_plain(value))
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
 from autorecompute import codec
 from autorecompute.errors import AutorecomputeError, UsageError
-from autorecompute.knobs import KnobStudy
 from autorecompute.measurement import Trial
 from autorecompute.plans import Row
 from autorecompute.result import Best, Rejection, Result
@@ -112,7 +111,7 @@ class _Draft:
         if isinstance(record, Analysis):
             require_plain_step(record)
         if isinstance(record, Result):
-            require_confirmed(record, self.confirmed, self.found.get("knobs"), self.head.problem)
+            require_confirmed(record, self.confirmed, self.head.problem)
         # The study keeps these two as its files have them.
         return codec.to_plain(record) if isinstance(record, RaceRecord | Analysis) else record
 
@@ -124,11 +123,10 @@ class _Draft:
         self._keep(record)
 
     def _keep(self, record: Trial | Rejection | Best) -> None:
+        require_own_rows(record.config, self.head.problem)
         if isinstance(record, Best):
-            # A knob may have made other plans than the problem's.
             self.confirmed.append(record)
             return
-        require_own_rows(record.config, self.head.problem)
         if isinstance(record, Rejection):
             self.rejections.append(record)
             return
@@ -169,7 +167,6 @@ def _read_head(value: Any) -> Head:
 _SINGLE: dict[str, type[Any]] = {
     "study": Head,
     "race": RaceRecord,
-    "knobs": KnobStudy,
     "batches": BatchRecord,
     "analysis": Analysis,
     "result": Result,

@@ -99,9 +99,8 @@ def require_trusted(records: StudyRecords, trusted: Trusted) -> None:
     Raises:
         UsageError: it sets other variables, or is about another training system.
     """
-    result, knobs = records.result, records.knobs
+    result = records.result
     bests = [*records.confirmed, *([result.best] if result is not None and result.best is not None else [])]
-    bests += [knobs.winner] if knobs is not None else []
     names = {name for best in bests for name in best.environment}
     if strangers := sorted(names - trusted.variables):
         raise UsageError(

@@ -12,7 +12,6 @@ from autorecompute.plans.expressions import ExpressionError, evaluate_tree, read
 from autorecompute.studies.problem import SEVERAL_BATCHES
 
 if TYPE_CHECKING:
-    from autorecompute.knobs import KnobStudy
     from autorecompute.result import Best, Result
     from autorecompute.studies.analysis import Analysis
     from autorecompute.studies.problem import Problem
@@ -86,7 +85,7 @@ def require_own_rows(config: Config, problem: Problem) -> None:
         raise WrongLineError(f"holds the row '{strangers[0][:80]}', which the study's problem does not have")
 
 
-def require_confirmed(result: Result, confirmed: list[Best], knobs: KnobStudy | None, problem: Problem) -> None:
+def require_confirmed(result: Result, confirmed: list[Best], problem: Problem) -> None:
     """Checks that the archive has the run that confirmed its answer.
 
     Raises:
@@ -95,10 +94,9 @@ def require_confirmed(result: Result, confirmed: list[Best], knobs: KnobStudy | 
     if result.best is None or not result.best.confirmed or problem.batch == SEVERAL_BATCHES:
         # What confirmed the answer of several batches is in the studies of each.
         return
-    configs = {best.config for best in confirmed}
-    if knobs is not None:
-        configs |= {knobs.winner.config, *(comparison.setup.config for comparison in knobs.comparisons)}
-    if result.best.config not in configs:
+    require_own_rows(result.best.config, problem)
+    # A knob that was kept may have left some of the winner's plans without a node.
+    if not result.best.knobs and result.best.config not in {best.config for best in confirmed}:
         raise WrongLineError("holds a config as confirmed that no line before it confirms")
 
 

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
-from autorecompute.knobs import KnobStudy
 from autorecompute.measurement import Trial
 from autorecompute.plans import Plan, Space
 from autorecompute.result import Best, Ranking, Rejection, Result
 from autorecompute.studies import batches as batches_file
 from autorecompute.studies.batches import BatchRecord
 from autorecompute.studies.folder import FORMAT, write_atomically
-from autorecompute.studies.knobs import KnobFolder
 from autorecompute.studies.places import best_at, result_at
 from autorecompute.studies.problem import SEVERAL_BATCHES, Problem, Sizes
 from autorecompute.studies.sharing.mirror import shared_from
@@ -111,7 +109,6 @@ class StudyRecords:
         rejections: The configs that were not confirmed.
         confirmed: Those that were.
         race: The finalists' rounds, as their file has them.
-        knobs: What is known of other settings.
         batches: What only a study of several batches knows.
         analysis: The profiled small steps, as their file has them.
         result: The answer.
@@ -122,7 +119,6 @@ class StudyRecords:
     rejections: tuple[Rejection, ...] = ()
     confirmed: tuple[Best, ...] = ()
     race: dict[str, Any] | None = None
-    knobs: KnobStudy | None = None
     batches: BatchRecord | None = None
     analysis: dict[str, Any] | None = None
     result: Result | None = None
@@ -187,7 +183,6 @@ def read_records(folder: StudyFolder) -> StudyRecords:
         rejections=tuple(folder.rejections()),
         confirmed=tuple(folder.confirmed()),
         race=folder.read(RACE, dict[str, Any]),
-        knobs=KnobFolder(folder).known(),
         batches=folder.read(batches_file.FILE, BatchRecord),
         analysis=folder.read(ANALYSIS, dict[str, Any]),
         result=folder.result(),
@@ -212,8 +207,6 @@ def write_records(records: StudyRecords, folder: StudyFolder, plans_text: Callab
         folder.keep_rejections(records.rejections)
     if records.confirmed:
         folder.keep_confirmed(records.confirmed)
-    if records.knobs is not None:
-        KnobFolder(folder).keep(records.knobs)
     for name, content in ((RACE, records.race), (ANALYSIS, records.analysis), (batches_file.FILE, records.batches)):
         if content is not None:
             folder.write(name, codec.to_plain(content))
@@ -241,10 +234,9 @@ def _store_trials(records: StudyRecords, folder: StudyFolder) -> None:
 
 def with_plans_file(records: StudyRecords, place: str) -> StudyRecords:
     """The records with another place for the file that the variables of their configs name."""
-    knobs, result = records.knobs, records.result
+    result = records.result
     return replace(
         records,
         confirmed=tuple(best_at(best, place) for best in records.confirmed),
-        knobs=None if knobs is None else replace(knobs, winner=best_at(knobs.winner, place)),
         result=None if result is None else result_at(result, place),
     )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from autorecompute.backends import emission_of
 from autorecompute.result import Transfer
 from autorecompute.search import Prior
-from autorecompute.studies import KnobFolder
 from autorecompute.studies.folder import write_atomically
 from autorecompute.studies.transfer import find_nearest
 
@@ -92,11 +91,9 @@ def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore, versions
         store.add(trial)
     folder.keep_rejections(neighbour.records.rejections)
     folder.keep_confirmed([own_best(best, folder, versions) for best in neighbour.records.confirmed])
-    result, knobs = neighbour.records.result, neighbour.records.knobs
+    result = neighbour.records.result
     if result is None:
         return
-    if knobs is not None:
-        KnobFolder(folder).keep(replace(knobs, winner=own_best(knobs.winner, folder, versions)))
     folder.finish(replace(own_result(result, folder, versions), transferred_from=transfer_of(neighbour)))
 
 
@@ -122,19 +119,18 @@ def own_best(best: Best, folder: StudyFolder, versions: Mapping[str, str]) -> Be
 def pointing_to(best: Best, plans_file: Path, versions: Mapping[str, str]) -> Best:
     """What was confirmed, with variables that point to this file of plans."""
     environment = emission_of(versions["backend"]).environment_for(
-        best.config, ort_version=versions["onnxruntime"], plans_file=plans_file
+        best.config, knobs=best.knobs, ort_version=versions["onnxruntime"], plans_file=plans_file
     )
-    # Knobs that were kept stay beside the variables of the config.
-    return replace(best, environment={**best.environment, **environment})
+    return replace(best, environment=environment)
 
 
 def _answer_of(neighbour: Neighbour) -> Config | None:
     result = neighbour.records.result
     if result is None or result.best is None:
         return None
-    knobs = neighbour.records.knobs if result.knobs else None
+    config = result.best.config
     # What a knob made of the winner is not for those who do not turn it.
-    return (knobs.winner if knobs is not None else result.best).config
+    return config if any(trial.config == config for trial in neighbour.records.trials) else None
 
 
 def _finalists_of(neighbour: Neighbour) -> tuple[Config, ...]:

@@ -20,7 +20,7 @@ from autorecompute.tuning.answer.no_fit import explain_early_end, explain_no_fit
 from autorecompute.tuning.answer.race_record import race_winner
 from autorecompute.tuning.answer.rejections import Rejections
 from autorecompute.tuning.budget import Budget, Task
-from autorecompute.tuning.knobs.turning import turn_knobs
+from autorecompute.tuning.knob_search import KnobSearch
 from autorecompute.tuning.ledger import Alone
 from autorecompute.tuning.limit import choose_limit
 from autorecompute.tuning.pace import Pace
@@ -121,9 +121,7 @@ class Tuner:
             with holding(detection.device, self._place):
                 problem, result = self._measure(detection)
             self._leave(result)
-        result = turn_knobs(
-            self._place, self._budget, detection, problem, self._ledger.trials, result=result, keep=self._leave
-        )
+        result = KnobSearch(self._place, self._budget, detection, problem).run(result, self._leave)
         if result.best is None:
             raise NothingFitsError(self._explain_none(result, detection, problem.limit_bytes))
         return result

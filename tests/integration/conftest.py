@@ -87,11 +87,6 @@ class Study:
         """What each worker printed, in the order they were started."""
         return [file.read_text() for file in sorted(self.path.glob("workers/*.log"))]
 
-    @property
-    def knobs(self):
-        """What was kept of the knobs."""
-        return json.loads((self.path / "knobs.json").read_text())
-
     def count_rows(self):
         """Trials in the database."""
         with contextlib.closing(sqlite3.connect(self.path / "study.db")) as database:

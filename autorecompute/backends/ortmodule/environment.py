@@ -1,4 +1,4 @@
-"""The variables that make an unmodified ORTModule script train with a config, for each version of ONNX Runtime.
+"""The variables that make an unmodified ORTModule script train with a config and knobs, by version of ONNX Runtime.
 
 Imports neither torch nor ONNX Runtime: the controller, which has neither, asks for them.
 """
@@ -10,11 +10,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.interface import Knob
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Config, Level, Request, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 LEVEL_VARIABLE = "ORTMODULE_MEMORY_OPT_LEVEL"
 CONFIG_VARIABLE = "ORTMODULE_MEMORY_OPT_CONFIG"
@@ -34,25 +35,56 @@ FIRST_VERSION_WITH_FILE = (1, 19)
 LONGEST_COMMA_STRING = 2048
 """Characters that a session option of ONNX Runtime holds."""
 
+LAYER_BOUNDARIES = Knob(
+    name="layer_boundaries",
+    variables={PROBE_VARIABLE: WITHIN_LAYERS},
+    effect="what is recomputed ends at the boundaries of transformer layers, as under ORT's levels",
+    needs="ORT finds boundaries (pre-LN models)",
+)
+MEM_EFFICIENT_GRADIENTS = Knob(
+    name="mem_efficient_gradients",
+    variables={"ORTMODULE_ENABLE_MEM_EFFICIENT_GRAD_MGMT": "1"},
+    effect="each gradient leaves ORT's memory as soon as it is known",
+    needs="1.17 and 1.18, with support for custom autograd functions",
+)
+NO_MODEL_COPY = Knob(
+    name="no_model_copy",
+    variables={"ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT": "0"},
+    effect="the model is exported itself, not a copy of it: less memory at the first step",
+)
+EXPANDABLE_SEGMENTS = Knob(
+    name="expandable_segments",
+    variables={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    effect="torch's allocator, ORT's too on CUDA, grows its segments: less is lost to fragments",
+    needs="CUDA, torch 2.1",
+)
+KNOBS = (LAYER_BOUNDARIES, MEM_EFFICIENT_GRADIENTS, NO_MODEL_COPY, EXPANDABLE_SEGMENTS)
+
 
 def probe_config_of(level: Level, environment: Mapping[str, str]) -> str:
     """How ORT looks for plans under a level, and in an adapted process under a variable of ours."""
     return (environment.get(PROBE_VARIABLE) or IGNORING_LAYERS) if level is Level.CHOSEN else WITHIN_LAYERS
 
 
-def environment_for(config: Config, *, ort_version: str, plans_file: Path) -> dict[str, str]:
-    """The variables that switch the config on; none where nothing is recomputed.
+def environment_for(
+    config: Config, *, knobs: Collection[str] = (), ort_version: str, plans_file: Path
+) -> dict[str, str]:
+    """The variables that switch the config and the knobs of these names on; none where neither changes anything.
 
     Args:
         config: What to recompute.
+        knobs: Names among ``KNOBS``.
         ort_version: ``onnxruntime.__version__`` of the environment that trains.
         plans_file: Where the caller keeps ``plans_file_text(config)``; ONNX Runtime 1.19 is given its absolute path.
 
     Raises:
         SetupError: that version reads no config of this form.
-        UsageError: the config cannot be written for that version.
+        UsageError: the config cannot be written for that version, or there is no knob of one of these names.
     """
-    version = _parse_version(ort_version)
+    return {**_config_variables(config, _parse_version(ort_version), plans_file), **_knob_variables(knobs)}
+
+
+def _config_variables(config: Config, version: tuple[int, int], plans_file: Path) -> dict[str, str]:
     if config.is_none:
         return {}
     if config.level is not Level.CHOSEN:
@@ -60,6 +92,12 @@ def environment_for(config: Config, *, ort_version: str, plans_file: Path) -> di
     if version >= FIRST_VERSION_WITH_FILE:
         return {CONFIG_VARIABLE: str(plans_file.absolute())}
     return {CONFIG_VARIABLE: _join_rows(config)}
+
+
+def _knob_variables(names: Collection[str]) -> dict[str, str]:
+    if strangers := sorted(set(names) - {knob.name for knob in KNOBS}):
+        raise UsageError(f"This autorecompute knows no setting '{strangers[0]}'. Tune again with --knobs.")
+    return {name: value for knob in KNOBS if knob.name in names for name, value in knob.variables.items()}
 
 
 def requested_by(environment: Mapping[str, str], *, ort_version: str) -> Request:

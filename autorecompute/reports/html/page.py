@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from autorecompute import __version__
 from autorecompute.errors import SetupError
 from autorecompute.reports.curve import FIGURES
-from autorecompute.reports.knobs import COLUMNS
+from autorecompute.reports.knob_table import COLUMNS
 
 if TYPE_CHECKING:
     from autorecompute.reports.html.story import Story

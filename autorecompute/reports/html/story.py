@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autorecompute.backends import knobs_of
 from autorecompute.reports.answer import (
     Line,
     answer_lines,
@@ -21,13 +22,13 @@ from autorecompute.reports.html.charts import draw_curve, draw_predictions
 from autorecompute.reports.html.parts import main_part, read_parts
 from autorecompute.reports.html.rows import WORDS, Cell, trial_columns, trial_rows
 from autorecompute.reports.html.why import Why, explain
-from autorecompute.reports.knobs import knob_cells
+from autorecompute.reports.knob_table import knob_cells
 from autorecompute.reports.predictions import expected_step_seconds
 from autorecompute.reports.words import describe_verdict, format_rate
 from autorecompute.units import MIB, format_bytes, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from autorecompute.measurement import Trial
@@ -55,7 +56,8 @@ class Story:
         curve: The chart of throughput by batch; empty where one batch was tuned.
         curve_rows: Its figures.
         knobs: What other settings did, a row for each that was tried.
-        untried: The other settings, a sentence each.
+        untried: Settings that were not tried, a sentence each.
+        hints: Settings that no verb tries: name, variables, what each may change, and where.
         why: The explanation; ``None`` where no config was measured.
         sure: How sure it is, a sentence each.
         predictions: The chart of predictions; empty where nothing was predicted.
@@ -77,6 +79,7 @@ class Story:
     curve_rows: tuple[tuple[str, ...], ...] = ()
     knobs: tuple[tuple[str, ...], ...] = ()
     untried: tuple[str, ...] = ()
+    hints: tuple[tuple[str, str, str, str], ...] = ()
     why: Why | None = None
     sure: tuple[str, ...] = ()
     predictions: str = ""
@@ -125,8 +128,15 @@ def _told_by(result: Result, parts: Sequence[Part]) -> dict[str, Any]:
         "curve_rows": tuple(curve_cells(point, best.batch if best is not None else None) for point in result.curve),
         "knobs": tuple(knob_cells(knob) for knob in result.knobs if knob.outcome is not None),
         "untried": tuple(f"{knob.name} was {knob.sentence}" for knob in result.knobs if knob.outcome is None),
+        "hints": tuple(_hints(result)),
         "sure": (*_confirmed(result), *certainties(result, own), *result.unconfirmed, *_measured(parts)),
     }
+
+
+def _hints(result: Result) -> Iterator[tuple[str, str, str, str]]:
+    for hint in knobs_of(result.versions["backend"]).HINTS:
+        variables = " ".join(f"{name}={value}" for name, value in hint.variables.items())
+        yield hint.name, variables, hint.effect, hint.needs
 
 
 def _what_it_would_take(result: Result, parts: Sequence[Part]) -> list[str]:

@@ -105,6 +105,6 @@ def _says_more(earlier: Result, result: Result) -> bool:
     """Whether an earlier session came further with the same winner: it was compared, or has knobs."""
     if earlier.best is None or result.best is None:
         return False
-    # A knob may have brought another config than the one that won.
-    is_same = earlier.best.config == result.best.config or any(knob.kept for knob in earlier.knobs)
+    # Knobs that were kept may have brought another config than the one that won.
+    is_same = earlier.best.config == result.best.config or bool(earlier.best.knobs)
     return is_same and earlier.compared and not earlier.search_end.is_early

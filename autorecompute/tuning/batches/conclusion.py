@@ -184,7 +184,7 @@ def _has_compared(result: Result, rival_batch: int) -> bool:
 
 def says_more(known: Result, so_far: Result) -> bool:
     """Whether an earlier run knows more batches, kept knobs, or weighed the same two in neighbouring processes."""
-    if any(knob.kept for knob in known.knobs):
+    if known.best is not None and known.best.knobs:
         return len(known.curve) >= len(so_far.curve)
     pairs, earlier_pairs = (item.comparison.pairs if item.comparison is not None else 0 for item in (so_far, known))
     if len(known.curve) == len(so_far.curve) and known.best == so_far.best:

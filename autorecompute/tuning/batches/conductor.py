@@ -30,7 +30,7 @@ from autorecompute.tuning.batches.conclusion import Conclusion, says_more
 from autorecompute.tuning.batches.curve import Tuned, draw
 from autorecompute.tuning.binding import bind
 from autorecompute.tuning.budget import Budget, Task
-from autorecompute.tuning.knobs.turning import turn_knobs
+from autorecompute.tuning.knob_search import KnobSearch
 from autorecompute.tuning.limit import choose_limit
 from autorecompute.tuning.survey import PROFILED_BATCH
 from autorecompute.tuning.tuner import Tuner
@@ -122,8 +122,7 @@ class BatchTuner:
         self._place.bench.close()
         with self._open_bench(batch, self._folder) as bench:
             place = replace(self._place, bench=bench, settings=replace(self._settings, batch=batch))
-            trials = _trials_of(study_of_batch(self._folder, batch))
-            return turn_knobs(place, self._budget, detection, problem, trials, result=result, keep=self._leave)
+            return KnobSearch(place, self._budget, detection, problem).run(result, self._leave)
 
     def _known_result(self) -> Result | None:
         """What an earlier run answered that was asked for the same batches."""

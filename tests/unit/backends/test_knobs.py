@@ -2,135 +2,103 @@
 
 from __future__ import annotations
 
-import dataclasses
+from pathlib import Path
 
 import pytest
 
-from autorecompute.backends.ortmodule.environment import MEMORY_VARIABLES
-from autorecompute.backends.ortmodule.knobs import (
-    CONVOLUTION,
-    CUSTOM_AUTOGRAD,
-    TRITON,
-    TRITON_BUILD,
-    Place,
-    knobs_for,
-    offer,
-)
+import autorecompute
+from autorecompute.backends.ortmodule.environment import KNOBS, MEMORY_VARIABLES
+from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD, HINTS, plans_under, why_not
+from autorecompute.measurement import Device
+from autorecompute.plans import Config, Level
 
-CPU = Place(
-    onnxruntime=(1, 19),
-    torch=(2, 13),
-    device="cpu",
-    features=(),
-    has_layers=True,
-    glibc=(2, 36),
-    huge_pages="madvise",
-)
-CUDA = dataclasses.replace(CPU, device="cuda", features=(TRITON_BUILD, TRITON, CUSTOM_AUTOGRAD, CONVOLUTION))
+CUDA = Device(kind="cuda", name="card", uuid="GPU-1", total_bytes=1)
+PAGE = Path(autorecompute.__file__).parents[1] / "docs" / "knobs.md"
 
 
-def why_not(place, inherited=()):
+@pytest.fixture
+def make_place(make_detection, make_space):
+    """A detection with these versions."""
+
+    def make(torch="2.13.0", onnxruntime="1.19.2", layers=("Gelu+",), **changes):
+        versions = {"python": "3.11", "torch": torch, "onnxruntime": onnxruntime, "backend": "ortmodule"}
+        return make_detection(make_space(layers=layers), versions=versions, **changes)
+
+    return make
+
+
+def reasons(detection, config=None, inherited=()):
     """The reason for each knob by its name; empty where it can be tried."""
-    return {knob.name: knob.why_not for knob in offer(place, dict.fromkeys(inherited, "1"))}
+    config = Config.of(detection.plans) if config is None else config
+    return {knob.name: why_not(knob, config, detection, dict.fromkeys(inherited, "1")) for knob in KNOBS}
 
 
 @pytest.mark.parametrize(
-    ("place", "change", "name", "reason"),
+    ("place", "name", "reason"),
     [
-        (CPU, {"has_layers": False}, "layer_boundaries", "ORT finds the same plans"),
-        (CPU, {}, "compute_optimizer_off", "1.19 raises"),
-        (CPU, {}, "sparsity_off", "1.19 raises"),
-        (CUDA, {}, "mem_efficient_gradients", "1.19 raises"),
-        (CUDA, {"onnxruntime": (1, 18), "features": ()}, "mem_efficient_gradients", "custom autograd"),
-        (CUDA, {"onnxruntime": (1, 18)}, "embedding_sparsity", "from 1.18 on"),
-        (CPU, {}, "efficient_attention", "CUDA"),
-        (CUDA, {"torch": (2, 2)}, "efficient_attention", "torch 2.3"),
-        (CUDA, {"features": (TRITON,)}, "triton", "built without Triton"),
-        (CUDA, {"features": (TRITON_BUILD,)}, "triton", "not installed"),
-        (CPU, {}, "tunable_kernels", "CUDA"),
-        (CUDA, {"features": ()}, "exhaustive_convolutions", "no convolution"),
-        (CPU, {}, "expandable_segments", "CUDA"),
-        (CUDA, {"torch": (2, 0)}, "expandable_segments", "torch 2.1"),
-        (CUDA, {}, "one_malloc_arena", "CPU"),
-        (CPU, {"glibc": (0, 0)}, "keep_freed_memory", "glibc"),
-        (CPU, {"glibc": (2, 34)}, "huge_pages", "glibc 2.35"),
-        (CPU, {"huge_pages": "always"}, "huge_pages", "on for every process"),
-        (CPU, {"huge_pages": "never"}, "huge_pages", "switched off"),
+        ({"layers": ()}, "layer_boundaries", "ORT finds the same plans"),
+        ({}, "mem_efficient_gradients", "1.19 raises"),
+        ({"onnxruntime": "1.18.0"}, "mem_efficient_gradients", "custom autograd"),
+        ({}, "expandable_segments", "CUDA"),
+        ({"device": CUDA, "torch": "2.0.1"}, "expandable_segments", "torch 2.1"),
     ],
 )
-def test_what_does_nothing_here_says_why(place, change, name, reason):
+def test_what_does_nothing_here_says_why(make_place, place, name, reason):
     """Each guard names the version, device or feature that is missing."""
-    assert reason in why_not(dataclasses.replace(place, **change))[name]
+    assert reason in reasons(make_place(**place))[name]
 
 
 @pytest.mark.parametrize(
     ("place", "names"),
     [
+        ({}, {"layer_boundaries", "no_model_copy"}),
+        ({"device": CUDA}, {"layer_boundaries", "no_model_copy", "expandable_segments"}),
         (
-            CPU,
-            {
-                "layer_boundaries",
-                "no_model_copy",
-                "one_malloc_arena",
-                "keep_freed_memory",
-                "huge_pages",
-            },
-        ),
-        (
-            CUDA,
-            {
-                "layer_boundaries",
-                "efficient_attention",
-                "triton",
-                "tunable_kernels",
-                "exhaustive_convolutions",
-                "no_model_copy",
-                "expandable_segments",
-            },
-        ),
-        (
-            dataclasses.replace(CPU, onnxruntime=(1, 17), torch=(2, 4), features=(CUSTOM_AUTOGRAD,)),
-            {
-                "layer_boundaries",
-                "compute_optimizer_off",
-                "sparsity_off",
-                "embedding_sparsity",
-                "mem_efficient_gradients",
-                "no_model_copy",
-                "one_malloc_arena",
-                "keep_freed_memory",
-                "huge_pages",
-            },
+            {"onnxruntime": "1.17.3", "torch": "2.4.1", "features": (CUSTOM_AUTOGRAD,)},
+            {"layer_boundaries", "no_model_copy", "mem_efficient_gradients"},
         ),
     ],
 )
-def test_the_others_can_be_tried(place, names):
+def test_the_others_can_be_tried(make_place, place, names):
     """On a CPU, on a card, and under an old ONNX Runtime, those are offered that do something there."""
-    assert {name for name, reason in why_not(place).items() if not reason} == names
+    assert {name for name, reason in reasons(make_place(**place)).items() if not reason} == names
 
 
-def test_what_the_user_set_is_left_alone():
+@pytest.mark.parametrize(
+    ("config", "reason"), [(Config(), "recomputes nothing"), (Config(level=Level.LAYERWISE), "a level of ORT's")]
+)
+def test_layers_matter_to_chosen_plans_alone(make_place, config, reason):
+    """Where nothing is recomputed, or a level won, no chain of recompute could end at a boundary."""
+    assert reason in reasons(make_place(), config)["layer_boundaries"]
+
+
+def test_what_the_user_set_is_left_alone(make_place):
     """A variable of the user's own is not overruled, and the knob says so."""
-    assert (
-        why_not(CPU, inherited=["MALLOC_ARENA_MAX"])["one_malloc_arena"]
-        == "MALLOC_ARENA_MAX is set in your environment"
-    )
+    taken = "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT"
+    assert reasons(make_place(), inherited=[taken])["no_model_copy"] == f"{taken} is set in your environment"
+
+
+def test_within_layers_other_plans_exist(make_place):
+    """The knob for layer boundaries is the one that changes where plans are looked for."""
+    place = make_place()
+    assert plans_under(["layer_boundaries"], place) == place.layer_plans
+    assert plans_under(["no_model_copy"], place) == place.plans
 
 
 def test_no_two_knobs_set_the_same_variable():
     """Knobs that are kept are on together: none may undo another."""
-    names = [name for knob in offer(CPU, {}) for name in knob.environment]
+    names = [name for knob in (*KNOBS, *HINTS) for name in knob.variables]
     assert len(names) == len(set(names))
 
 
 def test_the_probe_is_cleared_for_trials():
     """The one variable of ours that decides about recompute must not reach a trial from elsewhere."""
-    (knob,) = [knob for knob in offer(CPU, {}) if knob.looks_within_layers]
-    assert set(knob.environment) <= set(MEMORY_VARIABLES)
+    (knob,) = [knob for knob in KNOBS if knob.name == "layer_boundaries"]
+    assert set(knob.variables) <= set(MEMORY_VARIABLES)
 
 
-def test_a_detection_and_this_machine_are_enough_to_know(make_detection):
-    """Every knob is told for what a worker detected, each by a name of its own."""
-    knobs = knobs_for(make_detection(), {})
-    assert len({knob.name for knob in knobs}) == len(knobs)
-    assert {knob.name: knob.why_not for knob in knobs}["efficient_attention"] == "it is for CUDA only"
+@pytest.mark.parametrize("knob", [*KNOBS, *HINTS], ids=lambda knob: knob.name)
+def test_the_documentation_has_every_knob(knob):
+    """The page names each setting with what it sets."""
+    row = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{knob.name}` |"))
+    assert all(f"`{name}={value}`" in row for name, value in knob.variables.items())

@@ -188,15 +188,13 @@ def test_knobs_are_shown_with_the_answer(run, begin, make_result):
     """``show`` tells what was tried and what was not, on the screen and as JSON."""
     tried = KnobFigures(
         name="huge_pages",
-        environment={"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
-        available=True,
         outcome=Outcome.OK,
         throughput_ratio=1.08,
         low=1.05,
         high=1.11,
         kept=True,
     )
-    untried = KnobFigures(name="triton", environment={}, available=False, why_not="it is for CUDA only")
+    untried = KnobFigures(name="triton", why_not="it is for CUDA only")
     begin("bert").finish(dataclasses.replace(make_result(), trials=0, knobs=(tried, untried)))
     code, out, _ = run("show", "bert")
     assert code == 0

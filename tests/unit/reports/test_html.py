@@ -310,9 +310,9 @@ def test_several_batches_are_one_page(keep, read, trials, answer):
 def test_knobs_are_told_tried_and_untried(keep, read, trials, answer):
     """A knob that was tried has its figures, one that was not its reason."""
     knobs = (
-        KnobFigures(name="one_arena", environment={}, available=True, outcome=Outcome.OK, throughput_ratio=1.04,
+        KnobFigures(name="one_arena", outcome=Outcome.OK, throughput_ratio=1.04,
                     low=1.02, high=1.06, peak_bytes=600 * MIB, base_peak_bytes=605 * MIB, kept=True),
-        KnobFigures(name="triton", environment={}, available=False, why_not="it is for CUDA only"),
+        KnobFigures(name="triton", why_not="it is for CUDA only"),
     )  # fmt: skip
     page = read(keep(trials, dataclasses.replace(answer, knobs=knobs)))
     assert "one_arena 1.04x 1.02-1.06 600 MiB -5 MiB kept" in page.text

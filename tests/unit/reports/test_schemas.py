@@ -78,7 +78,7 @@ def full_result(make_result, make_trial):
         curve=(CurvePoint(batch=8, without=figures), CurvePoint(batch=32, without=Figures(), recomputed=recomputed)),
         raced={best.config.hash: 0.9},
         transferred_from=Transfer(study="other", differences=("batch 32, not 16",)),
-        knobs=(KnobFigures(name="triton", environment={"A": "1"}, available=False, why_not="no"),),
+        knobs=(KnobFigures(name="triton", why_not="no"),),
     )
 
 

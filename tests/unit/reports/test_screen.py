@@ -292,13 +292,13 @@ def test_a_wrapped_script_has_one_way_to_train(show, make_result):
 
 def test_knobs_are_told_with_what_they_changed(show, make_result):
     """Each knob has its line: what it gained and took and whether it was kept, what failed, or why it was not tried."""
-    base = {"environment": {}, "available": True, "outcome": Outcome.OK, "base_peak_bytes": 600 * MIB}
+    base = {"outcome": Outcome.OK, "base_peak_bytes": 600 * MIB}
     knobs = (
         KnobFigures(name="fast", throughput_ratio=1.08, low=1.05, high=1.11, peak_bytes=610 * MIB, kept=True, **base),
         KnobFigures(name="slow", throughput_ratio=0.9, low=0.8, high=1.0, peak_bytes=590 * MIB, **base),
-        KnobFigures(name="broken", environment={}, available=True, outcome=Outcome.CRASH, message="signal 11"),
-        KnobFigures(name="absent", environment={}, available=False, why_not="it is for CUDA only"),
-        KnobFigures(name="late", environment={}, available=True),
+        KnobFigures(name="broken", outcome=Outcome.CRASH, message="signal 11"),
+        KnobFigures(name="absent", why_not="it is for CUDA only"),
+        KnobFigures(name="late"),
     )
     lines = show(dataclasses.replace(make_result(), knobs=knobs), width=120)
     assert row_of(lines, "fast").split() == ["fast", "1.08x", "1.05-1.11", "610", "MiB", "+10", "MiB", "kept"]

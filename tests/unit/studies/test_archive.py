@@ -18,14 +18,13 @@ import jsonschema
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends import ORTMODULE, emission_of, knobs_of
+from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import Figures
-from autorecompute.knobs import KnobComparison, KnobStudy, Setup
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Rejection
-from autorecompute.studies import KnobFolder, Problem, Sizes, StudyFolder, list_studies
+from autorecompute.studies import Problem, Sizes, StudyFolder, list_studies
 from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
 from autorecompute.studies.batches import BatchRecord, keep_batches
@@ -37,7 +36,7 @@ from autorecompute.units import MIB
 EMISSION = emission_of(ORTMODULE)
 TRUSTED = Trusted(
     backend=ORTMODULE,
-    variables=frozenset(EMISSION.MEMORY_VARIABLES) | knobs_of(ORTMODULE).variables(),
+    variables=frozenset(EMISSION.MEMORY_VARIABLES) | {name for knob in EMISSION.KNOBS for name in knob.variables},
     plans_text=EMISSION.plans_file_text,
 )
 STANDING = {
@@ -64,8 +63,6 @@ def archive(tmp_path_factory, make_detection, make_space, make_trial, make_resul
     folder.keep_rejections([Rejection(config=Config(), outcome=Outcome.CRASH, reason=f"see {HOME}/01.log")])
     folder.keep_confirmed([best])
     folder.write("race.json", {"ranking": None, "standings": [STANDING], "over_limit": [1], "failed": [], "trials": 2})
-    comparison = KnobComparison(knob="arena", base="x", setup=Setup(config=all_on, description="all"))
-    KnobFolder(folder).keep(KnobStudy(winner=best, comparisons=(comparison,)))
     keep_batches(folder, BatchRecord(asked=(16, 32), without=(Figures(batch=16),)))
     profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(make_step("flb", ("a", 0, 2, "8")))}
     folder.write("analysis.json", {"peak_bytes": 9, "held_bytes": 5, "profiles": [profiled]})
@@ -168,13 +165,13 @@ WRONG = {
     "no object": (lambda lines: [lines[0], b"[1]\n"], 2, "no object"),
     "cut between lines": (lambda lines: lines[:4], 5, "cut short"),
     "cut within a line": (lambda lines: [*lines[:2], lines[2][:50]], 3, "cut off"),
-    "a line lost": (lambda lines: [*lines[:4], *lines[5:]], 10, "lines are missing"),
-    "a trial lost": (lambda lines: [lines[0], *lines[2:]], 10, "lines are missing"),
+    "a line lost": (lambda lines: [*lines[:5], *lines[6:]], 9, "lines are missing"),
+    "a trial lost": (lambda lines: [lines[0], *lines[2:]], 9, "lines are missing"),
     "a trial twice": (lambda lines: [*lines[:2], *lines[1:]], 3, "trial 0 where 1 or more"),
-    "a line after the end": (lambda lines: [*lines, lines[1]], 12, "follows the end"),
+    "a line after the end": (lambda lines: [*lines, lines[1]], 11, "follows the end"),
     "two heads": (lambda lines: [lines[0], *lines], 2, "begins another"),
     "no head": (lambda lines: lines[1:], 1, "not the first line"),
-    "two answers": (lambda lines: [*lines[:-1], lines[-2], lines[-1]], 11, "second result"),
+    "two answers": (lambda lines: [*lines[:-1], lines[-2], lines[-1]], 10, "second result"),
     "unknown": (lambda lines: [lines[0], b'{"pickle": 1}\n', *lines[1:]], 2, "'pickle'"),
     "newer": (lambda lines: [changed(lines[0], version=2), *lines[1:]], 1, "newer autorecompute"),
     "no version": (lambda lines: [changed(lines[0], version=None), *lines[1:]], 1, "newer autorecompute"),
@@ -196,7 +193,7 @@ WRONG = {
         2,
         "does not hold",
     ),
-    "an analysis of nothing": (lambda lines: [*lines[:8], b'{"analysis": {}}\n', *lines[9:]], 9, "does not hold"),
+    "an analysis of nothing": (lambda lines: [*lines[:7], b'{"analysis": {}}\n', *lines[8:]], 8, "does not hold"),
     "not a number": (lambda lines: [lines[0], b'{"trial": NaN}\n'], 2, "NaN"),
     "not text": (lambda lines: [lines[0], b'{"trial": "\xff"}\n'], 2, "no text"),
     "too deep": (lambda lines: [lines[0], b'{"trial": ' + b"[" * 200_000 + b"\n"], 2, "too deeply"),
@@ -233,23 +230,23 @@ IMPLAUSIBLE = {
     "no limit": (0, {"problem__limit_bytes": 0}, "digest"),
     "a race of junk": (5, {"standings": [{"junk": 1}]}, "RaceRecord"),
     "a race without steps": (5, {"standings__0__rounds__0__step_seconds": [0]}, "step_seconds"),
-    "batches below none": (7, {"asked": [-1]}, "asked"),
-    "an analysis without config": (8, {"profiles": [{"profile": {}}]}, "Analysis"),
-    "no step without recompute": (8, {"profiles": []}, "without recompute"),
-    "code as a size": (8, {f"{TENSOR}shape": ["__import__('os').system('touch pwned')"]}, "cannot be read"),
-    "a dimension of nothing": (8, {"profiles__0__profile__dims": {"batch": 0}}, "dimension of nothing"),
-    "a size for ever": (8, {f"{TENSOR}shape": ["9**9**9**9"]}, "cannot be read"),
-    "a size of what is not there": (8, {f"{TENSOR}shape": ["sequence"]}, "no value"),
-    "a size over nothing": (8, {f"{TENSOR}shape": ["1/(batch - 2)"]}, "no value"),
-    "a size below nothing": (8, {f"{TENSOR}shape": ["batch - 9"]}, "cannot be"),
-    "too large a tensor": (8, {f"{TENSOR}shape": ["1000000000"] * 3}, "more bytes"),
-    "a tensor of no operation": (8, {f"{TENSOR}first": 10_000_000}, "10000000"),
-    "a tensor that ends first": (8, {f"{TENSOR}last": -1}, "from 0 to -1"),
-    "no forward pass": (8, {"profiles__0__profile__backward": 9}, "9 of them"),
-    "an operation of itself": (8, {f"{OPERATION}reads": ["x"], f"{OPERATION}makes": ["x"]}, "cannot run"),
-    "an operation that shares nothing": (8, {f"{OPERATION}shares": True}, "cannot run"),
-    "a negative answer": (9, {"trials": -3}, "-3 as trials"),
-    "an answer nobody confirmed": (9, {"best__config__rows": []}, "no line before it confirms"),
+    "batches below none": (6, {"asked": [-1]}, "asked"),
+    "an analysis without config": (7, {"profiles": [{"profile": {}}]}, "Analysis"),
+    "no step without recompute": (7, {"profiles": []}, "without recompute"),
+    "code as a size": (7, {f"{TENSOR}shape": ["__import__('os').system('touch pwned')"]}, "cannot be read"),
+    "a dimension of nothing": (7, {"profiles__0__profile__dims": {"batch": 0}}, "dimension of nothing"),
+    "a size for ever": (7, {f"{TENSOR}shape": ["9**9**9**9"]}, "cannot be read"),
+    "a size of what is not there": (7, {f"{TENSOR}shape": ["sequence"]}, "no value"),
+    "a size over nothing": (7, {f"{TENSOR}shape": ["1/(batch - 2)"]}, "no value"),
+    "a size below nothing": (7, {f"{TENSOR}shape": ["batch - 9"]}, "cannot be"),
+    "too large a tensor": (7, {f"{TENSOR}shape": ["1000000000"] * 3}, "more bytes"),
+    "a tensor of no operation": (7, {f"{TENSOR}first": 10_000_000}, "10000000"),
+    "a tensor that ends first": (7, {f"{TENSOR}last": -1}, "from 0 to -1"),
+    "no forward pass": (7, {"profiles__0__profile__backward": 9}, "9 of them"),
+    "an operation of itself": (7, {f"{OPERATION}reads": ["x"], f"{OPERATION}makes": ["x"]}, "cannot run"),
+    "an operation that shares nothing": (7, {f"{OPERATION}shares": True}, "cannot run"),
+    "a negative answer": (8, {"trials": -3}, "-3 as trials"),
+    "an answer nobody confirmed": (8, {"best__config__rows": []}, "no line before it confirms"),
 }
 
 

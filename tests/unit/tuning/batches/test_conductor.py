@@ -10,10 +10,10 @@ from unittest.mock import Mock
 import pytest
 
 from autorecompute import codec
+from autorecompute.backends.ortmodule import environment as ortmodule
 from autorecompute.backends.ortmodule import knobs as ortmodule_knobs
 from autorecompute.cli import main
 from autorecompute.errors import NothingFitsError, ScriptError, UsageError
-from autorecompute.knobs import Knob
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Verdict
@@ -23,6 +23,7 @@ from autorecompute.studies.batches import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.survey import PROFILED_BATCH
 from autorecompute.units import MIB
+from stand_ins.knobs import knob
 
 LARGEST = 20
 """The largest batch that fits in 600 MiB without recompute, by the formula."""
@@ -261,8 +262,8 @@ def test_a_noisy_machine_is_asked_more_often_and_the_doubt_is_told(begin):
 
 def test_knobs_are_turned_on_the_answer_alone(begin, monkeypatch, turned_by):
     """No batch is tuned with knobs; the answer has them, its place on the curve and its comparison do not."""
-    knob = Knob(name="fast", environment={"FAST": "1"}, effect="something")
-    monkeypatch.setattr(ortmodule_knobs, "knobs_for", lambda *_: [knob])
+    monkeypatch.setattr(ortmodule, "KNOBS", (knob("FAST"),))
+    monkeypatch.setattr(ortmodule_knobs, "why_not", lambda *_: "")
 
     def adapt(bench):
         bench.knobs = {"FAST": turned_by(speed=1.1)}

@@ -1,0 +1,264 @@
+"""Tries settings besides recompute on the answer: one knob after the other, in fresh processes that alternate."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from autorecompute.backends import emission_of, knobs_of
+from autorecompute.errors import ScriptError, SetupError, UsageError
+from autorecompute.figures import KnobFigures
+from autorecompute.measurement import Measurement, Outcome
+from autorecompute.plans import Config, Space
+from autorecompute.studies.folder import saying_what_fails, write_atomically
+from autorecompute.trials.lock import hold_device
+from autorecompute.trials.signals import deferring_interrupts
+from autorecompute.tuning.answer.intervals import interval
+from autorecompute.tuning.budget import Task
+from autorecompute.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from autorecompute.measurement import Detection
+    from autorecompute.result import Best, Result
+    from autorecompute.studies import Problem
+    from autorecompute.trials import Bench
+    from autorecompute.tuning.budget import Budget
+    from autorecompute.tuning.settings import Workplace
+
+MARGIN = 0.02
+"""A knob must make training faster by more than this share."""
+
+MOST_PAIRS = 6
+"""Two pairs of processes are compared first. Further ones follow where a gain is not sure, or where pairs disagree."""
+
+AGREEMENT = 0.1
+"""Pairs agree whose ratios differ by no more than this share."""
+
+MISS = 0.025
+"""Chance that the gain lies below its interval, and the same again that it lies above."""
+
+LOSS_TOLERANCE = 0.05
+"""Losses of the same steps may differ by this share, beyond what processes without the knob differ among themselves.
+Where a graph becomes another one its Dropouts draw other masks, which alone moved the loss of a small model by 1 %."""
+
+TWO_PAIRS = (Task.CONFIRMATION,) * 4
+A_KNOB = (Task.START, Task.CHECK, *TWO_PAIRS)
+"""What a knob takes at least."""
+
+
+class Pair(NamedTuple):
+    """Two fresh processes, one right after the other in either order."""
+
+    base: Measurement
+    other: Measurement
+
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of the throughput of the second over that of the first; both trained."""
+        base, other = (measurement.median_step_seconds for measurement in self)
+        assert base, "the process without the knob trained"
+        assert other, "so did the one with it"
+        return math.log(base / other)
+
+
+class KnobSearch:
+    """Tries the knobs of the backend on the answer of a study.
+
+    Args:
+        place: What it works with.
+        budget: The time there is.
+        detection: What the job is.
+        problem: What has to be solved.
+    """
+
+    def __init__(self, place: Workplace, budget: Budget, detection: Detection, problem: Problem) -> None:
+        self._place, self._budget = place, budget
+        self._detection, self._limit_bytes = detection, problem.limit_bytes
+        backend = detection.versions["backend"]
+        self._emission, self._knobs = emission_of(backend), knobs_of(backend)
+        self._logs = place.folder.workers / "knobs"
+
+    def run(self, result: Result, keep: Callable[[Result], None]) -> Result:
+        """The answer with the knobs that pay; as it is where none is wanted, or all were tried before.
+
+        Args:
+            result: The answer, with or without knobs.
+            keep: Is given the answer after each knob, which an interruption leaves.
+
+        Raises:
+            SetupError: the study cannot be written.
+        """
+        if not self._place.settings.turns_knobs or result.best is None:
+            return result
+        if not result.knobs:
+            result = self._save(replace(result, knobs=tuple(self._begin(result.best.config))), keep)
+        for knob in self._emission.KNOBS:
+            known = next((figures for figures in result.knobs if figures.name == knob.name), None)
+            if known is None or not known.is_open or not self._budget.allows(*A_KNOB):
+                continue
+            self._place.progress.note(f"trying {knob.name}: {knob.effect}")
+            assert result.best is not None, "a knob takes nothing away"
+            with hold_device(self._detection.device, f"study {self._place.folder.path}", self._place.progress.note):
+                figures, best = self._try(knob.name, result.best)
+            self._place.progress.note(f"knob {knob.name}: {figures.sentence}")
+            knobs = tuple(figures if entry is known else entry for entry in result.knobs)
+            result = self._save(replace(result, best=best, knobs=knobs), keep)
+        return result
+
+    def _begin(self, config: Config) -> list[KnobFigures]:
+        inherited = {name: text for name, text in os.environ.items() if name not in self._emission.MEMORY_VARIABLES}
+        return [
+            KnobFigures(name=knob.name, why_not=self._knobs.why_not(knob, config, self._detection, inherited))
+            for knob in self._emission.KNOBS
+        ]
+
+    def _save(self, result: Result, keep: Callable[[Result], None]) -> Result:
+        assert result.best is not None, "there is something to turn knobs on"
+        with deferring_interrupts():
+            plans_file = self._place.folder.plans_file
+            result = replace(result, best=replace(result.best, environment=self._emit(result.best, plans_file)))
+            self._place.folder.finish(result)
+            keep(result)
+        return result
+
+    def _emit(self, best: Best, plans_file: Path) -> dict[str, str]:
+        write_atomically(plans_file, self._emission.plans_file_text(best.config))
+        version = self._detection.versions["onnxruntime"]
+        return self._emission.environment_for(best.config, knobs=best.knobs, ort_version=version, plans_file=plans_file)
+
+    def _try(self, knob: str, best: Best) -> tuple[KnobFigures, Best]:
+        with saying_what_fails(self._logs):
+            self._logs.mkdir(parents=True, exist_ok=True)
+        names = (*best.knobs, knob)
+        variables = self._emission.environment_for(
+            Config(), knobs=names, ort_version=self._detection.versions["onnxruntime"], plans_file=self._logs
+        )
+        failed = KnobFigures(name=knob)
+        try:
+            with self._place.bench.under(variables, self._logs) as bench:
+                turned, lost = self._turn(best, names, bench.detect())
+                outcome, message, turned = _check_gradients(bench, turned)
+        except (ScriptError, SetupError, UsageError) as error:
+            return replace(failed, outcome=Outcome.SCRIPT_ERROR, message=str(error)), best
+        if outcome is not Outcome.OK:
+            return replace(failed, outcome=outcome, message=message), best
+        figures, pairs = self._compare(best, turned)
+        figures = replace(figures, name=knob, message="; ".join(filter(None, [lost, figures.message])))
+        return figures, _with_figures(turned, [pair.other for pair in pairs]) if figures.kept else best
+
+    def _turn(self, best: Best, names: tuple[str, ...], under: Detection) -> tuple[Best, str]:
+        """The config as far as its plans exist under the knobs: ORT ignores plans that it does not find, silently."""
+        plans = self._knobs.plans_under(names, under)
+        rows = best.config.rows & {row for plan in plans for row in plan.rows}
+        if rows == best.config.rows:
+            return replace(best, knobs=names), ""
+        config = Config(rows)
+        description = Space(plans=tuple(plans), layer_plans=under.layer_plans).describe(config)
+        lost = f"{len(best.config.rows) - len(rows)} of the winner's {format_count(len(best.config.rows), 'plan')}"
+        return replace(best, config=config, description=description, knobs=names), f"without {lost}, not found then"
+
+    def _compare(self, base: Best, other: Best) -> tuple[KnobFigures, list[Pair]]:
+        pairs: list[Pair] = []
+        outcome, message = Outcome.OK, ""
+        while outcome is Outcome.OK and len(pairs) < MOST_PAIRS and not self._is_settled(pairs):
+            pairs.append(self._run_pair(base, other, is_base_first=len(pairs) % 2 == 0))
+            outcome, message = _judge(pairs, self._limit_bytes)
+        gain = interval([pair.log_ratio for pair in pairs], MISS) if outcome is Outcome.OK else None
+        figures = KnobFigures(
+            name="",
+            outcome=outcome,
+            message=message,
+            throughput_ratio=math.exp(gain.middle) if gain else None,
+            low=math.exp(gain.low) if gain else None,
+            high=math.exp(gain.high) if gain else None,
+            peak_bytes=_highest_peak([pair.other for pair in pairs]),
+            base_peak_bytes=_highest_peak([pair.base for pair in pairs]),
+            kept=gain is not None and gain.middle > math.log1p(MARGIN) and gain.low > 0,
+        )
+        return figures, pairs
+
+    def _is_settled(self, pairs: Sequence[Pair]) -> bool:
+        if not pairs or len(pairs) % 2:
+            return False
+        ratios = [pair.log_ratio for pair in pairs]
+        gain = interval(ratios, MISS)
+        is_alike = max(ratios) - min(ratios) <= math.log1p(AGREEMENT)
+        is_sure = gain.low > 0 or (gain.middle <= math.log1p(MARGIN) and is_alike)
+        return is_sure or not self._budget.allows(*TWO_PAIRS)
+
+    def _run_pair(self, base: Best, other: Best, *, is_base_first: bool) -> Pair:
+        if is_base_first:
+            return Pair(self._run(base), self._run_guarded(other))
+        second = self._run_guarded(other)
+        return Pair(self._run(base), second)
+
+    def _run(self, best: Best) -> Measurement:
+        environment = self._emit(best, self._logs / f"{best.config.hash}.json")
+        with self._budget.timing(Task.CONFIRMATION):
+            return self._place.bench.watch(environment, self._place.settings.effort, self._place.settings.batch)
+
+    def _run_guarded(self, best: Best) -> Measurement:
+        """A knob may keep the installation from working."""
+        try:
+            return self._run(best)
+        except SetupError as error:
+            return Measurement(outcome=Outcome.SCRIPT_ERROR, message=str(error))
+
+
+def _check_gradients(bench: Bench, best: Best) -> tuple[Outcome, str, Best]:
+    if best.config.is_none:
+        return Outcome.OK, "", replace(best, gradients=None)
+    check = bench.check(best.config)
+    if isinstance(check, Measurement):
+        return check.outcome, check.message, best
+    if check.agrees:
+        return Outcome.OK, "", replace(best, gradients=check)
+    return Outcome.WRONG_GRADIENT, check.message or f"{check.parameter} is off by {check.worst:.1e}", best
+
+
+def _judge(pairs: Sequence[Pair], limit_bytes: int) -> tuple[Outcome, str]:
+    base, other = pairs[-1]
+    if other.outcome is not Outcome.OK:
+        return other.outcome, other.message
+    if other.peak_bytes is not None and other.peak_bytes > limit_bytes:
+        return Outcome.OVER_LIMIT, f"{format_bytes(other.peak_bytes - limit_bytes)} over the limit"
+    if not base.step_seconds:
+        # Nothing is known of the knob, and the machine that took the other process may be back the next time.
+        return Outcome.LOST, f"what it was to be compared with ended as {base.outcome}: {base.message}"
+    # One process without the knob tells nothing of how far its losses scatter.
+    return _compare_losses(pairs) if len(pairs) > 1 else (Outcome.OK, "")
+
+
+def _compare_losses(pairs: Sequence[Pair]) -> tuple[Outcome, str]:
+    known = [loss for pair in pairs if (loss := _mean_loss(pair.base)) is not None]
+    if not known:
+        return Outcome.OK, ""
+    expected = statistics.fmean(known)
+    allowed = max(known) - min(known) + LOSS_TOLERANCE * abs(expected)
+    for loss in [_mean_loss(pair.other) for pair in pairs]:
+        if loss is None or not abs(loss - expected) <= allowed:
+            return Outcome.WRONG_LOSS, f"its loss is {loss} where that without it is {expected:.6g}"
+    return Outcome.OK, ""
+
+
+def _mean_loss(measurement: Measurement) -> float | None:
+    return statistics.fmean(measurement.losses) if measurement.losses else None
+
+
+def _highest_peak(measurements: Sequence[Measurement]) -> int | None:
+    return max((peak for item in measurements if (peak := item.peak_bytes) is not None), default=None)
+
+
+def _with_figures(best: Best, measured: Sequence[Measurement]) -> Best:
+    peak_bytes = _highest_peak(measured)
+    assert peak_bytes is not None, "what is kept was measured"
+    speeds = [speed for item in measured if (speed := item.samples_per_second) is not None]
+    return replace(
+        best, samples_per_second=statistics.median(speeds), peak_bytes=peak_bytes, losses=measured[-1].losses
+    )

@@ -1,1 +1,0 @@
-"""Settings other than recompute, turned on the winner in processes that alternate."""

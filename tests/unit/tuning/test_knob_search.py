@@ -1,0 +1,266 @@
+"""The search over knobs, on a bench that says what each of them does."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from autorecompute.backends.ortmodule import environment as ortmodule
+from autorecompute.backends.ortmodule import knobs as ortmodule_knobs
+from autorecompute.errors import ScriptError, SetupError
+from autorecompute.measurement import Outcome
+from autorecompute.tuning.knob_search import MOST_PAIRS
+from autorecompute.units import MIB
+from stand_ins.knobs import FAST, GRAPH, LAYERS, SLOW, by_name, knob
+
+
+@pytest.fixture
+def offer(monkeypatch):
+    """Offers knobs that set these variables, whatever machine this is; with the reasons why some cannot be tried."""
+
+    def offer(*variables, **reasons):
+        monkeypatch.setattr(ortmodule, "KNOBS", tuple(knob(variable) for variable in variables))
+        monkeypatch.setattr(ortmodule_knobs, "why_not", lambda knob, *_: reasons.get(knob.name, ""))
+
+    return offer
+
+
+@pytest.fixture
+def turn(make_tuning, offer):
+    """Tunes with knobs, given by variable what each does."""
+
+    def turn(effects, **settings):
+        offer(*effects)
+        tuning = make_tuning(max_trials=8, turns_knobs=True, **settings)
+        tuning.bench.knobs = effects
+        return tuning, tuning.run()
+
+    return turn
+
+
+@pytest.fixture
+def plain(make_root, tune_in):
+    """The answer without knobs."""
+    return tune_in(make_root(), max_trials=8).run()
+
+
+@pytest.fixture
+def finished(make_root, tune_in):
+    """A study that was tuned without knobs; another session of it with them, which knows what each does."""
+    root = make_root()
+    tune_in(root, max_trials=8).run()
+
+    def begin(effects, bench=None, **settings):
+        tuning = tune_in(root, bench, max_trials=8, turns_knobs=True, **settings)
+        tuning.bench.knobs = effects
+        return tuning
+
+    return begin
+
+
+def test_a_knob_that_makes_it_faster_is_kept(turn, plain, turned_by):
+    """It stands beside the plans in the winner's environment, its gain and its peak are told, and the speed is its."""
+    tuning, result = turn({FAST: turned_by(speed=1.1, more_bytes=MIB)})
+    figures = by_name(result)["fast_allocator"]
+    assert (figures.kept, figures.outcome) == (True, Outcome.OK)
+    assert figures.throughput_ratio == pytest.approx(1.1)
+    assert figures.low <= figures.throughput_ratio <= figures.high
+    assert figures.peak_bytes - figures.base_peak_bytes == MIB
+    assert result.best.knobs == ("fast_allocator",)
+    assert result.best.environment[FAST] == "1"
+    assert result.best.samples_per_second == pytest.approx(1.1 * plain.best.samples_per_second)
+    assert (result.best.config, result.best.relative_throughput) == (plain.best.config, plain.best.relative_throughput)
+    assert tuning.folder.result() == result
+
+
+def test_without_being_asked_no_knob_is_turned(make_tuning, offer):
+    """Knobs take fresh processes, so they are off unless they are wanted."""
+    offer(FAST)
+    assert make_tuning(max_trials=8).run().knobs == ()
+
+
+@pytest.mark.parametrize(
+    ("effect", "outcome"),
+    [
+        ({"speed": 0.9}, Outcome.OK),
+        ({"speed": 1.01}, Outcome.OK),
+        ({"speed": 1.5, "more_bytes": 500 * MIB}, Outcome.OVER_LIMIT),
+        ({"speed": 1.5, "loss": 1.0}, Outcome.WRONG_LOSS),
+        ({"speed": 1.5, "loss": float("nan")}, Outcome.WRONG_LOSS),
+        ({"outcome": Outcome.EXPORT_ERROR}, Outcome.EXPORT_ERROR),
+        ({"outcome": Outcome.CRASH}, Outcome.CRASH),
+        ({"failure": ScriptError("The script fails before it trains.")}, Outcome.SCRIPT_ERROR),
+        ({"failure": SetupError("Nothing starts.")}, Outcome.SCRIPT_ERROR),
+    ],
+)
+def test_what_does_not_help_is_told_and_left_alone(turn, plain, effect, outcome, turned_by):
+    """A knob that is slow, too large, wrong or broken ends in a line of the report, and the winner stays as it was."""
+    tuning, result = turn({SLOW: turned_by(**effect)})
+    figures = by_name(result)["slow_allocator"]
+    assert (figures.kept, figures.outcome) == (False, outcome)
+    assert (result.best.knobs, result.best.samples_per_second) == ((), plain.best.samples_per_second)
+    assert SLOW not in result.best.environment
+    assert any(note.startswith("knob slow_allocator: ") for note in tuning.watcher.notes)
+
+
+def test_a_failing_process_is_not_started_again(turn, turned_by):
+    """One process tells that a knob does not work; there is nothing to average."""
+    tuning, _ = turn({SLOW: turned_by(outcome=Outcome.CRASH)})
+    assert sum(SLOW in environment for environment in tuning.bench.environments) == 1
+
+
+def test_what_cannot_be_tried_is_told_with_its_reason(make_tuning, offer):
+    """A knob that does nothing here costs no process."""
+    offer(FAST, fast_allocator="it is for CUDA only")
+    tuning = make_tuning(max_trials=8, turns_knobs=True)
+    figures = by_name(tuning.run())["fast_allocator"]
+    assert (figures.why_not, figures.outcome, figures.throughput_ratio) == ("it is for CUDA only", None, None)
+    assert not any(FAST in environment for environment in tuning.bench.environments)
+
+
+def test_kept_knobs_stay_on_while_the_next_is_tried(turn, turned_by):
+    """Each is compared with the winner and what was kept before."""
+    tuning, result = turn({FAST: turned_by(speed=1.1), SLOW: turned_by(speed=0.8), "THIRD": turned_by(speed=1.2)})
+    assert [figures.kept for figures in result.knobs] == [True, False, True]
+    assert result.best.knobs == ("fast_allocator", "third")
+    settings = [frozenset(environment) & {FAST, SLOW, "THIRD"} for environment in tuning.bench.environments]
+    assert settings.count(frozenset({SLOW})) == 0
+    assert settings.count(frozenset({FAST, SLOW})) == 2
+
+
+def test_processes_take_turns_in_a_mirrored_order(turn, turned_by):
+    """Without, with, with, without: a steady drift of the machine is in both alike."""
+    tuning, _ = turn({SLOW: turned_by(speed=0.9)})
+    assert [SLOW in environment for environment in tuning.bench.environments][-4:] == [False, True, True, False]
+
+
+def test_a_gain_that_noise_may_have_made_is_measured_again(turn, turned_by):
+    """What looks faster and is not sure takes more pairs, and is not kept where they do not make it sure."""
+    speeds = iter([1.0, 1.5] * MOST_PAIRS)
+    tuning, result = turn({FAST: turned_by(speeds=speeds)})
+    figures = by_name(result)["fast_allocator"]
+    assert sum(FAST in environment for environment in tuning.bench.environments) == MOST_PAIRS
+    assert figures.throughput_ratio > 1.02
+    assert not figures.kept
+
+
+def test_noise_alone_is_hardly_ever_a_gain(finished, turned_by, offer):
+    """Of sixty knobs that do nothing, three at most are kept on a machine that swings by a tenth."""
+    chance = random.Random(0)
+    names = [f"NOTHING_{number}" for number in range(60)]
+    offer(*names)
+    noise = iter(lambda: chance.lognormvariate(0, 0.14), None)
+    result = finished({name: turned_by(speeds=noise) for name in names}).run()
+    assert sum(figures.kept for figures in result.knobs) <= 3
+
+
+def test_wrong_gradients_under_a_knob_are_found_before_it_is_timed(turn, plain, make_space, turned_by):
+    """Gradients are compared under the knob, whatever was found without it."""
+    wrong = tuple(plan for plan in make_space().plans if plain.best.config.has(plan))[:1]
+    tuning, result = turn({GRAPH: turned_by(speed=2.0, wrong=wrong)})
+    assert by_name(result)["other_graph"].outcome is Outcome.WRONG_GRADIENT
+    assert not any(GRAPH in environment for environment in tuning.bench.environments)
+
+
+def test_plans_that_are_gone_are_told(turn, plain, make_space, make_detection, turned_by):
+    """Where a knob makes another graph, the plans that exist there are tried, and the others are counted."""
+    lost = next(plan for plan in make_space().plans if plain.best.config.has(plan))
+    kept = tuple(plan for plan in make_space().plans if plan != lost)
+    elsewhere = make_detection(plans=kept, layer_plans=kept)
+    tuning, result = turn({GRAPH: turned_by(detection=elsewhere, speed=0.7)})
+    count = len([plan for plan in make_space().plans if plain.best.config.has(plan)])
+    assert f"without 1 of the winner's {count} plan" in by_name(result)["other_graph"].message
+    tried = {
+        config
+        for (config, _), environment in zip(tuning.bench.watched, tuning.bench.environments, strict=True)
+        if GRAPH in environment
+    }
+    assert tried == {plain.best.config.without_plan(lost)}
+
+
+def test_within_layers_the_plans_there_count(turn, plain, make_space, make_detection, turned_by):
+    """The knob for layer boundaries may leave the winner fewer plans, which are what is emitted then."""
+    space = make_space()
+    kept = tuple(plan for plan in space.plans if plain.best.config.has(plan))[1:]
+    detection = make_detection(plans=space.plans, layer_plans=kept, resting_bytes=100 * MIB)
+    tuning, result = turn({LAYERS: turned_by(speed=1.3, more_bytes=-400 * MIB)}, detection=detection)
+    assert by_name(result)["layer_boundaries"].kept
+    assert {row for plan in kept for row in plan.rows} >= result.best.config.rows
+    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+
+
+def test_a_finished_study_has_its_knobs_turned_later(finished, offer, turned_by):
+    """The search is not repeated for them, and neither are they the next time."""
+    offer(FAST)
+    tuning = finished({FAST: turned_by(speed=1.1)})
+    result = tuning.run()
+    assert (tuning.tried, by_name(result)["fast_allocator"].kept) == ([], True)
+    again = finished({})
+    assert again.run() == result
+    assert again.bench.watched == []
+
+
+def test_what_there_was_no_time_for_is_tried_the_next_time(finished, offer, turned_by, make_timed_bench):
+    """A knob whose processes would not end in time is not begun; the same command with more time turns it."""
+    offer(FAST)
+    late = finished({}, make_timed_bench(), timeout_seconds=60.0)
+    (figures,) = late.run().knobs
+    assert late.bench.watched == []
+    assert (figures.outcome, figures.is_open, figures.sentence) == (None, True, "not tried yet")
+    assert by_name(finished({FAST: turned_by(speed=1.1)}).run())["fast_allocator"].kept
+
+
+def test_who_is_stopped_has_the_knobs_that_were_compared(finished, offer, turned_by):
+    """Ctrl-C in the second knob leaves the first one's gain, and the same command goes on with the second."""
+    offer(FAST, SLOW)
+    effects = {FAST: turned_by(speed=1.1), SLOW: turned_by(speed=0.9)}
+    stopped = finished(effects)
+    stopped.bench.impatient_at = 6
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run()
+    so_far = stopped.tuner.so_far
+    assert so_far == stopped.folder.result()
+    assert so_far.best.environment[FAST] == "1"
+    assert [figures.is_open for figures in so_far.knobs] == [False, True]
+    second = finished(effects)
+    assert [figures.kept for figures in second.run().knobs] == [True, False]
+    assert len(second.bench.watched) == 4
+
+
+def test_a_timeout_ends_the_knobs_with_what_was_compared(finished, offer, turned_by, make_timed_bench):
+    """With time for one knob of two, the first is kept, and the command ends in time."""
+    offer(FAST, SLOW)
+    tuning = finished(
+        {FAST: turned_by(speed=1.1), SLOW: turned_by(speed=0.9)}, make_timed_bench(), timeout_seconds=120.0
+    )
+    began = tuning.bench.clock.now
+    result = tuning.run()
+    assert [figures.is_open for figures in result.knobs] == [False, True]
+    assert result.best.environment[FAST] == "1"
+    assert tuning.bench.clock.now - began <= 120.0
+
+
+def test_a_machine_that_fails_meanwhile_says_nothing_of_a_knob(finished, offer, turned_by):
+    """Where the winner's own process fails, nothing is kept, and the same command tries the knob again."""
+    offer(FAST)
+    first = finished({FAST: turned_by(speed=1.1)})
+    first.bench.broken_at = 0
+    (figures,) = first.run().knobs
+    assert (figures.outcome, figures.kept, figures.is_open) == (Outcome.LOST, False, True)
+    assert by_name(finished({FAST: turned_by(speed=1.1)}).run())["fast_allocator"].kept
+
+
+def test_a_study_of_the_same_problem_takes_over_what_the_knobs_did(make_root, tune_in, offer, turned_by):
+    """Another name for the same problem answers at once, with the knobs beside its own plans file."""
+    offer(FAST)
+    root = make_root()
+    first = tune_in(root, max_trials=8, turns_knobs=True)
+    first.bench.knobs = {FAST: turned_by(speed=1.1)}
+    answer = first.run()
+    second = tune_in(root, name="again", max_trials=8, turns_knobs=True)
+    result = second.run()
+    assert (second.bench.watched, second.tried) == ([], [])
+    assert result.knobs == answer.knobs
+    assert result.best.environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(second.folder.plans_file), FAST: "1"}
