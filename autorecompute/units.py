@@ -12,7 +12,7 @@ SECONDS_PER_MINUTE = 60
 
 _BYTES_PER_UNIT = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _SECONDS_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What a terminal obeys instead of showing it, and what turns the direction of reading around."""
 
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")

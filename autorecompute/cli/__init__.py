@@ -6,13 +6,14 @@ import contextlib
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute import __version__
 from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, tune
 from autorecompute.cli.output import guard_output
 from autorecompute.cli.parsing import Parser, require_no_stray_address
-from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft
+from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft, SetupError
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def _run(arguments: list[str]) -> int:
         args = make_parser().parse_args(_join_flag_value(arguments[:split]))
     finally:
         sys.stdout.flush()  # --help ends right there
+    _require_working_folder()
     args.rest = arguments[split + 1 :]
     # It may hold a password, and is nothing to the scripts that are started from here.
     os.environ.pop(tune.STORAGE_VARIABLE, None)
@@ -52,6 +54,13 @@ def _run(arguments: list[str]) -> int:
     code = int(args.run(args))
     sys.stdout.flush()
     return code
+
+
+def _require_working_folder() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise SetupError(f"The working folder cannot be used: {error.strerror}. Go to another one with cd.") from error
 
 
 def _say(text: str) -> None:

@@ -145,8 +145,10 @@ def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None
     from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.plans import Config
     from autorecompute.studies.folder import saying_what_fails
+    from autorecompute.studies.plain import require_plain
     from autorecompute.trials import Bench
 
+    require_plain(folder)
     emission, logs = emission_of(ORTMODULE), folder.workers / "check"
     with saying_what_fails(logs):
         logs.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autorecompute.emit import RENDERERS
-from autorecompute.errors import UsageError
-from autorecompute.files import write_whole_bytes
+from autorecompute.paths import write_named
 
 EXAMPLES = """examples:
   eval "$(autorecompute emit bert)"                              for this shell
@@ -51,30 +50,5 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         sys.stdout.write(text)
     else:
-        write_file(args.output, text, force=args.force)
+        write_named(args.output, text.encode("utf-8", errors="surrogateescape"), force=args.force)
     return 0
-
-
-def write_file(file: Path, text: str, *, force: bool) -> None:
-    """Writes the file whole or not at all.
-
-    Raises:
-        UsageError: it exists and ``force`` does not hold, it is no regular file, or its folder takes no files.
-    """
-    write_file_bytes(file, text.encode("utf-8", errors="surrogateescape"), force=force)
-
-
-def write_file_bytes(file: Path, content: bytes, *, force: bool) -> None:
-    """The same for what is no text.
-
-    Raises:
-        UsageError: it exists and ``force`` does not hold, it is no regular file, or its folder takes no files.
-    """
-    if file.exists() and not file.is_file():
-        raise UsageError(f"'{file}' is no regular file. Give the path of a file after -o.")
-    if file.exists() and not force:
-        raise UsageError(f"'{file}' exists already. Add --force to replace it.")
-    try:
-        write_whole_bytes(file.resolve(), content)
-    except OSError as error:
-        raise UsageError(f"'{file}' cannot be written: {error.strerror}. Give a file in a folder of yours.") from error

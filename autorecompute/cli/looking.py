@@ -7,8 +7,6 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import ScriptError, UsageError, WrongBatchError
@@ -108,8 +106,9 @@ def shows_peak(args: argparse.Namespace) -> bool:
 @contextlib.contextmanager
 def _bench(batch: int | None, job: Job, cleared: tuple[str, ...], *, follows: bool, debugs: bool) -> Iterator[Bench]:
     from autorecompute.trials import Bench, Follower
+    from autorecompute.trials.private import make_private_folder
 
-    logs = Path(tempfile.mkdtemp(prefix="autorecompute-plans-"))
+    logs = make_private_folder("plans-")
     print(f"running {job.script} up to its first training step", file=sys.stderr)
     keeps_log = False
     # A crash must not keep its last words back: what is to be seen is passed on while it is written.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 STDOUT, STDERR = 1, 2
+UNENCODABLE = "autorecompute.unencodable"
 
 
 def guard_output() -> None:
@@ -27,10 +29,10 @@ def guard_output() -> None:
     if stream is None:
         # Left free, its number would be that of the next file, and whoever writes to it would write there.
         _occupy(STDOUT, os.O_RDONLY)
-        sys.stdout = _guarded("utf-8", "surrogateescape")
+        sys.stdout = _guarded("utf-8")
     elif is_own and stream.fileno() == STDOUT:
         stream.flush()
-        sys.stdout = _guarded(stream.encoding, stream.errors)
+        sys.stdout = _guarded(stream.encoding)
 
 
 def _occupy(number: int, flags: int) -> None:
@@ -40,9 +42,18 @@ def _occupy(number: int, flags: int) -> None:
         os.close(null)
 
 
-def _guarded(encoding: str, errors: str | None) -> io.TextIOWrapper:
+def _guarded(encoding: str) -> io.TextIOWrapper:
     raw = _Guarded(STDOUT, "wb", closefd=False)
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=raw.isatty())
+    codecs.register_error(UNENCODABLE, _write_out)
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, UNENCODABLE, line_buffering=raw.isatty())
+
+
+def _write_out(error: UnicodeError) -> tuple[str | bytes, int]:
+    """A path that is no UTF-8 as the bytes that it is; what a terminal has no sign for as Python writes it."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.backslashreplace_errors(error)
 
 
 class _Guarded(io.FileIO):

@@ -30,18 +30,24 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         UsageError: there is no such study, or FILE cannot be written.
-        SetupError: jinja2 or matplotlib is not installed, or the study cannot be read.
+        SetupError: jinja2 or matplotlib is not installed, or the study cannot be read, or its folder not be written.
     """
-    from autorecompute.cli.emit import write_file
+    from autorecompute.paths import require_place, write_named
     from autorecompute.reports.html import make_page
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.folder import write_atomically
     from autorecompute.studies.places import PAGE
+    from autorecompute.studies.plain import require_plain
 
     folder = StudyFolder(args.study)
     folder.provenance()
     page = args.output or folder.path / PAGE
-    # The page in the study's folder is ours, and made anew.
-    force = args.force or args.output is None
-    write_file(page, make_page(folder, page), force=force)
+    if args.output is None:
+        # The page in the study's folder is made anew without being asked for it.
+        require_plain(folder)
+        write_atomically(page, make_page(folder, page))
+    else:
+        require_place(page, force=args.force)
+        write_named(page, make_page(folder, page).encode("utf-8", errors="surrogateescape"), force=args.force)
     print(page)
     return 0

@@ -109,7 +109,7 @@ def run_export(args: argparse.Namespace) -> int:
     Raises:
         UsageError: there is no such study, its trials are elsewhere, or FILE exists or cannot be written.
     """
-    from autorecompute.cli.emit import write_file_bytes
+    from autorecompute.paths import write_named
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump
     from autorecompute.studies.records import read_records
@@ -121,7 +121,7 @@ def run_export(args: argparse.Namespace) -> int:
         sys.stdout.write(archive.decode())
     else:
         is_compressed = args.output.name.endswith(GZIP_SUFFIX)
-        write_file_bytes(args.output, compress(archive) if is_compressed else archive, force=args.force)
+        write_named(args.output, compress(archive) if is_compressed else archive, force=args.force)
     return 0
 
 
@@ -165,17 +165,16 @@ def run_delete(args: argparse.Namespace) -> int:
     """Removes studies, after asking on a terminal.
 
     Raises:
-        UsageError: one of them does not exist or is in use; then none is removed.
+        UsageError: one of them does not exist, is in use, or holds somebody else's files; then none is removed.
     """
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.removal import delete
-    from autorecompute.studies.use import require_unused
+    from autorecompute.studies.removal import delete, require_removable
     from autorecompute.units import format_bytes
 
     folders = [StudyFolder(name) for name in dict.fromkeys(args.studies)]
     for folder in folders:
         _require(folder)
-        require_unused(folder)
+        require_removable(folder)
     if not args.force and not _agrees(folders):
         print("nothing was removed", file=sys.stderr)
         return 0

@@ -232,6 +232,7 @@ def _opened(
     folder: StudyFolder, storage: StorageUrl | None, note: Callable[[str], None]
 ) -> Iterator[SharedStudy | None]:
     """Has the study ready, in its folder and where it is shared."""
+    from autorecompute.studies.plain import require_plain
     from autorecompute.studies.sharing import SharedStudy
     from autorecompute.studies.sharing.mirror import required_of
     from autorecompute.studies.use import using
@@ -243,6 +244,7 @@ def _opened(
             note(f"study {folder.path}")
             yield None
         return
+    require_plain(folder)
     # Before there is anything in the folder, which other workers may have, too: a failure leaves nothing behind.
     shared = SharedStudy(storage, folder.name, note, deferring_interrupts, founding=required_of(folder))
     folder.prepare()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import SetupError, UsageError
+from autorecompute.paths import require_place, shown, write_named
 from autorecompute.reports.interactive import COLORS, make_page
 from autorecompute.units import MIB, format_bytes
 
@@ -24,12 +26,12 @@ def require_picture_file(file: Path) -> None:
     """Checks that a picture can be written there, before anything is done for it.
 
     Raises:
-        UsageError: the suffix is no format of a picture, or there is no such folder.
+        UsageError: the suffix is no format of a picture, or there can be no such file.
     """
     if file.suffix not in FORMATS:
-        raise UsageError(f"'{file}' is no picture: its name must end with {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")
-    if not file.absolute().parent.is_dir():
-        raise UsageError(f"There is no folder '{file.parent}' to draw a picture in. Make it, or name another.")
+        endings = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise UsageError(f"{shown(file)} is no picture: its name must end with {endings}.")
+    require_place(file, force=True)
 
 
 def save_picture(timelines: Mapping[str, Timeline], file: Path) -> None:
@@ -40,21 +42,17 @@ def save_picture(timelines: Mapping[str, Timeline], file: Path) -> None:
         file: Where to; its suffix tells the format. An HTML page can be looked into.
 
     Raises:
-        SetupError: matplotlib or plotly is not installed.
+        SetupError: matplotlib or plotly is not installed, or the disk is full.
         UsageError: the file cannot be written.
     """
     try:
-        if file.suffix == PAGE:
-            file.write_text(make_page(timelines), encoding="utf-8")
-        else:
-            _draw(timelines, file)
+        picture = make_page(timelines).encode() if file.suffix == PAGE else _draw(timelines, file.suffix)
     except ModuleNotFoundError as error:
         raise SetupError(f'A picture needs {error.name}. Install it: pip install "autorecompute[report]".') from error
-    except OSError as error:
-        raise UsageError(f"The picture cannot be written to {file}: {error.strerror}. Name another file.") from error
+    write_named(file, picture, force=True)
 
 
-def _draw(timelines: Mapping[str, Timeline], file: Path) -> None:
+def _draw(timelines: Mapping[str, Timeline], suffix: str) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH_INCHES * len(timelines), HEIGHT_INCHES), layout="constrained")
@@ -75,4 +73,6 @@ def _draw(timelines: Mapping[str, Timeline], file: Path) -> None:
         axis.margins(x=0, y=0.12)
         axis.legend(loc="upper left", title="made in")
     axes[0].set_ylabel("alive, MiB")
-    figure.savefig(file)
+    drawing = io.BytesIO()
+    figure.savefig(drawing, format=suffix.removeprefix("."))
+    return drawing.getvalue()

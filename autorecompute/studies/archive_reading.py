@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 from autorecompute import codec
 from autorecompute.errors import AutorecomputeError, UsageError
 from autorecompute.measurement import Trial
+from autorecompute.paths import open_named
 from autorecompute.plans import Row
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
@@ -235,10 +236,7 @@ def _open(file: Path) -> Iterator[BinaryIO]:
 def _open_plain(file: Path) -> io.BufferedReader:
     if str(file) == STANDARD_INPUT:
         return open(0, "rb", closefd=False)
-    if file.is_fifo() and not file.is_symlink():
-        # Opening one waits for somebody to write, for ever if need be; /dev/stdin is a link to one that is written.
-        raise UsageError(f"'{file}' is a pipe. Give the path of a file, or - and pipe the archive in.")
-    return file.open("rb")
+    return open_named(file, "Give the path of an archive, or - and pipe it in.")
 
 
 @contextmanager

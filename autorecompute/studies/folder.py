@@ -20,9 +20,11 @@ from autorecompute import __version__, codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.files import write_whole
 from autorecompute.measurement import Trial
+from autorecompute.paths import is_file, names_in
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.names import is_name, require_name
 from autorecompute.studies.places import result_at
+from autorecompute.studies.plain import require_plain
 from autorecompute.studies.problem import Problem, Sizes
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ class StudyFolder:
 
     def exists(self) -> bool:
         """Whether a study was begun here."""
-        return (self.path / "study.json").is_file()
+        return is_file(self.path / "study.json")
 
     @property
     def name_in_database(self) -> str:
@@ -90,13 +92,15 @@ class StudyFolder:
         """Makes the folders of the study.
 
         Raises:
-            SetupError: they cannot be made.
+            SetupError: they cannot be made, or something in the folder leads elsewhere.
         """
+        require_plain(self)
         with saying_what_fails(self.path):
             for folder in (self.workers, self.best, self.path / "trials"):
                 folder.mkdir(parents=True, exist_ok=True)
-            # Logs and databases do not belong into the user's repository unless the user says so.
-            (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
+            # Logs and databases do not belong into the user's repository unless the user removes this file.
+            if not (self.exists() or (self.path / ".gitignore").exists()):
+                (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
 
     def begin(self, problem: Problem, command: Sequence[str], sizes: Sizes | None = None) -> None:
         """Writes down what the study is about, in ``study.json``."""
@@ -245,10 +249,8 @@ class StudyFolder:
 
 def list_studies(root: Path | None = None) -> list[StudyFolder]:
     """The studies there are, by name."""
-    base = root or STUDIES
-    folders = sorted(base.iterdir()) if base.is_dir() else []
-    begun = (path for path in folders if is_name(path.name) and (path / "study.json").is_file())
-    return [StudyFolder(path.name, root) for path in begun]
+    folders = (StudyFolder(name, root) for name in names_in(root or STUDIES) if is_name(name))
+    return [folder for folder in folders if folder.exists()]
 
 
 def load_result(name: str, root: Path | None = None) -> Result:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
+from autorecompute.studies.contents import require_no_strangers
 from autorecompute.studies.folder import STUDIES, StudyFolder, saying_what_fails
 from autorecompute.studies.records import StudyRecords, with_plans_file, write_records
 from autorecompute.studies.use import require_unused
@@ -46,7 +47,8 @@ def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force:
         force: Whether a study of this name may be replaced.
 
     Raises:
-        UsageError: the name is taken, or is none; the archive sets what no config sets; a process uses the study.
+        UsageError: the name is taken, or is none; the archive sets what no config sets; a process uses the study, or
+            somebody else's files lie in its folder.
         SetupError: the disk is full, or the folder cannot be written.
     """
     folder = StudyFolder(name)
@@ -56,6 +58,7 @@ def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force:
         if not force:
             raise UsageError(f"There is a study '{name}' already. Add --force to replace it, or --study NAME.")
         require_unused(folder)
+        require_no_strangers(folder)
     head = replace(records.head, study=name)
     result = None if records.result is None else replace(records.result, study=name)
     own = with_plans_file(replace(records, head=head, result=result), str(folder.plans_file))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autorecompute.errors import UsageError
-from autorecompute.units import printable
+from autorecompute.paths import shown
 
 LONGEST_NAME = 200
 """Bytes; a file name may have 255, and drafts of files need a few."""
@@ -11,18 +11,20 @@ LONGEST_NAME = 200
 
 def is_name(name: str) -> bool:
     """Whether a study may have this name."""
-    is_long = len(name.encode(errors="surrogateescape")) > LONGEST_NAME
-    return bool(name) and not is_long and "/" not in name and not name.startswith(".") and printable(name, "") == name
+    # What is not printable is a control character, a mark that steers the direction of reading, an invisible sign, a
+    # space of another width, or a byte that is no UTF-8.
+    is_visible = name.isprintable() and name == name.strip() != ""
+    return is_visible and len(name.encode()) <= LONGEST_NAME and "/" not in name and name[0] not in ".-"
 
 
 def require_name(name: str) -> None:
     """Checks that a study may have this name.
 
     Raises:
-        UsageError: it leads to another place, hides the folder, or changes what a terminal shows.
+        UsageError: it leads to another place, hides the folder, cannot be seen or typed, or looks like an option.
     """
     if not is_name(name):
         raise UsageError(
-            f"'{printable(name, '')}' cannot name a study. Use up to {LONGEST_NAME} letters, digits, dots and dashes; "
-            "slashes, control characters and a dot at the beginning cannot be in it."
+            f"{shown(name)} cannot name a study. Use up to {LONGEST_NAME} letters, digits, dots and dashes, without a "
+            "slash, an invisible sign, a space at an end, or a dot or dash at the beginning."
         )

@@ -11,6 +11,7 @@ import psutil
 
 from autorecompute.errors import AutorecomputeError
 from autorecompute.studies import batches
+from autorecompute.studies.contents import logs_of, require_no_strangers, strangers_in
 from autorecompute.studies.folder import STUDIES, list_studies, saying_what_fails
 from autorecompute.studies.importing import DRAFT_PREFIX, drafting
 from autorecompute.studies.places import PAGE
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from autorecompute.studies.folder import StudyFolder
 
-_DRAFT = re.compile(re.escape(DRAFT_PREFIX) + r"(\d+)-.*")
+_DRAFT = re.compile(re.escape(DRAFT_PREFIX) + r"([0-9]{1,9})-.*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +46,21 @@ def delete(folder: StudyFolder) -> int:
     """Removes a study; how many bytes that freed.
 
     Raises:
-        UsageError: there is no such study, or a process uses it.
+        UsageError: a process uses it, or somebody else's files lie in its folder.
         SetupError: it cannot be removed.
     """
-    require_unused(folder)
+    require_removable(folder)
     return _remove(folder.path)
+
+
+def require_removable(folder: StudyFolder) -> None:
+    """Checks that a study can be removed, and nothing with it.
+
+    Raises:
+        UsageError: a process uses it, or somebody else's files lie in its folder.
+    """
+    require_unused(folder)
+    require_no_strangers(folder)
 
 
 def size_of(path: Path) -> int:
@@ -62,11 +73,12 @@ def size_of(path: Path) -> int:
 def find_removable() -> Iterator[Removable]:
     """What can go: the output of finished studies' processes, studies that measured nothing, and abandoned drafts."""
     for folder in list_studies():
-        if find_user(folder) is None:
+        # What a link leads to may be anybody's.
+        if not folder.path.is_symlink() and find_user(folder) is None:
             yield from _removable_in(folder)
     for draft in sorted(STUDIES.glob(f"{DRAFT_PREFIX}*")):
         owner = _DRAFT.fullmatch(draft.name)
-        if owner is not None and not psutil.pid_exists(int(owner[1])):
+        if owner is not None and not draft.is_symlink() and not psutil.pid_exists(int(owner[1])):
             yield _removable(draft, "left over from a command that was ended")
 
 
@@ -85,13 +97,13 @@ def _removable_in(folder: StudyFolder) -> Iterator[Removable]:
         is_empty = _is_empty(folder) if result is None else False
     except AutorecomputeError:
         return  # what cannot be read may still be mended
-    if is_empty:
+    if is_empty and not strangers_in(folder):
         yield _removable(folder.path, "a study without trials")
     elif result is not None and not result.search_end.is_early:
-        logs = sorted([*folder.path.glob("trials/*/output.log"), *folder.workers.glob("*")])
+        logs, page = logs_of(folder), folder.path / PAGE
         yield from (_removable(path, "output of a finished study") for path in logs)
-        if logs and (folder.path / PAGE).is_file():
-            yield _removable(folder.path / PAGE, "links to that output; 'autorecompute report' makes it anew")
+        if logs and page.is_file() and not page.is_symlink():
+            yield _removable(page, "links to that output; 'autorecompute report' makes it anew")
 
 
 def _is_empty(folder: StudyFolder) -> bool:

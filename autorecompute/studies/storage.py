@@ -102,7 +102,7 @@ def read_trials(database: Path, name: str) -> list[Trial]:
     """The trials of a study that is not being tuned here, in the order they ended.
 
     Raises:
-        SetupError: the file cannot be read as a study.
+        SetupError: the file cannot be read as a study, or is a link.
     """
     if not database.is_file():
         return []
@@ -134,6 +134,11 @@ def saying_what_fails(database: Path) -> Iterator[None]:
 
 
 def _open(database: Path) -> optuna.storages.RDBStorage:
+    if database.is_symlink():
+        # Optuna makes its tables in whatever database it opens.
+        raise SetupError(
+            f"{database} is a link, and a study's trials are in its own folder. Put the file itself there."
+        )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # A path is no URL: what would mean something in one is written as SQLite's own URI, which knows percent signs.
     path = f"file:{urllib.parse.quote(str(database))}"

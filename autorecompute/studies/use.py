@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING
 import psutil
 
 from autorecompute.errors import UsageError
+from autorecompute.files import open_private
+from autorecompute.studies.folder import saying_what_fails
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autorecompute.studies.folder import StudyFolder
 
+LOCK = ".lock"
+
 
 def find_user(folder: StudyFolder) -> int | None:
     """The process that has a file of the study open; ``None`` where none has that can be seen from here.
 
-    A tuning keeps its database open from the start of the script on, and its workers their logs, waiting or not. Seen
-    are processes of this machine that belong to this user.
+    A tuning keeps its lock or its database open, and its workers their logs, waiting or not. Seen are processes of this
+    machine that belong to this user.
     """
     inside = f"{os.path.realpath(folder.path)}{os.sep}"
     for process in psutil.process_iter():
@@ -45,19 +49,23 @@ def require_unused(folder: StudyFolder) -> None:
 def using(folder: StudyFolder) -> Iterator[None]:
     """Has the study to itself while the context lasts: two tunings would number their trials alike.
 
-    The kernel's lock on the folder goes with the process, however that ends.
+    The lock is the kernel's and goes with the process, however that ends. It is on a file that only this user can open:
+    the folder itself could be locked by everybody who can read it.
 
     Raises:
         UsageError: another process tunes it.
+        SetupError: the file cannot be opened.
     """
-    descriptor = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
+    file = folder.path / LOCK
+    with saying_what_fails(file):
+        descriptor = open_private(file)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(_in_use(folder, find_user(folder))) from None
         except OSError:
-            require_unused(folder)  # a network's file system may lock no folders
+            require_unused(folder)  # a network's file system may have no locks
         yield
     finally:
         os.close(descriptor)

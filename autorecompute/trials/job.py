@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autorecompute.errors import UsageError
+from autorecompute.paths import is_file, shown
 from autorecompute.worker.protocol import BATCH_VARIABLE
 
 PLACEHOLDER = "{batch}"
@@ -36,8 +37,8 @@ class Job:
     wrap: bool = False
 
     def __post_init__(self) -> None:
-        if not self.script.is_file():
-            raise UsageError(f"There is no script '{self.script}'. Give the path of the training script.")
+        if not is_file(self.script):
+            raise UsageError(f"There is no script {shown(self.script)}. Give the path of the training script.")
         try:
             shlex.split(self.launcher)
         except ValueError as error:

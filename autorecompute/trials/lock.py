@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
+import urllib.parse
 from typing import TYPE_CHECKING
+
+from autorecompute.errors import SetupError
+from autorecompute.files import open_private
+from autorecompute.trials.private import private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from autorecompute.measurement import Device
 
+LONGEST_PURPOSE = 4096
 
-@contextmanager
+
+@contextlib.contextmanager
 def hold_device(device: Device, purpose: str, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Holds the device while the context lasts; another tuning that holds it is waited for.
+    """Holds the device while the context lasts; another tuning of this user that holds it is waited for.
 
     The lock is the kernel's, so it goes with the process that holds it, however that ends.
 
@@ -25,20 +31,54 @@ def hold_device(device: Device, purpose: str, on_wait: Callable[[str], None]) ->
         device: Known by its UUID, so that ``CUDA_VISIBLE_DEVICES`` can call it anything; a CPU is one device.
         purpose: What the next one in line is told.
         on_wait: Called with a sentence on who holds the device, if somebody does.
+
+    Raises:
+        SetupError: the lock cannot be opened or held.
     """
-    with lock_file(device).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            on_wait(f"waiting for the device: {file.read().strip() or 'another tuning'} is measuring on it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} ({purpose})")
-        file.flush()
+    file = lock_file(device)
+    with _saying_what_fails(file):
+        descriptor = open_private(file)
+    try:
+        with _saying_what_fails(file):
+            _lock(descriptor, on_wait)
+        _sign(descriptor, purpose)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def lock_file(device: Device) -> Path:
-    """The file that stands for the device, for this user."""
-    return Path(tempfile.gettempdir()) / f"autorecompute-{os.getuid()}-{device.uuid or device.kind}.lock"
+    """The file that stands for the device, for this user.
+
+    Raises:
+        SetupError: there is no folder for it that belongs to this user alone.
+    """
+    # With older drivers the UUID of a part of a card has slashes in it.
+    return private_folder() / f"{urllib.parse.quote(device.uuid or device.kind, safe='')}.lock"
+
+
+def _lock(descriptor: int, on_wait: Callable[[str], None]) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, LONGEST_PURPOSE, 0).decode(errors="replace").strip()
+        on_wait(f"waiting for the device: {holder or 'another tuning'} is measuring on it")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _sign(descriptor: int, purpose: str) -> None:
+    # These are words for whoever waits: on a full disk the lock is held without them.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} ({purpose})".encode(errors="surrogateescape"), 0)
+
+
+@contextlib.contextmanager
+def _saying_what_fails(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(
+            f"The lock {file} of the device cannot be held: {error.strerror}. Remove it, or set TMPDIR to a folder of "
+            "yours."
+        ) from error

@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import signal
-import socket
 import subprocess
 import time
 from multiprocessing.connection import Connection, wait
@@ -71,9 +70,7 @@ class WorkerProcess:
         in_foreground: bool = False,
     ) -> None:
         self._folder = SocketFolder()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self._folder.address)
-        self._listener.listen()
+        self._listener = self._folder.listen()
         self._ranks: dict[Connection, int] = {}
         self.answers: tuple[Message, ...] = ()
         self._pids: list[int] = []

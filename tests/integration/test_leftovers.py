@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from autorecompute.studies import StudyFolder
+from autorecompute.studies.contents import strangers_in
+from autorecompute.studies.use import LOCK
+
 TRACKERS = {"wandb", "swanlog", ".neptune", ".cometml-runs", "clearml", "mlruns"}
 
 
@@ -35,7 +39,7 @@ def names_in(folder):
 
 def workers_in(folder):
     """The folders of workers there."""
-    return {path for path in Path(folder).glob("autorecompute-*") if path.is_dir()}
+    return set(Path(folder).glob("autorecompute-*/worker-*"))
 
 
 def test_a_stopped_script_leaves_no_process(tuned, place):
@@ -51,12 +55,19 @@ def test_a_stopped_script_leaves_its_checkpoints_alone(tuned, place):
 
 
 def test_the_tool_leaves_no_half_file(tuned, place, temporary, there_before):
-    """No file of the study is a draft, none is empty but the output of a trial, and no folder of a worker stays."""
+    """No file of the study is a draft, none is empty but outputs and the lock, and no folder of a worker stays."""
     assert tuned.code == 0, tuned.stderr
     files = [file for file in place.study().path.rglob("*") if file.is_file()]
-    assert {file.name for file in files if file.suffix not in {".json", ".log", ".txt", ".db"}} == {".gitignore"}
-    assert all(file.stat().st_size for file in files if file.suffix != ".log")
+    assert {file.name for file in files if file.suffix not in {".json", ".log", ".txt", ".db"}} == {".gitignore", LOCK}
+    assert all(file.stat().st_size for file in files if file.suffix != ".log" and file.name != LOCK)
     assert workers_in(temporary) <= there_before
+
+
+def test_all_files_of_a_study_are_known_to_be_its_own(tuned, place):
+    """A study that the tool made can be deleted: what others put there would be named instead."""
+    assert tuned.code == 0, tuned.stderr
+    study = place.study().path
+    assert strangers_in(StudyFolder(study.name, study.parent)) == []
 
 
 def test_no_tracker_has_a_run(tuned, place, workplace):

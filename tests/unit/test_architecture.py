@@ -27,6 +27,7 @@ BASE = {
     "result",
     "codec",
     "files",
+    "paths",
     "__init__",
 }
 SWITCHES = {"backends.ortmodule.environment"}
@@ -34,7 +35,8 @@ ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
     "errors": set(),
     "files": set(),
-    "plans": {"errors"},
+    "paths": {"errors", "files"},
+    "plans": {"errors", "paths"},
     "memory": {"errors", "units", "plans.*"},
     "units": BASE,
     "measurement": BASE,

@@ -11,6 +11,9 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 if TYPE_CHECKING:
     from pathlib import Path
 
+LOCK_SUFFIX = ".lock"
+"""What Optuna puts behind the name of a journal for that of its lock."""
+
 LONGEST_LINE = 2**20
 
 
@@ -61,10 +64,18 @@ def _require_journal(file: Path) -> None:
     """Checks that a file is one of Optuna's journals, or empty: Optuna would write into any other, too.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is something else, or there is a file or a folder where its lock has to be, which is a link.
+        OSError: it cannot be read.
     """
-    if file.exists():
-        with file.open("rb") as journal:
-            first = journal.readline(LONGEST_LINE)
-        if first and not first.startswith(b'{"op_code":'):
-            raise ValueError("no journal")
+    lock = file.with_name(f"{file.name}{LOCK_SUFFIX}")
+    if lock.exists() and not lock.is_symlink():
+        raise ValueError("no lock")
+    if not file.exists():
+        return
+    if not (file.is_file() or file.is_dir()):
+        # A pipe would be waited for, and a device holds nothing.
+        raise ValueError("no file")
+    with file.open("rb") as journal:
+        first = journal.readline(LONGEST_LINE)
+    if first and not first.startswith(b'{"op_code":'):
+        raise ValueError("no journal")

@@ -8,6 +8,7 @@ from pathlib import Path
 import sqlalchemy
 
 from autorecompute.errors import UsageError
+from autorecompute.paths import shown
 
 JOURNAL = "journal:"
 DIALECTS = ("postgresql", "postgres", "postgresql+psycopg")
@@ -74,7 +75,11 @@ def _journal(path: str, source: str) -> StorageUrl:
             f"{source} has a URL after {JOURNAL}, where a path is expected. Leave {JOURNAL} away for a database."
         )
     # Optuna's lock is a link beside the file, which a relative path would lead astray.
-    journal = Path(path).expanduser().absolute()
+    try:
+        journal = Path(path).expanduser().absolute()
+    except RuntimeError:
+        home = shown(path.partition("/")[0])
+        raise UsageError(f"{source} has {home} in it, and there is no such home. Write the path out.") from None
     return StorageUrl(journal=journal, display=f"{JOURNAL}{journal}")
 
 

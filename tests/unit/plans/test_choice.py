@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -52,11 +53,26 @@ def test_a_number_without_a_plan_is_refused(text):
         choose_config(text, SPACE, NUMBERED)
 
 
-@pytest.mark.parametrize("content", [None, "{}", "[1]", "not json", '["Tanh+:1:-1"]'])
+@pytest.mark.parametrize("content", [None, "{}", "[1]", "not json", '["Tanh+:1:-1"]', "[" * 100_000, "\udcff"])
 def test_a_file_without_a_config_is_refused(tmp_path, content):
     """A file that is missing, holds something else or plans of another graph ends in a sentence that names it."""
     file = tmp_path / "plans.json"
     if content is not None:
-        file.write_text(content)
+        file.write_text(content, errors="surrogateescape")
     with pytest.raises(UsageError, match=r"plans\.json|Tanh\+"):
         choose_config(str(file), SPACE, NUMBERED)
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "n" * 300])
+def test_what_is_neither_a_number_nor_a_file_is_refused(text):
+    """The sentence says what there can be, and does not repeat all of it."""
+    with pytest.raises(UsageError, match=r"level1, level2, numbers of plans") as refused:
+        choose_config(text, SPACE, NUMBERED)
+    assert len(str(refused.value)) < 300
+
+
+def test_a_pipe_that_nobody_writes_is_not_waited_for(tmp_path):
+    """It is refused as a file of plans."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="is a pipe"):
+        choose_config(str(tmp_path / "pipe"), SPACE, NUMBERED)

@@ -337,12 +337,13 @@ def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
     """Without force the study that is there stays as it is; with it, the archive's takes its place."""
     file = written(elsewhere, archive)
     folder = take(file)
-    (folder.path / "mine.txt").write_text("kept")
+    mark = folder.workers / "07.log"
+    mark.write_text("kept")
     with pytest.raises(UsageError, match="--force"):
         take(file)
-    assert (folder.path / "mine.txt").exists()
+    assert mark.exists()
     take(file, force=True)
-    assert not (folder.path / "mine.txt").exists()
+    assert not mark.exists()
     assert [path.name for path in Path("studies").iterdir()] == ["bert"]
 
 

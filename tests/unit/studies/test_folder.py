@@ -29,11 +29,21 @@ def folder(tmp_path, problem):
     return folder
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "a/../../b"])
-def test_a_name_cannot_lead_out_of_the_folder_of_studies(tmp_path, name):
-    """A name that is a path or hides itself is a wrong usage."""
+LEADING_AWAY = ("", ".", "..", ".hidden", "a/b", "/a", "a/../../b")
+UNSEEN = (" ", " a", "a ", "\u200f", "a\u200fb", "a\u200bb", "\ufeffa", "\u00a0", "a\nb", "\udcff", "\ud800")
+
+
+@pytest.mark.parametrize("name", [*LEADING_AWAY, *UNSEEN, "-a"])
+def test_a_name_is_a_word_that_can_be_seen_and_typed(tmp_path, name):
+    """A name that is a path, hides itself, is invisible in part, no text or an option is a wrong usage."""
     with pytest.raises(UsageError, match="cannot name a study"):
         StudyFolder(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["bert", "a b", "größe", "bert-b48", "v1.2", "模型"])
+def test_a_name_may_be_of_any_script(tmp_path, name):
+    """Letters of any language, digits, dots, dashes and spaces within name a study."""
+    assert StudyFolder(name, tmp_path).path == tmp_path / name
 
 
 def test_a_name_longer_than_a_file_system_takes_is_a_wrong_usage(tmp_path):

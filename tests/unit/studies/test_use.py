@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import stat
 import subprocess
 import sys
 
 import pytest
 
-from autorecompute.errors import UsageError
+from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import StudyFolder
-from autorecompute.studies.use import using
+from autorecompute.studies.use import LOCK, find_user, using
 
 HOLD = """
 import sys
@@ -61,3 +64,25 @@ def test_one_after_the_other_is_fine(folder):
     for _ in range(2):
         with using(folder):
             pass
+
+
+def test_a_study_is_in_use_from_the_first_moment_on(folder, other):
+    """The lock alone tells who uses it, before there is a database or a log."""
+    assert find_user(folder) == other.pid
+
+
+def test_other_users_cannot_hold_a_study(folder):
+    """What they may read, the folder among it, is no lock, and they cannot open what is."""
+    reading = os.open(folder.path, os.O_RDONLY)
+    fcntl.flock(reading, fcntl.LOCK_EX)
+    with using(folder):
+        assert stat.S_IMODE((folder.path / LOCK).stat().st_mode) == 0o600
+    os.close(reading)
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(folder, tmp_path):
+    """Nothing is made where it leads."""
+    (folder.path / LOCK).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SetupError, match="work in another folder"), using(folder):
+        pytest.fail("a link was held")
+    assert not (tmp_path / "elsewhere").exists()

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +17,7 @@ from autorecompute.errors import SetupError
 from autorecompute.measurement import Detection, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import oom, process
+from autorecompute.trials.private import private_folder
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.worker.protocol import Failed, Order, Settings
 
@@ -27,6 +27,7 @@ ORDER = Order(config=Config(), warmup=1, steps=2)
 CONTROLLER = """
 import json, os, signal, sys
 from pathlib import Path
+from autorecompute.trials.private import private_folder
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.worker.protocol import Settings
 
@@ -51,7 +52,7 @@ def sockets(monkeypatch):
     """The folder that takes the workers' sockets; its path is short, for a socket's must be."""
     with tempfile.TemporaryDirectory(prefix="ar-", dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
-        yield Path(folder)
+        yield private_folder()
 
 
 @pytest.fixture
@@ -301,7 +302,7 @@ def test_a_killed_tuner_leaves_no_worker(make_job, is_gone, tmp_path, sockets):
     command = json.dumps(make_job("detect forever").worker_command(None))
     killed = subprocess.run(
         [sys.executable, "-c", CONTROLLER, command, str(tmp_path / "log")],
-        env={**os.environ, "TMPDIR": str(sockets)},
+        env={**os.environ, "TMPDIR": str(sockets.parent)},
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
@@ -312,7 +313,7 @@ def test_a_killed_tuner_leaves_no_worker(make_job, is_gone, tmp_path, sockets):
 def test_the_next_worker_clears_what_a_killed_tuner_left(start, make_job, tmp_path, sockets):
     """The folder of a tuner's worker that nobody could remove goes when the next worker starts."""
     command = json.dumps(make_job("detect forever").worker_command(None))
-    environment = {**os.environ, "TMPDIR": str(sockets)}
+    environment = {**os.environ, "TMPDIR": str(sockets.parent)}
     subprocess.run([sys.executable, "-c", CONTROLLER, command, str(tmp_path / "log")], env=environment, check=False)
     (left,) = sockets.iterdir()
     start("detect sleep:600")

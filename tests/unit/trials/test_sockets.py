@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from autorecompute.errors import SetupError
+from autorecompute.trials.private import private_folder
 from autorecompute.trials.sockets import OWNER, SocketFolder
 
 OWN = """
@@ -84,27 +85,34 @@ def test_ones_own_folders_stay():
         folder.remove()
 
 
-@pytest.mark.parametrize("name", ["autorecompute-plans-x", "autorecompute-0-cpu.lock", "elsewhere"])
-def test_what_has_no_owner_is_left_alone(root, name):
+@pytest.mark.parametrize("name", ["worker-x", "plans-x", "elsewhere"])
+def test_what_has_no_owner_is_left_alone(name):
     """A folder without a lock, however old, and a folder of another name are nobody's to remove."""
-    stranger = root / name
+    stranger = private_folder() / name
     stranger.mkdir()
-    if not name.startswith("autorecompute-"):
+    if not name.startswith("worker-"):
         (stranger / OWNER).touch()
     os.utime(stranger, (0, 0))
     SocketFolder().remove()
     assert stranger.exists()
 
 
-def test_a_link_is_not_followed(root, tmp_path):
+def test_a_link_is_not_followed(tmp_path):
     """A link that looks like a folder of ours leads to nothing that is removed."""
-    elsewhere = tmp_path / "precious"
+    elsewhere, own = tmp_path / "precious", private_folder()
     elsewhere.mkdir()
     (elsewhere / OWNER).touch()
-    (root / "autorecompute-link").symlink_to(elsewhere)
-    (root / "autorecompute-inner").mkdir()
-    (root / "autorecompute-inner" / OWNER).symlink_to(elsewhere / OWNER)
+    (own / "worker-link").symlink_to(elsewhere)
+    (own / "worker-inner").mkdir()
+    (own / "worker-inner" / OWNER).symlink_to(elsewhere / OWNER)
     SocketFolder().remove()
     assert (elsewhere / OWNER).exists()
-    assert (root / "autorecompute-inner").exists()
-    shutil.rmtree(root / "autorecompute-inner")
+    assert (own / "worker-inner").exists()
+
+
+def test_a_place_that_is_not_ours_is_no_place_for_sockets(root):
+    """A folder that others can look into is told in a sentence."""
+    (root / f"autorecompute-{os.geteuid()}").mkdir()
+    (root / f"autorecompute-{os.geteuid()}").chmod(0o777)
+    with pytest.raises(SetupError, match="other users can look into it"):
+        SocketFolder()
