@@ -15,7 +15,7 @@ import tempfile
 import unicodedata
 from pathlib import Path
 
-from autorecompute.backends import ORTMODULE, emission_of, knobs_of
+from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.startup import WRAP_VARIABLE
 from autorecompute.worker.protocol import BATCH_VARIABLE
 
@@ -33,10 +33,14 @@ def documented_codes():
     return {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
 
 
-@functools.cache
-def own_variables():
-    """All that a config and its knobs may set."""
-    return frozenset(emission_of(ORTMODULE).MEMORY_VARIABLES) | knobs_of(ORTMODULE).variables()
+EMISSION = emission_of(ORTMODULE)
+PLANS_FILE = re.compile(r".*/work/studies/[^/]+/best/plans\.json")
+ROWS = re.compile(r"(?:[A-Za-z]\w*\+)+:[12]:-1(?:,(?:[A-Za-z]\w*\+)+:[12]:-1)*")
+"""How ONNX Runtime before 1.19 is given plans."""
+
+_OWN = {name: value for knob in EMISSION.KNOBS for name, value in knob.variables.items()}
+_INHERITED = {"HOME", "TMPDIR", "PATH", "LANG", "PWD", "OLDPWD", "SHLVL", "_", "PYTHONPATH"}
+"""What a command has in its environment without any study."""
 
 
 def snapshot(folder):
@@ -178,20 +182,18 @@ def _read_environment(dump):
     return dict(line.partition("=")[::2] for line in dump.decode(errors="surrogateescape").split("\0") if line)
 
 
-_INHERITED = {"HOME", "TMPDIR", "PATH", "LANG", "PWD", "OLDPWD", "SHLVL", "_", "PYTHONPATH", BATCH_VARIABLE, WRAP_VARIABLE}
-"""What a command has in its environment without any config, or by ``run``."""
-
-
 def _environment(verb, environment):
-    strangers = environment.keys() - own_variables() - _INHERITED
-    if strangers:
-        yield f"{verb} sets {sorted(strangers)}"
-    for name in environment.keys() & own_variables():
-        if controls_in(environment[name]):
-            yield f"{verb} sets {name} to {environment[name]!r:.100}"
-    plans = environment.get("ORTMODULE_MEMORY_OPT_CONFIG")
-    if plans is not None and not re.search(r"/work/studies/[^/]+/best/plans\.json$", plans):
-        yield f"{verb} sets ORTMODULE_MEMORY_OPT_CONFIG to {plans!r:.100}"
-    probe = environment.get("AUTORECOMPUTE_ORT_PROBE")
-    if probe not in {None, "1:0", "1:1"}:
-        yield f"{verb} sets AUTORECOMPUTE_ORT_PROBE to {probe!r:.100}"
+    for name, value in environment.items():
+        if name not in _INHERITED and not _is_ours(name, value):
+            yield f"{verb} sets {name} to {value!r:.100}"
+
+
+def _is_ours(name, value):
+    """Whether a config or a knob may set a variable to this."""
+    if name == EMISSION.CONFIG_VARIABLE:
+        return bool(PLANS_FILE.fullmatch(value) or ROWS.fullmatch(value))
+    if name == EMISSION.LEVEL_VARIABLE:
+        return value in {"1", "2"}
+    if name == BATCH_VARIABLE:
+        return value.isdecimal()
+    return value == ("1" if name == WRAP_VARIABLE else _OWN.get(name))

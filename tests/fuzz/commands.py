@@ -124,7 +124,6 @@ READERS = {
     "shared.json": {_show: 2, _export: 2, _prune: 1, _list: 1},
     "in_progress.json": {_prune: 2, _show: 1, _go_on: 2},
     "race.json": {_export: 2, _report: 0.5, _go_on: 0.5, _show: 1},
-    "knobs.json": {_export: 2, _go_on: 0.5, _begin: 0.3},
     "analysis.json": {_export: 2, _report: 1, _go_on: 0.5, _begin: 0.3},
     "rejected.json": {_export: 2, _go_on: 1, _begin: 0.3},
     "confirmed.json": {_export: 2, _go_on: 1, _begin: 0.3},

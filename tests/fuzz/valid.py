@@ -12,19 +12,17 @@ from pathlib import Path
 from alembic.script import ScriptDirectory
 
 from autorecompute import cli, trials
-from autorecompute.backends.ortmodule import knobs as ortmodule_knobs
 from autorecompute.figures import Figures
-from autorecompute.knobs import KnobComparison, KnobStudy, Setup
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Rejection, Transfer
-from autorecompute.studies import KnobFolder, StudyFolder
-from autorecompute.units import GIB, MIB
+from autorecompute.studies import StudyFolder
+from autorecompute.units import MIB
 from stand_ins.formula import FormulaBench, Turned
 from unit.conftest import Graph, Node, build_detection, build_trial
 
 SCRIPT = "train.py"
-KEPT_KNOB = "MALLOC_ARENA_MAX"
+KEPT_KNOB = "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT"
 """The variable of a knob that pays on the formula: one more in the answer."""
 LIMIT = "600MiB"
 OPERATORS = ("Gelu", "Softmax", "LayerNormalization", "Dropout", "Tanh")
@@ -117,11 +115,7 @@ def _make_studies():
 def _fill(folder):
     """Adds what a tuning on the formula has no occasion to write."""
     result = folder.result()
-    config = result.best.config
     folder.keep_rejections([Rejection(config=Config(), outcome=Outcome.CRASH, reason="it died")])
-    comparison = KnobComparison(knob="arena", base="x", setup=Setup(config=config, description="all"))
-    known = KnobFolder(folder).known() or KnobStudy(winner=result.best, comparisons=())
-    KnobFolder(folder).keep(dataclasses.replace(known, comparisons=(*known.comparisons, comparison)))
     folder.finish(
         dataclasses.replace(
             result,
