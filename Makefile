@@ -6,6 +6,7 @@
 # make bench  measures what tuning costs and gains, as ratios
 # make bench-noise  counts how often noise makes a race choose a wrong winner
 # make golden-plans  records the plans of the studies, which the tests compare with
+# make golden-plans-check  compares those of all studies; the tests take two of them
 # make bench-hooks  measures what following a script costs each of its steps
 # make bench-search  replays searches on recorded tables, beside Optuna's samplers
 # make record-tables  records those tables; takes hours, and goes on where it stopped
@@ -18,14 +19,19 @@
 
 PYTHON ?= python3.11
 VENV ?= .venv
-# Kept between clones: torch 2.6 brings several GB.
-TORCH26_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch26-$(firstword $(shell sha256sum constraints.txt pyproject.toml | sha256sum | cut -c1-12))
+# Kept between clones, as torch 2.6 brings several GB; made anew when what is installed there changes.
+TORCH26_KEY := $(shell { cat constraints.txt; sed -n '/^dependencies/,/^\[project.scripts\]/p' pyproject.toml; } | sha256sum | cut -c1-12)
+TORCH26_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch26-$(TORCH26_KEY)
 ORT_VENVS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/ort
 ORT_VERSIONS ?= 1.17.3 1.18.0 1.19.2
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
 MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
 
-.PHONY: install system tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
+# CI has two cores: two test processes, each of which takes whole files, whose tests share what is slow to make. The slowest
+# tests are told, so that a run of CI says what to make cheaper.
+PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
+
+.PHONY: install system tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
 
 install: $(VENV)/.installed
 
@@ -62,7 +68,7 @@ lint: install
 	$(VENV)/bin/mypy
 
 test-unit: install
-	$(VENV)/bin/python -m pytest tests/unit
+	$(VENV)/bin/python $(PYTEST) tests/unit
 
 # The page of a study in Debian's Chromium.
 test-browser: install system
@@ -70,26 +76,25 @@ test-browser: install system
 
 # Several workers on one study, over a journal and a real PostgreSQL, which the tests start and break.
 test-workers: install system
-	$(VENV)/bin/python -m pytest tests/workers
+	$(VENV)/bin/python $(PYTEST) tests/workers
 
 test-integration: install
-	$(VENV)/bin/python -m pytest tests/integration
+	$(VENV)/bin/python $(PYTEST) tests/integration
 
 # Builds the site, and runs or reads every command on it.
 test-docs: install
-	$(VENV)/bin/python -m pytest tests/docs
+	$(VENV)/bin/python $(PYTEST) tests/docs
 
 # Skips everything where there is no card; the environment needs the CUDA build of torch.
 test-gpu: install
 	$(VENV)/bin/python -m pytest tests/gpu
 
-# The integration tests on a PyTorch that ORTModule 1.19.2 runs on as it is. The package is not installed there: a training
-# script that imports nothing of it must do without. Left out is what has nothing to do with PyTorch (who kills or interrupts
-# whom, what the clock says, a full disk, gradients that ORT gets wrong, what a knob or several batches do), and what is the
-# same there and takes minutes: the plans of the studies, their simulation, what is shipped of them, and what a check finds.
-ONCE = anytime batches check clock faults golden_plans interruption kernel_kills kills knobs leftovers limits reuse simulator studies wrong_gradients
+# What depends on PyTorch, on one that ORTModule 1.19.2 runs on as it is: the adapter, exports and the plans in them, gradients,
+# training scripts, models that are wrapped, and one tuning from end to end. The package is not installed there: a training
+# script that imports nothing of it must do without.
+ON_TORCH26 = compat exports golden_plans gradients identity startup tune user_scripts wrap
 test-torch26: $(TORCH26_VENV)/.installed
-	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m pytest tests/integration $(ONCE:%=--ignore tests/integration/test_%.py)
+	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python $(PYTEST) $(ON_TORCH26:%=tests/integration/test_%.py)
 
 $(TORCH26_VENV)/.installed:
 	$(PYTHON) -m venv $(TORCH26_VENV)
@@ -122,7 +127,10 @@ $(ORT_VENVS)/%/.installed:
 	touch $@
 
 golden-plans: install
-	$(VENV)/bin/python -m pytest tests/integration/test_golden_plans.py --record-golden
+	$(VENV)/bin/python $(PYTEST) tests/integration/test_golden_plans.py --every-study --record-golden
+
+golden-plans-check: install
+	$(VENV)/bin/python $(PYTEST) tests/integration/test_golden_plans.py --every-study
 
 bench: install
 	$(VENV)/bin/python studies/bert_mlm/benchmark.py

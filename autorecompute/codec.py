@@ -6,12 +6,15 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autorecompute.plans import Config, Level, Row
+from autorecompute.plans import Choice, Config
 
 if TYPE_CHECKING:
     from cattrs import Converter
 
 T = TypeVar("T")
+
+EXTRA = "extra fields found ("
+"""How cattrs begins to tell of fields that a record does not have."""
 
 
 class UnreadableError(ValueError):
@@ -42,6 +45,9 @@ def _describe(error: Exception, kind: str) -> str:
     from cattrs import transform_error
 
     what, _, place = transform_error(error)[0].partition(" @ $")
+    if what.startswith(EXTRA):
+        names = f"{place}.".removeprefix(".") + what.removeprefix(EXTRA).removesuffix(")")
+        return f"no {kind} is described there: '{names}' is unknown"
     wrong = "is missing" if what.startswith("required field missing") else "is wrong"
     return f"no {kind} is described there" + (f": '{place.removeprefix('.')}' {wrong}" if place else "")
 
@@ -60,11 +66,10 @@ def decode(text: bytes | str, kind: type[T]) -> T:
 def _converter() -> Converter:
     from cattrs.preconf.json import make_converter
 
-    converter = make_converter()
-    converter.register_unstructure_hook(Row, str)
-    converter.register_structure_hook(Row, lambda text, _: Row.parse(text))
-    converter.register_unstructure_hook(Config, lambda config: {"level": int(config.level), "rows": config.row_texts})
-    converter.register_structure_hook(
-        Config, lambda plain, _: Config(frozenset(map(Row.parse, plain["rows"])), Level(plain["level"]))
-    )
+    # What a record does not know would be lost, or believed by a later version.
+    converter = make_converter(forbid_extra_keys=True)
+    converter.register_unstructure_hook(Choice, str)
+    converter.register_structure_hook(Choice, lambda text, _: Choice.parse(text))
+    converter.register_unstructure_hook(Config, lambda config: config.texts)
+    converter.register_structure_hook(Config, lambda plain, _: Config.parse(plain))
     return converter

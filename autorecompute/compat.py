@@ -5,7 +5,8 @@ One line serves scripts that never see the tuner::
     import autorecompute.compat  # before onnxruntime.training.ortmodule
     from onnxruntime.training.ortmodule import ORTModule
 
-Where the installed torch needs nothing (2.4 to 2.6), nothing is touched.
+On torch 2.4 to 2.6 ORTModule runs without it; what it cannot train there, such as attention with dropout, is exported
+otherwise.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 import statistics
 from dataclasses import dataclass, field
+from typing import Any
 
 from autorecompute.memory import StepProfile
-from autorecompute.plans import Config, Insight, Plan, Space
+from autorecompute.plans import Cluster, Config, Plan, Space
 
 
 class Outcome(enum.StrEnum):
@@ -207,10 +208,10 @@ class Detection:
     """What the worker found at session creation, before any step ran at the target batch.
 
     Attributes:
-        plans: Plans across the whole graph.
-        layer_plans: Plans within layer boundaries.
-        insights: Which activations the plans are about, in nodes that are alike.
-        layer_insights: The same for the plans within layer boundaries.
+        plans: What can be recomputed; where two exclude each other, the earlier one is preferred.
+        own_presets: The training system's presets beside ``none`` and ``all_on``, by name.
+        conflicts: The sites that cannot be recomputed together with a site.
+        clusters: Which activations the plans are about, in places that are alike.
         dims: Symbolic dimensions of the model's inputs at the first batch, under names that are the same in every run.
         aliases: The names that the training system has for each of them.
         graph: Digest of the training graph's structure: operators, shapes, types and wiring, no names.
@@ -221,13 +222,13 @@ class Detection:
         outside_bytes: CUDA only: memory of the card in use outside of this process's allocator at that moment; ``None``
             where nobody can tell.
         loader: Digest of the lines that made the DataLoader which was told the batch; empty where none was.
-        features: What optional parts the training system has here, by their names there.
+        extra: What the training system's own code wants to know of it later, as JSON.
     """
 
     plans: tuple[Plan, ...]
-    layer_plans: tuple[Plan, ...]
-    insights: tuple[Insight, ...] = ()
-    layer_insights: tuple[Insight, ...] = ()
+    own_presets: dict[str, Config] = field(default_factory=dict)
+    conflicts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    clusters: tuple[Cluster, ...] = ()
     dims: dict[str, int]
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
     graph: str
@@ -237,9 +238,9 @@ class Detection:
     resting_bytes: int = 0
     outside_bytes: int | None = None
     loader: str = ""
-    features: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def space(self) -> Space:
-        """The configs that exist for this graph."""
-        return Space(plans=self.plans, layer_plans=self.layer_plans)
+        """The configs that exist for this model."""
+        return Space(plans=self.plans, own_presets=self.own_presets, conflicts=self.conflicts)

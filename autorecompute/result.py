@@ -90,7 +90,6 @@ class Best:
     Attributes:
         config: What it recomputes.
         description: The same in a few words.
-        environment: The variables that switch it on in an unmodified run.
         batch: Samples a forward.
         samples_per_second: Throughput of the confirming run.
         relative_throughput: Share of the throughput without recompute, from interleaved rounds, before any knob was
@@ -103,12 +102,11 @@ class Best:
         losses: Losses of the confirming run's timed steps.
         gradients: Its gradients beside those without recompute; ``None`` where nothing is recomputed.
         knobs: Names of the other settings that are on.
-        confirmed: Whether a fresh process under nothing but the environment gave these figures.
+        confirmed: Whether a fresh process under nothing but what is emitted gave these figures.
     """
 
     config: Config
     description: str
-    environment: dict[str, str]
     batch: int
     samples_per_second: float
     relative_throughput: float | None
@@ -172,7 +170,7 @@ class Result:
         verdict: What was found out about recompute; ``None`` where the time was over before anything was.
         best: The config to train with; ``None`` where none fits.
         baseline: The figures without recompute.
-        presets: The figures of ``level_1``, ``level_2`` and ``all_on``.
+        presets: The figures of the training system's presets and of ``all_on``.
         rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
             without, the fastest.
         comparison: Recompute beside the rival; ``None`` where there was nothing to compare.

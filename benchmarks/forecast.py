@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 from autorecompute.backends import ORTMODULE, emission_of
-from autorecompute.memory import Simulator
-from autorecompute.plans import Config, Level
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
+from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.search.candidates import rows_of
+from autorecompute.search.candidates import choices_of
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.survey import PROFILED_BATCH, survey, telling_configs
@@ -46,12 +46,12 @@ def choose_configs(space):
     """None and the presets, some plans alone and all but each, and sets drawn by chance; the same in every run."""
     chance = random.Random(0)
     telling = telling_configs(space)
-    count = len(set(space.presets().values()))
+    count = len(set(space.presets.values()))
     presets, rest = telling[:count], telling[count:]
     drawn = [
         Config.of(chance.sample(space.plans, chance.randint(2, max(2, len(space.plans) - 2))))
         for _ in range(CHANCE_CONFIGS if len(space.plans) > CHANCE_CONFIGS else 0)
-        if len({plan.rows[0].subgraph for plan in space.plans}) == len(space.plans)
+        if len({plan.choices[0].site for plan in space.plans}) == len(space.plans)
     ]
     return list(dict.fromkeys([*presets, *chance.sample(rest, min(TELLING_CONFIGS, len(rest))), *drawn]))
 
@@ -60,15 +60,16 @@ def predict(job, logs, batch):
     """The forecast of each config at the batch, from steps at a small one."""
     with Bench(job, PROFILED_BATCH, logs, emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
         space = bench.detect().space
-        found = survey(bench, choose_configs(space), space)
+        small = survey(bench, choose_configs(space))
+    found = OrtMemoryModel(space, small)
     report_simulation(found)
     return space, {config: found.forecast(config, {**found.dims, BATCH: batch}) for config in found.profiles}
 
 
 def report_simulation(found):
     """Prints how far tensors alive at the peak are off that were simulated, from those of each profiled step."""
-    configs = [config for config in found.profiles if config.level is Level.CHOSEN]
-    simulator = Simulator(found.blueprint, found.dims, rows_of(found.space))
+    configs = [config for config in found.profiles if found.space.is_mix(config)]
+    simulator = found.simulator(found.dims, choices_of(found.space))
     simulated = simulator.simulate(simulator.matrix(configs)).peak_bytes
     errors = [
         abs(float(bytes_alive) / found.timeline(config).peak_bytes - 1)

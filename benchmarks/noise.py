@@ -25,7 +25,7 @@ from autorecompute.tuning.answer.race import CONFIDENCE, FINALISTS, LOOKS, race
 from autorecompute.tuning.answer.standings import TIE, Standing
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_steps.json").read_text(encoding="utf-8"))
-CONFIGS = [Config.from_rows([f"Plan{number}+:1:-1"]) for number in range(FINALISTS)]
+CONFIGS = [Config.parse([f"Plan{number}+:1:-1"]) for number in range(FINALISTS)]
 LARGEST_SWING = 3.0
 HALF = math.sqrt(LARGEST_SWING)
 """Drift and swings of this size reach the largest swing together."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
 
     from autorecompute.measurement import Detection, GradientCheck, Outcome
-    from autorecompute.memory import StepProfile
-    from autorecompute.plans import Config, Level, Plan, Request
+    from autorecompute.memory import MemoryModel, StepProfile, StepProfiles
+    from autorecompute.plans import Config, Offer, Plan, Space
 
 
 class Listener(Protocol):
@@ -52,6 +52,21 @@ class Knob:
     needs: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """What makes an unmodified script train with a config.
+
+    Attributes:
+        variables: Environment variables to set.
+        files: What each file that they name has to hold, by its path.
+        notes: What else whoever trains has to know, by what it is about.
+    """
+
+    variables: dict[str, str]
+    files: dict[Path, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+
 class Emission(Protocol):
     """How a config is switched on from outside the process; a module that imports no part of the training system."""
 
@@ -61,26 +76,33 @@ class Emission(Protocol):
     KNOBS: Sequence[Knob]
     """What ``tune --knobs`` tries, in this order."""
 
-    def environment_for(
-        self, config: Config, *, knobs: Collection[str] = (), ort_version: str, plans_file: Path
-    ) -> dict[str, str]:
-        """The variables that switch the config and the knobs of these names on."""
-        ...
+    def render(
+        self, config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path
+    ) -> Rendered:
+        """What switches the config and the knobs of these names on.
 
-    def requested_by(self, environment: Mapping[str, str], *, ort_version: str) -> Request:
-        """What the variables ask for.
+        Args:
+            config: What to recompute.
+            knobs: Names among ``KNOBS``.
+            versions: Versions of what trains, as a detection has them.
+            folder: Where files lie that the variables name.
 
         Raises:
-            UsageError: they hold what that version cannot read.
+            SetupError: these versions read no config of this form.
+            UsageError: the config cannot be written for them, or there is no knob of one of these names.
         """
         ...
 
-    def probe_config_of(self, level: Level, environment: Mapping[str, str]) -> str:
-        """How the training system looks for plans under a level and these variables, in its own words."""
+    def offer(self, detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
+        """What can be recomputed at these dimensions, under what these variables switch on.
+
+        Raises:
+            UsageError: they hold what the training system cannot read.
+        """
         ...
 
-    def plans_file_text(self, config: Config) -> str:
-        """What ``plans_file`` has to hold."""
+    def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel:
+        """What these profiled steps tell of the memory of every config."""
         ...
 
 

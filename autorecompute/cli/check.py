@@ -142,19 +142,17 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
 
 
 def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None) -> Bench:
-    from autorecompute.backends import ORTMODULE, emission_of
+    from autorecompute.backends import ORTMODULE, emission_of, render
     from autorecompute.plans import Config
-    from autorecompute.studies.folder import saying_what_fails
     from autorecompute.studies.plain import require_plain
+    from autorecompute.studies.writing import saying_what_fails
     from autorecompute.trials import Bench
 
     require_plain(folder)
     emission, logs = emission_of(ORTMODULE), folder.workers / "check"
     with saying_what_fails(logs):
         logs.mkdir(parents=True, exist_ok=True)
-    knobs = emission.environment_for(
-        Config(), knobs=stored.best.knobs, ort_version=stored.result.versions["onnxruntime"], plans_file=logs
-    )
+    knobs = render(Config(), stored.best.knobs, stored.result.versions, logs).variables
     bench = Bench(job, batch, logs, emission.MEMORY_VARIABLES, limit_bytes=stored.problem.limit_bytes)
     return bench.under(knobs, logs) if knobs else bench
 

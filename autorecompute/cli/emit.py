@@ -37,16 +37,14 @@ def run(args: argparse.Namespace) -> int:
     """Prints or writes the study's variables.
 
     Raises:
-        UsageError: there is no such study, its plans file is gone, or FILE cannot be written.
+        UsageError: there is no such study, or FILE cannot be written.
         NothingFitsError: the study has no config to train with.
     """
-    from autorecompute.emit.plans_file import require_plans_file
-    from autorecompute.emit.provenance import require_best
-    from autorecompute.studies import load_result
+    from autorecompute.emit.handing import hand_out
+    from autorecompute.studies import StudyFolder, load_result
 
     result = load_result(args.study)
-    require_plans_file(require_best(result), result)
-    text = RENDERERS[args.format](result)
+    text = RENDERERS[args.format](result, hand_out(StudyFolder(args.study), result))
     if args.output is None:
         sys.stdout.write(text)
     else:

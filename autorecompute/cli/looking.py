@@ -79,16 +79,15 @@ def _look_at(
     backend = emission_of(ORTMODULE)
     with _bench(batch, job, backend.MEMORY_VARIABLES, follows=follows, debugs=args.debug_script) as bench:
         detections = bench.detect_ranks()
-        request = backend.requested_by(os.environ, ort_version=detections[0].versions["onnxruntime"])
+        asked = [(detection, choose_dims(detection, args.batch, args.dim)) for detection in detections]
         overviews = [
             Overview(
                 detection=detection,
-                request=request,
-                probe_config=backend.probe_config_of(request.level, os.environ),
-                dims=choose_dims(detection, args.batch, args.dim),
+                offer=backend.offer(detection, os.environ, dims),
+                dims=dims,
                 command=_tune_command(args, job),
             )
-            for detection in detections
+            for detection, dims in asked
         ]
         view = _survey(args, bench, overviews[0], limit_bytes) if _profiles(args) else None
     return overviews, view
@@ -139,6 +138,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     from rich.console import Console
     from rich.progress import track
 
+    from autorecompute.backends import emission_of
     from autorecompute.memory import PeakView
     from autorecompute.tuning.survey import survey, telling_configs
 
@@ -147,14 +147,16 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     configs = telling_configs(space, [config])
     print(f"profiling a step of each of {len(configs)} configs", file=sys.stderr)
     progress = track(configs, "profiling", console=Console(stderr=True), transient=True)
-    found = survey(bench, _noticing_restarts(progress, bench), space)
+    found = survey(bench, _noticing_restarts(progress, bench))
     if config not in found.profiles:
         print(f"autorecompute: {space.describe(config)} could not be profiled and is not shown", file=sys.stderr)
         config = Config()
+    detection = overview.detection
+    model = emission_of(detection.versions["backend"]).memory_model(space, found)
     return PeakView(
-        survey=found,
+        model=model,
         config=config,
-        dims={**found.dims, **overview.dims},
+        dims={**model.dims, **overview.dims},
         limit_bytes=limit_bytes,
         command=overview.command,
     )
@@ -172,11 +174,11 @@ def _noticing_restarts(configs: Iterable[Config], bench: Bench) -> Iterator[Conf
 
 
 def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Config:
-    from autorecompute.plans.choice import choose_config
+    from autorecompute.plans.named import choose_config
 
     if args.beside is not None:
         return choose_config(args.beside, space, [line.plan for line in overview.lines()])
-    return space.canonical(overview.request.as_config(overview.plans)) if overview.request.is_on else space.all_on
+    return overview.offer.config if overview.offer.is_on else space.all_on
 
 
 def _tune_command(args: argparse.Namespace, job: Job) -> str:

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
     level = args.log_level or _level_in_environment()
     overviews, view = look(args, level)
-    for problem in overviews[0].problems():
+    for problem in overviews[0].offer.problems:
         print(f"autorecompute: {problem}", file=sys.stderr)
     if view is not None and args.picture is not None:
         save_picture(view.timelines(), args.picture)

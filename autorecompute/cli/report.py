@@ -32,15 +32,18 @@ def run(args: argparse.Namespace) -> int:
         UsageError: there is no such study, or FILE cannot be written.
         SetupError: jinja2 or matplotlib is not installed, or the study cannot be read, or its folder not be written.
     """
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.paths import require_place, write_named
     from autorecompute.reports.html import make_page
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.folder import write_atomically
-    from autorecompute.studies.places import PAGE
+    from autorecompute.studies.folder import PAGE
     from autorecompute.studies.plain import require_plain
+    from autorecompute.studies.writing import write_atomically
 
     folder = StudyFolder(args.study)
     folder.provenance()
+    # The page names the files of what to train with.
+    hand_out_if_any(folder, folder.result())
     page = args.output or folder.path / PAGE
     if args.output is None:
         # The page in the study's folder is made anew without being asked for it.

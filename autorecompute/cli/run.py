@@ -14,7 +14,7 @@ from autorecompute.startup import WRAP_VARIABLE, prepend_to_python_path
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from autorecompute.result import Best
+    from autorecompute.backends import Rendered
 
 EXAMPLES = """examples:
   autorecompute run bert -- python train.py --batch-size 32
@@ -44,30 +44,30 @@ def run(args: argparse.Namespace) -> int:
     """Replaces this process by the command after ``--``, so it returns no exit code of its own.
 
     Raises:
-        UsageError: there is no such study, its plans file is gone, or the command cannot be started.
+        UsageError: there is no such study, or the command cannot be started.
         NothingFitsError: the study has no config to train with.
     """
-    from autorecompute.emit.plans_file import require_plans_file
+    from autorecompute.emit.handing import hand_out
     from autorecompute.emit.provenance import require_best, stray_variables
-    from autorecompute.studies import load_result
+    from autorecompute.studies import StudyFolder, load_result
 
     if not any(args.rest[:1]):
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
     result = load_result(args.study)
-    best = require_best(result)
-    require_plans_file(best, result)
-    variables, strays = variables_of(best, wrap=result.wrap), stray_variables(best, result)
+    rendered = hand_out(StudyFolder(args.study), result)
+    variables = variables_of(rendered, require_best(result).batch, wrap=result.wrap)
+    strays = stray_variables(rendered, result)
     strays += [] if result.wrap else [WRAP_VARIABLE]
     for change in describe_changes(os.environ, variables, strays):
         print(f"autorecompute: {change}", file=sys.stderr)
     replace_process(args.rest, training_environment(os.environ, variables, strays))
 
 
-def variables_of(best: Best, *, wrap: bool) -> dict[str, str]:
+def variables_of(rendered: Rendered, batch: int, *, wrap: bool) -> dict[str, str]:
     """The config's variables, the one that scripts may read the batch from, and the one that has the model wrapped."""
     from autorecompute.worker.protocol import BATCH_VARIABLE
 
-    return {**best.environment, BATCH_VARIABLE: str(best.batch), **({WRAP_VARIABLE: "1"} if wrap else {})}
+    return {**rendered.variables, BATCH_VARIABLE: str(batch), **({WRAP_VARIABLE: "1"} if wrap else {})}
 
 
 def training_environment(

@@ -69,22 +69,25 @@ def run_show(args: argparse.Namespace) -> int:
 
 
 def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | None]) -> None:
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
     from autorecompute.reports.identity import nearest_as_plain
     from autorecompute.studies.batches import trials_of_answer
     from autorecompute.studies.records import trials_of
 
     trials, result = trials_of(folder), folder.result()
+    rendered = hand_out_if_any(folder, result)
     plain = {
         "provenance": folder.provenance(),
         "identity": tuned.parts,
-        "result": result_as_plain(result, trials_of_answer(folder, result)) if result else None,
+        "result": result_as_plain(result, trials_of_answer(folder, result), rendered) if result else None,
         "trials": trials_as_plain(trials),
     }
     print(dumps({**plain, **{name: nearest_as_plain(tuned, nearest) for name, nearest in asked.items()}}))
 
 
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.identity import print_identity
     from autorecompute.reports.screen import print_result, print_trials
     from autorecompute.studies.batches import trials_of_answer
@@ -92,6 +95,7 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.studies.sharing.mirror import place_of
 
     trials, result = trials_of(folder), folder.result()
+    rendered = hand_out_if_any(folder, result)
     print_identity(tuned.problem.digest, tuned.parts)
     if place := place_of(folder):
         print(f"shared in {place}")
@@ -100,7 +104,7 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
         print_trials(trials)
         print()
     if result:
-        print_result(result, trials_of_answer(folder, result), folder.path)
+        print_result(result, trials_of_answer(folder, result), folder.path, rendered)
     else:
         print(_describe_unanswered(folder))
 

@@ -90,14 +90,17 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_compare(args: argparse.Namespace) -> int:
     """Prints two studies side by side."""
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.as_json import dumps
     from autorecompute.reports.compare import comparison_as_plain, print_comparison
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.records import read_records
 
-    first, second = (read_records(StudyFolder(name)) for name in args.studies)
+    folders = [StudyFolder(name) for name in args.studies]
+    first, second = map(read_records, folders)
     if args.json:
-        print(dumps(comparison_as_plain(first, second)))
+        rendered = [hand_out_if_any(folder, folder.result()) for folder in folders]
+        print(dumps(comparison_as_plain(first, second, rendered)))
     else:
         print_comparison(first, second)
     return 0
@@ -156,9 +159,7 @@ def _trusted() -> Trusted:
     from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.studies.importing import Trusted
 
-    emission = emission_of(ORTMODULE)
-    variables = frozenset(emission.MEMORY_VARIABLES) | {name for knob in emission.KNOBS for name in knob.variables}
-    return Trusted(backend=ORTMODULE, variables=variables, plans_text=emission.plans_file_text)
+    return Trusted(backend=ORTMODULE, knobs=frozenset(knob.name for knob in emission_of(ORTMODULE).KNOBS))
 
 
 def run_delete(args: argparse.Namespace) -> int:

@@ -178,7 +178,7 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
 ) -> int:
     from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.reports.live import LiveView
-    from autorecompute.studies.folder import saying_what_fails
+    from autorecompute.studies.writing import saying_what_fails
     from autorecompute.trials import Bench
     from autorecompute.trials.signals import ignoring_interrupts
     from autorecompute.tuning import BatchTuner, Tuner, Workplace
@@ -261,15 +261,17 @@ def _describe_standing(shared: SharedStudy) -> str:
 
 
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.as_json import dumps, result_as_plain
     from autorecompute.reports.screen import print_result
     from autorecompute.studies.batches import trials_of_answer
 
     trials = trials_of_answer(folder, result)
+    rendered = hand_out_if_any(folder, result)
     if as_json:
-        print(dumps(result_as_plain(result, trials)))
+        print(dumps(result_as_plain(result, trials, rendered)))
     else:
-        print_result(result, trials, folder.path)
+        print_result(result, trials, folder.path, rendered)
 
 
 def _describe_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:

@@ -9,13 +9,14 @@ from autorecompute.emit import as_json, dotenv, shell
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autorecompute.backends import Rendered
     from autorecompute.result import Result
 
 __all__ = ["RENDERERS"]
 
-RENDERERS: dict[str, Callable[[Result], str]] = {
+RENDERERS: dict[str, Callable[[Result, Rendered], str]] = {
     "shell": shell.render,
     "dotenv": dotenv.render,
     "json": as_json.render,
 }
-"""By the name of the format. Each renderer raises ``NothingFitsError`` where the study has no config to train with."""
+"""By the name of the format."""

@@ -9,19 +9,16 @@ from autorecompute import __version__, codec
 from autorecompute.emit.provenance import require_best, stray_variables
 
 if TYPE_CHECKING:
+    from autorecompute.backends import Rendered
     from autorecompute.result import Best, Result
 
 
-def render(result: Result) -> str:
-    """One object: ``environment``, ``config`` (its rows), and where they come from; bytes and seconds throughout.
-
-    Raises:
-        NothingFitsError: the study has no config to train with.
-    """
+def render(result: Result, rendered: Rendered) -> str:
+    """One object: ``environment``, ``config`` (its choices), and where they come from; bytes and seconds throughout."""
     best = require_best(result)
     plain = {
-        "environment": best.environment,
-        "unset": stray_variables(best, result),
+        "environment": rendered.variables,
+        "unset": stray_variables(rendered, result),
         **_describe_best(best),
         **_describe_origin(result),
         "autorecompute": __version__,
@@ -31,8 +28,7 @@ def render(result: Result) -> str:
 
 def _describe_best(best: Best) -> dict[str, object]:
     return {
-        "config": best.config.row_texts,
-        "level": int(best.config.level),
+        "config": best.config.texts,
         "config_hash": best.config.hash,
         "description": best.description,
         "batch": best.batch,

@@ -8,25 +8,24 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from autorecompute.emit.provenance import comment_lines, require_best
+from autorecompute.emit.provenance import comment_lines
 from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
+    from autorecompute.backends import Rendered
     from autorecompute.result import Result
 
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_@%+:,./=-]+")
 
 
-def render(result: Result) -> str:
+def render(result: Result, rendered: Rendered) -> str:
     """Comments and a ``NAME=value`` line for each variable.
 
     Raises:
-        NothingFitsError: the study has no config to train with.
         UsageError: a value has characters that the grammars disagree about.
     """
-    best = require_best(result)
-    lines = [_assign(name, value) for name, value in best.environment.items()]
-    return "\n".join([*comment_lines(result), *lines]) + "\n"
+    lines = [_assign(name, value) for name, value in rendered.variables.items()]
+    return "\n".join([*comment_lines(result, rendered), *lines]) + "\n"
 
 
 def _assign(name: str, value: str) -> str:

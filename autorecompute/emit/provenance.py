@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from autorecompute import __version__
 from autorecompute.backends import emission_of
-from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE
-from autorecompute.emit.plans_file import plans_file_of
 from autorecompute.errors import NothingFitsError
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
+    from autorecompute.backends import Rendered
     from autorecompute.figures import Figures
     from autorecompute.result import Best, Result
 
@@ -37,13 +36,13 @@ def require_best(result: Result) -> Best:
     return result.best
 
 
-def stray_variables(best: Best, result: Result) -> list[str]:
+def stray_variables(rendered: Rendered, result: Result) -> list[str]:
     """The variables that must not be set beside the config's own: they would change what is recomputed."""
     emission = emission_of(result.versions["backend"])
-    return [name for name in emission.MEMORY_VARIABLES if name not in best.environment]
+    return [name for name in emission.MEMORY_VARIABLES if name not in rendered.variables]
 
 
-def comment_lines(result: Result) -> list[str]:
+def comment_lines(result: Result, rendered: Rendered) -> list[str]:
     """The provenance as comments, each on one line whatever its values hold.
 
     Raises:
@@ -52,29 +51,23 @@ def comment_lines(result: Result) -> list[str]:
     best = require_best(result)
     facts = {
         "written by": f"autorecompute {__version__}",
-        **_describe_use(best, result),
+        **_describe_use(best, result, rendered),
         **_describe_measurement(best, result),
         **_describe_origin(result),
     }
     return [f"# {_on_one_line(f'{label}: {text}')}" for label, text in facts.items()]
 
 
-def _describe_use(best: Best, result: Result) -> dict[str, str]:
+def _describe_use(best: Best, result: Result, rendered: Rendered) -> dict[str, str]:
     facts = {"recompute": f"{best.description} (config {best.config.hash})"}
-    if not best.environment:
+    if not rendered.variables:
         facts["nothing has to be set"] = "the batch trains without recompute"
     facts[f"batch {best.batch}"] = "give it to the script yourself, the variables choose only what is recomputed"
-    facts["must not be set"] = ", ".join(stray_variables(best, result))
-    if plans_file_of(best):
-        facts["plans file"] = "must be readable under the same path wherever the script trains"
+    facts["must not be set"] = ", ".join(stray_variables(rendered, result))
+    facts |= rendered.notes
     turned = [knob for knob in result.knobs if knob.kept]
     if turned:
         facts["other settings"] = "; ".join(f"{knob.name} {knob.sentence}" for knob in turned)
-    if PROBE_VARIABLE in best.environment:
-        facts[PROBE_VARIABLE] = (
-            "not ONNX Runtime's own: other nodes are recomputed unless the script is started with 'autorecompute run', "
-            "or imports autorecompute.compat before ORTModule"
-        )
     if result.wrap:
         facts["the script has no ORTModule"] = (
             f"start it with 'autorecompute run {shlex.quote(result.study)} -- COMMAND', nothing else wraps its model"

@@ -5,20 +5,16 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from autorecompute.emit.provenance import comment_lines, require_best, stray_variables
+from autorecompute.emit.provenance import comment_lines, stray_variables
 
 if TYPE_CHECKING:
+    from autorecompute.backends import Rendered
     from autorecompute.result import Result
 
 
-def render(result: Result) -> str:
-    """Comments, an ``unset`` of what would overrule the config, and an ``export`` for each variable.
-
-    Raises:
-        NothingFitsError: the study has no config to train with.
-    """
-    best = require_best(result)
+def render(result: Result, rendered: Rendered) -> str:
+    """Comments, an ``unset`` of what would overrule the config, and an ``export`` for each variable."""
     # A level that an earlier study left in the same shell makes ORTModule ignore the plans without a word.
-    unsets = [f"unset {name}" for name in stray_variables(best, result)]
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in best.environment.items()]
-    return "\n".join([*comment_lines(result), *unsets, *exports]) + "\n"
+    unsets = [f"unset {name}" for name in stray_variables(rendered, result)]
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in rendered.variables.items()]
+    return "\n".join([*comment_lines(result, rendered), *unsets, *exports]) + "\n"

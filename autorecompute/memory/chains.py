@@ -1,7 +1,7 @@
 """Why a config saves less than its plans state: recomputed tensors that feed one another have to wait together.
 
-ORT gives a recomputed operation the recomputed inputs of others. Where the plans leave nothing in between that is kept,
-the first layer that backward needs pulls all layers before it out of the dark, and each waits for its own backward.
+A recomputed operation may read the recomputed inputs of others. Where nothing in between is kept, the first layer that
+backward needs makes all layers before it run again, and each then waits for its own backward.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autorecompute.plans import Config
+from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.savings import evaluate
 
 if TYPE_CHECKING:
@@ -105,6 +107,26 @@ class StepProfile:
     def is_stashed(self, tensor: Tensor) -> bool:
         """Whether the forward pass made the tensor, and it is still held in the backward pass."""
         return tensor.first < self.backward <= tensor.last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProfiles:
+    """One profiled step of each of several configs, all at the same small dimensions.
+
+    Attributes:
+        peak_bytes: Peak of the process in a step without recompute, as the meter saw it at those dimensions.
+        held_bytes: What it held before that step.
+        profiles: The profiled step of each config; one without recompute is among them.
+    """
+
+    peak_bytes: int
+    held_bytes: int
+    profiles: dict[Config, StepProfile]
+
+    @property
+    def batch(self) -> int | None:
+        """Samples a forward of the profiled steps."""
+        return self.profiles[Config()].dims.get(BATCH)
 
 
 def _size(expression: str, dims: Mapping[str, int]) -> int:

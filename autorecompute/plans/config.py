@@ -1,92 +1,89 @@
-"""A config: the set of plans that a training run recomputes, in a form that is equal exactly when its effect is."""
+"""A config: what a training run recomputes, in a form that is equal exactly when its effect is."""
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
-from autorecompute.plans.plan import Plan, Row
+from autorecompute.plans.plan import Choice, parse_choices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from autorecompute.plans.plan import Plan
+
 HASH_LENGTH = 12
-
-
-class Level(enum.IntEnum):
-    """ORT's ``ORTMODULE_MEMORY_OPT_LEVEL``: plans chosen one by one, or all of them within each transformer layer."""
-
-    CHOSEN = 0
-    LAYERWISE = 1
-    LAYERWISE_WITH_COMPROMISE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The rows that are on, or one of ORT's levels, which chooses its rows itself.
-
-    ``Config()`` recomputes nothing.
+    """The choices that are on. ``Config()`` recomputes nothing.
 
     Raises:
-        ValueError: a level comes with rows, or one subgraph with both options (ORT would keep the last it reads).
+        ValueError: a site comes with two options or two counts.
     """
 
-    rows: frozenset[Row] = frozenset()
-    level: Level = Level.CHOSEN
+    choices: frozenset[Choice] = frozenset()
 
     def __post_init__(self) -> None:
-        if self.rows and self.level is not Level.CHOSEN:
-            raise ValueError("a level chooses its own rows")
-        if len({row.subgraph for row in self.rows}) < len(self.rows):
-            raise ValueError("a subgraph can be recomputed with one option only")
+        if len({choice.site for choice in self.choices}) < len(self.choices):
+            raise ValueError("a site can be recomputed in one way only")
 
     @classmethod
     def of(cls, plans: Iterable[Plan]) -> Config:
-        """The config that switches these plans on."""
-        return cls(frozenset(row for plan in plans for row in plan.rows))
+        """The config that switches these plans on at all their occurrences."""
+        return cls(frozenset(choice for plan in plans for choice in plan.choices))
 
     @classmethod
-    def from_rows(cls, texts: Iterable[str]) -> Config:
-        """Reads rows as emitted: ``["Gelu+:1:-1", …]``.
+    def parse(cls, texts: Iterable[str]) -> Config:
+        """Reads choices: ``["h.*.mlp:checkpoint:5", …]``.
 
         Raises:
-            UsageError: a row cannot be read, or one subgraph comes with both options.
+            UsageError: a choice cannot be read, or one site comes in two ways.
         """
-        rows = frozenset(Row.parse(text) for text in texts)
         try:
-            return cls(rows)
+            return cls(frozenset(parse_choices(texts)))
         except ValueError as error:
-            raise UsageError(f"These plans cannot be on together: {error}.") from error
+            raise UsageError(f"These choices cannot be on together: {error}.") from error
 
     @property
     def is_none(self) -> bool:
         """Whether nothing is recomputed."""
-        return not self.rows and self.level is Level.CHOSEN
+        return not self.choices
 
     @property
-    def row_texts(self) -> list[str]:
-        """The rows as ORT reads them, in a fixed order."""
-        return [str(row) for row in sorted(self.rows)]
+    def texts(self) -> list[str]:
+        """The choices as :meth:`parse` reads them, in a fixed order."""
+        return sorted(map(str, self.choices))
 
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits, the same for equal configs on any machine and in any version."""
-        canonical = json.dumps({"level": int(self.level), "rows": self.row_texts}, sort_keys=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:HASH_LENGTH]
+        return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()[:HASH_LENGTH]
 
     def has(self, plan: Plan) -> bool:
-        """Whether all rows of the plan are on."""
-        return self.rows.issuperset(plan.rows)
+        """Whether the plan is on, be it at some of its occurrences only."""
+        return self.count_of(plan) > 0
 
-    def with_plan(self, plan: Plan) -> Config:
-        """This config with the plan on; a row of the same subgraph with the other option gives way."""
-        replaced = {row.subgraph for row in plan.rows}
-        return Config(frozenset(row for row in self.rows if row.subgraph not in replaced) | frozenset(plan.rows))
+    def count_of(self, plan: Plan) -> int:
+        """At how many of its occurrences a plan is on."""
+        counts = [self._count(choice, plan.occurrences) for choice in plan.choices]
+        return min(counts, default=0)
+
+    def share_of(self, plan: Plan) -> float:
+        """At which share of its occurrences a plan is on, from 0 to 1."""
+        return self.count_of(plan) / max(plan.occurrences, 1)
 
     def without_plan(self, plan: Plan) -> Config:
-        """This config with all rows of the plan off."""
-        return Config(self.rows - frozenset(plan.rows))
+        """This config with all choices of the plan off."""
+        return Config(frozenset(on for on in self.choices if not any(on.covers(choice) for choice in plan.choices)))
+
+    def _count(self, choice: Choice, occurrences: int) -> int:
+        # A plan without a known number of occurrences is on all the same.
+        on = next((on for on in self.choices if on.covers(choice)), None)
+        if on is None:
+            return 0
+        return max(occurrences, 1) if on.count is None else on.count

@@ -1,101 +1,114 @@
-"""A recompute plan as ORT detects it, and the grammar ``subgraph:option:count`` it is written in.
-
-The count is always ``-1``: in ORT 1.17 to 1.19 a plan is on for all its occurrences or left out, whatever is asked.
-"""
+"""What a training system offers to recompute: plans, and the choices that they are made of."""
 
 from __future__ import annotations
 
-import enum
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 from autorecompute.errors import UsageError
 
-ALL_OCCURRENCES = -1
-_REQUEST = re.compile(r"([^:]+):([12]):(-1|\d+)")
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_TEXT = re.compile(r"([^:]+):([^:]+?)(?::(-1|\d+))?")
 
 
-class Option(enum.IntEnum):
-    """How a subgraph is recomputed: whole, or up to the cast that halves what is kept (a compromise)."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A site that is recomputed.
 
-    RECOMPUTE = 1
-    RECOMPUTE_WITH_COMPROMISE = 2
+    Attributes:
+        site: A place whose activations can be made again, with all its occurrences: ``Gelu+``, ``h.*.mlp``.
+        option: How they are made again, in the training system's own word.
+        count: At how many of its occurrences, counted from the first; ``None`` for all of them.
+    """
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class Row:
-    """One switch of ORT's memory optimizer: a subgraph and the option it is recomputed with."""
-
-    subgraph: str
-    option: Option
-
-    @classmethod
-    def parse(cls, text: str) -> Row:
-        """Reads ``Gelu+:1:-1``.
-
-        Raises:
-            UsageError: the text is not of that form, or asks for a count that ORT cannot keep.
-        """
-        row, count = cls.parse_request(text)
-        if count != ALL_OCCURRENCES:
-            raise UsageError(
-                f"'{text}' is no recompute plan that ORT can keep: it takes all occurrences or none. Write -1."
-            )
-        return row
+    site: str
+    option: str
+    count: int | None = None
 
     @classmethod
-    def parse_request(cls, text: str) -> tuple[Row, int]:
-        """Reads ``Gelu+:1:2`` as users write it: the row, and how many occurrences it asks for, -1 for all.
+    def parse(cls, text: str) -> Self:
+        """Reads ``h.*.mlp:checkpoint``, or ``h.*.mlp:checkpoint:5`` for the first five; a count of -1 means all.
 
         Raises:
             UsageError: the text is not of that form.
         """
-        match = _REQUEST.fullmatch(text.strip())
+        match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise UsageError(f"'{text}' is no recompute plan. A plan is written like Gelu+:1:-1.")
-        return cls(match[1], Option(int(match[2]))), int(match[3])
+            raise UsageError(f"'{text}' is no choice. Write it as SITE:OPTION or SITE:OPTION:COUNT.")
+        count = None if match[3] in {None, "-1"} else int(match[3])
+        return cls(match[1], match[2], count)
 
     def __str__(self) -> str:
-        return f"{self.subgraph}:{int(self.option)}:{ALL_OCCURRENCES}"
+        return f"{self.site}:{self.option}" + ("" if self.count is None else f":{self.count}")
+
+    def covers(self, other: Choice) -> bool:
+        """Whether both are about the same site and option, whatever their counts."""
+        return (self.site, self.option) == (other.site, other.option)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What ORT offers to recompute: one row, or several that only save memory together.
+    """One choice, or several that only save memory together.
 
     Attributes:
-        rows: The switches of the plan, sorted.
-        frequency: How many nodes of the training graph the plan covers.
-        saving_bytes: Saving at the first batch, ``None`` where a dimension is unknown. It is of the stash after the
+        choices: What the plan switches on, sorted, with all occurrences.
+        label: The plan in a few words.
+        occurrences: How many places of the model it covers.
+        counts: Whether it can be switched on for some of them only.
+        saving_bytes: Saving at the first batch, ``None`` where a dimension is unknown. It is of what is kept after the
             forward pass, not of the peak: a plan can save more of the peak, nothing, or less than nothing.
-        saving_symbolic: The same as an expression in the symbolic dimensions of the model's inputs.
-        stated_symbolic: The saving as ORT states it, where that is another: 1.19 counts one output of each node only.
+        saving: The same as an expression in the dimensions of the model's inputs.
+        stated: The saving as the training system states it, where that is another.
     """
 
-    rows: tuple[Row, ...]
-    frequency: int
+    choices: tuple[Choice, ...]
+    label: str
+    occurrences: int
+    counts: bool = False
     saving_bytes: int | None
-    saving_symbolic: str
-    stated_symbolic: str | None = None
-
-    @classmethod
-    def parse(cls, key: str, *, frequency: int, saving_bytes: int | None, saving_symbolic: str) -> Plan:
-        """Reads ORT's key of a plan: rows joined by commas."""
-        rows = tuple(sorted({Row.parse(text) for text in key.split(",")}))
-        return cls(rows=rows, frequency=frequency, saving_bytes=saving_bytes, saving_symbolic=saving_symbolic)
+    saving: str
+    stated: str | None = None
 
     @property
-    def key(self) -> str:
-        """The rows joined by commas; unique among the plans of a graph."""
-        return ",".join(map(str, self.rows))
+    def id(self) -> str:
+        """The choices joined by commas; unique among the plans of a model."""
+        return ",".join(map(str, self.choices))
 
     @property
-    def option(self) -> Option:
-        """The strongest compromise among the rows."""
-        return max(row.option for row in self.rows)
+    def option(self) -> str:
+        """How its sites are recomputed; where that differs, all the words."""
+        return "+".join(sorted({choice.option for choice in self.choices}))
 
     @property
-    def name(self) -> str:
-        """The plan in words, without its counts: ``Gelu+``, or ``Cast+ (compromise)``."""
-        subgraphs = " with ".join(row.subgraph for row in self.rows)
-        return subgraphs if self.option is Option.RECOMPUTE else f"{subgraphs} (compromise)"
+    def sites(self) -> frozenset[str]:
+        """The places it is about."""
+        return frozenset(choice.site for choice in self.choices)
+
+    def chosen(self, count: int | None = None) -> tuple[Choice, ...]:
+        """Its choices at the first ``count`` occurrences; at all of them without a count."""
+        if count is None or count >= self.occurrences:
+            return self.choices
+        return tuple(Choice(choice.site, choice.option, count) for choice in self.choices)
+
+
+def plan_of_id(text: str) -> Plan:
+    """The plan of this id, of which nothing else is known.
+
+    Raises:
+        UsageError: the text is no id of a plan.
+    """
+    choices = parse_choices(text.split(","))
+    label = " with ".join(choice.site for choice in choices)
+    return Plan(choices=choices, label=label, occurrences=0, saving_bytes=None, saving="0")
+
+
+def parse_choices(texts: Iterable[str]) -> tuple[Choice, ...]:
+    """Reads several choices, sorted and none of them twice.
+
+    Raises:
+        UsageError: a text is not of the form of a choice.
+    """
+    return tuple(sorted({Choice.parse(text) for text in texts}, key=str))

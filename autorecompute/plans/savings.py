@@ -1,4 +1,4 @@
-"""ORT's stated savings: sums of element counts over symbolic dimensions."""
+"""Savings as expressions: sums of element counts over symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def simplify(raw: str, names: Mapping[str, str] | None = None) -> str:
     """The expression in its shortest form; what is none stays as it is.
 
     Args:
-        raw: The expression as ORT writes it.
-        names: What to call its dimensions instead of ORT's names; one that is not among them keeps its own.
+        raw: The expression as the training system writes it.
+        names: What to call its dimensions instead of its own names; one that is not among them keeps its own.
     """
     import sympy
 

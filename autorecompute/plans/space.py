@@ -1,15 +1,11 @@
-"""The configs that exist for one training graph: its plans, ORT's presets, and their names in words."""
+"""The configs that exist for one model: its plans, what excludes what, presets, and their names in words."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from autorecompute.plans.config import Config, Level
-from autorecompute.plans.plan import Option, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from autorecompute.plans.config import Config
+from autorecompute.plans.plan import Choice, Plan
 
 FEW_PLANS = 2
 """Up to so many plans a config is named by what it has, or by what it lacks."""
@@ -17,48 +13,76 @@ FEW_PLANS = 2
 SHOWN_DIGITS = 6
 """Digits of a config's hash that people are shown."""
 
+NONE, ALL_ON = "none", "all_on"
+"""The presets that every space has."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """All that can be switched on in one graph.
+    """All that can be switched on in one model.
 
     Attributes:
-        plans: The plans ORT finds when it ignores layer boundaries, largest stated saving first.
-        layer_plans: The plans it finds within the boundaries of transformer layers; the levels switch these on.
+        plans: What can be switched on; where two exclude each other, the earlier one is preferred.
+        own_presets: The training system's presets beside ``none`` and ``all_on``, by name.
+        conflicts: The sites that cannot be recomputed together with a site, such as the parts of a module with it; each
+            pair stands there once.
     """
 
     plans: tuple[Plan, ...]
-    layer_plans: tuple[Plan, ...] = field(default=())
-
-    @property
-    def has_layer_boundaries(self) -> bool:
-        """Whether looking at layer boundaries changes any plan; ORT finds none in post-LN models."""
-        return _signature(self.plans) != _signature(self.layer_plans)
+    own_presets: dict[str, Config] = field(default_factory=dict)
+    conflicts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def all_on(self) -> Config:
-        """Every plan on; where a subgraph has both options, the one that saves all of it."""
+        """Every plan on, as far as they do not exclude each other."""
         config = Config()
-        for plan in sorted(self.plans, key=lambda plan: plan.option, reverse=True):
-            config = config.with_plan(plan)
+        for plan in reversed(self.plans):
+            config = self.with_plan(config, plan)
         return config
 
+    @property
     def presets(self) -> dict[str, Config]:
         """What a user could switch on without measuring, by name; equal presets are equal configs."""
-        return {
-            "none": Config(),
-            "level_1": self.canonical(Config(level=Level.LAYERWISE)),
-            "level_2": self.canonical(Config(level=Level.LAYERWISE_WITH_COMPROMISE)),
-            "all_on": self.all_on,
-        }
+        return {NONE: Config(), **self.own_presets, ALL_ON: self.all_on}
 
-    def canonical(self, config: Config) -> Config:
-        """The same config in the form that has one hash: a level without boundaries is just its plans."""
-        if config.level is Level.CHOSEN or self.has_layer_boundaries:
-            return config
-        if config.level is Level.LAYERWISE_WITH_COMPROMISE:
-            return self.all_on
-        return Config.of(plan for plan in self.plans if plan.option is Option.RECOMPUTE)
+    @property
+    def opaque_presets(self) -> dict[str, Config]:
+        """The presets that are no mix of plans: the training system alone knows what they do."""
+        return {name: config for name, config in self.own_presets.items() if not self.is_mix(config)}
+
+    def excludes(self, one: Choice, other: Choice) -> bool:
+        """Whether two choices cannot be on together."""
+        if one.site == other.site:
+            return one != other
+        return other.site in self.conflicts.get(one.site, ()) or one.site in self.conflicts.get(other.site, ())
+
+    def is_mix(self, config: Config) -> bool:
+        """Whether the config is made of plans, rather than an opaque preset."""
+        known = [choice for plan in self.plans for choice in plan.choices]
+        return all(any(on.covers(choice) for choice in known) for on in config.choices)
+
+    def with_plan(self, config: Config, plan: Plan, count: int | None = None) -> Config:
+        """The config with the plan on as well; what cannot be on beside it gives way.
+
+        Args:
+            config: What is on already.
+            plan: What is to be switched on.
+            count: At how many of its occurrences; ``None`` for all.
+        """
+        added = plan.chosen(count)
+        kept = (on for on in config.choices if not any(self.excludes(on, choice) for choice in added))
+        return Config(frozenset((*kept, *added)))
+
+    def normalize(self, config: Config) -> Config:
+        """The same config in the form that has one hash: no count of 0, none where it means all occurrences."""
+        occurrences = {choice: plan.occurrences for plan in self.plans for choice in plan.choices}
+        return Config(
+            frozenset(
+                Choice(on.site, on.option) if on.count == occurrences.get(Choice(on.site, on.option)) else on
+                for on in config.choices
+                if on.count != 0
+            )
+        )
 
     def plans_of(self, config: Config) -> tuple[Plan, ...]:
         """The plans that the config switches on."""
@@ -69,21 +93,24 @@ class Space:
 
         Where words do not tell one config from another, the first digits of its hash do.
         """
-        if config.level is not Level.CHOSEN:
-            return f"level {int(config.level)}"
         if config.is_none:
-            return "none"
-        on = self.plans_of(config)
-        off = [plan for plan in self.plans if plan not in on and self.all_on.has(plan)]
-        if config == self.all_on:
+            return NONE
+        for name, preset in self.opaque_presets.items():
+            if config == preset:
+                return name.replace("_", " ")
+        all_on = self.all_on
+        if config == all_on:
             return "all plans"
+        on = self.plans_of(config)
         if on and len(on) <= FEW_PLANS:
-            return " and ".join(plan.name for plan in on)
-        if len(off) <= FEW_PLANS:
-            return "all but " + " and ".join(plan.name for plan in off)
+            return " and ".join(_describe_plan(plan, config) for plan in on)
+        off = [plan for plan in self.plans if plan not in on and all_on.has(plan)]
+        is_whole = all(choice.count is None for choice in config.choices)
+        if is_whole and off and len(off) <= FEW_PLANS:
+            return "all but " + " and ".join(plan.label for plan in off)
         return f"{len(on)} of {len(self.plans)} plans ({config.hash[:SHOWN_DIGITS]})"
 
 
-def _signature(plans: Sequence[Plan]) -> set[tuple[str, int]]:
-    # ORT's stated saving of a plan with several outputs varies between runs: the frequency is what tells plans apart.
-    return {(plan.key, plan.frequency) for plan in plans}
+def _describe_plan(plan: Plan, config: Config) -> str:
+    count = config.count_of(plan)
+    return plan.label if count >= plan.occurrences else f"{count} of {plan.occurrences} {plan.label}"

@@ -1,4 +1,4 @@
-"""Whether a graph has anything worth recomputing at all."""
+"""Whether a model has anything worth recomputing at all."""
 
 from __future__ import annotations
 
@@ -22,13 +22,9 @@ def explain_worthless(plans: Iterable[Plan], dims: Mapping[str, int]) -> str:
         plans: All that can be recomputed.
         dims: The dimensions at which their savings are evaluated; a saving that depends on others may be large.
     """
-    savings = [evaluate(plan.saving_symbolic, dims) for plan in plans]
+    savings = [evaluate(plan.saving, dims) for plan in plans]
     known = [saving for saving in savings if saving is not None]
     if len(known) < len(savings) or sum(known) >= NEGLIGIBLE_BYTES:
         return ""
-    offer = f"all plans together save {sum(known):,} bytes" if known else "it offers no plan"
-    return (
-        f"ORT finds nothing worth recomputing at this batch: {offer}. It recomputes no convolution, pooling, Relu, "
-        "Sigmoid, Tanh or batch normalization, nor anything that would need one of them again; a smaller batch saves "
-        "memory here."
-    )
+    offer = f"all plans together save {sum(known):,} bytes" if known else "the model offers no plan"
+    return f"Nothing is worth recomputing at this batch: {offer}. A smaller batch saves memory here."

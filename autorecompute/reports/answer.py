@@ -15,13 +15,14 @@ from autorecompute.reports.words import (
     format_relative,
     format_spread,
 )
-from autorecompute.studies.places import PAGE
+from autorecompute.studies.folder import PAGE
 from autorecompute.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from autorecompute.backends import Rendered
     from autorecompute.measurement import GradientCheck, Trial
     from autorecompute.result import Best, Result
 
@@ -118,20 +119,19 @@ def describe_disturbed(trials: Sequence[Trial]) -> str:
     return f"{format_count(marked, 'trial')} disturbed by something else on the machine" if marked else ""
 
 
-def lines_to_paste(result: Result) -> list[str]:
+def lines_to_paste(result: Result, rendered: Rendered | None) -> list[str]:
     """What to do to train with the answer, commands on lines of their own; empty where there is none."""
-    best = result.best
-    if best is None:
+    if rendered is None:
         return []
     # The variables alone do nothing to a model that nobody wraps.
-    ways = [] if result.wrap else [*(f"  {line}" for line in exports(best)), "or:"]
+    ways = [] if result.wrap else [*(f"  {line}" for line in exports(rendered)), "or:"]
     lines = ["train with it:", *ways, f"  {run_command(result)}"]
-    return [*lines, *remarks(result)]
+    return [*lines, *remarks(result, rendered)]
 
 
-def exports(best: Best) -> list[str]:
+def exports(rendered: Rendered) -> list[str]:
     """The variables to train with, as a shell sets them."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in best.environment.items()]
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in rendered.variables.items()]
     return lines or ["# nothing to set: train without recompute"]
 
 
@@ -140,14 +140,14 @@ def run_command(result: Result) -> str:
     return f"autorecompute run {shlex.quote(result.study)} -- {shlex.join(result.command)}"
 
 
-def remarks(result: Result) -> list[str]:
+def remarks(result: Result, rendered: Rendered) -> list[str]:
     """What else has to be done."""
     lines: list[str] = []
     best = result.best
     if best is None:
         return lines
     # Ours are read where ORTModule is adapted, and nowhere else.
-    if not result.wrap and any(name.startswith(OWN_VARIABLES) for name in best.environment):
+    if not result.wrap and any(name.startswith(OWN_VARIABLES) for name in rendered.variables):
         lines.append("the variables alone take a script that imports autorecompute.compat; run needs nothing in it")
     if not result.command_gives_batch:
         lines.append(f"and give the script a batch of {best.batch}: while tuning, its DataLoader was told")

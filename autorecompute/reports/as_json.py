@@ -14,12 +14,19 @@ from autorecompute.reports.predictions import summarise
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autorecompute.backends import Rendered
     from autorecompute.measurement import Trial
     from autorecompute.result import Result
 
 
-def result_as_plain(result: Result, trials: Sequence[Trial]) -> dict[str, Any]:
-    """The contract's object, with all figures of the last screen; what was not measured is ``None``."""
+def result_as_plain(result: Result, trials: Sequence[Trial], rendered: Rendered | None) -> dict[str, Any]:
+    """The contract's object, with all figures of the last screen; what was not measured is ``None``.
+
+    Args:
+        result: The answer.
+        trials: The trials that it was chosen from.
+        rendered: What to train with; ``None`` where there is nothing.
+    """
     plain: dict[str, Any] = codec.to_plain(result)
     plain["curve"] = curve_as_plain(result.curve)
     others = runners_up(result, trials)
@@ -27,8 +34,8 @@ def result_as_plain(result: Result, trials: Sequence[Trial]) -> dict[str, Any]:
     plain["predictions"] = codec.to_plain(summarise(trials))
     best = plain["best"]
     if best is not None:
-        config = best.pop("config")
-        plain["best"] = {"config": config["rows"], "level": config["level"], "env": best.pop("environment"), **best}
+        config, variables = best.pop("config"), rendered.variables if rendered is not None else None
+        plain["best"] = {"config": config, "env": variables, **best}
     return plain
 
 

@@ -16,8 +16,9 @@ from autorecompute.studies.transfer import Tuned
 from autorecompute.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from autorecompute.backends import Rendered
     from autorecompute.figures import Figures
     from autorecompute.result import Best, Result
     from autorecompute.studies.records import StudyRecords
@@ -42,19 +43,28 @@ def print_comparison(first: StudyRecords, second: StudyRecords) -> None:
     console.print(table)
 
 
-def comparison_as_plain(first: StudyRecords, second: StudyRecords) -> dict[str, Any]:
-    """The same as JSON has it."""
+def comparison_as_plain(
+    first: StudyRecords, second: StudyRecords, rendered: Sequence[Rendered | None]
+) -> dict[str, Any]:
+    """The same as JSON has it.
+
+    Args:
+        first: A study.
+        second: Another one.
+        rendered: What to train with by each of them; ``None`` where there is nothing.
+    """
     differences = Tuned.of(first.head).compare(Tuned.of(second.head))
-    return {"differences": codec.to_plain(differences), "studies": [_as_plain(first), _as_plain(second)]}
+    studies = [_as_plain(records, answer) for records, answer in zip((first, second), rendered, strict=True)]
+    return {"differences": codec.to_plain(differences), "studies": studies}
 
 
-def _as_plain(records: StudyRecords) -> dict[str, Any]:
+def _as_plain(records: StudyRecords, rendered: Rendered | None) -> dict[str, Any]:
     result = records.result
     return {
         "study": records.head.study,
         "problem": records.head.problem.digest,
         "trials": len(records.trials),
-        "result": None if result is None else result_as_plain(result, records.trials),
+        "result": None if result is None else result_as_plain(result, records.trials, rendered),
     }
 
 

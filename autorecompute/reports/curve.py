@@ -73,5 +73,4 @@ def curve_as_plain(curve: Sequence[CurvePoint]) -> list[dict[str, Any]]:
 
 def _recomputed_as_plain(recomputed: Recomputed) -> dict[str, Any]:
     plain = codec.to_plain(recomputed)
-    config = plain.pop("config") or {"rows": None, "level": None}
-    return {**plain.pop("figures"), **plain, "config": config["rows"], "level": config["level"]}
+    return {**plain.pop("figures"), **plain}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute.memory.survey import LIKELY_ERROR
 from autorecompute.plans import Config
 from autorecompute.reports.console import make_console
 from autorecompute.reports.words import shorten
@@ -33,7 +32,7 @@ def print_effects(view: PeakView, console: Console | None = None) -> None:
     table = _make_table("plan", "alone: off the stash", "off the peak", "recompute", "peak of all others")
     for effect in effects:
         table.add_row(
-            Text(shorten(effect.plan.name, NAME_WIDTH)),
+            Text(shorten(effect.plan.label, NAME_WIDTH)),
             format_bytes(none.stash_bytes - effect.alone.stash_bytes),
             format_bytes(none.live_bytes - effect.alone.live_bytes),
             _format_share(effect.alone),
@@ -66,10 +65,12 @@ def print_forecasts(view: PeakView, console: Console | None = None) -> None:
         )
     at = ", ".join(f"{name} {value}" for name, value in view.dims.items())
     console.print(Text(f"\nDoes it fit {format_bytes(limit)} at {at}? Predicted, nothing was measured there:"), end=" ")
-    console.print(Text(f"{LIKELY_ERROR:.0%} off as a rule, {view.none.error_share:.0%} at worst"))
+    console.print(Text(f"{view.model.likely_error:.0%} off as a rule, {view.none.error_share:.0%} at worst"))
     console.print(Text(f"{len(holding)} of {len(found)} configs should, those that recompute least first"))
     console.print(table)
-    console.print(Text(f"up to which batch: the smaller one where a peak is {LIKELY_ERROR:.0%} higher than predicted"))
+    console.print(
+        Text(f"up to which batch: the smaller one where a peak is {view.model.likely_error:.0%} higher than predicted")
+    )
     _print_command(console, _advise(holding), view.command)
 
 
@@ -84,7 +85,7 @@ def _format_batches(view: PeakView, config: Config) -> str:
     most = view.largest_batch(config)
     if view.limit_bytes is None or most is None:
         return "-"
-    near = replace(view, limit_bytes=round(view.limit_bytes / (1 + LIKELY_ERROR))).largest_batch(config)
+    near = replace(view, limit_bytes=round(view.limit_bytes / (1 + view.model.likely_error))).largest_batch(config)
     return str(most) if near == most else f"{near} to {most}"
 
 

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
 from autorecompute.measurement import Detection
-from autorecompute.plans import Insight, Level, Plan, Request, Row, saving_of
+from autorecompute.plans import Offer, Plan
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.plan import ALL_OCCURRENCES
-from autorecompute.plans.request import count_recomputed
 from autorecompute.plans.savings import evaluate
 
 if TYPE_CHECKING:
@@ -28,9 +26,9 @@ class PlanLine:
         number: Its place in the list, from 1.
         plan: What it switches.
         requested: How many occurrences are asked for, -1 for all; ``None`` where it is off.
-        recomputed: How many nodes ORT recomputes for it.
-        saving_bytes: What it saves of the stash; ``None`` where a dimension is unknown.
-        stated_bytes: What ORT states, where that is another figure.
+        recomputed: At how many places it is recomputed.
+        saving_bytes: What it saves of what the forward pass keeps; ``None`` where a dimension is unknown.
+        stated_bytes: What the training system states, where that is another figure.
         bytes_by_batch: The saving at other batches; empty where the model has no such dimension.
     """
 
@@ -54,37 +52,15 @@ class Overview:
 
     Attributes:
         detection: What was found.
-        request: What the environment switches on.
-        probe_config: How ORT looks for plans under the level.
+        offer: What is offered under what the environment switches on.
         dims: The dimensions at which savings are evaluated.
         command: A command to go on with, to paste.
     """
 
     detection: Detection
-    request: Request
-    probe_config: str
+    offer: Offer
     dims: dict[str, int]
     command: str
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The plans offered under the level, largest saving at the first batch first."""
-        return self.detection.plans if self.request.level is Level.CHOSEN else self.detection.layer_plans
-
-    @property
-    def insights(self) -> tuple[Insight, ...]:
-        """The activations they are about."""
-        return self.detection.insights if self.request.level is Level.CHOSEN else self.detection.layer_insights
-
-    @property
-    def counts(self) -> dict[Row, int]:
-        """The rows that take effect, each with the occurrences it is asked for."""
-        return self.request.resolve(self.plans)
-
-    @property
-    def unknown(self) -> list[Row]:
-        """Rows asked for that ORT ignores without a word."""
-        return self.request.unknown(self.plans)
 
     @property
     def batches(self) -> list[int]:
@@ -94,42 +70,21 @@ class Overview:
 
     def lines(self) -> list[PlanLine]:
         """The plans with their figures at ``dims``, largest saving first."""
-        plans = sorted(self.plans, key=lambda plan: (-(evaluate(plan.saving_symbolic, self.dims) or 0), plan.key))
+        plans = sorted(self.offer.plans, key=lambda plan: (-(evaluate(plan.saving, self.dims) or 0), plan.id))
         return [self._line(number, plan) for number, plan in enumerate(plans, start=1)]
 
-    def problems(self) -> list[str]:
-        """What is wrong with what is switched on, a sentence each."""
-        unknown = [f"no plan {row} in this graph: ORT ignores it without a word" for row in self.unknown]
-        return [*unknown, *filter(None, (self._describe_count(row, count) for row, count in self.counts.items()))]
-
-    def _describe_count(self, row: Row, count: int) -> str:
-        _, offered = saving_of(row, self.insights)
-        recomputed = self.recomputed(row)
-        if recomputed == (offered if count == ALL_OCCURRENCES else count):
-            return ""
-        asked = "all" if count == ALL_OCCURRENCES else str(count)
-        return f"{row.subgraph}:{int(row.option)}:{count} asks for {asked} of {offered}; ORT recomputes {recomputed}"
-
     def _line(self, number: int, plan: Plan) -> PlanLine:
-        counts = self.counts
-        asked = [counts.get(row) for row in plan.rows]
-        recomputed = min(self.recomputed(row) for row in plan.rows) if None not in asked else 0
-        stated = plan.stated_symbolic
+        asked = [self.offer.requested.get(choice) for choice in plan.choices]
+        recomputed = min(self.offer.recomputed.get(choice, 0) for choice in plan.choices)
         return PlanLine(
             number=number,
             plan=plan,
             requested=None if None in asked else asked[0],
-            recomputed=min(recomputed, plan.frequency),
-            saving_bytes=evaluate(plan.saving_symbolic, self.dims),
-            stated_bytes=None if stated is None else evaluate(stated, self.dims),
-            bytes_by_batch={
-                batch: evaluate(plan.saving_symbolic, {**self.dims, BATCH: batch}) for batch in self.batches
-            },
+            recomputed=min(recomputed, plan.occurrences) if None not in asked else 0,
+            saving_bytes=evaluate(plan.saving, self.dims),
+            stated_bytes=None if plan.stated is None else evaluate(plan.stated, self.dims),
+            bytes_by_batch={batch: evaluate(plan.saving, {**self.dims, BATCH: batch}) for batch in self.batches},
         )
-
-    def recomputed(self, row: Row) -> int:
-        """How many nodes ORT recomputes for a row."""
-        return count_recomputed(row, self.counts, self.insights)
 
 
 def choose_dims(detection: Detection, batch: int | None, asked: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -138,7 +93,7 @@ def choose_dims(detection: Detection, batch: int | None, asked: Sequence[tuple[s
     Args:
         detection: What was found.
         batch: The batch, where one was asked for.
-        asked: Names and values; a name is one of ours, or of ORT's.
+        asked: Names and values; a name is one of ours, or of the training system's.
 
     Raises:
         UsageError: there is no such dimension, or it is given twice.

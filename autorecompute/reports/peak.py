@@ -59,8 +59,8 @@ def print_peak(view: PeakView, *, is_detailed: bool, console: Console | None = N
 
 def explain_chain(view: PeakView) -> list[str]:
     """Why the config saves so little at the peak; nothing where it does not."""
-    none = view.survey.timeline(Config(), view.dims)
-    some = view.survey.timeline(view.config, view.dims)
+    none = view.model.timeline(Config(), view.dims)
+    some = view.model.timeline(view.config, view.dims)
     chain = find_chain(some)
     kept, saved = none.stash_bytes - some.stash_bytes, none.peak_bytes - some.peak_bytes
     if chain.share_of_work < MOST_OF_THE_WORK or saved > LITTLE_OF_THE_SAVING * kept:
@@ -89,7 +89,7 @@ def _name_dims(dims: Mapping[str, int]) -> str:
 
 
 def _describe_origin(view: PeakView) -> str:
-    return f"predicted from a profiled one at {_name_dims(view.survey.dims)}" if view.is_predicted else "as profiled"
+    return f"predicted from a profiled one at {_name_dims(view.model.dims)}" if view.is_predicted else "as profiled"
 
 
 def _draw(name: str, timeline: Timeline, most: int) -> list[str]:
@@ -137,7 +137,7 @@ def _figures(timelines: Mapping[str, Timeline]) -> Table:
 
 
 def _alive_table(view: PeakView, timeline: Timeline) -> Table:
-    plans = view.survey.plans_by_tensor()
+    plans = view.model.plans_by_tensor()
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("size", "shape", "made by", "in", "node", "plan"):
         # On a narrow terminal the names wrap, the figures never do.
@@ -152,7 +152,7 @@ def _alive_table(view: PeakView, timeline: Timeline) -> Table:
             maker.operator,
             maker.phase,
             Text(shorten(maker.name, NODE_WIDTH)),
-            Text(plan.name if plan is not None else "-"),
+            Text(plan.label if plan is not None else "-"),
         )
     return table
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.memory import find_chain
-from autorecompute.memory.survey import LIKELY_ERROR
 
 if TYPE_CHECKING:
     from autorecompute.memory import Effect, Forecast, PeakView, Timeline
@@ -15,9 +14,9 @@ def peak_as_plain(view: PeakView) -> dict[str, Any]:
     """Timelines, effects and forecasts, all of them predicted from the profiled steps."""
     return {
         "dims": view.dims,
-        "profiled_dims": view.survey.dims,
+        "profiled_dims": view.model.dims,
         "is_predicted": view.is_predicted,
-        "likely_error": LIKELY_ERROR,
+        "likely_error": view.model.likely_error,
         "worst_error": view.none.error_share,
         "limit_bytes": view.limit_bytes,
         "timelines": {name: _timeline_as_plain(view, timeline) for name, timeline in view.timelines().items()},
@@ -27,7 +26,7 @@ def peak_as_plain(view: PeakView) -> dict[str, Any]:
 
 
 def _timeline_as_plain(view: PeakView, timeline: Timeline) -> dict[str, Any]:
-    plans, chain = view.survey.plans_by_tensor(), find_chain(timeline)
+    plans, chain = view.model.plans_by_tensor(), find_chain(timeline)
     operations = timeline.profile.operations
     return {
         "peak_bytes": timeline.peak_bytes,
@@ -47,7 +46,7 @@ def _timeline_as_plain(view: PeakView, timeline: Timeline) -> dict[str, Any]:
                 "node": operations[tensor.first].name,
                 "operator": operations[tensor.first].operator,
                 "phase": operations[tensor.first].phase,
-                "plan": plans[tensor.name].key if tensor.name in plans else None,
+                "plan": plans[tensor.name].id if tensor.name in plans else None,
             }
             for tensor, size in timeline.largest_at_peak()
         ],
@@ -57,7 +56,7 @@ def _timeline_as_plain(view: PeakView, timeline: Timeline) -> dict[str, Any]:
 def _effect_as_plain(view: PeakView, effect: Effect) -> dict[str, Any]:
     none = view.none
     return {
-        "config": effect.plan.key,
+        "config": effect.plan.id,
         "stash_saving_bytes": none.stash_bytes - effect.alone.stash_bytes,
         "peak_saving_bytes": none.live_bytes - effect.alone.live_bytes,
         "recompute_share": effect.alone.recompute_share,
@@ -68,8 +67,7 @@ def _effect_as_plain(view: PeakView, effect: Effect) -> dict[str, Any]:
 def _forecast_as_plain(view: PeakView, forecast: Forecast) -> dict[str, Any]:
     return {
         "config": view.describe(forecast.config),
-        "rows": forecast.config.row_texts,
-        "level": int(forecast.config.level),
+        "choices": forecast.config.texts,
         "peak_bytes": forecast.peak_bytes,
         "live_bytes": forecast.live_bytes,
         "stash_bytes": forecast.stash_bytes,

@@ -7,55 +7,41 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute.plans import Option
 from autorecompute.plans.savings import evaluate
-from autorecompute.plans.worth import explain_worthless
 from autorecompute.reports.console import make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from autorecompute.plans import Activation, Choice, Insight
+    from autorecompute.plans import Activation, Alternative, Cluster
     from autorecompute.reports.overview import Overview, PlanLine
 
-NUMBERS = frozenset({"plan", "freq", "saving", "ORT states", "byte/elem", "saved", "output", "reuse freq"})
-WORDS = frozenset({"config", "saving symbolic", "subgraph", "shape"})
-OPTIONS = {Option.RECOMPUTE: "Recompute", Option.RECOMPUTE_WITH_COMPROMISE: "RecomputeWithCompromise"}
+NUMBERS = frozenset({"plan", "freq", "saving", "stated", "byte/elem", "saved", "output", "reuse freq"})
+WORDS = frozenset({"config", "saving symbolic", "site", "shape"})
 
-STANDING_NOTES = (
-    "a saving is of what is kept after the forward pass, not of the peak, which has to be measured",
-    "by itself a plan can save less: what it recomputes from is kept instead (an Add+ behind a Dropout, for one)",
-    (
-        "several plans at a time: list them in the JSON file that ORTMODULE_MEMORY_OPT_CONFIG names (ORT 1.19), "
-        "or join them by commas in the variable (1.17, 1.18); ORTMODULE_MEMORY_OPT_LEVEL=1 or 2 takes all in layers"
-    ),
-)
-STATED_NOTE = (
-    "! ORT counts only one output of a node that keeps several, and miscounts buffers that outputs of two plans lie "
-    "in; the saving here is right in both"
-)
+STANDING_NOTE = "a saving is of what is kept after the forward pass, not of the peak, which has to be measured"
 
 
 def print_summary(overview: Overview, console: Console | None = None) -> None:
-    """Prints ORT's switches, a line for each plan, the table of batches, the notes and what to do next."""
+    """Prints what is switched on, a line for each plan, the table of batches, the notes and what to do next."""
     console = console or make_console()
     lines = overview.lines()
-    console.print(Text(_describe_optimizer(overview)))
+    console.print(Text(overview.offer.summary))
     if lines:
         console.print(_summary_table(lines), Text(), sep="\n")
     if overview.batches and lines:
         console.print(_batch_table(overview, lines), Text(), sep="\n")
     for number, note in enumerate(_notes(overview, lines), start=1):
         console.print(Text(f"Note {number}: {note}"))
-    if worthless := explain_worthless(overview.plans, overview.dims):
-        console.print(Text(f"\n{worthless}"))
+    if overview.offer.worthless:
+        console.print(Text(f"\n{overview.offer.worthless}"))
         return
     # A line to paste must not be broken or cut, however narrow the terminal is.
     console.print(Text(f"\nmeasure which of them pay:\n  {overview.command}"), soft_wrap=True)
 
 
 def print_details(overview: Overview, console: Console | None = None, *, rank: int | None = None) -> None:
-    """Prints which activations are kept, in clusters of nodes that are alike, and how each could be recomputed.
+    """Prints which activations are kept, in clusters of places that are alike, and how each could be recomputed.
 
     Args:
         overview: What there is.
@@ -63,40 +49,30 @@ def print_details(overview: Overview, console: Console | None = None, *, rank: i
         rank: Whose it is, where several train together.
     """
     console = console or make_console()
-    columns = ("freq", "option", "subgraph", "status", "output", "shape", "byte/elem", "saved", "reuse freq", "saving")
+    columns = ("freq", "option", "site", "status", "output", "shape", "byte/elem", "saved", "reuse freq", "saving")
     table = _make_table(*columns)
-    for insight in overview.insights:
-        _add_insight(table, overview, insight)
+    for cluster in overview.offer.clusters:
+        _add_cluster(table, overview, cluster)
     whose = "" if rank is None else f"Rank {rank}: "
     title = f"{whose}Stashed activations, clustered by pattern; the options of a row are mutually exclusive"
     console.print(Text(title))
     console.print(table, Text(), sep="\n")
 
 
-def _describe_optimizer(overview: Overview) -> str:
-    request = overview.request
-    on = "ON" if request.is_on else "OFF"
-    rows = ", ".join(f"{row.subgraph}:{int(row.option)}:{count}" for row, count in request.counts.items())
-    config = rows or ("set by the level" if request.is_on else "none")
-    return (
-        f"Memory Optimizer: {on}   level {int(request.level)}, probe config {overview.probe_config}, config: {config}"
-    )
-
-
 def _summary_table(lines: list[PlanLine]) -> Table:
-    has_stated = any(line.plan.stated_symbolic is not None for line in lines)
-    extra = ("ORT states",) if has_stated else ()
+    has_stated = any(line.plan.stated is not None for line in lines)
+    extra = ("stated",) if has_stated else ()
     table = _make_table("plan", "status", "config", "freq", "saving", *extra, "saving symbolic")
     for line in lines:
-        stated = "" if line.plan.stated_symbolic is None else f"{_count(line.stated_bytes)} !"
+        stated = "" if line.plan.stated is None else f"{_count(line.stated_bytes)} !"
         table.add_row(
             str(line.number),
             "ON" if line.is_on else "OFF",
-            Text(line.plan.key),
-            str(line.plan.frequency),
+            Text(line.plan.id),
+            str(line.plan.occurrences),
             _count(line.saving_bytes),
             *([stated] if has_stated else []),
-            Text(line.plan.saving_symbolic),
+            Text(line.plan.saving),
         )
     return table
 
@@ -116,37 +92,39 @@ def _notes(overview: Overview, lines: list[PlanLine]) -> list[str]:
     calls = [f"{name} is {', '.join(others)}" for name, others in aliases.items() if others]
     notes = [
         f"savings in bytes at {batch}" + (f"; the first batch had {begun}" if dims != first else " (the first batch)"),
-        *([f"in ORT's names, {'; '.join(calls)}"] if calls else []),
-        *STANDING_NOTES,
+        *([f"names of the training system: {'; '.join(calls)}"] if calls else []),
+        STANDING_NOTE,
+        *overview.offer.notes,
     ]
-    return [*notes, STATED_NOTE] if any(line.plan.stated_symbolic is not None for line in lines) else notes
+    return [*notes, overview.offer.stated_note] if any(line.plan.stated is not None for line in lines) else notes
 
 
-def _add_insight(table: Table, overview: Overview, insight: Insight) -> None:
-    for number, choice in enumerate(insight.choices, start=1):
-        for place, activation in enumerate(choice.activations):
-            is_last = number == len(insight.choices) and place == len(choice.activations) - 1
+def _add_cluster(table: Table, overview: Overview, cluster: Cluster) -> None:
+    for number, way in enumerate(cluster.alternatives, start=1):
+        for place, activation in enumerate(way.activations):
+            is_last = number == len(cluster.alternatives) and place == len(way.activations) - 1
             head = (
-                str(insight.frequency) if number == 1 and place == 0 else "",
-                *(_describe_choice(overview, number, choice) if place == 0 else ("", Text(), "")),
+                str(cluster.occurrences) if number == 1 and place == 0 else "",
+                *(_describe_alternative(overview, number, way) if place == 0 else ("", Text(), "")),
             )
-            table.add_row(*head, *_describe_activation(overview, activation, insight.frequency), end_section=is_last)
+            figures = _describe_activation(overview, activation, cluster.occurrences)
+            table.add_row(*head, *figures, end_section=is_last)
 
 
-def _describe_choice(overview: Overview, number: int, choice: Choice) -> tuple[str, Text, str]:
-    count = overview.counts.get(choice.row)
+def _describe_alternative(overview: Overview, number: int, way: Alternative) -> tuple[str, Text, str]:
+    count = overview.offer.requested.get(way.choice)
     status = "disabled" if count is None else f"enabled, requested {count}"
-    return f"{number} {OPTIONS[choice.row.option]}", Text(choice.row.subgraph), status
+    return f"{number}: {way.choice.option}", Text(way.choice.site), status
 
 
-def _describe_activation(overview: Overview, activation: Activation, frequency: int) -> tuple[str | Text, ...]:
+def _describe_activation(overview: Overview, activation: Activation, occurrences: int) -> tuple[str | Text, ...]:
     return (
         str(activation.output),
         Text(f"[{' x '.join(activation.shape)}]"),
         str(activation.element_bytes),
         f"{activation.saved_percent:g}%",
         str(activation.reuse_frequency or "-"),
-        _count(evaluate(f"{frequency}*{activation.saving_symbolic}", overview.dims)),
+        _count(evaluate(f"{occurrences}*{activation.saving}", overview.dims)),
     )
 
 

@@ -9,7 +9,7 @@ from autorecompute.plans.savings import evaluate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autorecompute.plans import Activation, Choice, Insight
+    from autorecompute.plans import Activation, Alternative, Cluster
     from autorecompute.reports.overview import Overview, PlanLine
 
 
@@ -18,18 +18,17 @@ def overviews_as_plain(overviews: Sequence[Overview]) -> dict[str, Any]:
     overview = overviews[0]
     detection = overview.detection
     return {
-        "memory_optimizer": {
-            "on": overview.request.is_on,
-            "level": int(overview.request.level),
-            "probe_config": overview.probe_config,
-            "config": [f"{row.subgraph}:{int(row.option)}:{count}" for row, count in overview.request.counts.items()],
-            "unknown": [str(row) for row in overview.unknown],
+        "switched_on": {
+            "on": overview.offer.is_on,
+            "summary": overview.offer.summary,
+            "config": {str(choice): count for choice, count in overview.offer.requested.items()},
+            "unknown": list(overview.offer.unknown),
         },
         "plans": [_line_as_plain(line) for line in overview.lines()],
-        "insights": _insights_as_plain(overview, overview.insights),
+        "insights": _clusters_as_plain(overview),
         "other_ranks": [_rank_as_plain(rank, other) for rank, other in enumerate(overviews) if rank],
-        "problems": overview.problems(),
-        "has_layer_boundaries": detection.space.has_layer_boundaries,
+        "problems": list(overview.offer.problems),
+        "presets": {name: preset.texts for name, preset in detection.space.presets.items()},
         "dims": overview.dims,
         "first_batch_dims": detection.dims,
         "aliases": {name: list(aliases) for name, aliases in detection.aliases.items()},
@@ -44,7 +43,7 @@ def _rank_as_plain(rank: int, overview: Overview) -> dict[str, Any]:
         "rank": rank,
         "dims": overview.dims,
         "first_batch_dims": overview.detection.dims,
-        "insights": _insights_as_plain(overview, overview.insights),
+        "insights": _clusters_as_plain(overview),
     }
 
 
@@ -53,47 +52,48 @@ def _line_as_plain(line: PlanLine) -> dict[str, Any]:
     return {
         "plan": line.number,
         "status": "ON" if line.is_on else "OFF",
-        "config": plan.key,
-        "option": int(plan.option),
-        "frequency": plan.frequency,
+        "config": plan.id,
+        "label": plan.label,
+        "option": plan.option,
+        "frequency": plan.occurrences,
+        "counts": plan.counts,
         "saving_bytes": line.saving_bytes,
-        "saving_symbolic": plan.saving_symbolic,
+        "saving_symbolic": plan.saving,
         "saving_bytes_by_batch": {str(batch): saved for batch, saved in line.bytes_by_batch.items()},
-        "stated_bytes": line.saving_bytes if plan.stated_symbolic is None else line.stated_bytes,
-        "is_corrected": plan.stated_symbolic is not None,
+        "stated_bytes": line.saving_bytes if plan.stated is None else line.stated_bytes,
+        "is_corrected": plan.stated is not None,
         "requested_count": line.requested,
         "recomputed_count": line.recomputed,
     }
 
 
-def _insights_as_plain(overview: Overview, insights: Sequence[Insight]) -> list[dict[str, Any]]:
+def _clusters_as_plain(overview: Overview) -> list[dict[str, Any]]:
     return [
         {
-            "frequency": insight.frequency,
-            "options": [_choice_as_plain(overview, choice, insight.frequency) for choice in insight.choices],
+            "frequency": cluster.occurrences,
+            "options": [_alternative_as_plain(overview, cluster, way) for way in cluster.alternatives],
         }
-        for insight in insights
+        for cluster in overview.offer.clusters
     ]
 
 
-def _choice_as_plain(overview: Overview, choice: Choice, frequency: int) -> dict[str, Any]:
+def _alternative_as_plain(overview: Overview, cluster: Cluster, way: Alternative) -> dict[str, Any]:
+    occurrences, dims = cluster.occurrences, overview.dims
     return {
-        "config": str(choice.row),
-        "option": int(choice.row.option),
-        "requested_count": overview.counts.get(choice.row),
-        "saving_bytes": evaluate(f"{frequency}*({choice.saving_symbolic})", overview.dims),
-        "activations": [
-            _activation_as_plain(activation, frequency, overview.dims) for activation in choice.activations
-        ],
+        "config": str(way.choice),
+        "option": way.choice.option,
+        "requested_count": overview.offer.requested.get(way.choice),
+        "saving_bytes": evaluate(f"{occurrences}*({way.saving})", dims),
+        "activations": [_activation_as_plain(activation, occurrences, dims) for activation in way.activations],
     }
 
 
-def _activation_as_plain(activation: Activation, frequency: int, dims: Mapping[str, int]) -> dict[str, Any]:
+def _activation_as_plain(activation: Activation, occurrences: int, dims: Mapping[str, int]) -> dict[str, Any]:
     return {
         "output": activation.output,
         "shape": list(activation.shape),
         "element_bytes": activation.element_bytes,
         "saved_percent": activation.saved_percent,
         "reuse_frequency": activation.reuse_frequency,
-        "saving_bytes": evaluate(f"{frequency}*{activation.saving_symbolic}", dims),
+        "saving_bytes": evaluate(f"{occurrences}*{activation.saving}", dims),
     }

@@ -28,14 +28,25 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from autorecompute.backends import Rendered
     from autorecompute.measurement import Trial
     from autorecompute.result import Result
 
 NAME_WIDTH = 60
 
 
-def print_result(result: Result, trials: Sequence[Trial], folder: Path, console: Console | None = None) -> None:
-    """Prints the answer: the table, the verdict and the lines to paste."""
+def print_result(
+    result: Result, trials: Sequence[Trial], folder: Path, rendered: Rendered | None, console: Console | None = None
+) -> None:
+    """Prints the answer: the table, the verdict and the lines to paste.
+
+    Args:
+        result: The answer.
+        trials: The trials that it was chosen from.
+        folder: The study's folder.
+        rendered: What to train with; ``None`` where there is nothing.
+        console: Where to print.
+    """
     console = console or make_console()
     if result.curve:
         chosen = result.best.batch if result.best is not None else None
@@ -46,7 +57,7 @@ def print_result(result: Result, trials: Sequence[Trial], folder: Path, console:
     console.print(Group(*_sentences(result, trials, folder)))
     if result.knobs:
         console.print(Group(knob_table(result.knobs), Text()))
-    for line in lines_to_paste(result):
+    for line in lines_to_paste(result, rendered):
         # A line to paste must not be broken or cut, however narrow the terminal is.
         console.print(Text(line), soft_wrap=True)
 

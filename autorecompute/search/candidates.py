@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autorecompute.memory import Simulator
-    from autorecompute.plans import Plan, Row, Space
+    from autorecompute.plans import Choice, Plan, Space
 
 MOST_PLANS = 15
 """So many plans have 32,768 configs, and a proposal looks at all of them. Of more plans, those stay off that change the
@@ -25,19 +25,19 @@ class Candidates:
 
     Args:
         space: The plans.
-        simulator: Made for the rows of :func:`rows_of`.
+        simulator: Made for the choices of :func:`choices_of`.
     """
 
     def __init__(self, space: Space, simulator: Simulator) -> None:
-        self._rows = rows_of(space)
+        self._choices = choices_of(space)
         plans = _most_telling(space, simulator)
-        switches = np.unique(_subsets(_by_plan(plans, self._rows)), axis=0)
-        self.switches = switches[_has_one_option_each(switches, self._rows)]
+        switches = np.unique(_subsets(_by_plan(plans, self._choices)), axis=0)
+        self.switches = switches[_can_exist(switches, space, self._choices)]
         self._words = _as_words(self.switches)
         self.simulated = simulator.simulate(self.switches)
         self.places = {self.config(index): index for index in range(len(self))}
         """Where each config stands."""
-        self.row_shares = simulator.simulate(np.eye(len(self._rows), dtype=np.float32)).recompute_share
+        self.choice_shares = simulator.simulate(np.eye(len(self._choices), dtype=np.float32)).recompute_share
         """What each switch adds alone, as a share of the kernels' time."""
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class Candidates:
 
     def config(self, index: int) -> Config:
         """The config in this place."""
-        return Config(frozenset(row for row, on in zip(self._rows, self.switches[index], strict=True) if on))
+        return Config(frozenset(choice for choice, on in zip(self._choices, self.switches[index], strict=True) if on))
 
     def supersets(self, index: int) -> np.ndarray:
         """Which configs have on all that the one in this place has."""
@@ -58,13 +58,14 @@ class Candidates:
         return int(self.switches.sum(axis=1).argmax())
 
 
-def rows_of(space: Space) -> tuple[Row, ...]:
-    """The switches of a space, in a fixed order."""
-    return tuple(sorted({row for plan in space.plans for row in plan.rows}))
+def choices_of(space: Space) -> tuple[Choice, ...]:
+    """The choices of a space's plans, in a fixed order."""
+    return tuple(sorted({choice for plan in space.plans for choice in plan.choices}, key=str))
 
 
-def _by_plan(plans: Sequence[Plan], rows: Sequence[Row]) -> np.ndarray:
-    return np.array([[row in plan.rows for row in rows] for plan in plans], dtype=bool).reshape(len(plans), len(rows))
+def _by_plan(plans: Sequence[Plan], choices: Sequence[Choice]) -> np.ndarray:
+    table = [[choice in plan.choices for choice in choices] for plan in plans]
+    return np.array(table, dtype=bool).reshape(len(plans), len(choices))
 
 
 def _most_telling(space: Space, simulator: Simulator) -> list[Plan]:
@@ -74,15 +75,15 @@ def _most_telling(space: Space, simulator: Simulator) -> list[Plan]:
     cases += [case for plan in space.plans for case in (Config.of([plan]), space.all_on.without_plan(plan))]
     none, full, *others = simulator.simulate(simulator.matrix(cases)).peak_bytes
     effects = {
-        plan.key: max(abs(none - alone), abs(full - left_out))
+        plan.id: max(abs(none - alone), abs(full - left_out))
         for plan, alone, left_out in zip(space.plans, others[::2], others[1::2], strict=True)
     }
-    ranked = sorted(space.plans, key=lambda plan: effects[plan.key], reverse=True)
+    ranked = sorted(space.plans, key=lambda plan: effects[plan.id], reverse=True)
     return ranked[:MOST_PLANS]
 
 
 def _subsets(by_plan: np.ndarray) -> np.ndarray:
-    """The rows that are on in each subset of the plans."""
+    """The choices that are on in each subset of the plans."""
     count = len(by_plan)
     chosen = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
     return (chosen @ by_plan.astype(np.int64) > 0).astype(np.float32)
@@ -95,10 +96,9 @@ def _as_words(switches: np.ndarray) -> list[np.ndarray]:
     return list(np.packbits(bits, axis=1).view(np.uint64).T.copy())
 
 
-def _has_one_option_each(switches: np.ndarray, rows: Sequence[Row]) -> np.ndarray:
-    """Which configs exist: a subgraph can be recomputed with one option only."""
-    subgraphs = sorted({row.subgraph for row in rows})
-    belongs = np.array([[row.subgraph == subgraph for subgraph in subgraphs] for row in rows], dtype=np.float32)
-    belongs = belongs.reshape(len(rows), len(subgraphs))
-    fine: np.ndarray = (switches @ belongs).max(axis=1, initial=0) <= 1
+def _can_exist(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
+    """Which configs exist: none of their choices exclude each other."""
+    conflicts = np.array([[space.excludes(one, other) for other in choices] for one in choices], dtype=np.float32)
+    together = switches @ conflicts.reshape(len(choices), len(choices))
+    fine: np.ndarray = (together * switches).max(axis=1, initial=0) == 0
     return fine

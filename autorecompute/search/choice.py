@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import Survey
+    from autorecompute.memory import MemoryModel
     from autorecompute.plans import Space
     from autorecompute.search.interface import Searcher
 
@@ -27,7 +27,7 @@ def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
     *,
     budget: int,
     limit_bytes: int,
-    survey: Survey | None = None,
+    memory: MemoryModel | None = None,
     dims: Mapping[str, int] | None = None,
     prior: Sequence[Trial] = (),
 ) -> Searcher:
@@ -38,12 +38,12 @@ def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
         space: The plans.
         budget: How many trials the study may have.
         limit_bytes: The memory limit.
-        survey: Profiled steps, without recompute and with all plans on; ``None`` where there are none.
+        memory: A model of memory, made from small steps; ``None`` where there is none.
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
     """
-    if name == MODEL and survey is not None:
-        return ModelSearcher(space, limit_bytes=limit_bytes, survey=survey, dims=dims or {}, prior=prior)
+    if name == MODEL and memory is not None:
+        return ModelSearcher(space, limit_bytes=limit_bytes, memory=memory, dims=dims or {}, prior=prior)
     if name in {MODEL, GREEDY}:
         return GreedySearcher(space, budget=budget, limit_bytes=limit_bytes)
     return OptunaSearcher(space, limit_bytes=limit_bytes, sampler=SAMPLERS[name])

@@ -48,7 +48,7 @@ class GreedySearcher:
             return None
         tried = {config.hash for config in (*claimed, *(trial.config for trial in trials))}
         space = sound_space(self._space, trials)
-        opening = Opening(space, self._space.presets().values(), self._budget)
+        opening = Opening(space, self._space.presets.values(), self._budget)
         # What the opening left out comes last: it may still tell something where no step looks worth a trial.
         proposals = chain(opening.proposals(trials), self._steps(space, opening, trials), opening.whole)
         return next((proposal for proposal in proposals if proposal.config.hash not in tried), None)
@@ -95,5 +95,5 @@ def _in_words(space: Space, base: Trial, config: Config) -> str:
 def _listed(word: str, plans: Sequence[Plan]) -> str:
     if not plans:
         return ""
-    names = " and ".join(plan.name for plan in plans) if len(plans) <= FEW_PLANS else f"{len(plans)} plans"
+    names = " and ".join(plan.label for plan in plans) if len(plans) <= FEW_PLANS else f"{len(plans)} plans"
     return f" {word} {names}"

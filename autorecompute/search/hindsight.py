@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.memory import Simulator
 from autorecompute.plans import Config, Plan
-from autorecompute.search.candidates import Candidates, rows_of
+from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.surrogate import Surrogate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import Survey
+    from autorecompute.memory import MemoryModel
     from autorecompute.plans import Space
 
 
@@ -72,13 +71,13 @@ class Hindsight:
 
 
 def look_back(
-    space: Space, survey: Survey, dims: Mapping[str, int], *, limit_bytes: int, trials: Sequence[Trial]
+    space: Space, memory: MemoryModel, dims: Mapping[str, int], *, limit_bytes: int, trials: Sequence[Trial]
 ) -> Hindsight:
     """Fits the model to all trials, as the search does before each of them, and asks it about every config.
 
     Args:
         space: The plans.
-        survey: Profiled steps, without recompute and with all plans on.
+        memory: A model of memory, made from small steps.
         dims: The dimensions that the trials were measured at.
         limit_bytes: The memory limit.
         trials: What was measured.
@@ -86,9 +85,9 @@ def look_back(
     Raises:
         KeyError: a shape depends on a dimension that is not known.
     """
-    candidates = Candidates(space, Simulator(survey.blueprint, dims, rows_of(space)))
+    candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
     surrogate = Surrogate(
-        candidates, base_bytes=survey.base_bytes(dims), limit_bytes=limit_bytes, trials=trials, prior=()
+        candidates, base_bytes=memory.base_bytes(dims), limit_bytes=limit_bytes, trials=trials, prior=()
     )
     outlook = surrogate.outlook()
 
@@ -128,4 +127,4 @@ def _undominated(peaks: np.ndarray, steps: np.ndarray) -> list[int]:
 
 
 def _peak_alone(effect: PlanEffect) -> tuple[float, str]:
-    return effect.alone.peak_bytes if effect.alone is not None else np.inf, effect.plan.key
+    return effect.alone.peak_bytes if effect.alone is not None else np.inf, effect.plan.id

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autorecompute.measurement import Prediction
-from autorecompute.memory import Simulator
-from autorecompute.search.candidates import Candidates, rows_of
+from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.interface import Proposal, preset_reason
 from autorecompute.search.soundness import sound_space
 from autorecompute.search.surrogate import Outlook, Surrogate, normal
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import Survey
+    from autorecompute.memory import MemoryModel
     from autorecompute.plans import Config, Space
 
 LEAST_GAIN = 0.0004
@@ -53,7 +52,7 @@ class ModelSearcher:
     Args:
         space: The plans.
         limit_bytes: The memory limit.
-        survey: A profiled step without recompute, and one with all plans on.
+        memory: A model of memory, made from small steps.
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
     """
@@ -63,15 +62,14 @@ class ModelSearcher:
         space: Space,
         *,
         limit_bytes: int,
-        survey: Survey,
+        memory: MemoryModel,
         dims: Mapping[str, int],
         prior: Sequence[Trial] = (),
     ) -> None:
         self._space, self._limit_bytes, self._prior = space, limit_bytes, prior
-        simulator = Simulator(survey.blueprint, dims, rows_of(space))
-        self._candidates = Candidates(space, simulator)
-        self._base_bytes = survey.base_bytes(dims)
-        self._presets = list(dict.fromkeys(space.presets().values()))
+        self._candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
+        self._base_bytes = memory.base_bytes(dims)
+        self._presets = list(dict.fromkeys(space.presets.values()))
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure; ``None`` when the batch fits without recompute, or nothing is left to gain."""
@@ -143,8 +141,8 @@ class ModelSearcher:
         candidates = self._candidates
         switches, peaks = candidates.switches, candidates.simulated.peak_bytes
         sound = sound_space(self._space, trials)
-        rows = {row for plan in sound.plans for row in plan.rows}
-        allowed = ~switches[:, [row not in rows for row in rows_of(self._space)]].any(axis=1)
+        choices = {choice for plan in sound.plans for choice in plan.choices}
+        allowed = ~switches[:, [choice not in choices for choice in choices_of(self._space)]].any(axis=1)
         allowed[[candidates.places[config] for config in claimed if config in candidates.places]] = False
         for trial in trials:
             if (place := candidates.places.get(trial.config)) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,28 +26,36 @@ def moves_from(base: Config, space: Space, times: TimeModel, peaks: PeakModel) -
     savings = {plan: peaks.saving_bytes(plan, base) for plan in space.plans}
     worth = {plan: savings[plan] / max(times.cost(plan), LEAST_COST) for plan in space.plans}
     yield from (base.without_plan(plan) for plan in on)
-    yield from (base.with_plan(plan) for plan in off)
+    yield from (space.with_plan(base, plan) for plan in off)
     if spare_bytes < 0:
-        yield from _grow(base, sorted(off, key=worth.__getitem__, reverse=True), savings, -spare_bytes)
+        yield from _grow(space, base, sorted(off, key=worth.__getitem__, reverse=True), savings, -spare_bytes)
     else:
         costly = [plan for plan in on if times.cost(plan) > 0]
-        yield from _prune(base, sorted(costly, key=worth.__getitem__), savings, spare_bytes)
+        yield from _prune(space, base, sorted(costly, key=worth.__getitem__), savings, spare_bytes)
 
 
-def _grow(config: Config, plans: list[Plan], savings: dict[Plan, int], missing_bytes: int) -> Iterator[Config]:
-    """Plan after plan on, until the config should fit."""
+def _grow(
+    space: Space, config: Config, plans: list[Plan], savings: dict[Plan, int], missing_bytes: int
+) -> Iterator[Config]:
+    """Plan after plan on, until the config should fit; the last one at no more occurrences than that takes."""
     for plan in plans:
-        config = config.with_plan(plan)
+        if plan.counts and savings[plan] > missing_bytes:
+            yield space.with_plan(config, plan, math.ceil(plan.occurrences * missing_bytes / savings[plan]))
+        config = space.with_plan(config, plan)
         yield config
         missing_bytes -= savings[plan]
         if missing_bytes <= 0:
             return
 
 
-def _prune(config: Config, plans: list[Plan], savings: dict[Plan, int], spare_bytes: int) -> Iterator[Config]:
-    """Plan after plan off, leaving on those without which the config should no longer fit."""
+def _prune(
+    space: Space, config: Config, plans: list[Plan], savings: dict[Plan, int], spare_bytes: int
+) -> Iterator[Config]:
+    """Plan after plan off, leaving on those without which the config should no longer fit, or as many as that takes."""
     for plan in plans:
-        if savings[plan] <= spare_bytes:
+        if savings[plan] * config.share_of(plan) <= spare_bytes:
+            spare_bytes -= round(savings[plan] * config.share_of(plan))
             config = config.without_plan(plan)
             yield config
-            spare_bytes -= savings[plan]
+        elif plan.counts and (spare := plan.occurrences * spare_bytes // savings[plan]):
+            yield space.with_plan(config, plan, config.count_of(plan) - spare)

@@ -28,8 +28,8 @@ FAILURES_THAT_TELL = 3
 class Opening:
     """The first trials of a study.
 
-    The plans come in the order of their stated savings. ORT 1.19 states too little for LayerNormalization, so a small
-    saving puts a plan at the end and never leaves it out.
+    The plans come in the order of their stated savings. A training system may state too little, so a small saving puts
+    a plan at the end and never leaves it out.
 
     Args:
         space: The plans worth a trial.
@@ -46,9 +46,9 @@ class Opening:
         self._budget = budget
         reasons = {**{preset: preset_reason(preset) for preset in presets}, all_on: "all at once"}
         self._presets = [Proposal(config=config, reason=reason) for config, reason in reasons.items()]
-        self._alone = [Proposal(config=Config.of([plan]), reason=f"{plan.name} alone") for plan in plans]
+        self._alone = [Proposal(config=Config.of([plan]), reason=f"{plan.label} alone") for plan in plans]
         self._all_but = [
-            Proposal(config=all_on.without_plan(plan), reason=f"all but {plan.name}")
+            Proposal(config=all_on.without_plan(plan), reason=f"all but {plan.label}")
             for plan in plans
             if all_on.has(plan)
         ]

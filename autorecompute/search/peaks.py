@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.plans import Level
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -29,7 +27,7 @@ class PeakModel:
 
     def __init__(self, space: Space, trials: Sequence[Trial], limit_bytes: int) -> None:
         self._space, self._limit_bytes = space, limit_bytes
-        chosen = [trial for trial in trials if trial.config.level is Level.CHOSEN]
+        chosen = [trial for trial in trials if space.is_mix(trial.config)]
         self._peaks = {t.config: t.measurement.peak_bytes for t in chosen if t.measurement.peak_bytes is not None}
         too_large = [trial.config for trial in chosen if trial.measurement.outcome.is_about_memory]
         self._savings = {plan: self._seen_savings(plan, too_large) for plan in space.plans}
@@ -45,16 +43,16 @@ class PeakModel:
 
     def excess_bytes(self, config: Config) -> int:
         """How far above the limit the peak of a config should be; 0 where it should fit."""
-        distance = min((len(base.rows ^ config.rows) for base in self._peaks), default=0)
+        distance = min((len(base.choices ^ config.choices) for base in self._peaks), default=0)
         return max(0, self._forecast_bytes(config) + round(distance * self._optimism_bytes) - self._limit_bytes)
 
     def saving_bytes(self, plan: Plan, near: Config) -> int:
-        """What the plan saves when it is on in a config like this one; the stated saving where no trial tells."""
+        """What the whole plan saves in a config like this one; the stated saving where no trial tells."""
         seen = self._savings[plan]
         if not seen:
             return plan.saving_bytes or 0
-        others = near.without_plan(plan).rows
-        return min((len(config.without_plan(plan).rows ^ others), saving) for config, saving in seen)[1]
+        others = near.without_plan(plan).choices
+        return min((len(config.without_plan(plan).choices ^ others), saving) for config, saving in seen)[1]
 
     def _learn_optimism(self) -> float:
         """What forecasts were too low by, on average, for each plan between a config and what was known of others.
@@ -63,36 +61,36 @@ class PeakModel:
         """
         if len(self._peaks) == 1:
             return 0.0
-        middling = [c for c in self._peaks if FEW_PLANS < len(c.rows) < len(self._space.all_on.rows) - FEW_PLANS]
+        middling = [c for c in self._peaks if FEW_PLANS < len(c.choices) < len(self._space.all_on.choices) - FEW_PLANS]
         misses = distances = 0
         for config in middling:
             others = [other for other in self._peaks if other != config]
             misses += self._peaks[config] - self._forecast_bytes(config, others)
-            distances += min(len(other.rows ^ config.rows) for other in others)
+            distances += min(len(other.choices ^ config.choices) for other in others)
         return max(0.0, misses / distances) if distances else 0.0
 
     def _forecast_bytes(self, config: Config, known: Collection[Config] | None = None) -> int:
         """The peak to expect, the highest where several trials are equally near."""
-        distances = {base: len(base.rows ^ config.rows) for base in known or self._peaks}
+        distances = {base: len(base.choices ^ config.choices) for base in known or self._peaks}
         nearest = min(distances.values())
         return max(self._forecast_from(base, config) for base, distance in distances.items() if distance == nearest)
 
     def _forecast_from(self, base: Config, config: Config) -> int:
-        before, after = set(self._space.plans_of(base)), set(self._space.plans_of(config))
-        lost = sum(self.saving_bytes(plan, config) for plan in before - after)
-        return self._peaks[base] + lost - sum(self.saving_bytes(plan, config) for plan in after - before)
+        shares = {plan: config.share_of(plan) - base.share_of(plan) for plan in self._space.plans}
+        saved = sum(share * self.saving_bytes(plan, config) for plan, share in shares.items() if share)
+        return self._peaks[base] - round(saved)
 
     def _seen_savings(self, plan: Plan, too_large: Sequence[Config]) -> list[tuple[Config, int]]:
         """The configs with the plan that were also tried without it, and the difference."""
         seen = []
         for config, peak in self._peaks.items():
             without = config.without_plan(plan)
-            if not config.has(plan):
+            if not (share := config.share_of(plan)):
                 continue
             if without in self._peaks:
-                seen.append((config, self._peaks[without] - peak))
+                seen.append((config, round((self._peaks[without] - peak) / share)))
             elif without in too_large:
-                seen.append((config, max(self._limit_bytes + 1 - peak, plan.saving_bytes or 0)))
+                seen.append((config, max(round((self._limit_bytes + 1 - peak) / share), plan.saving_bytes or 0)))
         # Leaving a plan out can save far more than it keeps, where that breaks a chain of recompute from layer to
         # layer. That tells what the chain costs, not what the plan saves.
         return [pair for pair in seen if pair[1] >= 0] or [(config, 0) for config, _ in seen]

@@ -6,12 +6,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
-from autorecompute.plans import Level
-from autorecompute.studies.frozen import LEVEL, config_of, distributions_of, parameters_of, thaw
+from autorecompute.studies.frozen import PRESET, config_of, distributions_of, parameters_of, thaw
 
 if TYPE_CHECKING:
     import optuna
@@ -41,17 +41,17 @@ class RecomputeSampler(BaseSampler):
 
     def __init__(self, searcher: Searcher, space: Space, *, limit_bytes: int, seed: int | None = None) -> None:
         self._searcher, self._space, self._limit_bytes = searcher, space, limit_bytes
-        self._distributions = distributions_of([*(plan.key for plan in space.plans), LEVEL])
+        self._distributions = distributions_of(space)
         self._random = RandomSampler(seed=seed)
 
     def suggest(self, trial: optuna.Trial) -> Config:
         """The config that a trial is to measure, in its canonical form."""
         for name, distribution in self._distributions.items():
-            trial.suggest_int(name, distribution.low, distribution.high)
+            _suggest(trial, name, distribution)
         return config_of(trial.params, self._space)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """A parameter for each plan, and one for ORT's levels."""
+        """A parameter for each plan, and one for presets that are no mix of plans."""
         del study, trial
         return dict(self._distributions)
 
@@ -62,7 +62,7 @@ class RecomputeSampler(BaseSampler):
         del trial, search_space
         proposal = self._searcher.propose(self._trials(study))
         if proposal is not None:
-            return {**parameters_of(proposal.config, self._space), LEVEL: int(proposal.config.level)}
+            return parameters_of(proposal.config, self._space)
         # Outside of study.optimize there is no loop to end.
         with suppress(RuntimeError):
             study.stop()
@@ -72,8 +72,8 @@ class RecomputeSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """By chance, where the searcher proposes nothing, and for parameters that are no plans."""
-        if param_name == LEVEL:
-            return int(Level.CHOSEN)
+        if param_name == PRESET:
+            return ""
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
@@ -92,6 +92,13 @@ class RecomputeSampler(BaseSampler):
         references = (trial.measurement.median_step_seconds for trial in trials if trial.config.is_none)
         reference = next(references, None)
         return [trial if trial.reference_seconds else replace(trial, reference_seconds=reference) for trial in trials]
+
+
+def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> None:
+    if isinstance(distribution, IntDistribution):
+        trial.suggest_int(name, distribution.low, distribution.high)
+    elif isinstance(distribution, CategoricalDistribution):
+        trial.suggest_categorical(name, distribution.choices)
 
 
 def _step_seconds(frozen: FrozenTrial, direction: StudyDirection) -> float | None:

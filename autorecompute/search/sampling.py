@@ -7,6 +7,7 @@ import itertools
 import random
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import optuna
@@ -14,14 +15,12 @@ from optuna.samplers import BruteForceSampler, GPSampler, NSGAIISampler, RandomS
 from optuna.trial import TrialState
 
 from autorecompute.errors import SetupError
-from autorecompute.plans import Level
 from autorecompute.search.interface import Proposal, preset_reason
 from autorecompute.studies.frozen import (
     CONSTRAINT,
     config_of,
     distributions_of,
     freeze,
-    parameters_of,
     state_of,
     violation,
 )
@@ -74,7 +73,7 @@ def require_installed(name: str) -> None:
 
 
 class OptunaSearcher:
-    """Asks one of Optuna's samplers, after ORT's presets.
+    """Asks one of Optuna's samplers, after the presets.
 
     The sampler and its study are made anew from the trials for every proposal, so that the answer depends on them
     alone. The study maximizes throughput beside the reference, under the constraint that the peak holds the limit. The
@@ -89,6 +88,7 @@ class OptunaSearcher:
 
     def __init__(self, space: Space, *, limit_bytes: int, sampler: Callable[[int], BaseSampler], seed: int = 0) -> None:
         self._space, self._limit_bytes = space, limit_bytes
+        self._plans = replace(space, own_presets={})
         self._sampler, self._seed = sampler, seed
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
@@ -96,7 +96,7 @@ class OptunaSearcher:
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
         known = {trial.config: trial for trial in trials}
-        for preset in self._space.presets().values():
+        for preset in self._space.presets.values():
             if preset not in known and preset not in claimed:
                 return Proposal(config=preset, reason=preset_reason(preset))
         chance = random.Random(f"{self._seed} {len(trials) + len(claimed)}")  # noqa: S311 (chance, not secrecy)
@@ -122,11 +122,11 @@ class OptunaSearcher:
         with warnings.catch_warnings(category=optuna.exceptions.ExperimentalWarning, action="ignore"):
             study = optuna.create_study(direction="maximize", sampler=self._sampler(seed))
         values, completed = _values(trials), 0
-        # What a level switches on is no point of the space that the parameters span.
-        for trial in (trial for trial in trials if trial.config.level is Level.CHOSEN):
+        # What an opaque preset switches on is no point of the space that the parameters span.
+        for trial in (trial for trial in trials if self._plans.is_mix(trial.config)):
             frozen = freeze(
                 trial,
-                parameters_of(trial.config, self._space),
+                self._plans,
                 value=values.get(trial.config),
                 limit_bytes=self._limit_bytes,
                 system_attrs={GENERATION: completed // POPULATION},
@@ -138,7 +138,7 @@ class OptunaSearcher:
     def _ask(self, study: optuna.Study, known: Mapping[Config, Trial], claimed: Collection[Config]) -> Config | None:
         """What the sampler wants, unless it wants what was tried however often it is told what that came to."""
         values = _values(list(known.values()))
-        distributions = distributions_of(plan.key for plan in self._space.plans)
+        distributions = distributions_of(self._plans)
         for _ in range(ASKS):
             asked = study.ask(dict(distributions))
             config = config_of(asked.params, self._space)
@@ -157,12 +157,12 @@ class OptunaSearcher:
 
     def _draw(self, known: Collection[Config], chance: random.Random) -> Config | None:
         """An untried config by chance; ``None`` where there is none."""
-        keys = [plan.key for plan in self._space.plans]
-        drawn = ([chance.getrandbits(1) for _ in keys] for _ in range(DRAWS))
-        every = itertools.product((0, 1), repeat=len(keys))
-        configs = (
-            config_of(dict(zip(keys, values, strict=True)), self._space) for values in itertools.chain(drawn, every)
-        )
+        plans = self._plans.plans
+        values = [range(plan.occurrences + 1 if plan.counts else 2) for plan in plans]
+        drawn = ([chance.choice(of_plan) for of_plan in values] for _ in range(DRAWS))
+        every = itertools.chain(drawn, itertools.product(*values))
+        keys = [plan.id for plan in plans]
+        configs = (config_of(dict(zip(keys, counts, strict=True)), self._plans) for counts in every)
         return next((config for config in configs if config not in known), None)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.plans import Level
 from autorecompute.search.regression import Beliefs, Regression
 
 if TYPE_CHECKING:
@@ -24,11 +23,11 @@ PEAK_SLOPE = 0.05
 PEAK_OFFSET, PEAK_OFFSET_OF_REST = 0.1, 0.02
 """How far off the memory may be that is not simulated: shares of the activations, and of all else."""
 
-PEAK_PER_ROW, PEAK_OWN, PEAK_NOISE = 0.005, 0.02, 0.01
-"""What is special about one switch, about one config, and about one measurement, as shares of the activations."""
+PEAK_PER_CHOICE, PEAK_OWN, PEAK_NOISE = 0.005, 0.02, 0.01
+"""What is special about one choice, about one config, and about one measurement, as shares of the activations."""
 
 PEAK_OF_NONE = 0.06
-"""Without recompute ORT runs another order of operations, and holds so much more or less."""
+"""Without recompute operations may run in another order, and hold so much more or less."""
 
 TIME_SLOPE, TIME_SLOPE_SPREAD = 0.8, 0.3
 """Of the kernels' time that recompute adds, as a share, so much is added to the step: it has more to do."""
@@ -36,14 +35,14 @@ TIME_SLOPE, TIME_SLOPE_SPREAD = 0.8, 0.3
 TIME_OFFSET, TIME_OWN, TIME_NOISE = 0.05, 0.005, 0.05
 """What the other order of operations changes, what is special about one config, and about one measurement."""
 
-TIME_PER_ROW, TIME_PER_ROW_SHARE = 0.005, 0.25
+TIME_PER_CHOICE, TIME_PER_CHOICE_SHARE = 0.005, 0.25
 """How far off the kernels' time of one switch may be: so much of a step, and this share of itself."""
 
 TIME_OF_ANOTHER = 0.03
 """How far the step times of another problem are from those of this one: each of them, and all of them together."""
 
-TIME_OF_LEVEL = 0.02
-"""How far the step of a level is from that with all plans on: it recomputes the same, but at the borders of layers."""
+TIME_OF_OPAQUE = 0.02
+"""How far the step of an opaque preset is from that with all plans on: it recomputes about the same."""
 
 UNKNOWN_OFFSET = 1.0
 """Without a reference times are relative to the fastest trial, whichever that was; those of another problem are not."""
@@ -128,17 +127,17 @@ class Surrogate:
     def settled_step(self, trial: Trial) -> float:
         """Step time of a trial without the luck of its measurement."""
         place = self._candidates.places.get(trial.config, self._candidates.full)
-        own = 0.0 if trial.config in self._candidates.places else TIME_OF_LEVEL
+        own = 0.0 if trial.config in self._candidates.places else TIME_OF_OPAQUE
         return self._times.settle(self._time_features([place])[0], self._relative(trial), own)
 
     def _learn_peaks(self, trials: Sequence[Trial], base_bytes: float) -> Regression:
         activations = self._activations
-        rows = self._candidates.switches.shape[1]
+        choices = self._candidates.switches.shape[1]
         offset = PEAK_OFFSET * activations + PEAK_OFFSET_OF_REST * base_bytes
         beliefs = Beliefs(
-            means=np.array([base_bytes, 1.0, 0.0, *np.zeros(rows)]),
+            means=np.array([base_bytes, 1.0, 0.0, *np.zeros(choices)]),
             deviations=np.array(
-                [offset, PEAK_SLOPE, PEAK_OF_NONE * activations, *np.full(rows, PEAK_PER_ROW * activations)]
+                [offset, PEAK_SLOPE, PEAK_OF_NONE * activations, *np.full(choices, PEAK_PER_CHOICE * activations)]
             ),
             own=PEAK_OWN * activations,
             noise=PEAK_NOISE * activations,
@@ -164,7 +163,7 @@ class Surrogate:
                     TIME_OFFSET if self.has_reference else UNKNOWN_OFFSET,
                     TIME_SLOPE_SPREAD,
                     TIME_OF_ANOTHER if self.has_reference else UNKNOWN_OFFSET,
-                    *(TIME_PER_ROW + TIME_PER_ROW_SHARE * self._candidates.row_shares),
+                    *(TIME_PER_CHOICE + TIME_PER_CHOICE_SHARE * self._candidates.choice_shares),
                 ]
             ),
             own=TIME_OWN,
@@ -198,7 +197,7 @@ class Surrogate:
 
 
 def _is_known(config: Config, candidates: Candidates) -> bool:
-    return config.level is Level.CHOSEN and config in candidates.places
+    return config in candidates.places
 
 
 def _lacked_memory(trial: Trial) -> bool:

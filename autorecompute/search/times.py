@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.plans import Level
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -41,7 +39,7 @@ class TimeModel:
         self._has_reference = all(trial.relative_throughput for trial in timed)
         self._fastest = min(map(self._seconds, timed), default=1.0)
         self._base, self._costs = 1.0, dict.fromkeys(space.plans, EXPECTED_COST)
-        self._learn([trial for trial in timed if trial.config.level is Level.CHOSEN])
+        self._learn([trial for trial in timed if space.is_mix(trial.config)])
 
     def measured(self, trial: Trial) -> float:
         """The step time of a trial that has one."""
@@ -53,7 +51,7 @@ class TimeModel:
 
     def forecast(self, config: Config) -> float:
         """The step time to expect of a config."""
-        return self._base + sum(self._costs[plan] for plan in self._space.plans_of(config))
+        return self._base + sum(self._costs[plan] * config.share_of(plan) for plan in self._space.plans_of(config))
 
     def cost(self, plan: Plan) -> float:
         """What the plan adds to the step time; below 0 where it is faster to recompute."""
@@ -73,7 +71,7 @@ class TimeModel:
         if not trials:
             return
         times = np.array([self.measured(trial) for trial in trials])
-        ones = [[1.0, *(trial.config.has(plan) for plan in self._space.plans)] for trial in trials]
+        ones = [[1.0, *(trial.config.share_of(plan) for plan in self._space.plans)] for trial in trials]
         design = np.array(ones, dtype=float)
         costs = _ridge(design, times, LEAST_NOISE)
         spare = max(len(trials) - len(costs), 1)

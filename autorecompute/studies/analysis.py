@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute import codec
-from autorecompute.memory import StepProfile, Survey
+from autorecompute.memory import StepProfile, StepProfiles
 from autorecompute.plans import Config
-from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
-    from autorecompute.plans import Space
     from autorecompute.studies.folder import StudyFolder
 
 FILE = "analysis.json"
@@ -45,27 +43,23 @@ class Analysis:
     profiles: tuple[Profiled, ...]
 
     @property
-    def batch(self) -> int | None:
-        """Samples a forward of the profiled steps."""
-        return next((entry.profile.dims.get(BATCH) for entry in self.profiles), None)
-
-    def survey(self, space: Space) -> Survey:
-        """The same with the plans that it is about."""
+    def small(self) -> StepProfiles:
+        """The same, by config."""
         profiles = {entry.config: entry.profile for entry in self.profiles}
-        return Survey(space=space, peak_bytes=self.peak_bytes, held_bytes=self.held_bytes, profiles=profiles)
+        return StepProfiles(peak_bytes=self.peak_bytes, held_bytes=self.held_bytes, profiles=profiles)
 
 
-def read_analysis(folder: StudyFolder, space: Space) -> Survey | None:
+def read_analysis(folder: StudyFolder) -> StepProfiles | None:
     """The profiled steps of a study; ``None`` where none were kept.
 
     Raises:
         SetupError: the file cannot be read.
     """
     kept = folder.read(FILE, Analysis)
-    return None if kept is None else kept.survey(space)
+    return None if kept is None else kept.small
 
 
-def keep_analysis(folder: StudyFolder, found: Survey) -> None:
+def keep_analysis(folder: StudyFolder, found: StepProfiles) -> None:
     """Writes the profiled steps down.
 
     Raises:
@@ -91,5 +85,5 @@ def share(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
         SetupError: they cannot be read or written.
     """
     kept = known.read(FILE, Analysis)
-    if kept is not None and kept.batch == batch and folder.read(FILE, Analysis) is None:
+    if kept is not None and kept.small.batch == batch and folder.read(FILE, Analysis) is None:
         folder.write(FILE, codec.to_plain(kept))

@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
-from autorecompute.studies.places import PLANS_PLACE
-from autorecompute.studies.records import StudyRecords, with_plans_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT, VERSION = "autorecompute study archive", 1
+    from autorecompute.studies.records import StudyRecords
+
+FORMAT, VERSION = "autorecompute study archive", 2
 GZIP_SUFFIX = ".gz"
 _PATH = re.compile(r"(?<![\w/.])(?!//)~?/(?:[^\s/\"'`,;:()\[\]]+/)*(?=[^\s/\"'`,;:()\[\]])")
 """All of an absolute path but its last part, which stays."""
@@ -46,7 +46,7 @@ def _portable(records: StudyRecords) -> StudyRecords:
     result = records.result
     if result is not None:
         result = replace(result, device=replace(result.device, uuid=""))
-    return with_plans_file(replace(records, result=result), PLANS_PLACE)
+    return replace(records, result=result)
 
 
 def _lines(records: StudyRecords) -> Iterator[dict[str, Any]]:

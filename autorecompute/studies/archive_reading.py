@@ -13,7 +13,6 @@ from autorecompute import codec
 from autorecompute.errors import AutorecomputeError, UsageError
 from autorecompute.measurement import Trial
 from autorecompute.paths import open_named
-from autorecompute.plans import Row
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.archive import FORMAT, VERSION
@@ -21,7 +20,7 @@ from autorecompute.studies.batches import BatchRecord
 from autorecompute.studies.plausible import (
     WrongLineError,
     require_confirmed,
-    require_own_rows,
+    require_own_choices,
     require_plain_step,
     require_plausible,
 )
@@ -112,7 +111,7 @@ class _Draft:
         if isinstance(record, Analysis):
             require_plain_step(record)
         if isinstance(record, Result):
-            require_confirmed(record, self.confirmed, self.head.problem)
+            require_confirmed(record, self.confirmed, self.head.problem, self.head.sizes.space)
         # The study keeps these two as its files have them.
         return codec.to_plain(record) if isinstance(record, RaceRecord | Analysis) else record
 
@@ -124,7 +123,7 @@ class _Draft:
         self._keep(record)
 
     def _keep(self, record: Trial | Rejection | Best) -> None:
-        require_own_rows(record.config, self.head.problem)
+        require_own_choices(record.config, self.head.sizes.space)
         if isinstance(record, Best):
             self.confirmed.append(record)
             return
@@ -151,19 +150,21 @@ def _read_head(value: Any) -> Head:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise WrongLineError("is not the first line of a study's archive")
     version = value.get("version")
-    if type(version) is not int or not 0 < version <= VERSION:
+    if type(version) is not int or version != VERSION:
         raise WrongLineError(
             f"is of version {version} of the format, by autorecompute {value.get('autorecompute')}, and this one reads "
-            f"{VERSION}: install a newer autorecompute"
+            f"{VERSION}: import it with that version, or tune again"
         )
-    head = codec.from_plain(value, Head)
-    for key in head.problem.plans:
-        for row in key.split(","):
-            Row.parse(row)
+    head = codec.from_plain({name: part for name, part in value.items() if name not in _OF_THE_LINE}, Head)
+    if {plan.id for plan in head.sizes.space.plans} != set(head.problem.plans):
+        raise WrongLineError("holds other plans than its problem has")
     if value.get("digest") != head.problem.digest:
         raise WrongLineError("holds a problem that its digest does not belong to")
     return head
 
+
+_OF_THE_LINE = {"format", "version", "digest"}
+"""What the first line has beside what the study is about."""
 
 _SINGLE: dict[str, type[Any]] = {
     "study": Head,

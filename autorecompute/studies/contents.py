@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import UsageError
 from autorecompute.files import DRAFT, walk
 from autorecompute.studies import batches
-from autorecompute.studies.folder import CONFIRMED, IN_PROGRESS, REJECTED
-from autorecompute.studies.places import PAGE
+from autorecompute.studies.folder import CONFIRMED, IN_PROGRESS, PAGE, REJECTED
 from autorecompute.studies.records import ANALYSIS, RACE
 from autorecompute.studies.sharing.mirror import SHARED
 from autorecompute.studies.use import LOCK

@@ -2,12 +2,12 @@
 
 ``study.json`` (what it is about), ``study.db`` (its trials), ``trials/0007/`` (one trial each), ``workers/`` (output of
 the processes), ``race.json`` (the finalists' rounds), ``rejected.json`` and ``confirmed.json`` (who was not confirmed,
-and who was), ``best/`` (what was emitted) and ``result.json`` (the answer); others have their names beside this file.
+and who was), ``best/`` (what the answer's variables name) and ``result.json`` (the answer); others have their names
+beside this file.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import shlex
 from contextlib import contextmanager
@@ -18,24 +18,32 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autorecompute import __version__, codec
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.files import write_whole
 from autorecompute.measurement import Trial
 from autorecompute.paths import is_file, names_in
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.names import is_name, require_name
-from autorecompute.studies.places import result_at
 from autorecompute.studies.plain import require_plain
 from autorecompute.studies.problem import Problem, Sizes
+from autorecompute.studies.writing import saying_what_fails, write_atomically
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT = 2
 """Counts up when an older autorecompute could no longer read a study, or a newer one would misread it."""
 
+FIELDS = frozenset(
+    {"format", "autorecompute", "study", "created", "command", "digest", "problem", "sizes", "is_imported"}
+)
+"""What ``study.json`` may hold."""
+
 STUDIES = Path("studies")
+PAGE = "report.html"
+"""The page that ``autorecompute report`` makes."""
+
 IN_PROGRESS = "in_progress.json"
 REJECTED = "rejected.json"
 CONFIRMED = "confirmed.json"
@@ -62,13 +70,8 @@ class StudyFolder:
 
     @property
     def best(self) -> Path:
-        """The folder of emitted files."""
+        """The folder of files that the answer's variables name."""
         return self.path / "best"
-
-    @property
-    def plans_file(self) -> Path:
-        """The JSON array that ``ORTMODULE_MEMORY_OPT_CONFIG`` names."""
-        return self.best / "plans.json"
 
     @property
     def workers(self) -> Path:
@@ -127,6 +130,9 @@ class StudyFolder:
         if not self.exists():
             raise UsageError(f"There is no study '{self.name}' in {self.path.parent}. List them: autorecompute show")
         provenance = self._read("study.json")
+        with self._saying_what_is_wrong("study.json"):
+            if provenance.get("format") == FORMAT and (strangers := sorted(set(provenance) - FIELDS)):
+                raise codec.UnreadableError(f"'{strangers[0]}' is unknown")
         if provenance.get("format") != FORMAT:
             raise UsageError(
                 f"Study '{self.name}' was made by autorecompute {provenance.get('autorecompute', '(unknown)')} "
@@ -225,9 +231,9 @@ class StudyFolder:
         self.write("result.json", codec.to_plain(result))
 
     def result(self) -> Result | None:
-        """The answer, once there is one, as of where the folder is now: moved, renamed or copied since, perhaps."""
+        """The answer, once there is one, under the name that the folder has now."""
         result = self.read("result.json", Result)
-        return None if result is None else replace(result_at(result, str(self.plans_file)), study=self.name)
+        return None if result is None else replace(result, study=self.name)
 
     def _read(self, name: str) -> dict[str, Any]:
         with self._saying_what_is_wrong(name):
@@ -241,9 +247,10 @@ class StudyFolder:
         try:
             yield
         except (ValueError, KeyError, TypeError, OSError) as error:
+            why = printable(str(error), "") if isinstance(error, codec.UnreadableError) else type(error).__name__
             raise SetupError(
-                f"{self.path / name} cannot be read ({type(error).__name__}). It was left as it is: restore it, or "
-                "begin a new study with --study NAME."
+                f"{self.path / name} cannot be read ({why}). It was left as it is: restore it, or begin a new study "
+                "with --study NAME."
             ) from error
 
 
@@ -265,35 +272,3 @@ def load_result(name: str, root: Path | None = None) -> Result:
     if result is None:
         raise UsageError(f"Study '{name}' has no answer yet. Finish it: run its tune command again.")
     return result
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a text file of a study whole or not at all.
-
-    Raises:
-        SetupError: the disk is full, or the place cannot be written.
-    """
-    with saying_what_fails(path):
-        write_whole(path, text)
-
-
-@contextmanager
-def saying_what_fails(path: Path) -> Iterator[None]:
-    """Turns a failure to write into a sentence with a next step.
-
-    Raises:
-        SetupError: the disk is full, or the place cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise SetupError(describe_write_failure(path, error)) from error
-
-
-def describe_write_failure(path: Path, error: OSError) -> str:
-    """What went wrong and what to do."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
-    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
-        return f"{path} cannot be written: a file stands where a folder is needed. Move that file, or work elsewhere."
-    return f"{path} cannot be written: {error.strerror}. Make it writable, or work in another folder."

@@ -4,50 +4,64 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optuna.distributions import IntDistribution
+from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
 from autorecompute import codec
 from autorecompute.errors import UsageError
 from autorecompute.measurement import Measurement, Outcome, Trial
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
+    from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-    from autorecompute.plans import Space
+    from autorecompute.plans import Plan, Space
 
 CONSTRAINT = "bytes over the limit"
 """The name of the one constraint of every trial: above 0 the config does not fit."""
 
-LEVEL = "level"
-"""The parameter that is about ORT's levels; 0 where the plans are chosen one by one."""
+PRESET = "preset"
+"""The parameter that is about opaque presets; empty where the plans are chosen one by one."""
 
 TRIAL_ATTRIBUTE = "trial"
 """Where a stored trial keeps all that was measured."""
 
 
-def distributions_of(names: Iterable[str]) -> dict[str, IntDistribution]:
-    """What each parameter can be: a plan is on or off."""
-    return {name: IntDistribution(0, max(Level) if name == LEVEL else 1) for name in names}
+def distributions_of(space: Space) -> dict[str, BaseDistribution]:
+    """What each parameter can be: at how many occurrences a plan is on, or whether it is where it knows no counts.
+
+    Where there are opaque presets, one more parameter names them.
+    """
+    found: dict[str, BaseDistribution] = {plan.id: IntDistribution(0, _most(plan)) for plan in space.plans}
+    if opaque := space.opaque_presets:
+        found[PRESET] = CategoricalDistribution(("", *opaque))
+    return found
 
 
-def parameters_of(config: Config, space: Space) -> dict[str, int]:
-    """A config as one parameter a plan, by its key; the level is not among them."""
-    return {plan.key: int(config.has(plan)) for plan in space.plans}
+def parameters_of(config: Config, space: Space) -> dict[str, Any]:
+    """A config as one parameter a plan, by its id, and the opaque preset where there are such."""
+    counts: dict[str, Any] = {plan.id: min(config.count_of(plan), _most(plan)) for plan in space.plans}
+    if opaque := space.opaque_presets:
+        counts[PRESET] = next((name for name, preset in opaque.items() if preset == config), "")
+    return counts
 
 
-def config_of(parameters: Mapping[str, int], space: Space) -> Config:
-    """The config of these parameters; where they ask for both options of a subgraph, the one that saves all of it."""
-    if level := parameters.get(LEVEL):
-        return space.canonical(Config(level=Level(level)))
+def config_of(parameters: Mapping[str, Any], space: Space) -> Config:
+    """The config of these parameters; of plans that exclude each other, the preferred one is on."""
+    if preset := parameters.get(PRESET):
+        return space.opaque_presets[preset]
     config = Config()
-    for plan in sorted(space.plans, key=lambda plan: plan.option, reverse=True):
-        if parameters.get(plan.key):
-            config = config.with_plan(plan)
+    for plan in reversed(space.plans):
+        if count := parameters.get(plan.id):
+            config = space.with_plan(config, plan, count if plan.counts else None)
     return config
+
+
+def _most(plan: Plan) -> int:
+    return max(plan.occurrences, 1) if plan.counts else 1
 
 
 def state_of(outcome: Outcome) -> TrialState:
@@ -65,7 +79,7 @@ def violation(measurement: Measurement, limit_bytes: int) -> float:
 
 def freeze(
     trial: Trial,
-    parameters: Mapping[str, int],
+    space: Space,
     *,
     value: float | None,
     limit_bytes: int,
@@ -75,7 +89,7 @@ def freeze(
 
     Args:
         trial: What was measured.
-        parameters: Its config, as ``parameters_of`` has it, and its level where that is a parameter, too.
+        space: The plans that are its parameters.
         value: What it is to be judged by; left out where it was not measured.
         limit_bytes: What its peak may reach.
         system_attrs: What a sampler keeps with its trials.
@@ -84,8 +98,8 @@ def freeze(
     return create_trial(
         state=state,
         value=value if state is TrialState.COMPLETE else None,
-        params=dict(parameters),
-        distributions=dict(distributions_of(parameters)),
+        params=parameters_of(trial.config, space),
+        distributions=distributions_of(space),
         constraints={CONSTRAINT: violation(trial.measurement, limit_bytes)},
         system_attrs=dict(system_attrs or {}),
     )

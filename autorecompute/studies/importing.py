@@ -6,17 +6,21 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
-from autorecompute.plans import Config
 from autorecompute.studies.contents import require_no_strangers
-from autorecompute.studies.folder import STUDIES, StudyFolder, saying_what_fails
-from autorecompute.studies.records import StudyRecords, with_plans_file, write_records
+from autorecompute.studies.folder import STUDIES, StudyFolder
+from autorecompute.studies.records import StudyRecords, write_records
 from autorecompute.studies.use import require_unused
+from autorecompute.studies.writing import saying_what_fails
+from autorecompute.units import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DRAFT_PREFIX = ".draft-"
 """Folders of studies that are being made or removed; the number of the process follows."""
@@ -24,17 +28,15 @@ DRAFT_PREFIX = ".draft-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trusted:
-    """What an archive may bring along: its variables will be set where somebody trains.
+    """What an archive may bring along.
 
     Attributes:
         backend: The training system whose configs can be used here.
-        variables: All that a config and its knobs can set.
-        plans_text: What the file that a config's variables name has to hold.
+        knobs: Names of the other settings that it has.
     """
 
     backend: str
-    variables: frozenset[str]
-    plans_text: Callable[[Config], str]
+    knobs: frozenset[str]
 
 
 def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force: bool) -> StudyFolder:
@@ -47,8 +49,8 @@ def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force:
         force: Whether a study of this name may be replaced.
 
     Raises:
-        UsageError: the name is taken, or is none; the archive sets what no config sets; a process uses the study, or
-            somebody else's files lie in its folder.
+        UsageError: the name is taken, or is none; the archive has what this version does not know; a process uses
+            the study, or somebody else's files lie in its folder.
         SetupError: the disk is full, or the folder cannot be written.
     """
     folder = StudyFolder(name)
@@ -61,9 +63,9 @@ def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force:
         require_no_strangers(folder)
     head = replace(records.head, study=name)
     result = None if records.result is None else replace(records.result, study=name)
-    own = with_plans_file(replace(records, head=head, result=result), str(folder.plans_file))
+    own = replace(records, head=head, result=result)
     with drafting(STUDIES) as drafts:
-        write_records(own, StudyFolder(name, drafts), trusted.plans_text)
+        write_records(own, StudyFolder(name, drafts))
         _put(drafts / name, folder, force=force)
     return folder
 
@@ -97,18 +99,17 @@ def drafting(root: Path) -> Iterator[Path]:
 
 
 def require_trusted(records: StudyRecords, trusted: Trusted) -> None:
-    """Checks that the archive brings nothing along but configs.
+    """Checks that an archive is about the training system and the settings that are known here.
 
     Raises:
-        UsageError: it sets other variables, or is about another training system.
+        UsageError: it is about others.
     """
     result = records.result
     bests = [*records.confirmed, *([result.best] if result is not None and result.best is not None else [])]
-    names = {name for best in bests for name in best.environment}
-    if strangers := sorted(names - trusted.variables):
+    if strangers := sorted({name for best in bests for name in best.knobs} - trusted.knobs):
         raise UsageError(
-            f"The archive sets {', '.join(strangers)}, which no config needs: it was not made by autorecompute, or by "
-            "another version of it. Nothing was imported: install that version, or do without the archive."
+            f"The archive has the setting '{printable(strangers[0], '')}', which this autorecompute does not know. "
+            "Nothing was imported. Install the version that wrote it."
         )
     if result is not None and result.versions.get("backend") != trusted.backend:
         raise UsageError("The archive is about a training system that this autorecompute does not know. Update it.")

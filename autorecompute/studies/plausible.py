@@ -12,6 +12,7 @@ from autorecompute.plans.expressions import ExpressionError, evaluate_tree, read
 from autorecompute.studies.problem import SEVERAL_BATCHES
 
 if TYPE_CHECKING:
+    from autorecompute.plans import Space
     from autorecompute.result import Best, Result
     from autorecompute.studies.analysis import Analysis
     from autorecompute.studies.problem import Problem
@@ -74,18 +75,19 @@ def require_plain_step(analysis: Analysis) -> None:
         raise WrongLineError("holds no step without recompute")
 
 
-def require_own_rows(config: Config, problem: Problem) -> None:
-    """Checks that a config switches on nothing but what the study's problem has.
+def require_own_choices(config: Config, space: Space) -> None:
+    """Checks that a config switches on nothing but what the study's model offers.
 
     Raises:
-        WrongLineError: it has another row.
+        WrongLineError: it has another choice.
     """
-    known = {row for key in problem.plans for row in key.split(",")}
-    if strangers := sorted(set(config.row_texts) - known):
-        raise WrongLineError(f"holds the row '{strangers[0][:80]}', which the study's problem does not have")
+    if space.is_mix(config) or config in space.opaque_presets.values():
+        return
+    if strangers := [text for text in config.texts if not space.is_mix(Config.parse([text]))]:
+        raise WrongLineError(f"holds the choice '{strangers[0][:80]}', which the study's model does not offer")
 
 
-def require_confirmed(result: Result, confirmed: list[Best], problem: Problem) -> None:
+def require_confirmed(result: Result, confirmed: list[Best], problem: Problem, space: Space) -> None:
     """Checks that the archive has the run that confirmed its answer.
 
     Raises:
@@ -94,7 +96,7 @@ def require_confirmed(result: Result, confirmed: list[Best], problem: Problem) -
     if result.best is None or not result.best.confirmed or problem.batch == SEVERAL_BATCHES:
         # What confirmed the answer of several batches is in the studies of each.
         return
-    require_own_rows(result.best.config, problem)
+    require_own_choices(result.best.config, space)
     # A knob that was kept may have left some of the winner's plans without a node.
     if not result.best.knobs and result.best.config not in {best.config for best in confirmed}:
         raise WrongLineError("holds a config as confirmed that no line before it confirms")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from autorecompute import codec
+from autorecompute.plans import Space
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.studies.identity import compare
 from autorecompute.units import format_bytes, format_count
@@ -57,7 +58,7 @@ class Problem:
         """The problem that was detected, under this limit, in a script that is wrapped or not."""
         return cls(
             graph=detection.graph,
-            plans=tuple(sorted(plan.key for plan in detection.plans)),
+            plans=tuple(sorted(plan.id for plan in detection.plans)),
             batch=detection.batch,
             limit_bytes=limit_bytes,
             device=f"{detection.device.kind} {detection.device.name}",
@@ -103,21 +104,23 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What figures depend on as well, and what may differ from run to run of one problem.
+    """What was detected besides the problem: what figures depend on as well, and may differ from run to run of it.
 
     Attributes:
         dims: Dimensions of the first batch other than the batch itself: the length of its sequences, for instance.
         resting_bytes: Memory held before the first activation existed.
+        space: The plans with all that is known of them.
     """
 
     dims: dict[str, int] = field(default_factory=dict)
     resting_bytes: int = 0
+    space: Space = field(default_factory=lambda: Space(plans=()))
 
     @classmethod
     def of(cls, detection: Detection) -> Self:
         """Those of what was detected."""
         dims = {name: size for name, size in detection.dims.items() if name != BATCH}
-        return cls(dims=dims, resting_bytes=detection.resting_bytes)
+        return cls(dims=dims, resting_bytes=detection.resting_bytes, space=detection.space)
 
     @property
     def parts(self) -> dict[str, str]:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Trial
-from autorecompute.plans import Plan, Space
 from autorecompute.result import Best, Ranking, Rejection, Result
 from autorecompute.studies import batches as batches_file
 from autorecompute.studies.batches import BatchRecord
-from autorecompute.studies.folder import FORMAT, write_atomically
-from autorecompute.studies.places import best_at, result_at
+from autorecompute.studies.folder import FORMAT
 from autorecompute.studies.problem import SEVERAL_BATCHES, Problem, Sizes
 from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from autorecompute.plans import Config
     from autorecompute.studies.folder import StudyFolder
 
 RACE, ANALYSIS = "race.json", "analysis.json"
@@ -189,13 +184,12 @@ def read_records(folder: StudyFolder) -> StudyRecords:
     )
 
 
-def write_records(records: StudyRecords, folder: StudyFolder, plans_text: Callable[[Config], str]) -> None:
+def write_records(records: StudyRecords, folder: StudyFolder) -> None:
     """Fills the folder of a study that is not there yet.
 
     Args:
-        records: What it is to know; names and paths in them are those of the folder already.
+        records: What it is to know; names in them are those of the folder already.
         folder: Where it is to be.
-        plans_text: What the file that a config's variables name has to hold.
 
     Raises:
         SetupError: it cannot be written.
@@ -211,8 +205,6 @@ def write_records(records: StudyRecords, folder: StudyFolder, plans_text: Callab
         if content is not None:
             folder.write(name, codec.to_plain(content))
     if records.result is not None:
-        if records.result.best is not None:
-            write_atomically(folder.plans_file, plans_text(records.result.best.config))
         folder.finish(records.result)
 
 
@@ -223,20 +215,8 @@ def _write_provenance(head: Head, folder: StudyFolder) -> None:
 
 def _store_trials(records: StudyRecords, folder: StudyFolder) -> None:
     problem = records.head.problem
-    plans = [Plan.parse(key, frequency=0, saving_bytes=None, saving_symbolic="") for key in problem.plans]
-    space = Space(plans=tuple(plans), layer_plans=())
-    store = TrialStore(folder.database, folder.name_in_database, space, problem.limit_bytes)
+    store = TrialStore(folder.database, folder.name_in_database, records.head.sizes.space, problem.limit_bytes)
     for trial in records.trials:
         store.add(trial)
     if records.result is not None:
         store.set_attribute(SECONDS_ATTRIBUTE, records.result.wall_seconds)
-
-
-def with_plans_file(records: StudyRecords, place: str) -> StudyRecords:
-    """The records with another place for the file that the variables of their configs name."""
-    result = records.result
-    return replace(
-        records,
-        confirmed=tuple(best_at(best, place) for best in records.confirmed),
-        result=None if result is None else result_at(result, place),
-    )

@@ -12,12 +12,12 @@ import psutil
 from autorecompute.errors import AutorecomputeError
 from autorecompute.studies import batches
 from autorecompute.studies.contents import logs_of, require_no_strangers, strangers_in
-from autorecompute.studies.folder import STUDIES, list_studies, saying_what_fails
+from autorecompute.studies.folder import PAGE, STUDIES, list_studies
 from autorecompute.studies.importing import DRAFT_PREFIX, drafting
-from autorecompute.studies.places import PAGE
 from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import find_user, require_unused
+from autorecompute.studies.writing import saying_what_fails
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

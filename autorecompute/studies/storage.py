@@ -17,7 +17,7 @@ from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Trial
 from autorecompute.studies import dashboard
-from autorecompute.studies.frozen import LEVEL, TRIAL_ATTRIBUTE, freeze, parameters_of
+from autorecompute.studies.frozen import TRIAL_ATTRIBUTE, freeze
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +87,7 @@ class TrialStore:
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
         frozen = freeze(
             trial,
-            {**parameters_of(trial.config, self._space), LEVEL: int(trial.config.level)},
+            self._space,
             value=trial.measurement.samples_per_second,
             limit_bytes=self._limit_bytes,
             system_attrs=dashboard.constraint_of(trial, self._limit_bytes),

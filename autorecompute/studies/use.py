@@ -11,7 +11,7 @@ import psutil
 
 from autorecompute.errors import UsageError
 from autorecompute.files import open_private
-from autorecompute.studies.folder import saying_what_fails
+from autorecompute.studies.writing import saying_what_fails
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

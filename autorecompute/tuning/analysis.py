@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.backends import emission_of
 from autorecompute.errors import AutorecomputeError
 from autorecompute.plans import Config
 from autorecompute.studies.analysis import keep_analysis, read_analysis
-from autorecompute.studies.folder import saying_what_fails
+from autorecompute.studies.writing import saying_what_fails
 from autorecompute.trials import Bench
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.survey import PROFILED_BATCH, survey
 
 if TYPE_CHECKING:
-    from autorecompute.memory import Survey
-    from autorecompute.plans import Space
+    from autorecompute.measurement import Detection
+    from autorecompute.memory import MemoryModel, StepProfiles
     from autorecompute.tuning.budget import Budget
     from autorecompute.tuning.settings import Workplace
 
@@ -24,15 +24,16 @@ AFTERWARDS = (*[Task.TRIAL] * 6, Task.CHECK, Task.CONFIRMATION)
 the first that was chosen, and an answer is made of it."""
 
 
-def analyse(place: Workplace, space: Space, budget: Budget) -> Survey | None:
-    """The two profiled steps, from the study's folder where they are kept there.
+def analyse(place: Workplace, detection: Detection, budget: Budget) -> MemoryModel | None:
+    """The model of memory that two profiled steps give, from the study's folder where they are kept there.
 
     ``None``, with a note, where they cannot be had or would take the time that is left: the search then has to learn
     from trials alone.
     """
-    kept = read_analysis(place.folder, space)
+    backend, space = emission_of(detection.versions["backend"]), detection.space
+    kept = read_analysis(place.folder)
     if kept is not None:
-        return kept
+        return backend.memory_model(space, kept)
     # With a batch on its command line the script is started for them, and for the next trial again.
     starts = () if place.bench.can_change_batch else (Task.START, Task.START)
     if not budget.allows(*starts, *AFTERWARDS):
@@ -40,7 +41,7 @@ def analyse(place: Workplace, space: Space, budget: Budget) -> Survey | None:
         return None
     place.progress.note("profiling two small steps: without recompute, and with all plans on")
     try:
-        found = _survey(place, space)
+        found = _survey(place, detection)
     except AutorecomputeError as error:
         place.progress.note(f"no small step could be profiled, the search begins without: {error}")
         return None
@@ -48,19 +49,19 @@ def analyse(place: Workplace, space: Space, budget: Budget) -> Survey | None:
         place.progress.note("a small step with all plans on could not be profiled, the search begins without")
         return None
     keep_analysis(place.folder, found)
-    return found
+    return backend.memory_model(space, found)
 
 
-def _survey(place: Workplace, space: Space) -> Survey:
-    configs, batch = [Config(), space.all_on], place.settings.batch
+def _survey(place: Workplace, detection: Detection) -> StepProfiles:
+    configs, batch = [Config(), detection.space.all_on], place.settings.batch
     small = PROFILED_BATCH if batch is None else min(batch, PROFILED_BATCH)
     if place.bench.can_change_batch:
-        return survey(place.bench, configs, space, small)
+        return survey(place.bench, configs, small)
     # What takes the batch from its command line has to be started again; two at once might not fit the device.
     place.bench.close()
-    cleared = emission_of(ORTMODULE).MEMORY_VARIABLES
+    cleared = emission_of(detection.versions["backend"]).MEMORY_VARIABLES
     logs = place.logs / "analysis"
     with saying_what_fails(logs):
         logs.mkdir(parents=True, exist_ok=True)
     with Bench(place.job, small, logs, cleared) as bench:
-        return survey(bench, configs, space)
+        return survey(bench, configs)

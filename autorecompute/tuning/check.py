@@ -19,7 +19,7 @@ from autorecompute.studies.identity import compare
 from autorecompute.studies.problem import Problem, Sizes
 from autorecompute.trials.bench import Bench, Effort
 from autorecompute.trials.lock import hold_device
-from autorecompute.tuning.check_lines import check_gradients, check_peak, check_relative, check_rows, check_speed
+from autorecompute.tuning.check_lines import check_gradients, check_peak, check_plans, check_relative, check_speed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,11 +85,11 @@ class Checker:
             UsageError: the command gives another batch.
         """
         detection = self._bench.detect()
-        rows = check_rows(self._stored.best.config, detection)
-        self._lines.append(rows)
+        plans = check_plans(self._stored.best.config, detection)
+        self._lines.append(plans)
         self._check_identity(detection, wrap=wrap)
         # Plans that are gone are gone at any batch, and the rest would be measured without them.
-        if rows.verdict is not CheckVerdict.FAILS:
+        if plans.verdict is not CheckVerdict.FAILS:
             self._require_batch(detection.batch)
             with hold_device(detection.device, f"check of study {self._stored.study}", self._on_note):
                 self._measure(is_same_device=self._is_same_device(detection))

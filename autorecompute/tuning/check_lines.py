@@ -6,7 +6,6 @@ import statistics
 from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Measurement
-from autorecompute.plans import Level
 from autorecompute.studies.checked import CheckLine, CheckVerdict
 from autorecompute.units import format_bytes, format_count
 
@@ -34,19 +33,20 @@ RATE_TOLERANCE = 0.30
 """The same for samples/s, which processes minutes apart on a shared machine do not agree about."""
 
 
-def check_rows(config: Config, detection: Detection) -> CheckLine:
-    """Whether ONNX Runtime still knows every row of the config: it ignores those it does not, silently."""
-    if config.level is not Level.CHOSEN:
-        word = f"level {int(config.level)}"
-        return CheckLine(what="rows", stored=word, here=word, note="chosen by ONNX Runtime itself")
-    known = {row for plan in (*detection.plans, *detection.layer_plans) for row in plan.rows}
-    missing = sorted(map(str, config.rows - known))
+def check_plans(config: Config, detection: Detection) -> CheckLine:
+    """Whether the model still offers every choice of the config: some training systems ignore others silently."""
+    space = detection.space
+    presets = [name for name, preset in space.opaque_presets.items() if preset == config]
+    known = [choice for plan in space.plans for choice in plan.choices]
+    missing = sorted(str(on) for on in config.choices if not any(on.covers(choice) for choice in known))
+    if presets:
+        missing = []
     return CheckLine(
-        what="rows",
-        stored=f"{format_count(len(config.rows), 'row')} on",
-        here=f"{len(config.rows) - len(missing)} detected",
+        what="plans",
+        stored=f"{format_count(len(config.choices), 'choice')} on",
+        here=f"{len(config.choices) - len(missing)} detected",
         verdict=CheckVerdict.FAILS if missing else CheckVerdict.OK,
-        note=f"ONNX Runtime would ignore {', '.join(missing)}" if missing else "",
+        note=f"{', '.join(missing)} would be ignored" if missing else "",
     )
 
 

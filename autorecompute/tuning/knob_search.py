@@ -13,7 +13,7 @@ from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config, Space
-from autorecompute.studies.folder import saying_what_fails, write_atomically
+from autorecompute.studies.writing import saying_what_fails
 from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.answer.intervals import interval
@@ -22,7 +22,6 @@ from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from autorecompute.measurement import Detection
     from autorecompute.result import Best, Result
@@ -119,26 +118,16 @@ class KnobSearch:
         ]
 
     def _save(self, result: Result, keep: Callable[[Result], None]) -> Result:
-        assert result.best is not None, "there is something to turn knobs on"
         with deferring_interrupts():
-            plans_file = self._place.folder.plans_file
-            result = replace(result, best=replace(result.best, environment=self._emit(result.best, plans_file)))
             self._place.folder.finish(result)
             keep(result)
         return result
-
-    def _emit(self, best: Best, plans_file: Path) -> dict[str, str]:
-        write_atomically(plans_file, self._emission.plans_file_text(best.config))
-        version = self._detection.versions["onnxruntime"]
-        return self._emission.environment_for(best.config, knobs=best.knobs, ort_version=version, plans_file=plans_file)
 
     def _try(self, knob: str, best: Best) -> tuple[KnobFigures, Best]:
         with saying_what_fails(self._logs):
             self._logs.mkdir(parents=True, exist_ok=True)
         names = (*best.knobs, knob)
-        variables = self._emission.environment_for(
-            Config(), knobs=names, ort_version=self._detection.versions["onnxruntime"], plans_file=self._logs
-        )
+        variables = self._place.emit(Config(), self._detection.versions, names)
         failed = KnobFigures(name=knob)
         try:
             with self._place.bench.under(variables, self._logs) as bench:
@@ -155,12 +144,13 @@ class KnobSearch:
     def _turn(self, best: Best, names: tuple[str, ...], under: Detection) -> tuple[Best, str]:
         """The config as far as its plans exist under the knobs: ORT ignores plans that it does not find, silently."""
         plans = self._knobs.plans_under(names, under)
-        rows = best.config.rows & {row for plan in plans for row in plan.rows}
-        if rows == best.config.rows:
+        choices = best.config.choices & {choice for plan in plans for choice in plan.choices}
+        if choices == best.config.choices:
             return replace(best, knobs=names), ""
-        config = Config(rows)
-        description = Space(plans=tuple(plans), layer_plans=under.layer_plans).describe(config)
-        lost = f"{len(best.config.rows) - len(rows)} of the winner's {format_count(len(best.config.rows), 'plan')}"
+        config = Config(choices)
+        description = Space(plans=tuple(plans)).describe(config)
+        on = len(best.config.choices)
+        lost = f"{on - len(choices)} of the winner's {format_count(on, 'plan')}"
         return replace(best, config=config, description=description, knobs=names), f"without {lost}, not found then"
 
     def _compare(self, base: Best, other: Best) -> tuple[KnobFigures, list[Pair]]:
@@ -199,7 +189,7 @@ class KnobSearch:
         return Pair(self._run(base), second)
 
     def _run(self, best: Best) -> Measurement:
-        environment = self._emit(best, self._logs / f"{best.config.hash}.json")
+        environment = self._place.emit(best.config, self._detection.versions, best.knobs)
         with self._budget.timing(Task.CONFIRMATION):
             return self._place.bench.watch(environment, self._place.settings.effort, self._place.settings.batch)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Detection, Prediction, Trial
-    from autorecompute.memory import Survey
+    from autorecompute.memory import MemoryModel
     from autorecompute.search import Prior, Searcher
     from autorecompute.tuning.budget import Budget
     from autorecompute.tuning.settings import Workplace
@@ -32,7 +32,7 @@ class Searching:
 
     def __init__(self, place: Workplace, detection: Detection, prior: Prior | None, budget: Budget) -> None:
         self._place, self._detection, self._prior, self._budget = place, detection, prior, budget
-        self._survey: Survey | None = None
+        self._memory: MemoryModel | None = None
         self._is_analysed = place.settings.sampler != MODEL or not detection.plans
 
     def begin(self, limit_bytes: int) -> Searcher:
@@ -44,13 +44,13 @@ class Searching:
         space = self._detection.space
         dims = {**self._detection.dims, BATCH: self._detection.batch}
         if not self._is_analysed:
-            self._survey, self._is_analysed = analyse(self._place, space, self._budget), True
+            self._memory, self._is_analysed = analyse(self._place, self._detection, self._budget), True
         searcher = make_searcher(
             self._place.settings.sampler,
             space,
             budget=self._place.settings.max_trials,
             limit_bytes=limit_bytes,
-            survey=self._survey,
+            memory=self._memory,
             dims=dims,
             prior=self._prior.trials if self._prior is not None else (),
         )

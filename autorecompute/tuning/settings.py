@@ -5,16 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from autorecompute.backends import render
 from autorecompute.figures import Figures
 from autorecompute.search.choice import MODEL
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.sharing import SharedStudy
+from autorecompute.studies.writing import write_files
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
     from pathlib import Path
+
+    from autorecompute.plans import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +76,18 @@ class Workplace:
         """The folder of the output of this tuning's processes: workers that share a study may share its folder."""
         return self.folder.workers if self.shared is None else self.folder.workers / self.shared.session
 
-    @property
-    def plans_file(self) -> Path:
-        """Where the plans of a config lie while it is confirmed, which nobody else may write to."""
-        return self.folder.plans_file if self.shared is None else self.logs / "plans.json"
+    def emit(self, config: Config, versions: Mapping[str, str], knobs: Collection[str] = ()) -> dict[str, str]:
+        """The variables for a fresh process that trains with a config; files that they name are written.
+
+        Args:
+            config: What it recomputes.
+            versions: Versions of what trains, as a detection has them.
+            knobs: Names of the other settings that are on.
+
+        Raises:
+            SetupError: a file cannot be written.
+        """
+        # Neither another tuning nor a verb that gives the answer out may write where a process reads.
+        rendered = render(config, knobs, versions, self.logs / "emitted" / config.hash)
+        write_files(rendered.files)
+        return rendered.variables

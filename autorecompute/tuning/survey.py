@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import ScriptError
-from autorecompute.memory import Survey
+from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config
 from autorecompute.search.opening import Opening
 from autorecompute.trials.bench import Effort
@@ -29,11 +29,11 @@ MEASURING = Effort(warmup=1, steps=2)
 
 def telling_configs(space: Space, wanted: Iterable[Config] = ()) -> list[Config]:
     """None, the wanted ones, the presets, each plan alone, all but each; none of them twice."""
-    opening = Opening(space, space.presets().values(), budget=0).whole
+    opening = Opening(space, space.presets.values(), budget=0).whole
     return list(dict.fromkeys([Config(), *wanted, *(proposal.config for proposal in opening)]))
 
 
-def survey(bench: Bench, configs: Iterable[Config], space: Space, batch: int | None = None) -> Survey:
+def survey(bench: Bench, configs: Iterable[Config], batch: int | None = None) -> StepProfiles:
     """Measures a step without recompute, and profiles one of each config.
 
     A config that fails where others do not is left out.
@@ -41,7 +41,6 @@ def survey(bench: Bench, configs: Iterable[Config], space: Space, batch: int | N
     Args:
         bench: Where they are measured.
         configs: What to profile; without recompute is among them.
-        space: The plans.
         batch: Samples a forward; ``None`` for the bench's own.
 
     Raises:
@@ -54,7 +53,7 @@ def survey(bench: Bench, configs: Iterable[Config], space: Space, batch: int | N
     if measured.peak_bytes is None or measured.held_bytes is None:
         raise _failure(bench, measured)
     profiles = dict(_profile(bench, configs, replace(PROFILING, batch=batch)))
-    return Survey(space=space, peak_bytes=measured.peak_bytes, held_bytes=measured.held_bytes, profiles=profiles)
+    return StepProfiles(peak_bytes=measured.peak_bytes, held_bytes=measured.held_bytes, profiles=profiles)
 
 
 def _profile(bench: Bench, configs: Iterable[Config], effort: Effort) -> Iterator[tuple[Config, StepProfile]]:

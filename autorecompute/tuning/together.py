@@ -15,7 +15,6 @@ from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.binding import bind
 from autorecompute.tuning.company import Company
 from autorecompute.tuning.limit import RESERVE_BYTES, available_bytes
-from autorecompute.tuning.transfer import own_best, own_result
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
@@ -273,12 +272,11 @@ class Together:
         self._is_bound = True
 
     def _take(self, answer: Answer) -> Result:
-        """Writes an answer into the own folder, where the variables of its config point to."""
-        versions = self._detection.versions
+        """Writes an answer into the own folder."""
         self._folder.keep_rejections(answer.rejections)
-        self._folder.keep_confirmed([own_best(best, self._folder, versions) for best in answer.confirmed])
+        self._folder.keep_confirmed(answer.confirmed)
         if answer.race is not None:
             self._folder.write("race.json", answer.race)
-        result = own_result(answer.result, self._folder, versions)
+        result = replace(answer.result, study=self._folder.name)
         self._folder.finish(result)
         return result

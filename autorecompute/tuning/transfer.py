@@ -5,19 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import emission_of
 from autorecompute.result import Transfer
 from autorecompute.search import Prior
-from autorecompute.studies.folder import write_atomically
 from autorecompute.studies.transfer import find_nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from autorecompute.measurement import Detection
     from autorecompute.plans import Config
-    from autorecompute.result import Best, Result
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.storage import TrialStore
     from autorecompute.studies.transfer import Neighbour, Tuned
@@ -31,7 +24,7 @@ IN_A_FOLDER = "shared, not in a folder of its own"
 
 
 def look_around(
-    tuned: Tuned, folder: StudyFolder, store: TrialStore | None, detection: Detection, *, is_new: bool
+    tuned: Tuned, folder: StudyFolder, store: TrialStore | None, *, is_new: bool
 ) -> tuple[Transfer | None, Prior | None]:
     """What the nearest study beside a folder has for it; a new one takes over all of a study of the same problem.
 
@@ -39,7 +32,6 @@ def look_around(
         tuned: What is to be tuned.
         folder: Its study.
         store: The trials of that study; ``None`` where others add to them, too, so that it takes over nothing.
-        detection: What the job is.
         is_new: Whether the study has just begun.
 
     Raises:
@@ -51,7 +43,7 @@ def look_around(
     if store is None and not neighbour.differences:
         neighbour = replace(neighbour, differences=(IN_A_FOLDER,))
     if store is not None and is_new and not neighbour.differences:
-        adopt(neighbour, folder, store, detection.versions)
+        adopt(neighbour, folder, store)
     return transfer_of(neighbour), prior_of(neighbour) if neighbour.differences else None
 
 
@@ -75,14 +67,13 @@ def prior_of(neighbour: Neighbour) -> Prior:
     )
 
 
-def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore, versions: Mapping[str, str]) -> None:
+def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> None:
     """Takes over all that a study of the same problem knows into one that has just begun.
 
     Args:
         neighbour: The study of the same problem.
         folder: The new study.
         store: Its trials.
-        versions: Software that the answer is written for.
 
     Raises:
         SetupError: the new study cannot be written, or the stored one cannot be read.
@@ -90,38 +81,10 @@ def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore, versions
     for trial in neighbour.records.trials:
         store.add(trial)
     folder.keep_rejections(neighbour.records.rejections)
-    folder.keep_confirmed([own_best(best, folder, versions) for best in neighbour.records.confirmed])
+    folder.keep_confirmed(neighbour.records.confirmed)
     result = neighbour.records.result
-    if result is None:
-        return
-    folder.finish(replace(own_result(result, folder, versions), transferred_from=transfer_of(neighbour)))
-
-
-def own_result(result: Result, folder: StudyFolder, versions: Mapping[str, str]) -> Result:
-    """The answer of another folder as that of this one, with the file of plans that its variables point to.
-
-    Raises:
-        SetupError: that file cannot be written.
-    """
-    result = replace(result, study=folder.name)
-    if result.best is None:
-        return result
-    text = emission_of(versions["backend"]).plans_file_text(result.best.config)
-    write_atomically(folder.plans_file, text)
-    return replace(result, best=own_best(result.best, folder, versions))
-
-
-def own_best(best: Best, folder: StudyFolder, versions: Mapping[str, str]) -> Best:
-    """What another folder confirmed, with variables that point into this one."""
-    return pointing_to(best, folder.plans_file, versions)
-
-
-def pointing_to(best: Best, plans_file: Path, versions: Mapping[str, str]) -> Best:
-    """What was confirmed, with variables that point to this file of plans."""
-    environment = emission_of(versions["backend"]).environment_for(
-        best.config, knobs=best.knobs, ort_version=versions["onnxruntime"], plans_file=plans_file
-    )
-    return replace(best, environment=environment)
+    if result is not None:
+        folder.finish(replace(result, study=folder.name, transferred_from=transfer_of(neighbour)))
 
 
 def _answer_of(neighbour: Neighbour) -> Config | None:

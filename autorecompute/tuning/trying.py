@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import emission_of
+from autorecompute.backends import render
 from autorecompute.errors import ScriptError
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.result import SearchEnd
-from autorecompute.studies.folder import write_atomically
+from autorecompute.studies.writing import write_files
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.answer.holding import hold, judge
 from autorecompute.tuning.budget import Task
@@ -78,14 +78,10 @@ class Trying:
     def keep(self, trial: Trial) -> None:
         """Fills the folder of a trial that ended here."""
         detection = self._detection
-        emission = emission_of(detection.versions["backend"])
-        plans_file = self._folder.trial(trial.number) / "plans.json"
-        environment = emission.environment_for(
-            trial.config, ort_version=detection.versions["onnxruntime"], plans_file=plans_file
-        )
+        rendered = render(trial.config, (), detection.versions, self._folder.trial(trial.number))
         command = self._job.plain_command(self._settings.batch)
-        self._folder.keep_trial(trial, command, environment, self._bench.take_output())
-        write_atomically(plans_file, emission.plans_file_text(trial.config))
+        self._folder.keep_trial(trial, command, rendered.variables, self._bench.take_output())
+        write_files(rendered.files)
 
     def _begin_reference(self) -> Reference:
         failed = any(

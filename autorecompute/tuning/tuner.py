@@ -26,7 +26,7 @@ from autorecompute.tuning.limit import choose_limit
 from autorecompute.tuning.pace import Pace
 from autorecompute.tuning.searching import Searching
 from autorecompute.tuning.together import Together
-from autorecompute.tuning.transfer import look_around, own_result
+from autorecompute.tuning.transfer import look_around
 from autorecompute.tuning.trying import Trying
 from autorecompute.tuning.waiting import holding
 from autorecompute.units import format_bytes, format_count
@@ -103,7 +103,7 @@ class Tuner:
         result = self._ledger.answer()
         if not self._settings.is_fresh and (result is None or result.can_go_on(self._settings.max_trials)):
             tuned = Tuned(problem=problem, sizes=sizes, command=tuple(command))
-            self._transfer, self._prior = look_around(tuned, self._folder, self._ledger.store, detection, is_new=is_new)
+            self._transfer, self._prior = look_around(tuned, self._folder, self._ledger.store, is_new=is_new)
             if self._transfer is not None:
                 self._progress.note(self._transfer.sentence)
             result = self._ledger.answer()
@@ -260,6 +260,5 @@ class Tuner:
         is_for_all = result.best is not None or not (search_end is SearchEnd.TIME or judgement.ran_out)
         if not is_for_all and (told := self._leave_to_others(result)) is not None:
             return told
-        result = own_result(result, self._folder, detection.versions)
         self._folder.finish(result)
         return self._ledger.publish(result) if is_for_all else result

@@ -86,10 +86,8 @@ def look_here(replay):
 
 def look_up(replay, best):
     """The answer among the configs of the table."""
-    if best["level"]:
-        return Config(level=best["level"])
-    recorded = {str(row) for config in replay.truths for row in config.rows}
-    return Config.from_rows([row for row in best["config"] if row in recorded])
+    recorded = {str(row) for config in replay.truths for row in config.choices}
+    return Config.parse([row for row in best["config"] if row in recorded])
 
 
 def judge(replay, limit_bytes, answer):

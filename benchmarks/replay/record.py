@@ -80,9 +80,9 @@ RECIPES = {
 
 def list_configs(space, dims, peak_bytes, sampled):
     """All configs of the plans that matter, or so many drawn from those of all plans; presets are among them."""
-    savings = {plan: evaluate(plan.saving_symbolic, dims) or 0 for plan in space.plans}
+    savings = {plan: evaluate(plan.saving, dims) or 0 for plan in space.plans}
     plans = [plan for plan in space.plans if sampled or savings[plan] > NEGLIGIBLE_SHARE * peak_bytes]
-    presets = list(space.presets().values())
+    presets = list(space.presets.values())
     if sampled:
         chance = random.Random(0)
         alone = [config for plan in plans for config in (Config.of([plan]), space.all_on.without_plan(plan))]
@@ -220,17 +220,17 @@ def begin(job, recipe, logs):
         "threads": 1,
         "effort": {"warmup": EFFORT.warmup, "steps": EFFORT.steps},
         "peak_bytes": peak_bytes,
-        "plans": [plan.key for plan in plans],
+        "plans": [plan.id for plan in plans],
         "detection": codec.to_plain(detection),
         "survey": {
             "peak_bytes": found.peak_bytes,
             "held_bytes": found.held_bytes,
             "profiles": [
-                {"config": config.row_texts, "level": int(config.level), "profile": codec.to_plain(profile)}
+                {"config": config.texts, "profile": codec.to_plain(profile)}
                 for config, profile in found.profiles.items()
             ],
         },
-        "configs": {config.hash: {"rows": config.row_texts, "level": int(config.level)} for config in configs},
+        "configs": {config.hash: config.texts for config in configs},
     }
 
 
@@ -249,14 +249,11 @@ def record(name):
     with tempfile.TemporaryDirectory() as logs:
         if journal.head is None:
             journal.begin(begin(job, recipe, Path(logs)))
-        configs = [
-            Config.from_rows(entry["rows"]) if not entry["level"] else Config(level=entry["level"])
-            for entry in journal.head["configs"].values()
-        ]
+        configs = [Config.parse(texts) for texts in journal.head["configs"].values()]
         print(f"{name}: {len(configs)} configs of {len(journal.head['plans'])} plans", flush=True)
         with Bench(job, recipe.batch, Path(logs), emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
             bench.measure(Config(), Effort())
-            presets = bench.detect().space.presets().values()
+            presets = bench.detect().space.presets.values()
             Recorder(bench, journal, configs, presets).run()
 
 

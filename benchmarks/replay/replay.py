@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autorecompute.measurement import Measurement, Outcome, Trial
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 from autorecompute.tuning.answer.holding import judge
 from tables import Table
 from truth import peak_noise_bytes, truths_of
@@ -81,9 +81,9 @@ class Replay:
         if config in self.table.recordings:
             return config
         untried = (other for other in self._chosen if other not in tried)
-        return min(untried, key=lambda other: len(other.rows ^ config.rows), default=None)
+        return min(untried, key=lambda other: len(other.choices ^ config.choices), default=None)
 
     @cached_property
     def _chosen(self):
-        configs = (config for config in self.table.recordings if config.level is Level.CHOSEN)
+        configs = (config for config in self.table.recordings if self.table.space.is_mix(config))
         return sorted(configs, key=lambda config: config.hash)

@@ -20,7 +20,7 @@ class Presets:
     """What a user can switch on without choosing: ORT's levels and all plans."""
 
     def __init__(self, space):
-        self._presets = list(dict.fromkeys(space.presets().values()))
+        self._presets = list(dict.fromkeys(space.presets.values()))
 
     def propose(self, trials):
         """The next preset."""
@@ -53,8 +53,8 @@ class Knapsack:
 
 def _cheapest_sets(space, dims):
     """Each set of plans that no cheaper one states to save as much as, with its saving, the least saving first."""
-    savings = np.array([evaluate(plan.saving_symbolic, dims) or 0 for plan in space.plans])
-    costs = np.array([plan.frequency for plan in space.plans])
+    savings = np.array([evaluate(plan.saving, dims) or 0 for plan in space.plans])
+    costs = np.array([plan.occurrences for plan in space.plans])
     choices = np.array(list(itertools.product((0, 1), repeat=len(savings))), dtype=int)
     saved, found = choices @ savings, []
     for index in np.lexsort((-saved, choices @ costs)):
@@ -88,7 +88,7 @@ class Sampled:
 
 
 def _model(table, limit_bytes, *_):
-    searcher = ModelSearcher(table.space, limit_bytes=limit_bytes, survey=table.survey, dims=table.dims)
+    searcher = ModelSearcher(table.space, limit_bytes=limit_bytes, memory=table.memory, dims=table.dims)
     return Sampled(searcher, table.missing) if table.plain["is_sampled"] else searcher
 
 

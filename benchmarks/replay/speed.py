@@ -6,8 +6,7 @@ import time
 
 import numpy as np
 
-from autorecompute.memory import Simulator
-from autorecompute.search.candidates import rows_of
+from autorecompute.search.candidates import choices_of
 from tables import SUFFIX, TABLES, load, packed_names
 
 CONFIGS = 65536
@@ -17,15 +16,16 @@ def main():
     """Simulates random configs of each table."""
     for name in packed_names():
         table = load(TABLES / f"{name}{SUFFIX}")
-        rows = rows_of(table.space)
+        choices = choices_of(table.space)
         began = time.process_time()
-        simulator = Simulator(table.survey.blueprint, table.dims, rows)
+        simulator = table.memory.simulator(table.dims, choices)
         made = time.process_time() - began
-        switches = np.random.default_rng(0).integers(0, 2, (CONFIGS, len(rows))).astype(np.float32)
+        switches = np.random.default_rng(0).integers(0, 2, (CONFIGS, len(choices))).astype(np.float32)
         began = time.process_time()
         simulator.simulate(switches)
         pace = CONFIGS / (time.process_time() - began)
-        print(f"{name:14} {len(rows):2} switches: {pace:9,.0f} configs a second of processor time, {made:.2f} s before")
+        width = f"{name:14} {len(choices):2} choices"
+        print(f"{width}: {pace:9,.0f} configs a second of processor time, {made:.2f} s before")
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ from functools import cached_property
 from pathlib import Path
 
 from autorecompute import codec
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.measurement import Detection
-from autorecompute.memory import Simulator, StepProfile, Survey
-from autorecompute.plans import Config, Level, Space
+from autorecompute.memory import StepProfile, StepProfiles
+from autorecompute.plans import Config, Space
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.search.candidates import Candidates, rows_of
+from autorecompute.search.candidates import Candidates, choices_of
 
 TABLES = Path(__file__).parents[2] / "studies" / "tables"
 SUFFIX = ".json.gz"
@@ -68,10 +69,13 @@ class Table:
     def space(self):
         """The plans whose configs were recorded; plans that save next to nothing are left out."""
         wanted, whole = set(self.plain["plans"]), self.detection.space
-        return Space(
-            plans=tuple(plan for plan in whole.plans if plan.key in wanted),
-            layer_plans=tuple(plan for plan in whole.layer_plans if plan.key in wanted),
-        )
+        plans = tuple(plan for plan in whole.plans if plan.id in wanted)
+        known = frozenset(choice for plan in plans for choice in plan.choices)
+        presets = {
+            name: preset if name in whole.opaque_presets else Config(preset.choices & known)
+            for name, preset in whole.own_presets.items()
+        }
+        return Space(plans=plans, own_presets=presets, conflicts=whole.conflicts)
 
     @property
     def dims(self):
@@ -79,47 +83,38 @@ class Table:
         return {**self.detection.dims, BATCH: self.plain["batch"]}
 
     @cached_property
-    def survey(self):
+    def memory(self):
         """The profiled small steps, from before the first trial."""
         plain = self.plain["survey"]
-        profiles = {_config(entry): codec.from_plain(entry["profile"], StepProfile) for entry in plain["profiles"]}
-        return Survey(
-            space=self.detection.space,
-            peak_bytes=plain["peak_bytes"],
-            held_bytes=plain["held_bytes"],
-            profiles=profiles,
-        )
+        profiles = {
+            Config.parse(entry["config"]): codec.from_plain(entry["profile"], StepProfile)
+            for entry in plain["profiles"]
+        }
+        small = StepProfiles(peak_bytes=plain["peak_bytes"], held_bytes=plain["held_bytes"], profiles=profiles)
+        return OrtMemoryModel(self.detection.space, small)
 
     @cached_property
     def recordings(self):
         """All recordings of each measured config of the space; that of all plans, negligible ones too, is not of it."""
-        found, known = {}, {row for plan in self.space.plans for row in plan.rows}
+        found = {}
         configs, windows = self._configs, _windows(self.plain["measured"]["reference_seconds"])
         for values in zip(*(self.plain["measured"][name] for name in COLUMNS), windows, strict=True):
             config, _, outcome, peak_bytes, seconds, reference_seconds, window = values
             recording = Recording(outcome, peak_bytes, tuple(seconds), reference_seconds, window)
-            if configs[config].rows <= known:
+            if self.space.is_mix(configs[config]) or configs[config] in self.space.opaque_presets.values():
                 found.setdefault(configs[config], []).append(recording)
         return found
 
     @cached_property
     def missing(self):
         """The configs of the space that were not recorded: none, but in a table of a sample."""
-        simulator = Simulator(self.survey.blueprint, self.dims, rows_of(self.space))
+        simulator = self.memory.simulator(self.dims, choices_of(self.space))
         return frozenset(Candidates(self.space, simulator).places) - frozenset(self.recordings)
 
     @cached_property
     def _configs(self):
-        rows = self.plain["rows"]
-        columns = self.plain["configs"]
-        return [
-            _config({"config": [rows[number] for number in numbers], "level": level})
-            for numbers, level in zip(columns["rows"], columns["level"], strict=True)
-        ]
-
-
-def _config(entry):
-    return Config(level=Level(entry["level"])) if entry["level"] else Config.from_rows(entry["config"])
+        choices = self.plain["choices"]
+        return [Config.parse(choices[number] for number in numbers) for numbers in self.plain["configs"]]
 
 
 def _windows(reference_seconds):
@@ -137,8 +132,8 @@ def read_journal(file):
     """The content of a table from a journal."""
     head, *measured = read_lines(file)
     keys = {key: number for number, key in enumerate(head["configs"])}
-    rows = sorted({row for entry in head["configs"].values() for row in entry["rows"]})
-    numbers = {row: number for number, row in enumerate(rows)}
+    choices = sorted({choice for texts in head["configs"].values() for choice in texts})
+    numbers = {choice: number for number, choice in enumerate(choices)}
     columns = {name: [row[name] for row in measured] for name in COLUMNS}
     return {
         **{name: head[name] for name in (*MODEL, *ANALYSIS)},
@@ -149,11 +144,8 @@ def read_journal(file):
             "device": head["detection"]["device"],
             "versions": head["detection"]["versions"],
         },
-        "rows": rows,
-        "configs": {
-            "rows": [[numbers[row] for row in entry["rows"]] for entry in head["configs"].values()],
-            "level": [entry["level"] for entry in head["configs"].values()],
-        },
+        "choices": choices,
+        "configs": [[numbers[choice] for choice in texts] for texts in head["configs"].values()],
         "measured": {**columns, "config": [keys[key] for key in columns["config"]]},
     }
 
@@ -197,7 +189,7 @@ def main():
     parser.add_argument("names", nargs="+", help="tables whose recording has ended")
     for name in parser.parse_args().names:
         table = load(TABLES / f"{name}.journal")
-        missing = len(table.plain["configs"]["level"]) - len(set(table.plain["measured"]["config"]))
+        missing = len(table.plain["configs"]) - len(set(table.plain["measured"]["config"]))
         if missing:
             parser.error(f"{name}: {missing} configs were not measured yet; record on first")
         save(table)

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autorecompute.plans import Config, Level, Option
+from autorecompute.backends.ortmodule.extra import OrtDetection
+from autorecompute.backends.ortmodule.grammar import level_of, option_of
+from autorecompute.plans import Config
 
 HUBER = 1.345
 """Errors beyond so many deviations count less, as usual: 95 % as exact as least squares under normal noise."""
@@ -74,9 +76,9 @@ def fit_ratios(table):
     rows = [(config, recording) for config, recording in rows if recording.seconds and recording.reference_seconds]
     references = {recording.window: recording.reference_seconds for _, recording in rows}
     configs = [*(config for config, _ in rows), *(Config() for _ in references)]
-    counts = Counter(config for config in configs if config.level is not Level.CHOSEN)
+    counts = Counter(config for config in configs if not table.space.is_mix(config))
     known = [config for config, count in counts.items() if count >= LEVEL_RECORDINGS]
-    features = {config: _features(config, table.space, known) for config in {*configs}}
+    features = {config: _features(config, table, known) for config in {*configs}}
     windows = np.array([recording.window for _, recording in rows] + list(references))
     times = np.log([statistics.median(recording.seconds) for _, recording in rows] + list(references.values()))
     plans, pairs = (np.array([features[config][place] for config in configs]) for place in (0, 1))
@@ -85,14 +87,15 @@ def fit_ratios(table):
     return {config: float(np.exp(found[config] - found[Config()])) for config in found}
 
 
-def _features(config, space, known):
+def _features(config, table, known):
     """Which plans a config has, or which of the known levels it is; and of which pairs it has both plans or neither."""
-    if config.level is Level.CHOSEN or config in known:
+    space = table.space
+    if space.is_mix(config) or config in known:
         plans = np.array([config.has(plan) for plan in space.plans], dtype=float)
     else:
-        options = {Option.RECOMPUTE} if config.level is Level.LAYERWISE else set(Option)
-        keys = {plan.key for plan in space.layer_plans if plan.option in options}
-        plans = np.array([plan.key in keys for plan in space.plans], dtype=float)
+        layer_plans = OrtDetection.of(table.detection).layer_plans
+        taken = {plan.id for plan in layer_plans if int(option_of(plan)) <= level_of(config)}
+        plans = np.array([plan.id in taken for plan in space.plans], dtype=float)
     own = [float(config == level) for level in known]
     return np.concatenate([plans, own]), np.array(
         [1.0 if one == other else -1.0 for one, other in itertools.combinations(plans, 2)]

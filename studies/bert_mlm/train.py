@@ -27,7 +27,7 @@ def make_model(args: argparse.Namespace) -> BertForMaskedLM:
         num_attention_heads=args.heads,
         intermediate_size=4 * args.hidden,
         max_position_embeddings=args.sequence,
-        attn_implementation="eager",  # ORT cannot build the gradient of scaled-dot-product attention with dropout
+        attn_implementation="eager",  # what was recorded of this study is of this attention
     )
     return BertForMaskedLM(config)
 

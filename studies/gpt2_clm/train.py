@@ -29,7 +29,7 @@ def make_model(args: argparse.Namespace) -> GPT2LMHeadModel:
         bos_token_id=None,
         eos_token_id=None,
         use_cache=False,
-        attn_implementation="eager",  # ORT cannot build the gradient of scaled-dot-product attention with dropout
+        attn_implementation="eager",  # what was recorded of this study is of this attention
     )
     return GPT2LMHeadModel(config)
 

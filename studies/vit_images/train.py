@@ -30,7 +30,7 @@ def make_model(args: argparse.Namespace) -> ViTForImageClassification:
         num_labels=len(FIGURES),
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,
-        attn_implementation="eager",  # ORT cannot build the gradient of scaled-dot-product attention with dropout
+        attn_implementation="eager",  # what was recorded of this study is of this attention
     )
     return ViTForImageClassification(config)
 

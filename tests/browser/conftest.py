@@ -79,7 +79,6 @@ def hostile_report(recorded):
         plain["warnings"] = [HOSTILE, LONG]
         plain["device"]["name"] = HOSTILE
         plain["best"]["description"] = LONG + HOSTILE
-        plain["best"]["environment"] = {"ORTMODULE_MEMORY_OPT_CONFIG": HOSTILE}
         return [
             dataclasses.replace(
                 trial,

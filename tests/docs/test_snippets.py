@@ -42,7 +42,7 @@ def test_the_sampler_finds_what_fits(blocks, bench):
         "measure": measure,
         "optuna": optuna,
         "searcher": ModelSearcher(
-            bench.table.space, limit_bytes=limit_bytes, survey=bench.table.survey, dims=bench.table.dims
+            bench.table.space, limit_bytes=limit_bytes, memory=bench.table.memory, dims=bench.table.dims
         ),
         "space": bench.table.space,
     }

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
-from autorecompute.startup import WRAP_VARIABLE, prepend_to_python_path
+from autorecompute.startup import prepend_to_python_path
 from autorecompute.units import MIB, parse_bytes
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+ONE_THREAD = Path(__file__).parents[2] / "benchmarks" / "replay" / "one_thread"
 
 QUICK = ("--steps", "2", "--warmup", "1")
 """The least effort at which every part of a tuning still takes place."""
@@ -33,17 +36,26 @@ HAND_WRITTEN_PLAN = "FusedMatMul+Add+:1:-1"
 
 
 def pytest_addoption(parser):
-    """The way to record golden files again; ``make golden-plans`` uses it."""
+    """What ``make golden-plans`` and ``make golden-plans-check`` ask for."""
+    parser.addoption("--every-study", action="store_true", help="look at the plans of every study, not of two")
     parser.addoption("--record-golden", action="store_true", help="record what the studies' plans are now")
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that ended."""
+    """A command that ended.
+
+    Attributes:
+        code: Its exit code.
+        stdout: What it wrote there.
+        stderr: What it wrote there.
+        seconds: How long it took from its start on, by a clock that nobody sets.
+    """
 
     code: int
     stdout: str
     stderr: str
+    seconds: float
 
     @property
     def answer(self):
@@ -80,7 +92,7 @@ class Study:
     @property
     def configs(self):
         """What each trial recomputed."""
-        return [(trial["config"]["level"], *sorted(trial["config"]["rows"])) for trial in self.trials]
+        return [tuple(trial["config"]) for trial in self.trials]
 
     @property
     def logs(self):
@@ -103,7 +115,7 @@ class Workplace:
 
     def __init__(self, path, temporary):
         self.path, self._temporary = path, temporary
-        self._started = []
+        self._started = {}
 
     def tune(self, script, *options, arguments=(), **variables):
         """Tunes a script to the end, with the least effort."""
@@ -136,23 +148,22 @@ class Workplace:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._started.append(process)
+        self._started[process] = time.monotonic()
         return process
 
     def finish(self, process):
         """Waits for a process to end."""
         with process:
             stdout, stderr = process.communicate(timeout=HANG_SECONDS)
-        return Finished(process.returncode, stdout, stderr)
+        return Finished(process.returncode, stdout, stderr, time.monotonic() - self._started[process])
 
     def close(self):
         """Ends what a failed test has left running: a tuning would keep the device to itself."""
         for process in self._started:
-            process.kill()
+            for running in (process, *_descendants_of(process)):
+                with contextlib.suppress(psutil.Error):
+                    running.kill()
             process.communicate()
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
 
     def study(self, name="*"):
         """The study of this name, or the only one."""
@@ -182,10 +193,24 @@ class Workplace:
             time.sleep(0.05)
 
 
+def _descendants_of(process):
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(process.pid).children(recursive=True)
+    return []
+
+
 def _folder_of(process):
     with contextlib.suppress(psutil.Error):
         return process.cwd()
     return None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Trainings that tests start compute with one thread, so that two at once do not wait for each other's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ONE_THREAD), prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -216,62 +241,98 @@ def make_workplace(tmp_path_factory, temporary):
 
 
 @pytest.fixture(scope="session")
-def road(make_workplace):
-    """The working directory in which the transformer is tuned, under one limit after another."""
-    return make_workplace("road")
+def shared(tmp_path_factory):
+    """A folder that all test processes of this run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
-def tune_transformer(road):
+def once(shared):
+    """Has the first test process that asks for a command's end run it; the others read how it ended."""
+
+    def once(name, run):
+        kept = shared / f"{name}.json"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                kept.write_text(json.dumps(asdict(run())))
+        return Finished(**json.loads(kept.read_text()))
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def road(shared, temporary):
+    """The working directory in which the transformer is tuned, under one limit after another; shared by all."""
+    path = shared / "road"
+    path.mkdir(exist_ok=True)
+    with contextlib.closing(Workplace(path, temporary)) as road:
+        yield road
+
+
+@pytest.fixture(scope="session")
+def tune_transformer():
     """Tunes the transformer at a batch of 192 under a limit, in the study of this name."""
     command = ("transformer.py", "--target-batch", "192", "--max-trials", "4", "--json")
 
-    def tune(study, limit):
-        return road.tune(*command, "--memory-limit", limit, "--study", study, arguments=("--bs", "{batch}"))
+    def tune(place, study, limit):
+        return place.tune(*command, "--memory-limit", limit, "--study", study, arguments=("--bs", "{batch}"))
 
     return tune
 
 
 @pytest.fixture(scope="session")
-def unlimited(tune_transformer):
+def unlimited(once, road, tune_transformer):
     """The transformer, tuned under a limit that nothing can reach."""
-    return tune_transformer("unlimited", "1000GiB")
+    return once("unlimited", lambda: tune_transformer(road, "unlimited", "1000GiB"))
 
 
 @pytest.fixture(scope="session")
-def by_hand(road):
+def by_hand(tmp_path_factory):
     """The variables that switch on one plan, written by hand as ORT's guide has it."""
-    file = road.path / "by_hand.json"
+    file = tmp_path_factory.mktemp("by-hand") / "by_hand.json"
     file.write_text(json.dumps([HAND_WRITTEN_PLAN]))
     return {"ORTMODULE_MEMORY_OPT_CONFIG": str(file)}
 
 
 @pytest.fixture(scope="session")
-def limit_bytes(unlimited, road, by_hand):
+def limit_bytes(once, unlimited, road, by_hand):
     """A limit that the transformer breaks without recompute and can hold with it."""
-    trained = road.train("transformer.py", "--bs", "192", "--steps", "4", **by_hand)
+    trained = once("by-hand", lambda: road.train("transformer.py", "--bs", "192", "--steps", "4", **by_hand))
     return (unlimited.answer["best"]["peak_bytes"] + trained.printed_peak_bytes) // 2
 
 
 @pytest.fixture(scope="session")
-def wrapped_limit_bytes(road, by_hand):
-    """The same for the transformer in plain PyTorch, at twice the batch: ``--wrap`` adds to all its peaks."""
-    command = ("plain_transformer.py", "--bs", "384", "--steps", "4")
-    plain, saving = (road.train(*command, **variables, **{WRAP_VARIABLE: "1"}) for variables in ({}, by_hand))
-    return (plain.printed_peak_bytes + saving.printed_peak_bytes) // 2
-
-
-@pytest.fixture(scope="session")
-def tuned(tune_transformer, limit_bytes):
+def tuned(once, shared, road, tune_transformer, limit_bytes):
     """The transformer, tuned under the limit."""
-    return tune_transformer("limited", str(limit_bytes))
+
+    def tune():
+        finished = tune_transformer(road, "limited", str(limit_bytes))
+        shutil.copytree(road.path / "studies" / "limited", shared / "limited")
+        return finished
+
+    return once("limited", tune)
 
 
 @pytest.fixture(scope="session")
-def below_rest(road):
+def make_copy(make_workplace, shared, tuned):
+    """Makes working directories with a copy of the study ``limited`` as it was when its tuning ended."""
+    assert tuned.code == 0, tuned.stderr
+
+    def make_copy(name):
+        place = make_workplace(name)
+        shutil.copytree(shared / "limited", place.path / "studies" / "limited")
+        return place
+
+    return make_copy
+
+
+@pytest.fixture(scope="session")
+def below_rest(once, road):
     """The transformer, tuned under a limit that it breaks before its first step."""
     command = ("transformer.py", "--target-batch", "64", "--memory-limit", "64MiB", "--study", "below-rest")
-    return road.tune(*command, arguments=("--bs", "{batch}"))
+    return once("below-rest", lambda: road.tune(*command, arguments=("--bs", "{batch}")))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""An answer within the time that is given, at any moment it is asked for, and from what is known already."""
+"""An answer within the time that is given, and at any moment it is asked for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ import pytest
 
 PROMISED = 1.1
 """What a command may take of its timeout."""
+
+SOON_SECONDS = 60
+"""Starting Python and ending a script take no longer, however busy the machine is."""
+
+ENOUGH = 4
+"""Times what one start, one trial and one confirmation take."""
 
 COMMAND = ("transformer.py", "--target-batch", "192", "--json")
 LONG = ("--sampler", "random")
@@ -25,14 +31,6 @@ def place(make_workplace):
 
 
 @pytest.fixture(scope="module")
-def least(place):
-    """What one start, one trial and one confirmation take here, and how they ended."""
-    began = time.monotonic()
-    finished = place.tune(*COMMAND, "--memory-limit", "1000GiB", "--study", "least", arguments=ARGUMENTS)
-    return time.monotonic() - began, finished
-
-
-@pytest.fixture(scope="module")
 def begin(place, limit_bytes):
     """Starts a tuning that needs recompute."""
 
@@ -43,24 +41,20 @@ def begin(place, limit_bytes):
     return begin
 
 
-@pytest.mark.parametrize("times", [3, 5])
-def test_a_timeout_bounds_the_whole_command(place, begin, least, times):
+def test_a_timeout_bounds_the_whole_command(place, begin, unlimited):
     """From its start to its end a command takes 110 % of its time at most, and ends with a confirmed answer."""
-    assert least[1].code == 0, least[1].stderr
-    timeout, began = round(times * least[0]), time.monotonic()
-    finished = place.finish(begin(f"timed-{times}", "--timeout", f"{timeout}s"))
-    elapsed = time.monotonic() - began
+    timeout = round(ENOUGH * unlimited.seconds)
+    finished = place.finish(begin("timed", "--timeout", f"{timeout}s"))
     assert finished.code == 0, finished.stderr
-    assert elapsed <= PROMISED * timeout, finished.stderr
+    assert finished.seconds <= PROMISED * timeout, finished.stderr
     assert finished.answer["best"]["confirmed"]
     assert finished.answer["search_end"] in {"time", "nothing_left"}
 
 
 def test_too_short_a_timeout_is_kept_as_well(place, begin):
     """Less time than the script takes to start ends with a sentence, and leaves no process."""
-    began = time.monotonic()
     finished = place.finish(begin("short", "--timeout", "1s"))
-    assert time.monotonic() - began < 30
+    assert finished.seconds < SOON_SECONDS
     assert (finished.code, finished.stdout) == (4, "")
     assert "--timeout" in finished.complaint
     assert place.processes() == []
@@ -106,28 +100,4 @@ def test_an_interrupted_answer_is_gone_on_with(stopped, place, begin):
     confirmed = json.loads((place.study("stopped").path / "confirmed.json").read_text())["confirmed"]
     configs = [json.dumps(best["config"], sort_keys=True) for best in confirmed]
     assert len(set(configs)) == len(configs)
-    assert json.dumps(stopped.answer["best"]["config"]) in [json.dumps(best["config"]["rows"]) for best in confirmed]
-
-
-def test_the_same_problem_costs_no_trial_in_another_study(tuned, tune_transformer, limit_bytes, road):
-    """A study of another name answers from the first one, with files of its own."""
-    again = tune_transformer("limited-again", str(limit_bytes))
-    assert again.code == 0, again.stderr
-    assert again.trial_lines == []
-    assert again.answer["best"]["config"] == tuned.answer["best"]["config"]
-    assert again.answer["transferred_from"] == {"study": "limited", "differences": []}
-    (path,) = again.answer["best"]["env"].values()
-    assert path == str(road.study("limited-again").path / "best" / "plans.json")
-
-
-def test_another_batch_starts_from_what_was_found(tuned, limit_bytes, road):
-    """The config that was found for one batch is the first that is tried for the next."""
-    command = ("transformer.py", "--target-batch", "200", "--max-trials", "3", "--json")
-    larger = road.tune(*command, "--memory-limit", str(limit_bytes), "--study", "larger", arguments=ARGUMENTS)
-    assert larger.code in {0, 4}, larger.stderr
-    assert "starts from study limited" in larger.stderr
-    assert "batch 200, not 192" in larger.stderr
-    first, second, *_ = road.study("larger").trials
-    assert first["config"]["rows"] == []
-    assert (second["config"]["rows"], second["reason"]) == (tuned.answer["best"]["config"], "answer of study limited")
-    assert larger.answer["transferred_from"]["study"] == "limited"
+    assert json.dumps(stopped.answer["best"]["config"]) in [json.dumps(best["config"]) for best in confirmed]

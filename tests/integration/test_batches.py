@@ -12,12 +12,18 @@ BATCHES = (96, 192)
 
 
 @pytest.fixture(scope="module")
-def compare(road, limit_bytes):
+def place(make_copy):
+    """A working directory in which the larger of them was tuned."""
+    return make_copy("batches")
+
+
+@pytest.fixture(scope="module")
+def compare(place, limit_bytes):
     """Compares two batches under a limit that the larger one breaks without recompute."""
     command = ("--batches", "96,192", "--max-trials", "4", "--json", "--memory-limit", str(limit_bytes))
 
     def compare():
-        return road.tune("transformer.py", *command, "--study", STUDY, arguments=("--bs", "{batch}"))
+        return place.tune("transformer.py", *command, "--study", STUDY, arguments=("--bs", "{batch}"))
 
     return compare
 
@@ -49,15 +55,15 @@ def test_the_answer_is_one_of_the_batches_and_fits(compared, limit_bytes):
     assert answer["comparison"]["pairs"] >= 1
 
 
-def test_the_study_of_all_batches_is_a_study(compared, road, scripts):
+def test_the_study_of_all_batches_is_a_study(compared, place, scripts):
     """``emit``, ``run`` and ``show`` take its name, and training under it holds the limit."""
     best = compared.answer["best"]
-    emitted = road.finish(road.start("-m", "autorecompute", "emit", STUDY, "--format", "json"))
+    emitted = place.finish(place.start("-m", "autorecompute", "emit", STUDY, "--format", "json"))
     assert json.loads(emitted.stdout)["environment"] == best["env"]
-    shown = road.finish(road.start("-m", "autorecompute", "show", STUDY))
+    shown = place.finish(place.start("-m", "autorecompute", "show", STUDY))
     assert f"{STUDY}-b{BATCHES[1]}" in shown.stdout
     command = (sys.executable, str(scripts / "transformer.py"), "--bs", str(best["batch"]), "--steps", "4")
-    trained = road.finish(road.start("-m", "autorecompute", "run", STUDY, "--", *command))
+    trained = place.finish(place.start("-m", "autorecompute", "run", STUDY, "--", *command))
     assert trained.code == 0, trained.stderr
     assert trained.printed_peak_bytes <= 1.05 * best["limit_bytes"]
 

@@ -6,15 +6,29 @@ import json
 
 import pytest
 
+SLOWNESS = 3
+"""So many times as slow as it was the study says that it was: no neighbour on this machine makes a check fail."""
+
 
 @pytest.fixture(scope="module")
-def check(road, tuned):
+def place(make_copy):
+    """A working directory with the transformer's study, whose config has to be no faster than it can be anywhere."""
+    place = make_copy("checked")
+    file = place.study("limited").path / "result.json"
+    result = json.loads(file.read_text())
+    for figure in ("samples_per_second", "relative_throughput", "relative_low"):
+        result["best"][figure] /= SLOWNESS
+    file.write_text(json.dumps(result))
+    return place
+
+
+@pytest.fixture(scope="module")
+def check(place):
     """Checks the transformer's study with this command, or with the one that was tuned."""
-    assert tuned.code == 0, tuned.stderr
 
     def check(*command, study="limited", options=()):
         rest = ["--", *command] if command else []
-        return road.finish(road.start("-m", "autorecompute", "check", study, *options, *rest))
+        return place.finish(place.start("-m", "autorecompute", "check", study, *options, *rest))
 
     return check
 
@@ -22,17 +36,15 @@ def check(road, tuned):
 def test_a_config_is_valid_where_it_was_tuned(check, tuned):
     """The stored command is run again, and each line says what is stored and what is here."""
     checked = check(options=("--json", "--steps", "2"))
-    assert checked.code in {0, 4}, checked.stderr
+    assert checked.code == 0, checked.stdout + checked.stderr
     lines = {line["what"]: line for line in checked.answer["lines"]}
-    assert lines["rows"]["verdict"] == "ok"
+    assert lines["plans"]["verdict"] == "ok"
     assert lines["problem"]["verdict"] == "ok", lines
     assert lines["gradients"]["verdict"] == "ok"
     assert lines["peak of a step"]["verdict"] in {"ok", "differs"}
     assert checked.answer["peak_bytes"] <= tuned.answer["best"]["limit_bytes"]
-    # A busy machine can be slow in all rounds; nothing else may speak against the config.
-    slow = {"relative throughput", "throughput"}
-    assert {name for name, line in lines.items() if line["verdict"] == "fails"} <= slow
-    assert checked.answer["valid"] == (checked.code == 0)
+    assert lines["relative throughput"]["verdict"] == "ok"
+    assert checked.answer["valid"]
 
 
 def test_a_config_of_another_model_is_not_valid(check, scripts):
@@ -66,13 +78,13 @@ def test_what_keeps_a_check_from_checking_has_its_own_code(check, scripts, comma
     assert checked.stdout == ""
 
 
-def test_what_an_archive_says_is_not_run(check, road):
+def test_what_an_archive_says_is_not_run(check, place):
     """The command of a study that was imported has to be given."""
-    export = road.finish(road.start("-m", "autorecompute", "studies", "export", "limited"))
+    export = place.finish(place.start("-m", "autorecompute", "studies", "export", "limited"))
     assert export.code == 0, export.stderr
-    (road.path / "limited.jsonl").write_text(export.stdout)
+    (place.path / "limited.jsonl").write_text(export.stdout)
     command = ("-m", "autorecompute", "studies", "import", "limited.jsonl", "--study", "imported")
-    assert road.finish(road.start(*command)).code == 0
+    assert place.finish(place.start(*command)).code == 0
     refused = check(study="imported")
     assert refused.code == 2
     assert "check imported -- train.py" in refused.complaint

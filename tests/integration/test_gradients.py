@@ -58,5 +58,5 @@ def test_dropout_is_not_recomputed_for_such_a_script(forgetful):
     """A config that recomputes Dropout has wrong gradients there, whatever a clean comparison says; others do not."""
     plans = forgetful.detect().space.plans
     forgetful.measure(Config(), EFFORT)
-    agrees = {plan.name: forgetful.check(Config.of([plan])).agrees for plan in plans}
-    assert agrees == {plan.name: "Dropout" not in plan.name for plan in plans}
+    agrees = {plan.label: forgetful.check(Config.of([plan])).agrees for plan in plans}
+    assert agrees == {plan.label: "Dropout" not in plan.label for plan in plans}

@@ -1,27 +1,28 @@
-"""Processes that are killed at any moment, and a study that goes on."""
+"""Processes that are killed at chosen points, and a study that goes on."""
 
 from __future__ import annotations
 
 import contextlib
-import random
 import signal
 import sqlite3
-import time
 
-import psutil
 import pytest
 
-KILLS = 20
-LONGEST_LIFE_SECONDS = 9.0
-"""By then a tuning has started its script and is some trials into its search."""
+BEFORE = {
+    "the script is started": ("subprocess.Popen", "transformer.py"),
+    "the study is begun": ("os.rename", "study.json"),
+}
+AFTER = {
+    "a trial is in the database, and nothing of it in its folder": ("os.mkdir", "trials/0001"),
+    "a trial has half a folder": ("os.rename", "trials/0002/result.json"),
+    "a trial has all of its folder, and is not known as ended": ("os.remove", "in_progress.json"),
+}
+"""Where the tuner is killed: what it is about to do, and to which file; before its first trial, and when it has one."""
 
+BEGINS = ("os.rename", "in_progress.json")
+"""What it does when a trial begins."""
 
-def kill_a_worker(place, process):
-    """Kills a process of the tuning other than the tuner."""
-    workers = [worker for worker in place.processes() if worker.pid != process.pid]
-    if workers:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            workers[-1].kill()
+TRIALS = 8
 
 
 @pytest.fixture(scope="module")
@@ -31,47 +32,61 @@ def place(make_workplace):
 
 
 @pytest.fixture(scope="module")
-def start(place, hopeless):
-    """Starts the command that never lives for long; its search does not see that nothing will fit."""
-    return lambda: place.start_tuning(*hopeless, "--sampler", "greedy", "--max-trials", "8", "--json")
+def command(place, hopeless):
+    """The command that never lives for long; its search does not see that nothing will fit."""
+    return place.tuning(*hopeless, "--sampler", "greedy", "--max-trials", str(TRIALS), "--json")
+
+
+@pytest.fixture(scope="module")
+def start(place, scripts, command):
+    """Starts the command; at the point that is given, a signal goes to the tuner or to its script."""
+    return lambda point, *signalled: place.start(str(scripts / "dying.py"), *point, *signalled, *command[2:])
+
+
+def kill_in_a_trial(place, process):
+    """Kills a tuner whose script stands still in a trial."""
+    place.wait_until(lambda: process.poll() is not None or any(place.path.glob("studies/*/in_progress.json")))
+    process.kill()
+
+
+def rows_after(place, process):
+    """Trials in the database when a killed tuner and its script are gone; none where it has no table yet."""
+    finished = place.finish(process)
+    assert finished.code == -signal.SIGKILL, finished.stderr
+    place.wait_until(lambda: not place.processes())
+    with contextlib.suppress(ValueError, sqlite3.OperationalError):
+        return place.study().count_rows()
+    return 0
 
 
 @pytest.fixture(scope="module")
 def counts(place, start):
-    """Trials in the database after each of the killings, which alternate between the worker and the tuner."""
-    chance, counts = random.Random(7), []
-    for number in range(KILLS):
-        process = start()
-        time.sleep(chance.uniform(0.1, LONGEST_LIFE_SECONDS))
-        if number % 2:
-            kill_a_worker(place, process)
-            time.sleep(chance.uniform(0.1, 2))
-        process.kill()
-        finished = place.finish(process)
-        assert finished.code in {4, -signal.SIGKILL}, finished.stderr
-        place.wait_until(lambda: not place.processes())
-        # There is no study yet, or no table in its database.
-        with contextlib.suppress(ValueError, sqlite3.OperationalError):
-            counts.append(place.study().count_rows())
-    return counts
+    """Trials in the database after each session, of which one is killed at each of the points, and one in a trial."""
+    before = [rows_after(place, start(point, "SIGKILL", "self")) for point in BEFORE.values()]
+    process = start(BEGINS, "SIGSTOP", "script")
+    kill_in_a_trial(place, process)
+    within = rows_after(place, process)
+    after = [rows_after(place, start(point, "SIGKILL", "self")) for point in AFTER.values()]
+    return [*before, within, *after]
 
 
 @pytest.fixture(scope="module")
 def resumed(counts, place, start):
-    """The same tuning, left alone at last."""
+    """The same tuning, left alone at last, but that its script is killed as a trial begins."""
     assert counts
-    return place.finish(start())
+    return place.finish(start(BEGINS, "SIGKILL", "script"))
 
 
 def test_no_trial_is_lost(counts):
-    """Whatever is killed whenever, the trials of the database never become fewer."""
+    """Wherever the tuner is killed, the trials of the database never become fewer."""
     assert counts == sorted(counts)
+    assert counts == [0, 0, 0, 2, 3, 3]
 
 
 def test_the_study_ends_as_if_nothing_had_happened(resumed, place):
-    """Left alone, the same command finishes the search, with as many trials as it was asked for."""
+    """Left alone, the same command finishes the search, with as many configs as it was asked for."""
     assert resumed.code == 4, resumed.stderr
-    assert len(set(place.study().configs)) == 8
+    assert len(set(place.study().configs)) == TRIALS
 
 
 def test_only_what_was_lost_is_measured_again(resumed, place):
@@ -83,3 +98,4 @@ def test_only_what_was_lost_is_measured_again(resumed, place):
         outcomes.setdefault(config, []).append(trial["measurement"]["outcome"])
     for seen in outcomes.values():
         assert seen in (["over_limit"], ["lost", "over_limit"], ["lost", "lost"])
+    assert ["lost", "over_limit"] in outcomes.values()

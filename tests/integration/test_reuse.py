@@ -1,4 +1,4 @@
-"""A tuning that starts from a study that comes with autorecompute."""
+"""A tuning that starts from what is known already: of a study here, or of one that comes with autorecompute."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "studies" / "bert_mlm" / "train.py"
+ARGUMENTS = ("--bs", "{batch}")
 SHIPPED = "starts from study bert_mlm"
+
+
+@pytest.fixture
+def place(make_copy):
+    """A working directory in which the transformer was tuned."""
+    return make_copy("known")
 
 
 @pytest.mark.parametrize("options", [(), ("--fresh",)], ids=["by default", "fresh"])
@@ -24,3 +31,27 @@ def test_another_batch_starts_from_the_shipped_study(workplace, options):
         assert source["study"] == "bert_mlm"
         assert any("batch 4, not 32" in difference for difference in source["differences"])
         assert SHIPPED in tuned.stderr
+
+
+def test_the_same_problem_costs_no_trial_in_another_study(tuned, tune_transformer, limit_bytes, place):
+    """A study of another name answers from the first one, with files of its own."""
+    again = tune_transformer(place, "limited-again", str(limit_bytes))
+    assert again.code == 0, again.stderr
+    assert again.trial_lines == []
+    assert again.answer["best"]["config"] == tuned.answer["best"]["config"]
+    assert again.answer["transferred_from"] == {"study": "limited", "differences": []}
+    (path,) = again.answer["best"]["env"].values()
+    assert path == str(place.study("limited-again").path / "best" / "plans.json")
+
+
+def test_another_batch_starts_from_what_was_found(tuned, limit_bytes, place):
+    """The config that was found for one batch is the first that is tried for the next."""
+    command = ("transformer.py", "--target-batch", "200", "--max-trials", "3", "--json")
+    larger = place.tune(*command, "--memory-limit", str(limit_bytes), "--study", "larger", arguments=ARGUMENTS)
+    assert larger.code in {0, 4}, larger.stderr
+    assert "starts from study limited" in larger.stderr
+    assert "batch 200, not 192" in larger.stderr
+    first, second, *_ = place.study("larger").trials
+    assert first["config"] == []
+    assert (second["config"], second["reason"]) == (tuned.answer["best"]["config"], "answer of study limited")
+    assert larger.answer["transferred_from"]["study"] == "limited"

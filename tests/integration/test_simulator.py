@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.memory import Simulator, Survey, trace
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
+from autorecompute.memory import trace
 from autorecompute.plans import Config
-from autorecompute.search.candidates import rows_of
+from autorecompute.search.candidates import choices_of
 from autorecompute.trials import Bench, Job
 from autorecompute.tuning.survey import survey
 
@@ -27,24 +28,23 @@ class Checked:
     """A small BERT, profiled under some configs.
 
     Attributes:
-        survey: The profiles; without recompute and with all plans on among them.
+        model: What the profiles tell; without recompute and with all plans on among them.
         large: Profiles of the last two of them at three times the batch.
     """
 
-    survey: Survey
-    large: Survey
+    model: OrtMemoryModel
+    large: OrtMemoryModel
 
     def simulate(self, config, **dims):
         """Peak and stash of a config."""
-        rows = rows_of(self.survey.space)
-        simulator = Simulator(self.survey.blueprint, dims, rows)
+        simulator = self.model.simulator(dims, choices_of(self.model.space))
         simulated = simulator.simulate(simulator.matrix([config]))
         return simulated.peak_bytes[0], simulated.stash_bytes[0]
 
     @property
     def others(self):
         """The configs that the simulation has not seen."""
-        return [c for c in self.survey.profiles if not c.is_none and c != self.survey.space.all_on]
+        return [c for c in self.model.profiles if not c.is_none and c != self.model.space.all_on]
 
 
 @pytest.fixture(scope="module")
@@ -55,39 +55,40 @@ def checked(tmp_path_factory):
     with Bench(job, BATCH, tmp_path_factory.mktemp("small"), ()) as bench:
         space = bench.detect().space
         drawn = [Config.of(draw.sample(space.plans, count)) for count in (3, 5, 7, len(space.plans) - 1)]
-        small = survey(bench, [Config(), space.all_on, *drawn], space)
+        small = survey(bench, [Config(), space.all_on, *drawn])
     with Bench(job, LARGE_BATCH, tmp_path_factory.mktemp("large"), ()) as bench:
-        return Checked(small, survey(bench, [Config(), *drawn[-2:]], space))
+        large = survey(bench, [Config(), *drawn[-2:]])
+    return Checked(OrtMemoryModel(space, small), OrtMemoryModel(space, large))
 
 
 def covers(blueprint, plan):
     """Whether the subgraph of a plan's one row was found as often as ORT says."""
-    return len(blueprint.subgraphs.get(plan.rows[0].subgraph, ())) == plan.frequency
+    return len(blueprint.sites.get(plan.choices[0].site, ())) == plan.occurrences
 
 
 def test_every_plan_is_found_in_the_profiles(checked):
     """Each row covers as many subgraphs of its words, read off a profile, as ORT says that there are."""
-    blueprint = checked.survey.blueprint
-    alone = [plan for plan in checked.survey.space.plans if len(plan.rows) == 1]
+    blueprint = checked.model.blueprint
+    alone = [plan for plan in checked.model.space.plans if len(plan.choices) == 1]
     assert alone
-    assert [plan.key for plan in alone if not covers(blueprint, plan)] == []
+    assert [plan.id for plan in alone if not covers(blueprint, plan)] == []
 
 
 def test_configs_that_never_ran_need_what_was_simulated(checked):
     """Four configs that the simulation knows nothing of peak where it says, and stash what it says."""
     assert len(checked.others) == 4
     for config in checked.others:
-        timeline = trace(checked.survey.profiles[config])
+        timeline = trace(checked.model.profiles[config])
         peak, stash = checked.simulate(config)
-        assert peak == pytest.approx(timeline.peak_bytes, rel=PEAK_ERROR), config.row_texts
-        assert stash == pytest.approx(timeline.stash_bytes, rel=STASH_ERROR), config.row_texts
+        assert peak == pytest.approx(timeline.peak_bytes, rel=PEAK_ERROR), config.texts
+        assert stash == pytest.approx(timeline.stash_bytes, rel=STASH_ERROR), config.texts
 
 
 def test_what_was_profiled_is_simulated_as_it_was(checked):
     """All plans on, in whose order operations are simulated, is exact; without any, ORT's own order may differ."""
-    space = checked.survey.space
+    space = checked.model.space
     for config, error in ((space.all_on, STASH_ERROR), (Config(), PEAK_ERROR)):
-        timeline = trace(checked.survey.profiles[config])
+        timeline = trace(checked.model.profiles[config])
         peak, stash = checked.simulate(config)
         assert peak == pytest.approx(timeline.peak_bytes, rel=error)
         assert stash == pytest.approx(timeline.stash_bytes, rel=STASH_ERROR)

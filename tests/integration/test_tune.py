@@ -93,7 +93,7 @@ def test_stderr_has_a_line_for_each_trial(tuned):
 def test_what_a_trial_will_need_is_told_before_it(tuned, road):
     """Also for a script that takes its batch from its command line, where small steps take a process of their own."""
     assert tuned.code == 0
-    trials = [trial for trial in road.study("limited").trials if trial["config"]["rows"]]
+    trials = [trial for trial in road.study("limited").trials if trial["config"]]
     assert trials
     for trial in trials:
         assert 0.9 < trial["measurement"]["peak_bytes"] / trial["prediction"]["peak_bytes"] < 1.1, trial["description"]
@@ -106,11 +106,11 @@ def test_the_emitted_file_holds_plans_that_ort_detected(tuned, road):
     assert variable == "ORTMODULE_MEMORY_OPT_CONFIG"
     with open(value, encoding="utf-8") as file:  # noqa: PTH123  (an absolute path, as ONNX Runtime opens it)
         rows = json.load(file)
-    assert rows == best["config"]
+    assert rows == [f"{choice}:-1" for choice in best["config"]]
     problem = json.loads((road.study("limited").path / "study.json").read_text())["problem"]
-    detected = {row for key in problem["plans"] for row in key.split(",")}
+    detected = {choice for key in problem["plans"] for choice in key.split(",")}
     assert rows
-    assert set(rows) <= detected
+    assert set(best["config"]) <= detected
 
 
 def test_a_study_keeps_what_was_run_and_what_came_of_it(tuned, road):
@@ -122,14 +122,14 @@ def test_a_study_keeps_what_was_run_and_what_came_of_it(tuned, road):
         folder = study.path / "trials" / f"{trial['number']:04d}"
         assert (folder / "command.txt").read_text().split()[1:] == [*tuned.answer["command"][1:]]
         environment = json.loads((folder / "environment.json").read_text())
-        assert bool(environment) == bool(trial["config"]["rows"])
+        assert bool(environment) == bool(trial["config"])
         assert losses_in((folder / "output.log").read_text()), "the script printed its losses in each trial"
 
 
 def test_a_swap_changes_what_is_held(tuned, road, trained, trained_without):
     """Two configs swapped in one process reach the peaks of a plain process for each of them."""
     best = tuned.answer["best"]["config"]
-    peaks = {tuple(t["config"]["rows"]): t["measurement"]["peak_bytes"] for t in road.study("limited").trials}
+    peaks = {tuple(t["config"]): t["measurement"]["peak_bytes"] for t in road.study("limited").trials}
     assert peaks[()] == pytest.approx(trained_without.printed_peak_bytes, rel=NEAR)
     assert peaks[tuple(best)] == pytest.approx(trained.printed_peak_bytes, rel=NEAR)
     saved = trained_without.printed_peak_bytes - trained.printed_peak_bytes
@@ -165,7 +165,7 @@ def test_swapping_leaves_the_losses_as_they_are(tuned, road, trained_without):
 def test_the_same_command_answers_from_the_study(tuned, tune_transformer, limit_bytes, road):
     """Asked again, the tool gives the same answer without a trial."""
     before = road.study("limited").count_rows()
-    again = tune_transformer("limited", str(limit_bytes))
+    again = tune_transformer(road, "limited", str(limit_bytes))
     assert (again.code, again.answer) == (0, tuned.answer)
     assert again.trial_lines == []
     assert road.study("limited").count_rows() == before

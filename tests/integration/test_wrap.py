@@ -99,27 +99,49 @@ def test_a_checkpoint_of_a_wrapped_model_is_a_plain_one(ran, trained, place):
         torch.testing.assert_close(wrapped[name], values, rtol=1e-3, atol=1e-3)
 
 
-def test_recompute_saves_memory_in_a_wrapped_model(road, wrapped_limit_bytes):
+@pytest.fixture(scope="module")
+def limit_bytes(place, by_hand):
+    """A limit that the transformer in plain PyTorch breaks without recompute and can hold with it."""
+    command = ("plain_transformer.py", "--bs", "384", "--steps", "4")
+    plain, saving = (place.train(*command, **variables, **WRAP) for variables in ({}, by_hand))
+    return (plain.printed_peak_bytes + saving.printed_peak_bytes) // 2
+
+
+def test_recompute_saves_memory_in_a_wrapped_model(place, limit_bytes):
     """A plain transformer is made to fit with recompute, and ``run`` reaches the peak that was reported."""
-    options = ("--target-batch", "384", "--memory-limit", str(wrapped_limit_bytes), "--max-trials", "4", "--json")
-    tuned = road.tune("plain_transformer.py", "--wrap", *options, "--study", "wrapped", arguments=("--bs", "{batch}"))
+    options = ("--target-batch", "384", "--memory-limit", str(limit_bytes), "--max-trials", "4", "--json")
+    tuned = place.tune("plain_transformer.py", "--wrap", *options, "--study", "wrapped", arguments=("--bs", "{batch}"))
     assert tuned.code == 0, tuned.stderr
     best = tuned.answer["best"]
     assert best["config"], tuned.stderr
     assert best["gradients"]["agrees"]
-    assert best["peak_bytes"] <= wrapped_limit_bytes < tuned.answer["baseline"]["peak_bytes"]
-    ran = run(road, "wrapped", "plain_transformer.py", "--bs", "384", "--steps", "4")
+    assert best["peak_bytes"] <= limit_bytes < tuned.answer["baseline"]["peak_bytes"]
+    ran = run(place, "wrapped", "plain_transformer.py", "--bs", "384", "--steps", "4")
     assert ran.printed_peak_bytes == pytest.approx(best["peak_bytes"], rel=SAME_PEAK)
 
 
-def test_each_model_of_the_optimizer_is_wrapped(workplace):
-    """Two models of one optimizer are wrapped, one that it does not hold is not, and they learn as ever."""
-    arguments = ("several_parts.py", "--steps", "3")
-    wrapped, plain = workplace.train(*arguments, **WRAP), workplace.train(*arguments)
+@pytest.fixture(scope="module")
+def parts(make_workplace):
+    """A script with several models, wrapped and in plain PyTorch; one of them holds an average that it never calls."""
+    place = make_workplace("parts")
+    wrapped, plain = (place.train("several_parts.py", "--steps", "3", **variables) for variables in (WRAP, {}))
     assert wrapped.code == 0, wrapped.stderr
+    return wrapped, plain
+
+
+def test_each_model_of_the_optimizer_is_wrapped(parts):
+    """Two models of one optimizer are wrapped, one that it does not hold is not, and they learn as ever."""
+    wrapped, plain = parts
     assert wrapped_in(wrapped.stderr) == ["Sequential", "Classifier"]
     assert len(numbers_in(plain)) == 3
     assert numbers_in(wrapped) == pytest.approx(numbers_in(plain), rel=NEAR)
+
+
+def test_a_part_that_is_never_called_may_be_in_evaluation_mode(parts):
+    """A model that holds a copy of Dropout in evaluation mode, as for an average, is wrapped; its mode stays."""
+    wrapped, plain = parts
+    assert "average in evaluation mode" in wrapped.stdout
+    assert words_in(wrapped) == words_in(plain)
 
 
 def test_the_module_inside_ddp_is_wrapped(workplace):

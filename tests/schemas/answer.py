@@ -5,10 +5,15 @@ from __future__ import annotations
 from autorecompute.figures import Figures
 from autorecompute.reports.predictions import Summary
 from autorecompute.result import Result
-from schemas.records import CONFIG, TEXT, TEXTS, WHOLE, obj
+from schemas.records import TEXT, TEXTS, WHOLE, obj
 
-ROWS = {**TEXTS, "description": "The rows that are switched on, as ORT reads them."}
-LEVEL = CONFIG["properties"]["level"]
+CHOICES = {**TEXTS, "description": "What is recomputed, as SITE:OPTION or SITE:OPTION:COUNT."}
+
+VARIABLES = {
+    "type": "object",
+    "additionalProperties": {"type": "string"},
+    "description": "The variables that switch it on in an unmodified run.",
+}
 
 
 def tune(records):
@@ -26,11 +31,9 @@ def _answer(records, properties):
     """The shapes that the contract has, where they are not those of the records."""
     best = records.definitions["Best"]
     config = best["properties"].pop("config")
-    environment = best["properties"].pop("environment")
     best["properties"] = {
-        "config": {**ROWS, "description": config["description"]},
-        "level": LEVEL,
-        "env": environment,
+        "config": {**CHOICES, "description": config["description"]},
+        "env": VARIABLES,
         **best["properties"],
     }
     best["required"] = list(best["properties"])
@@ -57,8 +60,7 @@ def _answer(records, properties):
                 "type": ["integer", "null"],
                 "description": "The least peak that any config was seen to have. In bytes.",
             },
-            "config": {"type": ["array", "null"], "items": TEXT, "description": "Its rows; null where none fits."},
-            "level": {"type": ["integer", "null"], "description": "ORT's level; null where none fits."},
+            "config": {"type": ["array", "null"], "items": TEXT, "description": "Its choices; null where none fits."},
         },
     )
     records.definitions["CurvePoint "] = point

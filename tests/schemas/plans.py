@@ -23,15 +23,19 @@ PHASE = {"type": "string", "enum": ["forward", "loss", "backward", "recompute"]}
 PLANS = obj(
     "",
     {
-        "memory_optimizer": _is({"$ref": "#/$defs/MemoryOptimizer"}, "What the shell switches on."),
-        "plans": _list("Plan", "Each plan offered, the largest saving first."),
-        "insights": _list("Insight", "Each cluster of nodes that are alike."),
+        "switched_on": _is({"$ref": "#/$defs/SwitchedOn"}, "What the environment switches on."),
+        "plans": _list("OfferedPlan", "Each plan offered, the largest saving first."),
+        "insights": _list("Insight", "Each cluster of places that are alike."),
         "other_ranks": _list("Rank", "Each further rank that trains along; all else is the first rank's."),
         "problems": _is(TEXTS, "What is wrong with what is switched on, a sentence each."),
-        "has_layer_boundaries": _is(FLAG, "Whether ORT finds transformer layers."),
+        "presets": _is(
+            {"type": "object", "additionalProperties": TEXTS}, "The configs that go by a name, each as its choices."
+        ),
         "dims": _is(DIMS, "The dimensions that savings are evaluated at."),
         "first_batch_dims": _is(DIMS, "The dimensions of the first batch."),
-        "aliases": _is({"type": "object", "additionalProperties": TEXTS}, "ORT's names of each dimension."),
+        "aliases": _is(
+            {"type": "object", "additionalProperties": TEXTS}, "The training system's names of each dimension."
+        ),
         "device": _is(obj("", {"kind": _is(TEXT, "cpu or cuda."), "name": _is(TEXT, "Its name.")}), "Where it trains."),
         "versions": _is({"type": "object", "additionalProperties": TEXT}, "With what."),
         "command": _is(TEXT, "A command to go on with."),
@@ -41,43 +45,44 @@ PLANS = obj(
 )
 
 PLANS_DEFINITIONS = {
-    "MemoryOptimizer": obj(
-        "What the shell switches on.",
+    "SwitchedOn": obj(
+        "What the environment switches on.",
         {
             "on": _is(FLAG, "Whether anything is."),
-            "level": _is(WHOLE, "ORT's level."),
-            "probe_config": _is(TEXT, "How ORT looks for plans under it."),
-            "config": _is(TEXTS, "Rows with their counts."),
-            "unknown": _is(TEXTS, "Rows that the graph does not offer."),
+            "summary": _is(TEXT, "The same in a line."),
+            "config": _is(DIMS, "How many occurrences each choice is asked for, -1 for all."),
+            "unknown": _is(TEXTS, "What the model does not offer."),
         },
     ),
-    "Plan": obj(
+    "OfferedPlan": obj(
         "A plan.",
         {
             "plan": _is(WHOLE, "Its number, from 1."),
             "status": _is({"type": "string", "enum": ["ON", "OFF"]}, "Whether it is switched on."),
             "config": _is(TEXT, "What to switch on."),
-            "option": _is(WHOLE, "1: recompute, 2: with compromise."),
-            "frequency": _is(WHOLE, "How many nodes it covers."),
+            "label": _is(TEXT, "The plan in a few words."),
+            "option": _is(TEXT, "How it is recomputed, in the training system's word."),
+            "frequency": _is(WHOLE, "How many places it covers."),
+            "counts": _is(FLAG, "Whether it can be switched on for some of them only."),
             "saving_bytes": _is(
-                MAYBE_WHOLE, "What it saves of the stash; null where a dimension is unknown. In bytes."
+                MAYBE_WHOLE, "What it saves of what is kept for backward; null where a dimension is unknown. In bytes."
             ),
             "saving_symbolic": _is(TEXT, "The same as an expression in the dimensions."),
             "saving_bytes_by_batch": _is(
                 {"type": "object", "additionalProperties": MAYBE_WHOLE}, "The same at other batches. In bytes."
             ),
-            "stated_bytes": _is(MAYBE_WHOLE, "What ORT states. In bytes."),
-            "is_corrected": _is(FLAG, "Whether ORT states another figure."),
+            "stated_bytes": _is(MAYBE_WHOLE, "What the training system states. In bytes."),
+            "is_corrected": _is(FLAG, "Whether it states another figure."),
             "requested_count": _is(
                 MAYBE_WHOLE, "How many occurrences are asked for, -1 for all; null where it is off."
             ),
-            "recomputed_count": _is(WHOLE, "How many nodes ORT recomputes for it."),
+            "recomputed_count": _is(WHOLE, "At how many places it is recomputed."),
         },
     ),
     "Insight": obj(
-        "A cluster of nodes that are alike.",
+        "A cluster of places that are alike.",
         {
-            "frequency": _is(WHOLE, "How many nodes."),
+            "frequency": _is(WHOLE, "How many places."),
             "options": _list("Choice", "Ways to recompute them, mutually exclusive, in the order of preference."),
         },
     ),
@@ -85,7 +90,7 @@ PLANS_DEFINITIONS = {
         "A way to recompute the nodes of a cluster.",
         {
             "config": _is(TEXT, "What to switch on."),
-            "option": _is(WHOLE, "1: recompute, 2: with compromise."),
+            "option": _is(TEXT, "How it is recomputed."),
             "requested_count": _is(MAYBE_WHOLE, "How many occurrences are asked for; null where it is off."),
             "saving_bytes": _is(MAYBE_WHOLE, "What it saves over all nodes. In bytes."),
             "activations": _list("Activation", "What is not kept then."),
@@ -177,8 +182,7 @@ PLANS_DEFINITIONS = {
         "What a config should need.",
         {
             "config": _is(TEXT, "The config in a few words."),
-            "rows": _is(TEXTS, "Its rows."),
-            "level": _is(WHOLE, "ORT's level."),
+            "choices": _is(TEXTS, "Its choices."),
             "peak_bytes": _is(WHOLE, "Peak of the process. In bytes."),
             "live_bytes": _is(WHOLE, "Tensors that are alive then. In bytes."),
             "stash_bytes": _is(WHOLE, "What the forward pass leaves. In bytes."),

@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Mapping
 
-from autorecompute.plans import Config
+from autorecompute.plans import Choice, Config
 
 ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 UNITS = (("_bytes", "bytes"), ("samples_per_second", "samples a second"), ("_seconds", "seconds"))
@@ -51,7 +51,7 @@ class Records:
             return {"type": "array", "items": self.type_of(arguments[0])}
         if origin in {dict, Mapping}:
             return {"type": "object", "additionalProperties": self.type_of(arguments[1])}
-        simple = {str: "string", int: "integer", float: "number", bool: "boolean"}
+        simple = {str: "string", int: "integer", float: "number", bool: "boolean", Choice: "string"}
         if kind in simple:
             return {"type": simple[kind]}
         if isinstance(kind, type) and (issubclass(kind, enum.Enum) or dataclasses.is_dataclass(kind)):
@@ -75,17 +75,9 @@ class Records:
 
 
 CONFIG = {
-    "description": "What is recomputed.",
-    "type": "object",
-    "properties": {
-        "level": {
-            "type": "integer",
-            "enum": [0, 1, 2],
-            "description": "ORT's level; 0: the rows are chosen one by one.",
-        },
-        "rows": {"type": "array", "items": {"type": "string"}, "description": "The rows as ORT reads them."},
-    },
-    "required": ["level", "rows"],
+    "description": "What is recomputed, as SITE:OPTION or SITE:OPTION:COUNT.",
+    "type": "array",
+    "items": {"type": "string"},
 }
 
 

@@ -8,7 +8,7 @@ from autorecompute.backends.ortmodule.diagnose import Finding
 from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Device
 from autorecompute.result import Best, Result, Verdict
-from schemas.answer import LEVEL, ROWS, tune
+from schemas.answer import CHOICES, VARIABLES, tune
 from schemas.plans import PLANS, PLANS_DEFINITIONS
 from schemas.records import TEXT, TEXTS, Records, described, obj
 from schemas.stored import check, compare, show, studies
@@ -50,15 +50,14 @@ def _plans(records):
 
 
 def _emit(records):
-    best, result = described(Best), described(Result)
+    result = described(Result)
     hints = Records()
     hints.reference(Best)
     told = hints.definitions["Best"]["properties"]
     properties = {
-        "environment": {**told["environment"], "description": best["environment"]},
+        "environment": VARIABLES,
         "unset": {**TEXTS, "description": "Variables that must not be set while it trains."},
-        "config": ROWS,
-        "level": LEVEL,
+        "config": CHOICES,
         "config_hash": {**TEXT, "description": "Twelve hexadecimal digits, the same for equal configs."},
         **{name: told[name] for name in ("description", "batch", "samples_per_second", "relative_throughput")},
         **{name: told[name] for name in ("peak_bytes", "limit_bytes", "confirmed")},

@@ -31,7 +31,7 @@ def forget_a_backward():
 with tempfile.TemporaryDirectory() as folder:
     check = functools.partial(check_gradients, manager, rebuild=lambda config: rebuild(manager, config, Path(folder)))
     for config in [*(Config.of([plan]) for plan in space.plans), Config.of(space.plans)]:
-        described = {"plans": [plan.name for plan in space.plans_of(config)]}
+        described = {"plans": [plan.label for plan in space.plans_of(config)]}
         worst = check(config, forward=lambda: model(inputs)).worst
         out_of_step = check(config, forward=forget_a_backward).worst
         print(json.dumps({**described, "worst": worst, "out_of_step": out_of_step}))

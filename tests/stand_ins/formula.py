@@ -133,7 +133,7 @@ class FormulaBench:
             raise KeyboardInterrupt
         is_broken = len(self.watched) == self.broken_at
         path = environment.get("ORTMODULE_MEMORY_OPT_CONFIG")
-        config = Config.from_rows(json.loads(Path(path).read_text())) if path else Config()
+        config = Config.parse(json.loads(Path(path).read_text())) if path else Config()
         self.watched.append((config, batch))
         self.environments.append(environment)
         if is_broken:

@@ -10,7 +10,7 @@ from autorecompute.worker import agent
 from autorecompute.worker.agent import Agent
 from autorecompute.worker.protocol import Beat, Order, Settings
 
-CONFIG = Config.from_rows(["Gelu+:1:-1"])
+CONFIG = Config.parse(["Gelu+:1:-1"])
 FIRST, SECOND = Order(config=CONFIG, warmup=1, steps=2), Order(config=Config(), warmup=1, steps=3)
 TARGET = 8
 PROFILE = StepProfile(operations=(), tensors=(), backward=0, dims={})

@@ -15,7 +15,7 @@ from autorecompute.backends import ORTMODULE
 from autorecompute.figures import Figures
 from autorecompute.measurement import Detection, Device, Measurement, Outcome, Trial
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
-from autorecompute.plans import Config, Option, Plan, Row, Space
+from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.result import Best, Result, SearchEnd, Verdict
 from autorecompute.units import GIB, MIB
 
@@ -25,16 +25,14 @@ BATCH = 32
 COPIED = "_recompute"
 
 
-def build_space(*, layers=()):
-    """Five plans, the largest stated saving first; the subgraphs in ``layers`` have boundaries."""
+def build_space(*, has_levels=False):
+    """Five plans, the largest stated saving first, and perhaps two presets that are no mix of them."""
     plans = tuple(
-        Plan(rows=(Row(name, Option.RECOMPUTE),), frequency=6, saving_bytes=100 - index, saving_symbolic="d0")
+        Plan(choices=(Choice(name, "1"),), label=name, occurrences=6, saving_bytes=100 - index, saving="d0")
         for index, name in enumerate(ROWS)
     )
-    within = tuple(
-        dataclasses.replace(plan, frequency=5) if plan.rows[0].subgraph in layers else plan for plan in plans
-    )
-    return Space(plans=plans, layer_plans=within)
+    levels = {f"level_{level}": Config.parse([f"transformer layers:{level}"]) for level in (1, 2)}
+    return Space(plans=plans, own_presets=levels if has_levels else {"level_1": Config.of(plans)})
 
 
 def build_measurement(outcome=Outcome.OK, **changes):
@@ -131,14 +129,14 @@ class Graph:
     def space(self):
         """A plan for each subgraph."""
         plans = tuple(
-            Plan(rows=(Row(words, Option.RECOMPUTE),), frequency=len(group), saving_bytes=1, saving_symbolic="batch")
+            Plan(choices=(Choice(words, "1"),), label=words, occurrences=len(group), saving_bytes=1, saving="batch")
             for words, group in self.subgraphs.items()
         )
-        return Space(plans=plans, layer_plans=plans)
+        return Space(plans=plans)
 
     def again(self, config):
         """Keys of what runs once more under a config."""
-        rows = {row.subgraph for row in config.rows}
+        rows = {on.site for on in config.choices}
         return {key for words in rows for keys in self.subgraphs[words] for key in keys}
 
     def run(self, config=None, *, batch=1):
@@ -236,7 +234,8 @@ def build_detection(space=None, **changes):
     space = space or build_space()
     fields = {
         "plans": space.plans,
-        "layer_plans": space.layer_plans,
+        "own_presets": space.own_presets,
+        "conflicts": space.conflicts,
         "dims": {"d0": BATCH, "d1": 128},
         "graph": "a1b2c3d4",
         "device": Device(kind="cpu", name="Some Processor", total_bytes=16 * GIB),
@@ -253,7 +252,6 @@ def build_result(best=None, **changes):
     confirmed = Best(
         config=best or build_space().all_on,
         description=build_space().describe(best or build_space().all_on),
-        environment={"ORTMODULE_MEMORY_OPT_CONFIG": "/studies/bert/best/plans.json"},
         batch=BATCH,
         samples_per_second=51.25,
         relative_throughput=0.875,

@@ -80,6 +80,9 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.diagnose",
     "backends.ortmodule.failures",
     "backends.ortmodule.structure",
+    "backends.ortmodule.symbolics",
+    "backends.ortmodule.operators",
+    "backends.ortmodule.checkpointing",
     "backends.ortmodule.wrapping",
 }
 TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}

@@ -8,16 +8,17 @@ import math
 import pytest
 
 from autorecompute import codec
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.figures import Figures
 from autorecompute.measurement import Detection, Measurement, Outcome, Trial
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 from autorecompute.result import Result, Verdict
 from autorecompute.studies import Problem
 
 CONFIGS = [
     Config(),
-    Config(level=Level.LAYERWISE_WITH_COMPROMISE),
-    Config.from_rows(["Gelu+:1:-1", "Cast+:2:-1"]),
+    config_of_level(Level.LAYERWISE_WITH_COMPROMISE),
+    Config.parse(["Gelu+:1:-1", "Cast+:2:-1"]),
 ]
 
 
@@ -45,7 +46,7 @@ def test_a_diverged_loss_comes_back(make_measurement):
 
 def test_a_detection_and_its_problem_come_back(make_detection, make_space):
     """What identifies a problem survives, and the same plans make the same digest."""
-    detection = make_detection(make_space(layers=("Gelu+",)))
+    detection = make_detection(make_space(has_levels=True))
     problem = Problem.of(detection, 2**30)
     assert codec.decode(codec.encode(detection), Detection) == detection
     assert codec.decode(codec.encode(problem), Problem) == problem

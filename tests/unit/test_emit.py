@@ -7,41 +7,40 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
-import types
 from pathlib import Path
 
 import pytest
 
-from autorecompute.backends import ORTMODULE
+from autorecompute import studies
+from autorecompute.backends import ORTMODULE, render
 from autorecompute.backends.ortmodule.environment import (
     CONFIG_VARIABLE,
     LEVEL_VARIABLE,
     MEMORY_VARIABLES,
     PROBE_VARIABLE,
-    environment_for,
     plans_file_text,
 )
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.cli import emit
 from autorecompute.emit import RENDERERS
-from autorecompute.emit.plans_file import require_plans_file
+from autorecompute.emit.handing import hand_out
 from autorecompute.emit.provenance import NOT_MEASURED
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Device, Outcome
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd, Verdict
+from autorecompute.studies import StudyFolder
 
-CONFIG = Config.from_rows(["Gelu+:1:-1", "FusedMatMul+Add+:1:-1"])
+CONFIG = Config.parse(["Gelu+:1:-1", "FusedMatMul+Add+:1:-1"])
 AWKWARD_FOLDERS = ["plain", "with space", "it's", 'double"quote', "$HOME `id` \\", "new\nline", "ümlaut", "-n; exit 7"]
 
 
-def make_result(config=CONFIG, plans_file=Path("/studies/bert/best/plans.json"), **changes):
+def make_result(config=CONFIG, **changes):
     """A study's answer, with some numbers measured and some not."""
     best = Best(
         config=config,
         description="Gelu+ and FusedMatMul+Add+",
-        environment=environment_for(config, ort_version="1.19.2", plans_file=plans_file),
         batch=32,
         samples_per_second=35.25,
         relative_throughput=None,
@@ -64,6 +63,17 @@ def make_result(config=CONFIG, plans_file=Path("/studies/bert/best/plans.json"),
         "command_gives_batch": True,
     }
     return Result(**{**fields, **changes})
+
+
+def emitted(form, result, folder=Path("/studies/bert/best")):
+    """What is printed of a study whose files lie in the folder, and the variables that it is about."""
+    rendered = render(result.best.config, result.best.knobs, result.versions, folder)
+    return RENDERERS[form](result, rendered), rendered.variables
+
+
+def printed(form, result):
+    """What is printed of a study."""
+    return emitted(form, result)[0]
 
 
 def source(text, folder, environment=None):
@@ -91,25 +101,25 @@ def comments(text):
 @pytest.mark.parametrize("folder", AWKWARD_FOLDERS)
 def test_a_shell_reads_the_values_back(folder, tmp_path):
     """Sourcing the shell form sets exactly the config's variables, whatever signs the path has."""
-    result = make_result(plans_file=tmp_path / folder / "plans.json")
-    assert source(RENDERERS["shell"](result), tmp_path) == result.best.environment
+    text, variables = emitted("shell", make_result(), tmp_path / folder)
+    assert source(text, tmp_path) == variables
 
 
 def test_what_is_sourced_reaches_a_child(tmp_path):
     """The shell form exports: a process started afterwards has the variables."""
-    result = make_result()
-    (tmp_path / "emitted.sh").write_text(RENDERERS["shell"](result))
+    text, variables = emitted("shell", make_result())
+    (tmp_path / "emitted.sh").write_text(text)
     command = ["/bin/sh", "-c", f'. "$1"; printenv {CONFIG_VARIABLE}', "sh", str(tmp_path / "emitted.sh")]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
-    assert printed.stdout.rstrip("\n") == result.best.environment[CONFIG_VARIABLE]
+    seen = subprocess.run(command, check=True, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    assert seen.stdout.rstrip("\n") == variables[CONFIG_VARIABLE]
 
 
-@pytest.mark.parametrize("config", [CONFIG, Config(), Config(level=Level.LAYERWISE)])
+@pytest.mark.parametrize("config", [CONFIG, Config(), config_of_level(Level.LAYERWISE)])
 def test_a_shell_forgets_what_an_earlier_study_left(config, tmp_path):
     """Sourcing the shell form leaves no variable that would overrule the config."""
-    result = make_result(config)
+    text, variables = emitted("shell", make_result(config))
     left = {LEVEL_VARIABLE: "2", CONFIG_VARIABLE: "/other/plans.json"}
-    assert source(RENDERERS["shell"](result), tmp_path, left) == result.best.environment
+    assert source(text, tmp_path, left) == variables
 
 
 @pytest.mark.parametrize("sign", ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028", "\0"])
@@ -127,32 +137,34 @@ def test_no_value_breaks_out_of_its_comment(sign, tmp_path):
         best=dataclasses.replace(honest.best, description=evil),
     )
     for form in ("shell", "dotenv"):
-        assert statements(RENDERERS[form](result)) == statements(RENDERERS[form](honest))
-    source(RENDERERS["shell"](result), tmp_path)
+        assert statements(printed(form, result)) == statements(printed(form, honest))
+    source(printed("shell", result), tmp_path)
     assert not (tmp_path / "broken-out").exists()
 
 
-@pytest.mark.parametrize("config", [CONFIG, Config(), Config(level=Level.LAYERWISE)])
+@pytest.mark.parametrize("config", [CONFIG, Config(), config_of_level(Level.LAYERWISE)])
 def test_dotenv_lines_are_names_and_plain_values(config):
     """Splitting the dotenv form's lines at the equals sign, as docker does, gives the config's variables."""
-    result = make_result(config)
-    pairs = dict(line.split("=", 1) for line in statements(RENDERERS["dotenv"](result)))
-    assert pairs == result.best.environment
+    text, variables = emitted("dotenv", make_result(config))
+    pairs = dict(line.split("=", 1) for line in statements(text))
+    assert pairs == variables
 
 
 @pytest.mark.parametrize("folder", AWKWARD_FOLDERS[1:])
 def test_dotenv_refuses_what_its_readers_disagree_about(folder):
     """A path outside the plain signs is refused, and the shell form named."""
     with pytest.raises(UsageError, match="--format shell"):
-        RENDERERS["dotenv"](make_result(plans_file=Path("/studies") / folder / "plans.json"))
+        emitted("dotenv", make_result(), Path("/studies") / folder)
 
 
 def test_json_holds_the_config_and_the_figures():
     """The JSON form reads back as the same config, environment and measured numbers."""
     result = make_result()
-    plain = json.loads(RENDERERS["json"](result))
-    assert Config.from_rows(plain["config"]) == result.best.config
-    for name in ("environment", "batch", "samples_per_second", "peak_bytes", "limit_bytes", "confirmed"):
+    text, variables = emitted("json", result)
+    plain = json.loads(text)
+    assert plain["environment"] == variables
+    assert Config.parse(plain["config"]) == result.best.config
+    for name in ("batch", "samples_per_second", "peak_bytes", "limit_bytes", "confirmed"):
         assert plain[name] == getattr(result.best, name)
     for name in ("study", "problem", "verdict", "versions", "command"):
         assert plain[name] == getattr(result, name)
@@ -160,7 +172,7 @@ def test_json_holds_the_config_and_the_figures():
 
 def test_json_has_null_where_nothing_was_measured():
     """An unmeasured number is null in JSON, never 0."""
-    plain = json.loads(RENDERERS["json"](make_result()))
+    plain = json.loads(printed("json", make_result()))
     assert plain["relative_throughput"] is None
     assert plain["baseline"]["peak_bytes"] is None
 
@@ -169,7 +181,7 @@ def test_json_has_null_where_nothing_was_measured():
 def test_comments_tell_where_the_variables_come_from(form):
     """The comments hold the study, problem, verdict, config, device, versions and command."""
     result = make_result()
-    told = comments(RENDERERS[form](result))
+    told = comments(printed(form, result))
     for value in (result.study, result.problem, result.verdict, result.best.config.hash, result.device.name):
         assert value in told
     for value in (*result.versions.values(), *result.command, str(result.best.batch)):
@@ -179,7 +191,7 @@ def test_comments_tell_where_the_variables_come_from(form):
 @pytest.mark.parametrize("form", ["shell", "dotenv"])
 def test_comments_of_an_early_answer_say_that_it_was_compared_with_nothing(form):
     """Whoever reads the file sees that a smaller batch may be faster."""
-    lines = comments(RENDERERS[form](make_result(compared=False, rival=None))).splitlines()
+    lines = comments(printed(form, make_result(compared=False, rival=None))).splitlines()
     assert "# largest batch without recompute: not measured" in lines
 
 
@@ -188,33 +200,28 @@ def test_comments_say_what_was_not_measured(form):
     """An unmeasured share of the throughput is called so, and a measured one is not."""
     unmeasured = make_result(baseline=Figures(outcome=Outcome.OK, samples_per_second=40.0, peak_bytes=2**30))
     best = dataclasses.replace(unmeasured.best, relative_throughput=0.9)
-    assert NOT_MEASURED in comments(RENDERERS[form](unmeasured))
-    assert NOT_MEASURED not in comments(RENDERERS[form](dataclasses.replace(unmeasured, best=best)))
+    assert NOT_MEASURED in comments(printed(form, unmeasured))
+    assert NOT_MEASURED not in comments(printed(form, dataclasses.replace(unmeasured, best=best)))
 
 
-@pytest.mark.parametrize("form", RENDERERS)
-def test_a_study_without_a_fitting_config_emits_nothing(form):
-    """Each format refuses a study in which no config fits."""
-    with pytest.raises(NothingFitsError):
-        RENDERERS[form](make_result(best=None, verdict=Verdict.NO_FIT))
+def test_a_study_without_a_fitting_config_gives_nothing_out(tmp_path):
+    """A study in which no config fits has nothing to train with."""
+    with pytest.raises(NothingFitsError, match="holds the memory limit"):
+        hand_out(StudyFolder("bert", tmp_path), make_result(best=None, verdict=Verdict.NO_FIT))
 
 
-@pytest.mark.parametrize("form", RENDERERS)
-def test_a_study_whose_time_was_over_first_is_not_said_to_fit_nothing(form):
+def test_a_study_whose_time_was_over_first_is_not_said_to_fit_nothing(tmp_path):
     """It has no answer yet, and a higher limit is not what it needs."""
     open_result = make_result(best=None, verdict=Verdict.NO_FIT).ending(SearchEnd.TIME)
     with pytest.raises(NothingFitsError, match="has no answer yet"):
-        RENDERERS[form](open_result)
+        hand_out(StudyFolder("bert", tmp_path), open_result)
 
 
 @pytest.fixture
 def call(monkeypatch, tmp_path):
-    """Calls the verb on a study whose plans file exists."""
-    plans_file = tmp_path / "plans.json"
-    plans_file.write_text(plans_file_text(CONFIG))
-    studies = types.ModuleType("autorecompute.studies")
-    studies.load_result = lambda _name: make_result(plans_file=plans_file)
-    monkeypatch.setitem(sys.modules, studies.__name__, studies)
+    """Calls the verb on a study that has an answer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(studies, "load_result", lambda _name: make_result())
     parser = argparse.ArgumentParser()
     emit.register(parser.add_subparsers())
 
@@ -227,11 +234,11 @@ def call(monkeypatch, tmp_path):
 
 def test_the_verb_prints_what_the_format_renders(call, capsys, tmp_path):
     """Without a file, stdout holds the rendered text and nothing else."""
-    expected = make_result(plans_file=tmp_path / "plans.json")
+    best = tmp_path / "studies" / "bert" / "best"
     assert call() == 0
-    assert capsys.readouterr() == (RENDERERS["shell"](expected), "")
+    assert capsys.readouterr() == (emitted("shell", make_result(), best)[0], "")
     assert call("--format", "json") == 0
-    assert capsys.readouterr() == (RENDERERS["json"](expected), "")
+    assert capsys.readouterr() == (emitted("json", make_result(), best)[0], "")
 
 
 def test_the_verb_writes_a_file_that_others_may_read(call, capsys, tmp_path):
@@ -253,42 +260,55 @@ def test_an_existing_file_is_replaced_only_by_force(call, tmp_path):
     assert file.read_text() == "mine"
     call("-o", file, "--force")
     assert source(file.read_text(), tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"existing.sh", "plans.json", "emitted.sh"}
+    assert {path.name for path in tmp_path.iterdir()} == {"existing.sh", "studies", "emitted.sh"}
 
 
 def test_a_file_that_cannot_be_written_is_a_wrong_usage(call, tmp_path):
     """A folder, a device, a missing folder and a file taken for a folder are refused, even by force."""
-    for target in (tmp_path, "/dev/null", tmp_path / "no" / "file", tmp_path / "plans.json" / "file"):
+    for target in (
+        tmp_path,
+        "/dev/null",
+        tmp_path / "no" / "file",
+        tmp_path / "studies" / "bert" / "best" / "plans.json" / "file",
+    ):
         with pytest.raises(UsageError):
             call("-o", target, "--force")
     assert Path("/dev/null").is_char_device()
 
 
 @pytest.mark.parametrize("damaged", [None, "", plans_file_text(CONFIG)[:-5], plans_file_text(Config()), "\udcff"])
-def test_a_plans_file_that_is_not_the_measured_one_is_a_wrong_usage(call, tmp_path, damaged):
-    """A variable whose file was moved, cut, edited or garbled is not emitted."""
-    file = tmp_path / "plans.json"
-    file.unlink()
+def test_a_plans_file_that_is_not_the_measured_one_is_made_anew(call, tmp_path, damaged):
+    """Whatever was moved, cut, edited or garbled: the file that the variables name holds the answer's plans."""
+    file = tmp_path / "studies" / "bert" / "best" / "plans.json"
     if damaged is not None:
+        file.parent.mkdir(parents=True)
         file.write_bytes(damaged.encode(errors="surrogateescape"))
-    with pytest.raises(UsageError, match=r"studies import again\.jsonl --study bert --force"):
-        call()
+    assert call() == 0
+    assert file.read_text() == plans_file_text(CONFIG)
+
+
+def test_a_study_that_cannot_be_written_is_emitted_all_the_same(call, tmp_path):
+    """Where the file is there already, nothing is written."""
+    call()
+    file = tmp_path / "studies" / "bert" / "best" / "plans.json"
+    before = file.stat().st_mtime_ns, file.stat().st_ino
+    call()
+    assert (file.stat().st_mtime_ns, file.stat().st_ino) == before
 
 
 @pytest.mark.parametrize(
-    ("config", "version"), [(Config(), "1.19.2"), (CONFIG, "1.18.0"), (Config(level=Level.LAYERWISE), "1.19.2")]
+    ("config", "version"), [(Config(), "1.19.2"), (CONFIG, "1.18.0"), (config_of_level(Level.LAYERWISE), "1.19.2")]
 )
 def test_variables_without_a_file_need_none(config, version):
     """Only the form of ORT 1.19 depends on a file."""
-    result = make_result(config)
-    environment = environment_for(config, ort_version=version, plans_file=Path("nowhere"))
-    require_plans_file(dataclasses.replace(result.best, environment=environment), result)
+    versions = {"onnxruntime": version, "backend": ORTMODULE}
+    assert render(config, (), versions, Path("nowhere")).files == {}
 
 
 @pytest.mark.parametrize("form", ["shell", "dotenv"])
 def test_a_wrapped_study_names_the_one_way_to_train(form):
     """The comments of a wrapped study say what wraps its model; those of any other do not speak of it."""
-    wrapped, plain = RENDERERS[form](make_result(wrap=True)), RENDERERS[form](make_result())
+    wrapped, plain = printed(form, make_result(wrap=True)), printed(form, make_result())
     assert "autorecompute run bert" in comments(wrapped)
     assert "autorecompute run bert" not in comments(plain)
 
@@ -296,16 +316,15 @@ def test_a_wrapped_study_names_the_one_way_to_train(form):
 @pytest.mark.parametrize("wrap", [True, False])
 def test_a_program_can_see_whether_a_study_was_wrapped(wrap):
     """The JSON form has a field for it."""
-    assert json.loads(RENDERERS["json"](make_result(wrap=wrap)))["wrap"] is wrap
+    assert json.loads(printed("json", make_result(wrap=wrap)))["wrap"] is wrap
 
 
 def test_a_variable_of_ours_comes_with_what_reads_it():
     """ORT does not know the probe's variable: whoever sets it is told what has to be done besides."""
     result = make_result()
-    environment = {**result.best.environment, PROBE_VARIABLE: "1:1"}
-    result = dataclasses.replace(result, best=dataclasses.replace(result.best, environment=environment))
+    result = dataclasses.replace(result, best=dataclasses.replace(result.best, knobs=("layer_boundaries",)))
     for form in ("shell", "dotenv"):
-        told = comments(RENDERERS[form](result))
+        told = comments(printed(form, result))
         assert PROBE_VARIABLE in told.partition("must not be set")[2].partition("\n")[2]
         assert "autorecompute.compat" in told
         assert PROBE_VARIABLE not in told.partition("must not be set: ")[2].partition("\n")[0]
@@ -314,17 +333,15 @@ def test_a_variable_of_ours_comes_with_what_reads_it():
 def test_kept_knobs_are_told_with_what_they_gained():
     """The comments name each setting that was kept; its value is read back as any other."""
     gain = {"throughput_ratio": 1.08, "low": 1.05, "high": 1.11}
-    kept = KnobFigures(name="huge_pages", outcome=Outcome.OK, kept=True, **gain)
+    kept = KnobFigures(name="expandable_segments", outcome=Outcome.OK, kept=True, **gain)
     left = KnobFigures(name="no_model_copy", outcome=Outcome.OK, **gain)
     result = make_result()
-    environment = {**result.best.environment, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     result = dataclasses.replace(
-        result,
-        knobs=(kept, left),
-        best=dataclasses.replace(result.best, environment=environment, knobs=("huge_pages",)),
+        result, knobs=(kept, left), best=dataclasses.replace(result.best, knobs=("expandable_segments",))
     )
-    told = comments(RENDERERS["shell"](result))
-    assert "huge_pages 1.08x (1.05-1.11)" in told
+    told = comments(printed("shell", result))
+    assert "expandable_segments 1.08x (1.05-1.11)" in told
     assert "no_model_copy" not in told
-    pairs = dict(line.split("=", 1) for line in statements(RENDERERS["dotenv"](result)))
-    assert pairs == environment
+    text, variables = emitted("dotenv", result)
+    assert dict(line.split("=", 1) for line in statements(text)) == variables
+    assert variables["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"

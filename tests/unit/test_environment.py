@@ -19,17 +19,19 @@ from autorecompute.backends.ortmodule.environment import (
     plans_file_text,
     requested_by,
 )
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level, write_row
+from autorecompute.backends.ortmodule.offer import Request
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.plans import Config, Level, Option, Request, Row
+from autorecompute.plans import Choice, Config
 
-CONFIG = Config.from_rows(["Gelu+:1:-1", "Cast+:2:-1"])
+CONFIG = Config.parse(["Gelu+:1:-1", "Cast+:2:-1"])
 FILE = Path("best/plans.json")
 
 
 def config_of_length(characters):
-    """A config of one row, which takes so many characters."""
-    overhead = len(str(Row("", Option.RECOMPUTE)))
-    return Config(frozenset({Row("A" * (characters - overhead), Option.RECOMPUTE)}))
+    """A config of one choice, which takes so many characters."""
+    overhead = len(write_row(Choice("", "1")))
+    return Config(frozenset({Choice("A" * (characters - overhead), "1")}))
 
 
 @pytest.mark.parametrize("version", ["1.17.3", "1.18.0", "1.19.2"])
@@ -49,22 +51,22 @@ def test_ort_1_19_gets_the_absolute_path_of_the_file(version):
 def test_older_ort_gets_the_rows_themselves(version):
     """ORT 1.17 and 1.18 get every row of the config in one comma-separated string."""
     (value,) = environment_for(CONFIG, ort_version=version, plans_file=FILE).values()
-    assert Config.from_rows(value.split(",")) == CONFIG
+    assert Config.parse(value.split(",")) == CONFIG
 
 
 @pytest.mark.parametrize("version", ["1.18.0", "1.19.2"])
 @pytest.mark.parametrize("level", [Level.LAYERWISE, Level.LAYERWISE_WITH_COMPROMISE])
 def test_a_level_is_given_as_its_number(version, level):
     """A level needs only the level variable."""
-    environment = environment_for(Config(level=level), ort_version=version, plans_file=FILE)
+    environment = environment_for(config_of_level(level), ort_version=version, plans_file=FILE)
     assert environment == {LEVEL_VARIABLE: str(level.value)}
 
 
 def test_ort_1_17_knows_one_level():
     """Level 2 came with ORT 1.18 and is refused for 1.17, which would recompute nothing."""
-    assert environment_for(Config(level=Level.LAYERWISE), ort_version="1.17.3", plans_file=FILE)
+    assert environment_for(config_of_level(Level.LAYERWISE), ort_version="1.17.3", plans_file=FILE)
     with pytest.raises(UsageError):
-        environment_for(Config(level=Level.LAYERWISE_WITH_COMPROMISE), ort_version="1.17.3", plans_file=FILE)
+        environment_for(config_of_level(Level.LAYERWISE_WITH_COMPROMISE), ort_version="1.17.3", plans_file=FILE)
 
 
 def test_the_longest_comma_string_is_accepted_and_one_more_character_refused():
@@ -80,7 +82,7 @@ def test_a_config_too_long_for_a_string_fits_the_file():
     """ORT 1.19 takes a config of any length."""
     config = config_of_length(10 * LONGEST_COMMA_STRING)
     assert environment_for(config, ort_version="1.19.2", plans_file=FILE)
-    assert Config.from_rows(json.loads(plans_file_text(config))) == config
+    assert Config.parse(json.loads(plans_file_text(config))) == config
 
 
 @pytest.mark.parametrize("version", ["1.16.3", "1.20.0", "0.9", "2.0.1", "", "unknown"])
@@ -91,7 +93,7 @@ def test_other_versions_are_refused(version, config):
         environment_for(config, ort_version=version, plans_file=FILE)
 
 
-@pytest.mark.parametrize("config", [Config(), CONFIG, Config(level=Level.LAYERWISE)])
+@pytest.mark.parametrize("config", [Config(), CONFIG, config_of_level(Level.LAYERWISE)])
 @pytest.mark.parametrize("version", ["1.18.0", "1.19.2"])
 def test_a_trial_clears_every_variable_that_a_config_can_set(version, config):
     """No config sets a variable that the list of variables to clear lacks."""
@@ -112,7 +114,7 @@ def test_what_the_variables_ask_for_is_read_as_ort_reads_it(tmp_path, version):
     file.write_text(json.dumps(["Gelu+:1:2,Cast+:1:-1", "Cast+:2:-1", ""]))
     text = str(file) if version >= "1.19" else "Gelu+:1:2,Cast+:1:-1,Cast+:2:-1"
     request = requested_by({"ORTMODULE_MEMORY_OPT_CONFIG": text}, ort_version=version)
-    assert request == Request(counts={Row.parse_request("Gelu+:1:2")[0]: 2, Row.parse("Cast+:2:-1"): -1})
+    assert request == Request(counts={Choice("Gelu+", "1"): 2, Choice("Cast+", "2"): -1})
 
 
 def test_a_level_leaves_the_rows_unread():

@@ -12,50 +12,33 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute import codec
-from autorecompute.backends import ORTMODULE
+from autorecompute.backends import ORTMODULE, render
 from autorecompute.backends.ortmodule.environment import (
     CONFIG_VARIABLE,
     LEVEL_VARIABLE,
-    environment_for,
     plans_file_text,
 )
-from autorecompute.errors import NothingFitsError, UsageError
+from autorecompute.errors import NothingFitsError, SetupError, UsageError
 from autorecompute.figures import Figures
 from autorecompute.measurement import Device
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd, Verdict
 from autorecompute.startup import FOLDER, WRAP_VARIABLE, prepend_to_python_path
+from autorecompute.studies import Problem, StudyFolder
 from autorecompute.worker.protocol import BATCH_VARIABLE
 
-CONFIG = Config.from_rows(["Gelu+:1:-1"])
-
-DRIVER = """
-import sys, types
-from pathlib import Path
-from autorecompute import codec
-from autorecompute.cli import main
-from autorecompute.result import Result
-
-studies = types.ModuleType("autorecompute.studies")
-studies.load_result = lambda name: codec.decode(Path(name).read_text(), Result)
-sys.modules["autorecompute.studies"] = studies
-sys.exit(main())
-"""
+CONFIG = Config.parse(["Gelu+:1:-1"])
 
 SHOW_ARGUMENTS = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))"]
 SHOW_ENVIRONMENT = [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
 SHOW_PROCESS_ID = [sys.executable, "-c", "import os; print(os.getpid())"]
 
 
-def make_result(folder, config=CONFIG, *, fits=True):
-    """A study's answer whose plans file lies in the folder."""
-    plans_file = folder / "plans.json"
-    plans_file.write_text(plans_file_text(config))
+def make_result(config=CONFIG, *, fits=True):
+    """A study's answer."""
     best = Best(
         config=config,
         description="Gelu+",
-        environment=environment_for(config, ort_version="1.19.2", plans_file=plans_file),
         batch=32,
         samples_per_second=35.25,
         relative_throughput=0.9,
@@ -80,16 +63,30 @@ def make_result(folder, config=CONFIG, *, fits=True):
 
 
 @pytest.fixture
-def start(tmp_path):
+def folder(tmp_path, make_detection):
+    """A study."""
+    folder = StudyFolder("bert", tmp_path / "studies")
+    folder.prepare()
+    folder.begin(Problem.of(make_detection(), 2**21), ["python", "train.py"])
+    return folder
+
+
+@pytest.fixture
+def variables(folder):
+    """What the study's answer is switched on with."""
+    return render(CONFIG, (), make_result().versions, folder.best).variables
+
+
+@pytest.fixture
+def start(folder, tmp_path):
     """Starts the verb on a result with what comes after the study's name; gives its process, ended."""
-    (tmp_path / "driver.py").write_text(DRIVER)
 
     def run(*rest, result=None, **variables):
-        study = tmp_path / "result.json"
-        study.write_bytes(codec.encode(result or make_result(tmp_path)))
+        folder.finish(result or make_result())
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         process = subprocess.Popen(
-            [sys.executable, str(tmp_path / "driver.py"), "run", str(study), *rest],
+            [sys.executable, "-m", "autorecompute", "run", "bert", *rest],
+            cwd=tmp_path,
             env={**inherited, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -123,21 +120,20 @@ def test_arguments_arrive_untouched(start, arguments):
     assert json.loads(process.out) == arguments
 
 
-def test_the_environment_arrives(start, tmp_path):
+def test_the_environment_arrives(start, variables):
     """The command has the study's variables, its batch, the startup folder first, and all that was there."""
-    result = make_result(tmp_path)
-    seen = json.loads(start("--", *SHOW_ENVIRONMENT, result=result, PYTHONPATH="/mine", MINE="kept").out)
-    assert result.best.environment.items() <= seen.items()
-    assert seen[BATCH_VARIABLE] == str(result.best.batch)
+    seen = json.loads(start("--", *SHOW_ENVIRONMENT, PYTHONPATH="/mine", MINE="kept").out)
+    assert variables.items() <= seen.items()
+    assert Path(seen[CONFIG_VARIABLE]).read_text() == plans_file_text(CONFIG)
+    assert seen[BATCH_VARIABLE] == "32"
     assert seen["PYTHONPATH"].split(os.pathsep) == [str(FOLDER), "/mine"]
     assert seen["MINE"] == "kept"
 
 
-def test_a_replaced_variable_is_told(start, tmp_path):
+def test_a_replaced_variable_is_told(start, variables):
     """A variable that the caller had set to something else is replaced, and both values are named on stderr."""
-    result = make_result(tmp_path)
-    process = start("--", *SHOW_ENVIRONMENT, result=result, **{CONFIG_VARIABLE: "/old.json", BATCH_VARIABLE: "32"})
-    value = result.best.environment[CONFIG_VARIABLE]
+    process = start("--", *SHOW_ENVIRONMENT, **{CONFIG_VARIABLE: "/old.json", BATCH_VARIABLE: "32"})
+    value = variables[CONFIG_VARIABLE]
     assert json.loads(process.out)[CONFIG_VARIABLE] == value
     assert CONFIG_VARIABLE in process.err
     assert "/old.json" in process.err
@@ -146,9 +142,9 @@ def test_a_replaced_variable_is_told(start, tmp_path):
 
 
 @pytest.mark.parametrize("config", [CONFIG, Config()])
-def test_a_variable_that_would_overrule_the_config_is_removed(start, tmp_path, config):
+def test_a_variable_that_would_overrule_the_config_is_removed(start, config):
     """A level of the caller's does not reach the command, which is told on stderr."""
-    process = start("--", *SHOW_ENVIRONMENT, result=make_result(tmp_path, config), **{LEVEL_VARIABLE: "2"})
+    process = start("--", *SHOW_ENVIRONMENT, result=make_result(config), **{LEVEL_VARIABLE: "2"})
     assert LEVEL_VARIABLE not in json.loads(process.out)
     assert LEVEL_VARIABLE in process.err
 
@@ -158,9 +154,9 @@ def test_nothing_is_said_where_nothing_is_replaced(start):
     assert start("--", "true").err == ""
 
 
-def test_a_wrapped_study_has_the_command_wrapped(start, tmp_path):
+def test_a_wrapped_study_has_the_command_wrapped(start):
     """The variable that has the model wrapped is set for a study that was wrapped, and removed for any other."""
-    plain = make_result(tmp_path)
+    plain = make_result()
     wrapped = dataclasses.replace(plain, wrap=True)
     assert json.loads(start("--", *SHOW_ENVIRONMENT, result=wrapped).out)[WRAP_VARIABLE]
     process = start("--", *SHOW_ENVIRONMENT, result=plain, **{WRAP_VARIABLE: "1"})
@@ -177,17 +173,17 @@ def test_a_command_that_cannot_be_started_is_a_wrong_usage(start, rest):
     assert process.out == ""
 
 
-def test_a_moved_plans_file_is_a_wrong_usage(start, tmp_path):
-    """The command is not started with a variable that points to nothing."""
-    result = make_result(tmp_path)
-    Path(result.best.environment[CONFIG_VARIABLE]).unlink()
-    process = start("--", *SHOW_PROCESS_ID, result=result)
-    assert (process.returncode, process.out) == (UsageError.exit_code, "")
+def test_a_plans_file_that_nobody_can_write_starts_nothing(start, folder):
+    """The command is not started with a variable that points to something else."""
+    folder.best.rmdir()
+    folder.best.write_text("no folder")
+    process = start("--", *SHOW_PROCESS_ID)
+    assert (process.returncode, process.out) == (SetupError.exit_code, "")
 
 
-def test_a_study_without_a_fitting_config_starts_nothing(start, tmp_path):
+def test_a_study_without_a_fitting_config_starts_nothing(start):
     """Where no config fits, the command is not started."""
-    process = start("--", *SHOW_PROCESS_ID, result=make_result(tmp_path, fits=False))
+    process = start("--", *SHOW_PROCESS_ID, result=make_result(fits=False))
     assert (process.returncode, process.out) == (NothingFitsError.exit_code, "")
 
 

@@ -65,7 +65,7 @@ class Worker:
         file = self.folder / "measured.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []
         plain = [json.loads(line) for line in lines]
-        return [(line["what"], (line["level"], *line["config"])) for line in plain]
+        return [(line["what"], tuple(line["config"])) for line in plain]
 
     def configs(self, what):
         """The configs that it did something with, in their order."""

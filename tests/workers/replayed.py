@@ -20,9 +20,10 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks" / "replay")]
 
+from autorecompute.emit.handing import hand_out_if_any  # noqa: E402
 from autorecompute.errors import AutorecomputeError, InterruptedByUser  # noqa: E402
 from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noqa: E402
-from autorecompute.plans import Config, Level  # noqa: E402
+from autorecompute.plans import Config  # noqa: E402
 from autorecompute.reports.as_json import dumps, result_as_plain  # noqa: E402
 from autorecompute.reports.live import LiveView  # noqa: E402
 from autorecompute.studies import StudyFolder  # noqa: E402
@@ -51,7 +52,7 @@ class ReplayedBench:
     def __init__(self, replay, journal, trial_seconds, device=""):
         self._replay, self._journal, self._trial_seconds = replay, journal, trial_seconds
         table = replay.table
-        self._known = {row for plan in table.space.plans for row in plan.rows}
+        self._known = {choice for plan in table.space.plans for choice in plan.choices}
         found = dataclasses.replace(table.detection, batch=table.plain["batch"])
         # A card of its own for each worker, for one of them at a time measures on a card.
         card = dataclasses.replace(found.device, name=found.device.name + device, uuid=f"worker-{os.getpid()}")
@@ -86,7 +87,7 @@ class ReplayedBench:
     def watch(self, environment, effort, batch):
         """A whole process of the config that the variables name."""
         path = environment.get("ORTMODULE_MEMORY_OPT_CONFIG")
-        config = Config.from_rows(json.loads(Path(path).read_text())) if path else Config()
+        config = Config.parse(json.loads(Path(path).read_text())) if path else Config()
         self._note(config, "confirms")
         time.sleep(self._trial_seconds)
         self._note(config, "confirmed")
@@ -106,9 +107,9 @@ class ReplayedBench:
         return ""
 
     def _look_up(self, config, steps):
-        if config.level is Level.CHOSEN:
+        if config not in self.detection.space.opaque_presets.values():
             # Plans that save next to nothing were not recorded.
-            config = Config(frozenset(row for row in config.rows if row in self._known))
+            config = Config(config.choices & self._known)
         recordings = self._replay.table.recordings[self._replay.nearest(config, ())]
         recording = self._chance.choice([known for known in recordings if known.peak_bytes is not None])
         batch = self.detection.batch
@@ -123,7 +124,7 @@ class ReplayedBench:
         )
 
     def _note(self, config, what):
-        line = json.dumps({"config": list(config.row_texts), "level": int(config.level), "what": what})
+        line = json.dumps({"config": config.texts, "what": what})
         with self._journal.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
@@ -162,7 +163,7 @@ def tune(args, view):
     replay = Replay(load(TABLES / f"{args.table}{SUFFIX}"))
     folder = StudyFolder(args.study, args.folder / "studies")
     folder.prepare()
-    keep_analysis(folder, replay.table.survey)
+    keep_analysis(folder, replay.table.memory.small)
     script = args.folder / "train.py"
     script.touch()
     shared = None
@@ -198,7 +199,7 @@ def main():
         sys.stderr.write("autorecompute: interrupted\n")
         return InterruptedByUser.exit_code
     trials = read_trials(folder.database, folder.name_in_database)
-    sys.stdout.write(f"{dumps(result_as_plain(result, trials))}\n")
+    sys.stdout.write(f"{dumps(result_as_plain(result, trials, hand_out_if_any(folder, result)))}\n")
     return 0
 
 

@@ -10,8 +10,9 @@ for the first time:
 * the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step;
 * ORT's CUDA build wants CUDA 11, which the loader does not find among the wheels of a CUDA 12 torch.
 
-Each repair looks whether it is needed; on torch 2.4 to 2.6 none but the last is, and nothing is touched. Beside them, a
-variable of ours is made to reach an option of ORTModule that no variable of its own does (``probe.py``).
+Each repair looks whether it is needed; on torch 2.4 to 2.6 none but the last is. On any torch, operators that ORTModule
+cannot train are exported otherwise (``symbolics.py``), and a variable of ours reaches an option that no variable of
+ORTModule's own does (``probe.py``).
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.ortmodule import cuda_libraries, probe
+from autorecompute.backends.ortmodule.imports import when_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ORTMODULE = "onnxruntime.training.ortmodule"
 INTEROP = f"{ORTMODULE}.torch_cpp_extensions.torch_interop_utils"
+SYMBOLICS = f"{ORTMODULE}._custom_op_symbolic_registry"
 EXPORTER = "torch.onnx._internal.torchscript_exporter"
 
 MOVED_EXPORTER_MODULES = {
@@ -43,6 +46,8 @@ MOVED_EXPORTER_MODULES = {
 
 def adapt() -> tuple[str, ...]:
     """Repairs what ORTModule needs of the installed torch, and returns the names of the repairs made.
+
+    What is exported otherwise on any torch is not among them.
 
     Calling it again is harmless. It must come before the first import of ``onnxruntime.training.ortmodule``.
 
@@ -60,11 +65,12 @@ def adapt() -> tuple[str, ...]:
         "CUDA 11 libraries": _preload_cuda,
         "plan probe": lambda _: probe.install(),
     }
+    when_imported(SYMBOLICS, _export_more_operators)
     return tuple(name for name, repair in repairs.items() if repair(torch))
 
 
-def supports_custom_autograd(torch_version: str) -> bool:
-    """Whether ``torch_interop_utils``, which carries custom autograd functions, can be built for this torch."""
+def runs_as_it_is(torch_version: str) -> bool:
+    """Whether this torch needs no repair: ``torch_interop_utils``, for custom autograd functions, builds there."""
     major, minor = (int(part) for part in torch_version.split(".")[:2])
     return (major, minor) < (2, 7)
 
@@ -83,19 +89,9 @@ def _restore_convolutions(_: Any) -> bool:
     opset = importlib.import_module("torch.onnx.symbolic_opset9")
     if hasattr(opset, "_convolution"):
         return False
-    exporter: Any = importlib.import_module(f"{EXPORTER}.symbolic_opset9")
-
-    def export_worded_padding(g: Any, *args: Any) -> Any:
-        *_, padding, _dilation, _groups = args
-        if padding != "valid":
-            # ORT's gradient takes no notice of the word (seen on 1.19.2): better to fail than to learn from it.
-            raise RuntimeError(
-                f'ORT computes wrong gradients for a convolution with padding="{padding}". Give its padding in numbers.'
-            )
-        return exporter._convolution_mode(g, *args)  # noqa: SLF001
-
-    opset._convolution = exporter._convolution  # type: ignore[attr-defined]  # noqa: SLF001
-    opset._convolution_mode = export_worded_padding  # type: ignore[attr-defined]  # noqa: SLF001
+    exporter = importlib.import_module(f"{EXPORTER}.symbolic_opset9")
+    for name in ("_convolution", "_convolution_mode"):
+        setattr(opset, name, getattr(exporter, name))
     return True
 
 
@@ -117,7 +113,7 @@ def _prefer_torchscript_export(torch: Any) -> bool:
     @functools.wraps(export)
     def export_with_torchscript(*args: Any, **kwargs: Any) -> Any:
         kwargs.setdefault("dynamo", False)
-        if not supports_custom_autograd(torch.__version__):
+        if not runs_as_it_is(torch.__version__):
             # Inlining would replace a custom backward by the derivative of its forward, silently: better to fail.
             kwargs["autograd_inlining"] = False
         return export(*args, **kwargs)
@@ -131,7 +127,7 @@ def _prefer_torchscript_export(torch: Any) -> bool:
 
 
 def _stand_in_for_interop(torch: Any) -> bool:
-    if supports_custom_autograd(torch.__version__) or INTEROP in sys.modules:
+    if runs_as_it_is(torch.__version__) or INTEROP in sys.modules:
         return False
     os.environ["ORTMODULE_ENABLE_CUSTOM_AUTOGRAD"] = "0"
     stand_in = types.ModuleType(INTEROP)
@@ -154,6 +150,12 @@ def _silence_nvtx(torch: Any) -> bool:
 
 def _preload_cuda(torch: Any) -> bool:
     return bool(torch.cuda.is_available()) and cuda_libraries.are_wanted() and bool(cuda_libraries.preload())
+
+
+def _export_more_operators(registry: Any) -> None:
+    from autorecompute.backends.ortmodule import symbolics
+
+    symbolics.register(registry)
 
 
 def _no_range(*_: object) -> None:

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from autorecompute import codec
+from autorecompute.backends.ortmodule.axes import Axis, canonical_names
 from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
-from autorecompute.backends.ortmodule.insight_table import read_insights
+from autorecompute.backends.ortmodule.extra import OrtDetection, has_layer_boundaries
+from autorecompute.backends.ortmodule.grammar import make_plan, option_of, presets_of
+from autorecompute.backends.ortmodule.insight_table import read_clusters
 from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD
+from autorecompute.backends.ortmodule.sharing import find_sharing
 from autorecompute.backends.ortmodule.structure import digest_graph
 from autorecompute.measurement import Detection, Device
-from autorecompute.plans import Axis, Plan, canonical_names, find_sharing, saving_of
+from autorecompute.plans import Cluster, Plan, saving_of
 from autorecompute.plans.savings import evaluate, simplify
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autorecompute.plans import Insight
 
 _WHOLE_NUMBERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
 """The integers among ONNX's element types."""
@@ -40,19 +44,19 @@ def detect(manager: Any) -> Detection:
     axes = _axes_of(manager)
     names = canonical_names(axes)
     dims = {names[axis.alias]: axis.value for axis in axes}
-    plans, insights = probe_plans(agent, IGNORING_LAYERS, names, dims)
-    layer_plans, layer_insights = probe_plans(agent, WITHIN_LAYERS, names, dims)
+    plans, clusters = probe_plans(agent, IGNORING_LAYERS, names, dims)
+    layer_plans, layer_clusters = probe_plans(agent, WITHIN_LAYERS, names, dims)
+    extra = OrtDetection(layer_plans=layer_plans, layer_clusters=layer_clusters, features=_read_features())
     return Detection(
         plans=plans,
-        layer_plans=layer_plans,
-        insights=insights,
-        layer_insights=layer_insights,
+        own_presets=presets_of(plans, has_boundaries=has_layer_boundaries(plans, layer_plans)),
+        clusters=clusters,
         dims=dims,
         aliases={name: tuple(alias for alias in names if names[alias] == name) for name in dims},
         graph=digest_graph(graph),
         device=describe_device(manager._device),  # noqa: SLF001
         versions=read_versions(),
-        features=_read_features(),
+        extra=codec.to_plain(extra),
     )
 
 
@@ -91,59 +95,66 @@ def read_axes(values: Mapping[Any, Any], graph: Any) -> list[Axis]:
 
 def probe_plans(
     agent: Any, probe: str, names: Mapping[str, str], dims: Mapping[str, int]
-) -> tuple[tuple[Plan, ...], tuple[Insight, ...]]:
-    """The plans ORT finds under a probe config, largest saving first, and the activations they are about."""
+) -> tuple[tuple[Plan, ...], tuple[Cluster, ...]]:
+    """The plans ORT finds under a probe config, and the activations they are about.
+
+    Those that recompute whole subgraphs come first, then those with a compromise; each the largest saving first.
+    """
     stat = agent.get_serialized_ortmodule_memory_stat
     # ORT 1.19 added a flag for the printed table; 1.17 and 1.18 always make it
     takes_table_flag = len(inspect.signature(stat).parameters) > len(("config", "probe"))
     table, found = stat("", probe, True) if takes_table_flag else stat("", probe)
-    insights = read_insights(table, names)
+    clusters = read_clusters(table, names)
     plans = [
-        make_plan(key, raw, frequency, insights=insights, names=names, dims=dims)
-        for key, (raw, frequency) in found.items()
+        sum_up(key, raw, occurrences, clusters=clusters, names=names, dims=dims)
+        for key, (raw, occurrences) in found.items()
     ]
-    alone = [correct_for_sharing(plan, plans, insights, dims) for plan in plans]
-    return tuple(sorted(alone, key=lambda plan: (-(plan.saving_bytes or 0), plan.key))), insights
+    alone = [correct_for_sharing(plan, plans, clusters, dims) for plan in plans]
+    return tuple(sorted(alone, key=_preference)), clusters
 
 
-def make_plan(  # noqa: PLR0913  (what ORT says of a plan, and what it is read with)
+def _preference(plan: Plan) -> tuple[str, int, str]:
+    return option_of(plan), -(plan.saving_bytes or 0), plan.id
+
+
+def sum_up(  # noqa: PLR0913  (what ORT says of a plan, and what it is read with)
     key: str,
     raw: str,
-    frequency: int,
+    occurrences: int,
     *,
-    insights: Sequence[Insight],
+    clusters: tuple[Cluster, ...],
     names: Mapping[str, str],
     dims: Mapping[str, int],
 ) -> Plan:
-    """A plan with the saving of all its outputs, where the insights cover it, and otherwise with ORT's own figure."""
+    """A plan with the saving of all its outputs, where the clusters cover it, and otherwise with ORT's own figure."""
     stated = simplify(raw, names)
-    plan = Plan.parse(key, frequency=frequency, saving_bytes=evaluate(stated, dims), saving_symbolic=stated)
-    summed, covered = saving_of(plan.rows[0], insights)
+    plan = make_plan(key, occurrences=occurrences, saving_bytes=evaluate(stated, dims), saving=stated)
+    summed, covered = saving_of(plan.choices[0], clusters)
     saving = simplify(summed)
-    if len(plan.rows) > 1 or covered != frequency or saving == stated:
+    if len(plan.choices) > 1 or covered != occurrences or saving == stated:
         return plan
-    return replace(plan, saving_bytes=evaluate(saving, dims), saving_symbolic=saving, stated_symbolic=stated)
+    return replace(plan, saving_bytes=evaluate(saving, dims), saving=saving, stated=stated)
 
 
 def correct_for_sharing(
-    plan: Plan, plans: Sequence[Plan], insights: Sequence[Insight], dims: Mapping[str, int]
+    plan: Plan, plans: Sequence[Plan], clusters: tuple[Cluster, ...], dims: Mapping[str, int]
 ) -> Plan:
     """The plan with each buffer counted once, though outputs of several plans lie in it.
 
     Two plans that share are worth all that both are about; the owner of the buffers is worth less alone. Where it
     shares with several others, or the activations do not tell, the plan is left as it is.
     """
-    pairs = [other for other in plans if len(other.rows) > 1 and set(plan.rows) <= set(other.rows)]
-    sharing = find_sharing(pairs[0].rows, pairs[0].frequency, insights, dims) if len(pairs) == 1 else None
-    if sharing is None or plan.rows == (sharing.reuser,):
+    pairs = [other for other in plans if len(other.choices) > 1 and set(plan.choices) <= set(other.choices)]
+    sharing = find_sharing(pairs[0].choices, pairs[0].occurrences, clusters, dims) if len(pairs) == 1 else None
+    if sharing is None or plan.choices == (sharing.reuser,):
         return plan
-    summed = " + ".join(saving_of(row, insights)[0] for row in plan.rows)
+    summed = " + ".join(saving_of(choice, clusters)[0] for choice in plan.choices)
     saving = simplify(f"{summed} - ({sharing.doubled})")
     saving_bytes = evaluate(saving, dims)
     if saving_bytes == plan.saving_bytes:
         return plan
-    stated = plan.stated_symbolic or plan.saving_symbolic
-    return replace(plan, saving_bytes=saving_bytes, saving_symbolic=saving, stated_symbolic=stated)
+    stated = plan.stated or plan.saving
+    return replace(plan, saving_bytes=saving_bytes, saving=saving, stated=stated)
 
 
 def describe_device(device: Any) -> Device:

@@ -10,12 +10,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.interface import Knob
+from autorecompute.backends.interface import Knob, Rendered
+from autorecompute.backends.ortmodule.grammar import Level, level_of, read_request, rows_of
+from autorecompute.backends.ortmodule.offer import Request, make_offer
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.plans import Config, Level, Request, Row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    from autorecompute.measurement import Detection
+    from autorecompute.memory import MemoryModel, StepProfiles
+    from autorecompute.plans import Config, Offer, Space
 
 LEVEL_VARIABLE = "ORTMODULE_MEMORY_OPT_LEVEL"
 CONFIG_VARIABLE = "ORTMODULE_MEMORY_OPT_CONFIG"
@@ -34,6 +39,12 @@ FIRST_VERSION_WITH_FILE = (1, 19)
 
 LONGEST_COMMA_STRING = 2048
 """Characters that a session option of ONNX Runtime holds."""
+
+PLANS_FILE = "plans.json"
+PROBE_NOTE = (
+    "not ONNX Runtime's own: other nodes are recomputed unless the script is started with 'autorecompute run', "
+    "or imports autorecompute.compat before ORTModule"
+)
 
 LAYER_BOUNDARIES = Knob(
     name="layer_boundaries",
@@ -66,6 +77,22 @@ def probe_config_of(level: Level, environment: Mapping[str, str]) -> str:
     return (environment.get(PROBE_VARIABLE) or IGNORING_LAYERS) if level is Level.CHOSEN else WITHIN_LAYERS
 
 
+def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Rendered:
+    """What switches the config and the knobs of these names on; nothing where neither changes anything.
+
+    Raises:
+        SetupError: that version of ONNX Runtime reads no config of this form.
+        UsageError: the config cannot be written for it, or there is no knob of one of these names.
+    """
+    plans_file = folder.absolute() / PLANS_FILE
+    variables = environment_for(config, knobs=knobs, ort_version=versions.get("onnxruntime", ""), plans_file=plans_file)
+    has_file = variables.get(CONFIG_VARIABLE) == str(plans_file)
+    notes = {"plans file": "must be readable under the same path wherever the script trains"} if has_file else {}
+    if PROBE_VARIABLE in variables:
+        notes[PROBE_VARIABLE] = PROBE_NOTE
+    return Rendered(variables=variables, files={plans_file: plans_file_text(config)} if has_file else {}, notes=notes)
+
+
 def environment_for(
     config: Config, *, knobs: Collection[str] = (), ort_version: str, plans_file: Path
 ) -> dict[str, str]:
@@ -87,8 +114,8 @@ def environment_for(
 def _config_variables(config: Config, version: tuple[int, int], plans_file: Path) -> dict[str, str]:
     if config.is_none:
         return {}
-    if config.level is not Level.CHOSEN:
-        return {LEVEL_VARIABLE: _format_level(config.level, version)}
+    if (level := level_of(config)) is not Level.CHOSEN:
+        return {LEVEL_VARIABLE: _format_level(level, version)}
     if version >= FIRST_VERSION_WITH_FILE:
         return {CONFIG_VARIABLE: str(plans_file.absolute())}
     return {CONFIG_VARIABLE: _join_rows(config)}
@@ -114,10 +141,27 @@ def requested_by(environment: Mapping[str, str], *, ort_version: str) -> Request
         return Request(level=level)
     listed = _read_plans_file(Path(text)) if _parse_version(ort_version) >= FIRST_VERSION_WITH_FILE else [text]
     by_subgraph = {}
-    for row_text in filter(None, ",".join(listed).split(",")):
-        row, count = Row.parse_request(row_text)
-        by_subgraph[row.subgraph] = (row, count)
+    for row in filter(None, ",".join(listed).split(",")):
+        choice, count = read_request(row)
+        by_subgraph[choice.site] = (choice, count)
     return Request(level=level, counts=dict(by_subgraph.values()))
+
+
+def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
+    """What ORT offers to recompute at these dimensions, under what these variables switch on.
+
+    Raises:
+        UsageError: they hold what ONNX Runtime of that version cannot read.
+    """
+    request = requested_by(environment, ort_version=detection.versions["onnxruntime"])
+    return make_offer(detection, request, probe_config_of(request.level, environment), dims)
+
+
+def memory_model(space: Space, small: StepProfiles) -> MemoryModel:
+    """Peaks of every config, from profiled small steps."""
+    from autorecompute.backends.ortmodule.memory import OrtMemoryModel
+
+    return OrtMemoryModel(space, small)
 
 
 def _read_plans_file(file: Path) -> list[str]:
@@ -132,7 +176,7 @@ def _read_plans_file(file: Path) -> list[str]:
 
 def plans_file_text(config: Config) -> str:
     """What ONNX Runtime 1.19 reads from the file: a JSON array with one row to a line."""
-    return json.dumps(config.row_texts, indent=2) + "\n"
+    return json.dumps(rows_of(config), indent=2) + "\n"
 
 
 def _parse_version(text: str) -> tuple[int, int]:
@@ -153,7 +197,9 @@ def _format_level(level: Level, version: tuple[int, int]) -> str:
 
 
 def _join_rows(config: Config) -> str:
-    joined = ",".join(config.row_texts)
+    joined = ",".join(rows_of(config))
+    if not joined.isprintable():
+        raise UsageError("A plan has a character in its name that no variable can hold. Nothing was written.")
     if len(joined) > LONGEST_COMMA_STRING:
         raise UsageError(
             f"These plans take {len(joined)} characters, and ONNX Runtime 1.17 and 1.18 read {LONGEST_COMMA_STRING} "

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from autorecompute.backends.ortmodule import cuda_headers
-from autorecompute.backends.ortmodule.adapter import supports_custom_autograd
+from autorecompute.backends.ortmodule.adapter import runs_as_it_is
 from autorecompute.backends.ortmodule.distributions import pip
 from autorecompute.errors import InterruptedByUser, SetupError
 
@@ -80,7 +80,7 @@ def needed() -> tuple[str, ...]:
     import torch
 
     names = ["aten_op_executor"]
-    if supports_custom_autograd(torch.__version__):
+    if runs_as_it_is(torch.__version__):
         names.append("torch_interop_utils")
     if torch.version.cuda and build_information().get("cuda_version"):
         names.append("torch_gpu_allocator")

@@ -1,11 +1,18 @@
-"""What an exception from ORTModule means. ORT raises plain RuntimeErrors: their texts are all there is to go by."""
+"""What an exception from ORTModule means. ORT raises plain RuntimeErrors: their texts and frames are all there is."""
 
 from __future__ import annotations
 
 import re
+import traceback
+from typing import TYPE_CHECKING
 
+from autorecompute.backends.ortmodule.operators import chain, explanation_of, find_call, is_of_export, uses_bfloat16
+from autorecompute.backends.ortmodule.wrapping import WrappingError
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 OUT_OF_MEMORY_TEXTS = (
     "out of memory",
@@ -17,36 +24,46 @@ OUT_OF_MEMORY_TEXTS = (
 )
 """Seen from ORT's arena, its CUDA provider, the C++ runtime and torch's allocators."""
 
-_OPERATORS = (
-    re.compile(r"gradient builder has not been registered: (\w+)"),
-    re.compile(r"[Oo]perator '([\w:.]+)'"),
-    re.compile(r"Python operator (\w+)"),
-    re.compile(r"\b((?:aten|prim)::\w+)"),
-)
-"""How ORT and torch's exporter name the operator they cannot take; the first that is found counts."""
+CHECKPOINTING_TEXTS = ("CheckpointFunction", "Model uses gradient checkpointing")
+"""Torch's word for it, and ORT's where ORT exports custom functions."""
 
-_NO_KERNEL = re.compile(r"Could not find an implementation for (\w+)")
-"""ORT knows the operator, and has it for other number types or on another device."""
+CANNOT = "ORTModule cannot take this model:"
+CHECKPOINTED = (
+    f"{CANNOT} it uses torch.utils.checkpoint. Switch gradient checkpointing off: recompute plans take its place."
+)
+COMPILED = f"{CANNOT} it is compiled, or a part of it. Leave torch.compile out: ORTModule makes a graph of it itself."
+WAY_OUT = "Replace it, or wrap only the part of the model without it."
+WITHOUT_BFLOAT16 = "A CPU has none: train in float32 or float16 there."
+WAY_TO_FIND_OUT = "Wrap one part of the model after the other to find the operator; ORT's own words are in the output."
+
+NO_KERNEL = "Could not find an implementation for"
+VERBS = {
+    "gradient builder has not been registered": "it has no gradient for",
+    NO_KERNEL: "it has no kernel on this device for",
+    "Non-zero status code returned while running": "it fails while it runs",
+    "There was an error while exporting the PyTorch model": "it cannot export",
+}
+"""What ORTModule could not do, by what it says; the first that is found counts."""
+
+_BEFORE_REASON = re.compile(r".*(?:was false\.|Status Message:|\) const )", re.DOTALL)
+_LONGEST_REASON = 200
+_INTERNAL = ("::", "onnxruntime_src", "gradient builder")
 
 
 def classify(error: BaseException) -> tuple[Outcome, str]:
     """The outcome that an exception stands for, and a sentence about it."""
-    text = "\n".join(str(link) for link in _chain(error))
+    links = chain(error)
+    text = "\n".join(str(link) for link in links)
     if isinstance(error, MemoryError) or any(known in text for known in OUT_OF_MEMORY_TEXTS):
         return Outcome.OOM, f"out of memory: {_last_line(error)}"
-    if found := _NO_KERNEL.search(text):
-        return Outcome.EXPORT_ERROR, (
-            f"ORTModule cannot take this model: it has no {found[1]} for the number type that the model uses on this "
-            "device. A CPU has none for bfloat16: train in float32 or float16 there."
-        )
-    if _is_fallback(error) or _OPERATORS[0].search(text):
-        operator = next((found[1] for pattern in _OPERATORS if (found := pattern.search(text))), None)
-        if operator is None:
-            return Outcome.EXPORT_ERROR, f"ORTModule cannot take this model: {_last_line(error)}"
-        return Outcome.EXPORT_ERROR, (
-            f"ORTModule cannot take this model: it has no way to train operator {operator}, so the script would go on "
-            "in plain PyTorch. Replace it, or wrap only the part of the model without it."
-        )
+    if refusal := next((link for link in links if isinstance(link, WrappingError)), None):
+        return Outcome.EXPORT_ERROR, str(refusal)
+    if any(known in text for known in CHECKPOINTING_TEXTS):
+        return Outcome.EXPORT_ERROR, CHECKPOINTED
+    if "dynamo-optimized function" in text or _is_given_compiled(error):
+        return Outcome.EXPORT_ERROR, COMPILED
+    if isinstance(error, Exception) and (is_of_export(error) or _is_fallback(links) or any(map(text.count, VERBS))):
+        return Outcome.EXPORT_ERROR, _explain(error, text)
     return Outcome.SCRIPT_ERROR, f"{type(error).__name__}: {_last_line(error)}"
 
 
@@ -63,18 +80,36 @@ def require_ortmodule() -> None:
         raise SetupError(" ".join(f"{finding.name}: {finding.found}. {finding.remedy}" for finding in missing))
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    links: list[BaseException] = []
-    while error is not None and error not in links:
-        links.append(error)
-        error = error.__cause__ or error.__context__
-    return links
+def _explain(error: Exception, text: str) -> str:
+    call = find_call(error)
+    if uses_bfloat16(error) and ("bfloat16" in text or NO_KERNEL in text):
+        operator = "an operator" if call is None else call
+        return f"{CANNOT} it has no bfloat16 on this device for {operator}. {WITHOUT_BFLOAT16}"
+    reason = explanation_of(error) or _last_words(error)
+    because = f": {reason.rstrip('.')}" if reason else ""
+    if call is None:
+        return f"{CANNOT} it fails while it builds the training graph{because}. {WAY_TO_FIND_OUT}"
+    verb = next((verb for word, verb in VERBS.items() if word in text), "it fails on")
+    return f"{CANNOT} {verb} {call}{because}. {WAY_OUT}"
 
 
-def _is_fallback(error: BaseException) -> bool:
+def _last_words(error: Exception) -> str:
+    """What ORT says in the end, unless that is about its own source."""
+    found = _BEFORE_REASON.match(str(error))
+    words = str(error)[found.end() :].strip() if found else ""
+    return words if len(words) <= _LONGEST_REASON and not any(mark in words for mark in _INTERNAL) else ""
+
+
+def _is_given_compiled(error: BaseException) -> bool:
+    # ORTModule fails on a compiled module by chance, and says nothing of it.
+    modules = (frame.f_locals.get("module") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(hasattr(module, "_orig_mod") for module in modules)
+
+
+def _is_fallback(links: Sequence[BaseException]) -> bool:
     from onnxruntime.training.ortmodule._fallback_exceptions import ORTModuleFallbackException
 
-    return any(isinstance(link, ORTModuleFallbackException) for link in _chain(error))
+    return any(isinstance(link, ORTModuleFallbackException) for link in links)
 
 
 def _last_line(error: BaseException) -> str:

@@ -6,34 +6,36 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from autorecompute.plans import Activation, Choice, Insight, Option, Row, merge_alike
-from autorecompute.plans.insight import PERCENT
+from autorecompute.backends.ortmodule.grammar import COMPROMISE, RECOMPUTE
+from autorecompute.backends.ortmodule.insight import merge_alike
+from autorecompute.plans import Activation, Alternative, Choice, Cluster
+from autorecompute.plans.saved import PERCENT
 from autorecompute.plans.savings import simplify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_OPTIONS = {"Recompute": Option.RECOMPUTE, "RecomputeWithCompromise": Option.RECOMPUTE_WITH_COMPROMISE}
+_OPTIONS = {"Recompute": RECOMPUTE, "RecomputeWithCompromise": COMPROMISE}
 _CLUSTER = re.compile(r"\|(\d+)\s*\|")
 _CHOICE = re.compile(rf">>Option \d+\s*: ({'|'.join(_OPTIONS)}) subgraph (\S+)")
 _REUSE = re.compile(r"Output (\d+)\((\d+)\)")
 _ACTIVATION = re.compile(r"- Output (\d+)\s*: \[(.*)\], byte/elem: (\d+), (\d+)% saved")
 
 
-def read_insights(table: str, names: Mapping[str, str]) -> tuple[Insight, ...]:
-    """The insights of ORT's table, equal ones told as one; none where the text is no such table.
+def read_clusters(table: str, names: Mapping[str, str]) -> tuple[Cluster, ...]:
+    """The clusters of ORT's table, equal ones told as one; none where the text is no such table.
 
     Args:
         table: What ``get_serialized_ortmodule_memory_stat`` printed, in ORT 1.17, 1.18 or 1.19.
         names: What to call the symbolic dimensions instead of ORT's names.
     """
-    insights = []
-    for cluster in _blocks(table.splitlines(), _CLUSTER):
-        match = _CLUSTER.match(cluster[0])
+    clusters = []
+    for block in _blocks(table.splitlines(), _CLUSTER):
+        match = _CLUSTER.match(block[0])
         assert match is not None, "a block begins where its pattern is found"
-        choices = tuple(_read_choice(block, names) for block in _blocks(cluster, _CHOICE))
-        insights.append(Insight(frequency=int(match[1]), choices=choices))
-    return merge_alike(insights)
+        alternatives = tuple(_read_alternative(lines, names) for lines in _blocks(block, _CHOICE))
+        clusters.append(Cluster(occurrences=int(match[1]), alternatives=alternatives))
+    return merge_alike(clusters)
 
 
 def _blocks(lines: Sequence[str], beginning: re.Pattern[str]) -> Iterator[list[str]]:
@@ -43,7 +45,7 @@ def _blocks(lines: Sequence[str], beginning: re.Pattern[str]) -> Iterator[list[s
         yield list(lines[start:end])
 
 
-def _read_choice(block: Sequence[str], names: Mapping[str, str]) -> Choice:
+def _read_alternative(block: Sequence[str], names: Mapping[str, str]) -> Alternative:
     match = _CHOICE.search(block[0])
     assert match is not None, "a block begins where its pattern is found"
     reuse_lines = "".join(line for line in block if "ReuseFreq" in line)
@@ -51,7 +53,7 @@ def _read_choice(block: Sequence[str], names: Mapping[str, str]) -> Choice:
     activations = [
         _make_activation(found, names, reuses) for line in block if (found := _ACTIVATION.search(line)) is not None
     ]
-    return Choice(row=Row(match[2], _OPTIONS[match[1]]), activations=tuple(activations))
+    return Alternative(choice=Choice(match[2], _OPTIONS[match[1]]), activations=tuple(activations))
 
 
 def _make_activation(match: re.Match[str], names: Mapping[str, str], reuses: Mapping[int, int]) -> Activation:

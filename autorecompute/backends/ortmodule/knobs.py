@@ -15,6 +15,8 @@ from autorecompute.backends.ortmodule.environment import (
     LAYER_BOUNDARIES,
     MEM_EFFICIENT_GRADIENTS,
 )
+from autorecompute.backends.ortmodule.extra import OrtDetection, has_layer_boundaries
+from autorecompute.backends.ortmodule.grammar import Level, level_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -97,7 +99,7 @@ def why_not(knob: Knob, config: Config, detection: Detection, inherited: Mapping
 
 def plans_under(names: Collection[str], detection: Detection) -> Sequence[Plan]:
     """The plans that exist under the knobs of these names."""
-    return detection.layer_plans if LAYER_BOUNDARIES.name in names else detection.plans
+    return OrtDetection.of(detection).layer_plans if LAYER_BOUNDARIES.name in names else detection.plans
 
 
 def _missing(knob: Knob, config: Config, detection: Detection) -> str:
@@ -106,7 +108,7 @@ def _missing(knob: Knob, config: Config, detection: Detection) -> str:
             return _without_boundaries(config, detection)
         case MEM_EFFICIENT_GRADIENTS.name if _version(detection.versions["onnxruntime"]) >= (1, 19):
             return "ONNX Runtime 1.19 raises a TypeError with it"
-        case MEM_EFFICIENT_GRADIENTS.name if CUSTOM_AUTOGRAD not in detection.features:
+        case MEM_EFFICIENT_GRADIENTS.name if CUSTOM_AUTOGRAD not in OrtDetection.of(detection).features:
             return "it needs ORTModule's support for custom autograd functions"
         case EXPANDABLE_SEGMENTS.name if detection.device.kind != "cuda":
             return "it is for CUDA only"
@@ -118,9 +120,10 @@ def _missing(knob: Knob, config: Config, detection: Detection) -> str:
 def _without_boundaries(config: Config, detection: Detection) -> str:
     if config.is_none:
         return "the winner recomputes nothing"
-    if not config.rows:
+    if level_of(config) is not Level.CHOSEN:
         return "the winner is a level of ORT's, which ends at the boundaries by itself"
-    return "" if detection.space.has_layer_boundaries else "ORT finds the same plans with layer boundaries as without"
+    has_boundaries = has_layer_boundaries(detection.plans, OrtDetection.of(detection).layer_plans)
+    return "" if has_boundaries else "ORT finds the same plans with layer boundaries as without"
 
 
 def _version(text: str) -> tuple[int, int]:

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from autorecompute.backends.ortmodule.imports import when_imported
 
 OPTIONS = "onnxruntime.training.ortmodule.options"
 
@@ -26,37 +23,10 @@ def install() -> bool:
 
     Calling it again is harmless.
     """
-    if not os.environ.get(PROBE_VARIABLE):
-        return False
-    if OPTIONS in sys.modules:
-        read_probe_too(sys.modules[OPTIONS])
-    elif not any(isinstance(finder, OptionsWatch) for finder in sys.meta_path):
-        # ORTModule must not be imported from here: that may be what is going on at this moment.
-        sys.meta_path.insert(0, OptionsWatch())
-    return True
-
-
-class OptionsWatch:
-    """An import hook that finds ORTModule's options as the finders behind it do."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """What the other finders find of the options; leaves every other import to them."""
-        if fullname != OPTIONS:
-            return None
-        finders = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
-        specs = (finder.find_spec(fullname, path, target) for finder in finders)
-        spec = next((spec for spec in specs if spec is not None), None)
-        if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _and_then(spec.loader.exec_module, read_probe_too)  # type: ignore[assignment, method-assign]
-        return spec
-
-
-def _and_then(execute: Callable[[Any], None], call: Callable[[Any], None]) -> Callable[[Any], None]:
-    def execute_and_call(module: Any) -> None:
-        execute(module)
-        call(module)
-
-    return execute_and_call
+    is_set = bool(os.environ.get(PROBE_VARIABLE))
+    if is_set:
+        when_imported(OPTIONS, read_probe_too)
+    return is_set
 
 
 def read_probe_too(options: Any) -> None:

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.ortmodule import failures, logs
 from autorecompute.backends.ortmodule.adapter import adapt
+from autorecompute.backends.ortmodule.checkpointing import Checkpointing
 from autorecompute.backends.ortmodule.detection import detect, name_dims
 from autorecompute.backends.ortmodule.environment import probe_config_of
 from autorecompute.backends.ortmodule.gradients import check_gradients, slice_batch
+from autorecompute.backends.ortmodule.grammar import Level, level_of, rows_of
 from autorecompute.backends.ortmodule.pairing import ForwardPairing
 from autorecompute.backends.ortmodule.profiling import Profiler
 from autorecompute.files import write_whole
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +45,7 @@ class OrtModuleBackend:
         self._managers: list[Any] = []
         self._config = Config()
         self._pairing = ForwardPairing()
+        self._checkpointing = Checkpointing()
         self._profiler = Profiler(folder)
         self._folder = folder
 
@@ -58,6 +61,7 @@ class OrtModuleBackend:
         from onnxruntime.training.ortmodule._training_manager import TrainingManager
 
         self._pairing.install()
+        self._checkpointing.install()
         create, forward = TrainingManager._create_execution_agent, TrainingManager.forward  # noqa: SLF001
 
         @functools.wraps(create)
@@ -103,7 +107,7 @@ class OrtModuleBackend:
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         self._pairing.end_step()
-        return self._pairing.warnings
+        return (*self._pairing.warnings, *self._checkpointing.warnings)
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
@@ -115,7 +119,7 @@ class OrtModuleBackend:
             manager, config, forward=forward, rebuild=lambda candidate: rebuild(manager, candidate, folder)
         )
         rebuild(manager, self._config, folder)
-        if self._pairing.warnings and any("Dropout" in row.subgraph for row in config.rows):
+        if self._pairing.warnings and any("Dropout" in on.site for on in config.choices):
             return replace(check, agrees=False, message=self._pairing.warnings[0])
         return check
 
@@ -144,25 +148,26 @@ def _follow_fallbacks(listener: Listener) -> None:
 def rebuild(manager: Any, config: Config, folder: Path) -> None:
     """Builds the manager's training session anew with the config; export and gradient graph stay as they are."""
     options, observer = manager._runtime_options, manager._runtime_inspector.memory_ob  # noqa: SLF001
-    options.memory_optimization_level = int(config.level)
-    options.recompute_probe_config = probe_config_of(config.level, os.environ)
+    level = level_of(config)
+    options.memory_optimization_level = int(level)
+    options.recompute_probe_config = probe_config_of(level, os.environ)
     if hasattr(options, "memory_optimizer_config_file_path"):
         options.memory_optimizer_config_file_path = _write_plans(config, folder)
     else:  # ORT 1.17 and 1.18 take the rows themselves
-        options.memory_optimizer_config = ",".join(config.row_texts)
+        options.memory_optimizer_config = ",".join(rows_of(config))
     # Only a level needs ORT to look for plans again; looking builds a second session and doubles the time.
-    observer._is_enabled = config.level is not Level.CHOSEN  # noqa: SLF001
+    observer._is_enabled = level is not Level.CHOSEN  # noqa: SLF001
     observer.cluster_id_combination_to_saving_symbolics_map.clear()
     manager._execution_agent = None  # noqa: SLF001
     manager._create_execution_agent()  # noqa: SLF001
 
 
 def _write_plans(config: Config, folder: Path) -> str:
-    if not config.rows:
+    if not (rows := rows_of(config)):
         return ""
     file = folder / f"{config.hash}.json"
     # Ranks that train together switch at the same moment: one of them may be reading what another writes.
-    write_whole(file, json.dumps(config.row_texts))
+    write_whole(file, json.dumps(rows))
     return str(file)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Session:
     def __init__(self, module: Any, ortmodule: Any) -> None:
         # With the ORTModule kept here and nowhere else, both go when the script lets go of its model.
         self.module, self.ortmodule = module, ortmodule
+        self.has_trained = False
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         # In a copy of the module or a pickle of it stands None, which any process can read.
@@ -76,7 +77,6 @@ class Wrapping:
 
         Raises:
             SetupError: ORTModule cannot be used here.
-            WrappingError: ORTModule would train the module otherwise than PyTorch.
         """
         if self._is_inside or self._is_off or module in self._others:
             return None
@@ -89,9 +89,16 @@ class Wrapping:
         return None
 
     def train(self, session: Session, *inputs: Any, **kwargs: Any) -> Any:
-        """The outputs of the session for one training call."""
-        with self._inside(), _keeping_modes(session.module):
-            return session.ortmodule(*inputs, **kwargs)
+        """The outputs of the session for one training call.
+
+        Raises:
+            WrappingError: ORTModule would train the module otherwise than PyTorch.
+        """
+        watching = nullcontext() if session.has_trained else _refusing_evaluation(session.module)
+        with self._inside(), _keeping_modes(session.module), watching:
+            outputs = session.ortmodule(*inputs, **kwargs)
+        session.has_trained = True
+        return outputs
 
     def _is_ours(self, module: Any) -> bool:
         if _holds_ortmodule(module):
@@ -107,7 +114,6 @@ class Wrapping:
         return {id(parameter) for group in groups for parameter in group["params"]}
 
     def _wrap(self, module: Any) -> Session:
-        _require_training_mode(module)
         ORTModule = _load_ortmodule()  # noqa: N806  (its name, wherever it comes from)
         with self._inside(), _keeping_modes(module):
             session = Session(module, ORTModule(module))
@@ -181,16 +187,33 @@ def _is_distributed(module: Any) -> bool:
     return isinstance(module, DistributedDataParallel)
 
 
-def _require_training_mode(module: Any) -> None:
+@contextmanager
+def _refusing_evaluation(module: Any) -> Iterator[None]:
+    """Raises a WrappingError when the module calls a part whose evaluation mode matters, as the export would train it.
+
+    A part that is never called, such as an average of the weights, may be in any mode.
+    """
     from torch.nn.modules.batchnorm import _BatchNorm
     from torch.nn.modules.dropout import _DropoutNd
 
-    for name, part in module.named_modules():
-        if isinstance(part, _BatchNorm | _DropoutNd) and not part.training:
-            raise WrappingError(
-                f"--wrap: '{name}' of {type(module).__name__} is in evaluation mode while the rest trains, and "
-                "ORTModule would train it all the same. Wrap the part of the model without it by hand."
-            )
+    parts = [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm | _DropoutNd)]
+    handles = [
+        part.register_forward_pre_hook(functools.partial(_refuse, f"'{name}' of {type(module).__name__}"))
+        for name, part in parts
+        if not part.training
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _refuse(part: str, *_: object) -> None:
+    raise WrappingError(
+        f"--wrap: {part} is in evaluation mode while the rest trains, and ORTModule would train it all the same. Wrap "
+        "the part of the model without it by hand."
+    )
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Trial
-from autorecompute.plans import Plan, Space
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.studies import Problem, Sizes, StudyFolder, list_studies
 from autorecompute.studies.problem import SEVERAL_BATCHES
@@ -16,6 +15,7 @@ from autorecompute.studies.records import trials_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autorecompute.plans import Space
     from autorecompute.result import Result
 
 
@@ -41,11 +41,14 @@ class Part:
         return {**self.sizes.dims, BATCH: self.problem.batch}
 
     @property
+    def backend(self) -> str:
+        """The training system."""
+        return "ortmodule"
+
+    @property
     def space(self) -> Space:
-        """Its plans; how often each occurs and what it saves is not written down in a study."""
-        parse = Plan.parse
-        plans = (parse(key, frequency=0, saving_bytes=None, saving_symbolic="0") for key in self.problem.plans)
-        return Space(plans=tuple(plans))
+        """Its plans."""
+        return self.sizes.space
 
 
 def read_part(folder: StudyFolder) -> Part:

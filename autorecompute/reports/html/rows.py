@@ -72,7 +72,7 @@ def _cells(trial: Trial, link: str) -> list[Cell]:
     spread = spread_of(trial)
     return [
         _number(str(trial.number), trial.number),
-        Cell(text=trial.description, key=trial.description, folded=_rows_of(trial)),
+        Cell(text=trial.description, key=trial.description, folded=_choices_of(trial)),
         Cell(text=str(measurement.outcome), key=str(measurement.outcome), small=remarks),
         _number(format_bytes(measurement.peak_bytes), measurement.peak_bytes),
         _number(format_bytes(expected), expected),
@@ -92,9 +92,9 @@ def spread_of(trial: Trial) -> float | None:
     return (max(steps) - min(steps)) / 2 / median if median else None
 
 
-def _rows_of(trial: Trial) -> str:
-    """The rows as ORT reads them, where the description does not say them."""
-    return " ".join(trial.config.row_texts) if trial.description.endswith(")") else ""
+def _choices_of(trial: Trial) -> str:
+    """The choices, where the description does not say them."""
+    return " ".join(trial.config.texts) if trial.description.endswith(")") else ""
 
 
 def _number(text: str, value: float | None) -> Cell:

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends import knobs_of
+from autorecompute.backends import knobs_of, render
 from autorecompute.reports.answer import (
     Line,
     answer_lines,
@@ -110,18 +110,21 @@ def tell(folder: StudyFolder, page: Path) -> Story:
         predictions=_draw_predictions(trials),
         columns=trial_columns(parts),
         rows=tuple(tuple(row) for row in trial_rows(parts, page)),
-        **(_told_by(result, parts) if result is not None else {"verdict": UNANSWERED, "sure": _measured(parts)}),
+        **(
+            _told_by(result, parts, folder) if result is not None else {"verdict": UNANSWERED, "sure": _measured(parts)}
+        ),
     )
 
 
-def _told_by(result: Result, parts: Sequence[Part]) -> dict[str, Any]:
+def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict[str, Any]:
     best, own = result.best, _own_trials(result, parts)
+    rendered = render(best.config, best.knobs, result.versions, folder.best) if best is not None else None
     return {
         "verdict": describe_verdict(result),
-        "exports": tuple(exports(best)) if best is not None and not result.wrap else (),
+        "exports": tuple(exports(rendered)) if rendered is not None and not result.wrap else (),
         "run": run_command(result) if best is not None else "",
         "wraps": result.wrap,
-        "remarks": tuple(remarks(result)),
+        "remarks": tuple(remarks(result, rendered)) if rendered is not None else (),
         "circumstances": (*circumstances(result), *_what_it_would_take(result, parts)),
         "lines": tuple(answer_lines(result, own)),
         "curve": draw_curve(result.curve, best.batch if best is not None else None) if result.curve else "",

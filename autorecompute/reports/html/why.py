@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autorecompute.memory import trace, write_out
-from autorecompute.plans import Config, Level
+from autorecompute.backends import emission_of
+from autorecompute.plans import Config
 from autorecompute.reports.html.charts import Plane, Point, draw_plane, draw_timelines
 from autorecompute.reports.words import format_rate, format_relative
 from autorecompute.search.hindsight import Hindsight, look_back
@@ -14,10 +14,8 @@ from autorecompute.studies.analysis import read_analysis
 from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from autorecompute.measurement import Trial
-    from autorecompute.memory import Survey
+    from autorecompute.memory import MemoryModel
     from autorecompute.reports.html.parts import Part
     from autorecompute.result import Best
     from autorecompute.search.hindsight import Expected, PlanEffect
@@ -72,37 +70,42 @@ def explain(part: Part, best: Best | None) -> Why:
         SetupError: what the study keeps cannot be read.
     """
     space, config = part.space, best.config if best is not None else None
-    survey = read_analysis(part.folder, space)
-    hindsight = _look_back(part, survey) if survey is not None else None
-    shown = _config_to_show(part.trials, config)
+    memory = _memory_of(part)
+    hindsight = _look_back(part, memory) if memory is not None else None
+    shown = _config_to_show(part, config)
     timelines = ""
-    if survey is not None and hindsight is not None and shown is not None:
-        after = trace(write_out(survey.blueprint, shown), part.dims)
-        timelines = draw_timelines(survey.timeline(Config(), part.dims), after)
+    if memory is not None and hindsight is not None and shown is not None:
+        timelines = draw_timelines(memory.timeline(Config(), part.dims), memory.timeline(shown, part.dims))
     all_on = hindsight.all_on if hindsight is not None else None
     return Why(
         plane=_draw_plane(part, best, hindsight),
         timelines=timelines,
         shown=space.describe(shown) if shown is not None else "",
-        plans=_plan_rows(part, config, survey, hindsight),
+        plans=_plan_rows(part, config, hindsight),
         configs=hindsight.configs if hindsight is not None else 0,
         all_on_peak=format_bytes(all_on.peak_bytes) if all_on is not None else "",
     )
 
 
-def _look_back(part: Part, survey: Survey) -> Hindsight | None:
+def _memory_of(part: Part) -> MemoryModel | None:
+    small = read_analysis(part.folder)
+    return None if small is None else emission_of(part.backend).memory_model(part.space, small)
+
+
+def _look_back(part: Part, memory: MemoryModel) -> Hindsight | None:
     try:
-        return look_back(part.space, survey, part.dims, limit_bytes=part.problem.limit_bytes, trials=part.trials)
+        return look_back(part.space, memory, part.dims, limit_bytes=part.problem.limit_bytes, trials=part.trials)
     except KeyError:
         # A dimension that the study did not write down: its peaks cannot be simulated at the target batch.
         return None
 
 
-def _config_to_show(trials: Sequence[Trial], config: Config | None) -> Config | None:
+def _config_to_show(part: Part, config: Config | None) -> Config | None:
     """The config to train with where it recomputes; else the one that would need least."""
-    if config is not None and config.rows:
+    if config is not None and part.space.is_mix(config) and not config.is_none:
         return config
-    chosen = [t for t in trials if t.config.level is Level.CHOSEN and t.config.rows and t.measurement.peak_bytes]
+    mixes = [t for t in part.trials if part.space.is_mix(t.config) and not t.config.is_none]
+    chosen = [t for t in mixes if t.measurement.peak_bytes]
     return min(chosen, key=lambda trial: trial.measurement.peak_bytes or 0).config if chosen else None
 
 
@@ -152,21 +155,18 @@ def _best_point(best: Best | None, *, is_relative: bool) -> Point | None:
     return Point(peak_bytes=best.peak_bytes, throughput=speed, title=f"{best.description}, as confirmed")
 
 
-def _plan_rows(
-    part: Part, config: Config | None, survey: Survey | None, hindsight: Hindsight | None
-) -> tuple[PlanRow, ...]:
-    if survey is None or hindsight is None:
-        return tuple(PlanRow(name=p.name, is_on=config is not None and config.has(p)) for p in part.space.plans)
-    return tuple(_plan_row(effect, config, survey, hindsight.none) for effect in hindsight.effects)
+def _plan_rows(part: Part, config: Config | None, hindsight: Hindsight | None) -> tuple[PlanRow, ...]:
+    if hindsight is None:
+        return tuple(PlanRow(name=p.label, is_on=config is not None and config.has(p)) for p in part.space.plans)
+    return tuple(_plan_row(effect, config, hindsight.none) for effect in hindsight.effects)
 
 
-def _plan_row(effect: PlanEffect, config: Config | None, survey: Survey, none: Expected) -> PlanRow:
+def _plan_row(effect: PlanEffect, config: Config | None, none: Expected) -> PlanRow:
     alone, left_out = effect.alone, effect.left_out
-    groups = survey.blueprint.subgraphs
     return PlanRow(
-        name=effect.plan.name,
+        name=effect.plan.label,
         is_on=config is not None and config.has(effect.plan),
-        nodes=str(sum(len(groups.get(row.subgraph, ())) for row in effect.plan.rows)),
+        nodes=str(effect.plan.occurrences),
         peak="-" if alone is None else format_change(alone.peak_bytes - none.peak_bytes),
         step="-" if alone is None else f"{alone.step / none.step - 1:+.1%}",
         left_out="-" if left_out is None else format_bytes(left_out.peak_bytes),

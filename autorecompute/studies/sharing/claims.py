@@ -10,7 +10,7 @@ from optuna.trial import TrialState, create_trial
 from autorecompute import codec
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
-from autorecompute.studies.frozen import LEVEL, TRIAL_ATTRIBUTE, distributions_of, parameters_of
+from autorecompute.studies.frozen import TRIAL_ATTRIBUTE, distributions_of, parameters_of
 from autorecompute.studies.problem import Problem
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ class View:
 
 def frozen_claim(claim: Claim, space: Space, problem: Problem | None) -> FrozenTrial:
     """The running Optuna trial that a claim is, as the first of a study with what that is about."""
-    parameters = {**parameters_of(claim.config, space), LEVEL: int(claim.config.level)}
     attributes: dict[str, Any] = {
         CLAIM: codec.to_plain(claim),
         "config": claim.description,
@@ -89,8 +88,8 @@ def frozen_claim(claim: Claim, space: Space, problem: Problem | None) -> FrozenT
         attributes[PROBLEM] = codec.to_plain(problem)
     return create_trial(
         state=TrialState.RUNNING,
-        params=parameters,
-        distributions=dict(distributions_of(parameters)),
+        params=parameters_of(claim.config, space),
+        distributions=distributions_of(space),
         user_attrs=attributes,
     )
 

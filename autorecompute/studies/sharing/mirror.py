@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.studies.folder import saying_what_fails
 from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
+from autorecompute.studies.writing import saying_what_fails
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,14 +6,11 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import emission_of
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best, Rejection
-from autorecompute.studies.folder import saying_what_fails, write_atomically
 from autorecompute.tuning.answer.no_fit import WHOLE_PROCESS_SHARE
 from autorecompute.tuning.budget import Task
-from autorecompute.tuning.transfer import own_best, pointing_to
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
@@ -39,14 +36,10 @@ class Confirmer:
     def __init__(
         self, place: Workplace, rejections: Rejections, budget: Budget, detection: Detection, problem: Problem
     ) -> None:
-        self._bench, self._folder, self._progress = place.bench, place.folder, place.progress
+        self._place, self._bench, self._folder, self._progress = place, place.bench, place.folder, place.progress
         self._settings, self._rejections, self._budget = place.settings, rejections, budget
         self._detection, self._problem = detection, problem
-        self._emission = emission_of(detection.versions["backend"])
-        self._plans_file, versions = place.plans_file, detection.versions
-        self._confirmed = {
-            best.config: pointing_to(best, self._plans_file, versions) for best in self._folder.confirmed()
-        }
+        self._confirmed = {best.config: best for best in self._folder.confirmed()}
         self._failures: dict[Config, str] = {}
 
     @property
@@ -95,40 +88,19 @@ class Confirmer:
         low, high = standing.spread or (None, None)
         best = replace(known, relative_throughput=standing.relative_throughput, relative_low=low, relative_high=high)
         self._confirmed[config] = best
-        versions = self._detection.versions
-        self._folder.keep_confirmed([own_best(known, self._folder, versions) for known in self._confirmed.values()])
-        self._emit(config)
+        self._folder.keep_confirmed(list(self._confirmed.values()))
         return best
-
-    def fall_back(self) -> Best | None:
-        """The fastest of the confirmed configs, with the file of plans that its variables point to.
-
-        Raises:
-            SetupError: that file cannot be written.
-        """
-        best = self.best
-        if best is not None:
-            self._emit(best.config)
-        return best
-
-    def _emit(self, config: Config) -> None:
-        with saying_what_fails(self._plans_file):
-            self._plans_file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._plans_file, self._emission.plans_file_text(config))
 
     def _watch(self, standing: Standing, description: str, gradients: GradientCheck | None) -> Best | None:
         config = standing.trial.config
         self._progress.note(f"confirming in a fresh process: {description}")
-        environment = self._emission.environment_for(
-            config, ort_version=self._detection.versions["onnxruntime"], plans_file=self._plans_file
-        )
-        self._emit(config)
+        environment = self._place.emit(config, self._detection.versions)
         measurement = self._start(environment)
         if measurement.outcome is Outcome.LOST and self._budget.allows_late(Task.CONFIRMATION):
             measurement = self._start(environment)
         failure = _why_unconfirmed(measurement, self._problem.limit_bytes)
         if failure is None:
-            best = _best(standing, description, environment, measurement, self._problem)
+            best = _best(standing, description, measurement, self._problem)
             return replace(best, gradients=gradients)
         self._progress.note(f"not confirmed: {description}: {failure}")
         self._keep_failure(standing, measurement, f"{description}: {failure}")
@@ -171,7 +143,7 @@ class Confirmer:
         plans = self._detection.space.plans_of(config)
         if not self._budget.allows(*(Task.CHECK for _ in plans)):
             return ""
-        wrong = [plan.name for plan in plans if not self._compare(Config.of([plan])).agrees]
+        wrong = [plan.label for plan in plans if not self._compare(Config.of([plan])).agrees]
         return f", by {' and '.join(wrong)}" if wrong else ", by its plans together"
 
     def _compare(self, config: Config) -> GradientCheck:
@@ -192,15 +164,12 @@ def _why_unconfirmed(measurement: Measurement, limit_bytes: int) -> str | None:
     return None
 
 
-def _best(
-    standing: Standing, description: str, environment: dict[str, str], measurement: Measurement, problem: Problem
-) -> Best:
+def _best(standing: Standing, description: str, measurement: Measurement, problem: Problem) -> Best:
     assert measurement.peak_bytes is not None, "a confirmed run has a peak"
     assert measurement.samples_per_second is not None, "a confirmed run has steps"
     return Best(
         config=standing.trial.config,
         description=description,
-        environment=environment,
         batch=problem.batch,
         samples_per_second=measurement.samples_per_second,
         relative_throughput=standing.relative_throughput,

@@ -10,7 +10,6 @@ from autorecompute.result import SearchEnd
 from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.answer.standings import TIE, finalists
 from autorecompute.tuning.budget import Task
-from autorecompute.tuning.transfer import own_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,7 +77,6 @@ class EarlyAnswer:
             if earlier is not None and earlier.best is not None and _says_more(earlier, result):
                 result = replace(earlier, search_end=search_end, trials=result.trials, wall_seconds=result.wall_seconds)
             if result.best is not None or search_end is SearchEnd.TIME:
-                result = own_result(result, self._folder, result.versions)
                 self._folder.finish(result)
         return result
 

@@ -126,7 +126,7 @@ class Judgement:
             baseline=Figures.of(_baseline_of(trials)),
             presets={
                 name: Figures.of(by_hash.get(config.hash))
-                for name, config in detection.space.presets().items()
+                for name, config in detection.space.presets.items()
                 if not config.is_none
             },
             rival=weighed.rival,
@@ -144,12 +144,8 @@ class Judgement:
         )
 
     def compose_early(self, trials: Sequence[Trial], detection: Detection, problem: Problem) -> Result:
-        """The answer so far: the fastest that was confirmed, compared with nothing.
-
-        Raises:
-            SetupError: the file that its variables point to cannot be written.
-        """
-        best = self._confirmer.fall_back()
+        """The answer so far: the fastest that was confirmed, compared with nothing."""
+        best = self._confirmer.best
         if best is not None:
             best = replace(best, ranking=self._ranking_of(best.config))
         compared = not needs_rival(best, self._settings)
@@ -229,7 +225,7 @@ class Judgement:
             best = self._confirmer.confirm(standing)
             if best is not None:
                 return replace(best, ranking=self._ranking_of(config))
-        return self._confirmer.fall_back()
+        return self._confirmer.best
 
     def _may_be_confirmed(self, trials: Sequence[Trial]) -> bool:
         return bool(self._confirmer.failures) or any(trial.fits for trial in self._rejections.remaining(trials))

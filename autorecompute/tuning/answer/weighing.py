@@ -61,7 +61,7 @@ class Scales:
         if rival is None or not rival.samples_per_second:
             return Weighed(rival)
         duel = Duel(
-            runner(self._place, best.environment, best.batch),
+            runner(self._place, self._place.emit(best.config, self._detection.versions), best.batch),
             runner(self._place, {}, rival.batch),
             least_ratio=LEAST_RATIO,
             # Whoever knows the rival compares with it in the end, once for all batches.

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import emission_of
 from autorecompute.figures import Figures
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd
-from autorecompute.studies.folder import write_atomically
 from autorecompute.tuning.answer.duel import Duel
 from autorecompute.tuning.answer.weighing import LEAST_RATIO, runner
 from autorecompute.tuning.batches.curve import Contest, hold_contest
@@ -38,7 +36,6 @@ class Conclusion:
 
     def __init__(self, place: Workplace, detection: Detection, problem: Problem, chooser: BatchChooser) -> None:
         self._place, self._detection, self._problem, self._chooser = place, detection, problem, chooser
-        self._emission = emission_of(detection.versions["backend"])
 
     def compare(
         self, curve: Sequence[CurvePoint], tuned: Sequence[Tuned], has_time: Callable[[], bool] = lambda: False
@@ -58,9 +55,7 @@ class Conclusion:
             return tuned_there.comparison
         assert tuned_there.best is not None, "it was the fastest"
         # They run under what would be emitted.
-        environment = self._environment_for(tuned_there.best)
-        if has_time():
-            self._emit(tuned_there.best)
+        environment = self._place.emit(tuned_there.best.config, self._detection.versions)
         duel = Duel(
             runner(self._place, environment, contest.recomputed.batch),
             runner(self._place, {}, contest.rival.batch),
@@ -81,7 +76,7 @@ class Conclusion:
         search_end: SearchEnd,
         own_seconds: float,
     ) -> Result:
-        """The answer, which :meth:`finish` writes down.
+        """The answer.
 
         Args:
             curve: What was measured.
@@ -98,13 +93,11 @@ class Conclusion:
             base = self._result_at(point.batch, tuned)
         else:
             base = self._result_without(point, verdict)
-        best = base.best if base.best is None else replace(base.best, environment=self._environment_for(base.best))
         result = replace(
             base,
             study=self._place.folder.name,
             problem=self._problem.digest,
             verdict=verdict,
-            best=best,
             rival=contest.rival.without if contest.rival is not None else None,
             comparison=comparison,
             compared=base.compared and not search_end.is_early,
@@ -117,29 +110,12 @@ class Conclusion:
         )
         return result.ending(search_end)
 
-    def finish(self, result: Result) -> None:
-        """Writes down the answer, and the plans file of its config.
-
-        Raises:
-            SetupError: they cannot be written.
-        """
-        if result.best is not None:
-            self._emit(result.best)
-        self._place.folder.finish(result)
-
     def _contest(self, curve: Sequence[CurvePoint]) -> Contest:
         return hold_contest(curve, self._chooser.may_answer)
 
     @staticmethod
     def _result_at(batch: int, tuned: Sequence[Tuned]) -> Result:
         return next(entry.result for entry in tuned if entry.batch == batch)
-
-    def _emit(self, best: Best) -> None:
-        write_atomically(self._place.folder.plans_file, self._emission.plans_file_text(best.config))
-
-    def _environment_for(self, best: Best) -> dict[str, str]:
-        versions, plans_file = self._detection.versions, self._place.folder.plans_file
-        return self._emission.environment_for(best.config, ort_version=versions["onnxruntime"], plans_file=plans_file)
 
     def _result_without(self, point: CurvePoint | None, verdict: Verdict) -> Result:
         job, figures = self._place.job, point.without if point is not None else Figures()
@@ -166,7 +142,6 @@ class Conclusion:
         return Best(
             config=Config(),
             description=self._detection.space.describe(Config()),
-            environment={},
             batch=point.batch,
             samples_per_second=figures.samples_per_second,
             relative_throughput=None,

@@ -150,7 +150,7 @@ class BatchTuner:
             with self._holding(detection):
                 comparison = conclusion.compare(self._curve, self._tuned, self._has_time_for_a_pair)
         result = conclusion.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
-        conclusion.finish(result)
+        self._folder.finish(result)
         self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))
         return result
 
@@ -232,7 +232,7 @@ class BatchTuner:
             so_far = self._conclusion.so_far(self._curve, self._tuned, self._record.seconds)
             if so_far.best is not None and (known is None or not says_more(known, so_far)):
                 self.so_far = so_far.ending(search_end)
-                self._conclusion.finish(self.so_far)
+                self._folder.finish(self.so_far)
                 self._keep(replace(self._record, asked=self._batches))
 
     def _tune(self, batch: int, trials: int, problem: Problem, *, timeout_seconds: float | None) -> Result | None:

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 import autorecompute
+from autorecompute import codec
 from autorecompute.backends.ortmodule.environment import KNOBS, MEMORY_VARIABLES
+from autorecompute.backends.ortmodule.extra import OrtDetection
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD, HINTS, plans_under, why_not
 from autorecompute.measurement import Device
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 
 CUDA = Device(kind="cuda", name="card", uuid="GPU-1", total_bytes=1)
 PAGE = Path(autorecompute.__file__).parents[1] / "docs" / "knobs.md"
@@ -20,9 +23,11 @@ PAGE = Path(autorecompute.__file__).parents[1] / "docs" / "knobs.md"
 def make_place(make_detection, make_space):
     """A detection with these versions."""
 
-    def make(torch="2.13.0", onnxruntime="1.19.2", layers=("Gelu+",), **changes):
+    def make(torch="2.13.0", onnxruntime="1.19.2", *, has_boundaries=True, features=(), **changes):
         versions = {"python": "3.11", "torch": torch, "onnxruntime": onnxruntime, "backend": "ortmodule"}
-        return make_detection(make_space(layers=layers), versions=versions, **changes)
+        space = make_space(has_levels=has_boundaries)
+        extra = OrtDetection(layer_plans=space.plans[has_boundaries:], features=features)
+        return make_detection(space, versions=versions, extra=codec.to_plain(extra), **changes)
 
     return make
 
@@ -36,7 +41,7 @@ def reasons(detection, config=None, inherited=()):
 @pytest.mark.parametrize(
     ("place", "name", "reason"),
     [
-        ({"layers": ()}, "layer_boundaries", "ORT finds the same plans"),
+        ({"has_boundaries": False}, "layer_boundaries", "ORT finds the same plans"),
         ({}, "mem_efficient_gradients", "1.19 raises"),
         ({"onnxruntime": "1.18.0"}, "mem_efficient_gradients", "custom autograd"),
         ({}, "expandable_segments", "CUDA"),
@@ -65,7 +70,7 @@ def test_the_others_can_be_tried(make_place, place, names):
 
 
 @pytest.mark.parametrize(
-    ("config", "reason"), [(Config(), "recomputes nothing"), (Config(level=Level.LAYERWISE), "a level of ORT's")]
+    ("config", "reason"), [(Config(), "recomputes nothing"), (config_of_level(Level.LAYERWISE), "a level of ORT's")]
 )
 def test_layers_matter_to_chosen_plans_alone(make_place, config, reason):
     """Where nothing is recomputed, or a level won, no chain of recompute could end at a boundary."""
@@ -81,7 +86,7 @@ def test_what_the_user_set_is_left_alone(make_place):
 def test_within_layers_other_plans_exist(make_place):
     """The knob for layer boundaries is the one that changes where plans are looked for."""
     place = make_place()
-    assert plans_under(["layer_boundaries"], place) == place.layer_plans
+    assert plans_under(["layer_boundaries"], place) == OrtDetection.of(place).layer_plans
     assert plans_under(["no_model_copy"], place) == place.plans
 
 

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from autorecompute.backends.ortmodule.axes import canonical_names
 from autorecompute.backends.ortmodule.detection import probe_plans, read_axes
 from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
-from autorecompute.backends.ortmodule.insight_table import read_insights
-from autorecompute.plans import Option, canonical_names
+from autorecompute.backends.ortmodule.grammar import COMPROMISE, RECOMPUTE
+from autorecompute.backends.ortmodule.insight_table import read_clusters
 from autorecompute.plans.savings import evaluate
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -42,11 +43,11 @@ class Answers:
         return read_axes(self._recorded["dims"], SimpleNamespace(input=inputs))
 
     def probe(self, probe=IGNORING_LAYERS):
-        """Plans by their key, and insights."""
+        """Plans by their key, and clusters."""
         axes = self.axes
         names = canonical_names(axes)
-        plans, insights = probe_plans(self, probe, names, {names[axis.alias]: axis.value for axis in axes})
-        return {plan.key: plan for plan in plans}, insights
+        plans, clusters = probe_plans(self, probe, names, {names[axis.alias]: axis.value for axis in axes})
+        return {plan.id: plan for plan in plans}, clusters
 
     def without_table(self):
         """The same answers from an ORT whose table nobody can read."""
@@ -64,33 +65,33 @@ def _make_input(name, element_type, rank):
 @pytest.mark.parametrize("probe", [IGNORING_LAYERS, WITHIN_LAYERS])
 def test_the_table_covers_every_plan(model, version, probe):
     """Each node that a plan counts is in one row of the table, with the plan among its options."""
-    plans, insights = Answers(model, version).probe(probe)
+    plans, clusters = Answers(model, version).probe(probe)
     offered = {}
-    for insight in insights:
-        for choice in insight.choices:
-            offered[str(choice.row)] = offered.get(str(choice.row), 0) + insight.frequency
-    assert offered == {key: plan.frequency for key, plan in plans.items()} != {}
+    for cluster in clusters:
+        for way in cluster.alternatives:
+            offered[str(way.choice)] = offered.get(str(way.choice), 0) + cluster.occurrences
+    assert offered == {key: plan.occurrences for key, plan in plans.items()} != {}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_dimensions_have_names_that_do_not_vary(version):
     """Three inputs of token ids share a batch and a sequence, whichever alias ORT wrote."""
-    plans, insights = Answers("bert", version).probe()
+    plans, clusters = Answers("bert", version).probe()
     assert set(canonical_names(Answers("bert", version).axes).values()) == {"batch", "sequence"}
-    assert plans["FusedMatMul+Add+:1:-1"].saving_symbolic == "640*batch*sequence"
+    assert plans["FusedMatMul+Add+:1"].saving == "640*batch*sequence"
     assert ("batch", "2", "sequence", "16") in {
-        activation.shape for insight in insights for choice in insight.choices for activation in choice.activations
+        activation.shape for cluster in clusters for way in cluster.alternatives for activation in way.activations
     }
 
 
 def test_a_node_that_keeps_several_outputs_saves_all_of_them():
     """ORT 1.19 states one output of a LayerNormalization or Dropout; the plan has all, and ORT's figure beside it."""
-    plans, insights = Answers("bert", "1.19.2").probe()
-    corrected = {key for key, plan in plans.items() if plan.stated_symbolic is not None}
-    assert corrected == {"LayerNormalization+:1:-1", "Dropout+:1:-1"}
+    plans, clusters = Answers("bert", "1.19.2").probe()
+    corrected = {key for key, plan in plans.items() if plan.stated is not None}
+    assert corrected == {"LayerNormalization+:1", "Dropout+:1"}
     for key in corrected:
-        assert plans[key].saving_bytes > evaluate(plans[key].stated_symbolic, DIMS)
-    kept = [len(choice.activations) for insight in insights for choice in insight.choices]
+        assert plans[key].saving_bytes > evaluate(plans[key].stated, DIMS)
+    kept = [len(way.activations) for cluster in clusters for way in cluster.alternatives]
     assert max(kept) == 3
 
 
@@ -98,34 +99,34 @@ def test_a_node_that_keeps_several_outputs_saves_all_of_them():
 def test_earlier_versions_state_the_right_savings(version):
     """ORT 1.17 and 1.18 add up what they should: nothing is corrected."""
     plans, _ = Answers("bert", version).probe()
-    assert [plan for plan in plans.values() if plan.stated_symbolic is not None] == []
+    assert [plan for plan in plans.values() if plan.stated is not None] == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_equal_nodes_are_one_row(version):
     """No two rows of the table have the same options with the same activations."""
-    _, insights = Answers("bert", version).probe()
-    kinds = [str([(choice.row, choice.activations) for choice in insight.choices]) for insight in insights]
+    _, clusters = Answers("bert", version).probe()
+    kinds = [str([(way.choice, way.activations) for way in cluster.alternatives]) for cluster in clusters]
     assert len(kinds) == len(set(kinds))
 
 
 @pytest.mark.parametrize("version", ["1.18.0", "1.19.2"])
 def test_options_of_one_node_are_numbered(version):
     """A cast from booleans can be recomputed whole, or from the cast on for three bytes of four."""
-    _, insights = Answers("casting", version).probe()
-    (both,) = [insight for insight in insights if len(insight.choices) > 1]
-    whole, part = both.choices
-    assert (whole.row.option, part.row.option) == (Option.RECOMPUTE, Option.RECOMPUTE_WITH_COMPROMISE)
-    assert [choice.activations[0].saved_percent for choice in both.choices] == [100, 75]
+    _, clusters = Answers("casting", version).probe()
+    (both,) = [cluster for cluster in clusters if len(cluster.alternatives) > 1]
+    whole, part = both.alternatives
+    assert (whole.choice.option, part.choice.option) == (RECOMPUTE, COMPROMISE)
+    assert [way.activations[0].saved_percent for way in both.alternatives] == [100, 75]
     assert part.activations[0].saved_bytes == 3
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_reuse_is_counted(version):
     """A Softmax that writes over its input is one of the nodes whose output lies in another's buffer."""
-    _, insights = Answers("casting", version).probe()
+    _, clusters = Answers("casting", version).probe()
     reuses = {
-        choice.row.subgraph: choice.activations[0].reuse_frequency for insight in insights for choice in insight.choices
+        way.choice.site: way.activations[0].reuse_frequency for cluster in clusters for way in cluster.alternatives
     }
     assert reuses["Gelu+Mul+Softmax+"] == 1
     assert reuses["Mul+"] == 0
@@ -133,11 +134,11 @@ def test_reuse_is_counted(version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_table_that_cannot_be_read_leaves_the_plans(version):
-    """Without the table there are no insights, and each plan has the saving that ORT states."""
-    plans, insights = Answers("bert", version).without_table().probe()
-    assert insights == ()
+    """Without the table there are no clusters, and each plan has the saving that ORT states."""
+    plans, clusters = Answers("bert", version).without_table().probe()
+    assert clusters == ()
     assert plans.keys() == Answers("bert", version).probe()[0].keys()
-    assert plans["FusedMatMul+Add+:1:-1"].saving_symbolic == "640*batch*sequence"
+    assert plans["FusedMatMul+Add+:1"].saving == "640*batch*sequence"
 
 
 def test_shapes_of_the_first_tables_are_read():
@@ -149,8 +150,8 @@ def test_shapes_of_the_first_tables_are_read():
 |       |   - ReuseFreq :  Output 0(2),
 |       |   - Output 0  : [ids_dim0 x ids_dim1 - 1 x 32 x ], byte/elem: 8, 87% saved
 """
-    (insight,) = read_insights(table, {"ids_dim0": "batch", "ids_dim1": "sequence"})
-    (activation,) = insight.choices[0].activations
+    (cluster,) = read_clusters(table, {"ids_dim0": "batch", "ids_dim1": "sequence"})
+    (activation,) = cluster.alternatives[0].activations
     assert activation.shape == ("batch", "sequence - 1", "32")
     assert (activation.saved_bytes, activation.saved_percent, activation.reuse_frequency) == (7, 87.5, 2)
-    assert evaluate(activation.saving_symbolic, DIMS) == 7 * 4 * 15 * 32
+    assert evaluate(activation.saving, DIMS) == 7 * 4 * 15 * 32

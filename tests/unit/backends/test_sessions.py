@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import threading
 
+from autorecompute.backends.ortmodule.grammar import rows_of
 from autorecompute.backends.ortmodule.sessions import _write_plans
 from autorecompute.plans import Config
 
-CONFIG = Config.from_rows([f"Gelu+{'Add+' * place}:1:-1" for place in range(200)])
+CONFIG = Config.parse([f"Gelu+{'Add+' * place}:1:-1" for place in range(200)])
 
 
 def test_a_plans_file_is_whole_whenever_it_is_read(tmp_path):
@@ -24,7 +25,7 @@ def test_a_plans_file_is_whole_whenever_it_is_read(tmp_path):
     writer.start()
     try:
         for _ in range(300):
-            assert json.loads(file.read_text()) == CONFIG.row_texts
+            assert json.loads(file.read_text()) == rows_of(CONFIG)
     finally:
         is_over.set()
         writer.join()

@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_written_is_the_machines_fault(run, tmp_path):
 def test_a_study_of_another_version_is_refused_before_anything_runs(run, begin):
     """``tune`` and ``show`` both refuse it, and leave it as it is."""
     file = begin("bert").path / "study.json"
-    file.write_text(json.dumps({"format": 2, "autorecompute": "9.8.7"}))
+    file.write_text(json.dumps({"format": 99, "autorecompute": "9.8.7"}))
     before = file.read_text()
     for arguments in (["tune", "train.py", "--study", "bert"], ["show", "bert"]):
         code, _, err = run(*arguments)

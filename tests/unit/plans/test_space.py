@@ -11,62 +11,73 @@ import sys
 import pytest
 
 from autorecompute.errors import UsageError
-from autorecompute.plans import Config, Level, Option, Plan, Row, Space
+from autorecompute.plans import Choice, Config, Plan, Space, parse_choices
+from autorecompute.plans.plan import plan_of_id
 
-TEXTS = ["Gelu+:1:-1", "Cast+:2:-1", "FusedMatMul+Add+:1:-1", "Softmax+:1:-1"]
+TEXTS = ["h.*.mlp:checkpoint", "h.*.attn:keep_matmul", "h.*.mlp/gelu:drop:3", "Softmax+:1"]
 
 
-def make_plan(key, saving_bytes=1):
-    """A plan by its key."""
-    return Plan.parse(key, frequency=6, saving_bytes=saving_bytes, saving_symbolic="d0")
+def make_plan(text, occurrences=6, *, counts=False):
+    """A plan by its id."""
+    choices = parse_choices(text.split(","))
+    return Plan(
+        choices=choices,
+        label=" with ".join(choice.site for choice in choices),
+        occurrences=occurrences,
+        counts=counts,
+        saving_bytes=1,
+        saving="batch",
+    )
+
+
+BLOCK, MLP, GELU = (
+    make_plan("h.*:checkpoint", counts=True),
+    make_plan("h.*.mlp:checkpoint", counts=True),
+    make_plan("h.*.mlp/gelu:drop"),
+)
+NORM = make_plan("h.*.norm:drop", occurrences=12)
+NESTED = Space(
+    plans=(GELU, NORM, MLP, BLOCK),
+    conflicts={"h.*": ("h.*.mlp", "h.*.mlp/gelu", "h.*.norm"), "h.*.mlp": ("h.*.mlp/gelu",)},
+)
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_row_is_written_as_it_was_read(text):
-    """Reading and writing a row loses nothing."""
-    assert str(Row.parse(text)) == text
+def test_a_choice_is_written_as_it_was_read(text):
+    """Reading and writing a choice loses nothing."""
+    assert str(Choice.parse(text)) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "Gelu+",
-        "Gelu+:1",
-        ":1:-1",
-        "Gelu+:0:-1",
-        "Gelu+:3:-1",
-        "Gelu+:1:2",
-        "Gelu+:1:",
-        "Gelu+:1:-1:1",
-        "Gelu+: 1:-1",
-    ],
-)
-def test_a_row_of_another_form_is_refused(text):
-    """A missing part, another option and a count that ORT cannot keep are told with the row in the sentence."""
-    with pytest.raises(UsageError, match=re.escape(f"'{text}' is no recompute plan")):
-        Row.parse(text)
+def test_a_count_of_minus_one_means_all():
+    """Other systems write all occurrences that way."""
+    assert Choice.parse("Gelu+:1:-1") == Choice("Gelu+", "1")
 
 
-def test_a_plan_of_several_rows_is_known_by_all_of_them():
-    """ORT's joint key is read in any order and with repetitions; the strongest compromise names the plan."""
-    plan = make_plan("Gelu+:1:-1,Cast+:2:-1,Gelu+:1:-1")
-    assert plan.key == make_plan("Cast+:2:-1,Gelu+:1:-1").key == "Cast+:2:-1,Gelu+:1:-1"
-    assert plan.option is Option.RECOMPUTE_WITH_COMPROMISE
-    assert make_plan(plan.key) == plan
+@pytest.mark.parametrize("text", ["", "Gelu+", ":1", "Gelu+:1:", "Gelu+:1:-1:1", "Gelu+:1:-2", "Gelu+:1:x"])
+def test_a_choice_of_another_form_is_refused(text):
+    """A missing part and a count that is none are told with the text in the sentence."""
+    with pytest.raises(UsageError, match=re.escape(f"'{text}' is no choice")):
+        Choice.parse(text)
 
 
-def test_a_config_does_not_depend_on_the_order_of_its_rows():
-    """Every order of the same rows gives equal configs with one hash and one list of texts."""
-    configs = {Config.from_rows(order) for order in itertools.permutations(TEXTS)}
+def test_a_plan_of_several_choices_is_known_by_all_of_them():
+    """A joint id is read in any order and with repetitions."""
+    plan = plan_of_id("Gelu+:1,Cast+:2,Gelu+:1")
+    assert plan.id == plan_of_id("Cast+:2,Gelu+:1").id == "Cast+:2,Gelu+:1"
+    assert plan_of_id(plan.id) == plan
+
+
+def test_a_config_does_not_depend_on_the_order_of_its_choices():
+    """Every order of the same choices gives equal configs with one hash and one list of texts."""
+    configs = {Config.parse(order) for order in itertools.permutations(TEXTS)}
     assert len(configs) == 1
-    assert {config.hash for config in configs} == {Config.from_rows(TEXTS).hash}
-    assert Config.from_rows(Config.from_rows(TEXTS).row_texts) == Config.from_rows(TEXTS)
+    assert {config.hash for config in configs} == {Config.parse(TEXTS).hash}
+    assert Config.parse(Config.parse(TEXTS).texts) == Config.parse(TEXTS)
 
 
 def test_a_hash_is_the_same_in_every_process():
     """Two interpreters with other seeds for their own hashes agree on a config's, which is how a study is resumed."""
-    program = f"from autorecompute.plans import Config; print(Config.from_rows({TEXTS}).hash)"
+    program = f"from autorecompute.plans import Config; print(Config.parse({TEXTS}).hash)"
     hashes = {
         subprocess.run(
             [sys.executable, "-c", program],
@@ -77,111 +88,103 @@ def test_a_hash_is_the_same_in_every_process():
         ).stdout.strip()
         for seed in ("1", "2")
     }
-    assert hashes == {Config.from_rows(TEXTS).hash}
+    assert hashes == {Config.parse(TEXTS).hash}
 
 
 def test_different_configs_have_different_hashes():
-    """Each subset, each option and each level is a config of its own."""
-    subsets = [Config.from_rows(rows) for n in range(5) for rows in itertools.combinations(TEXTS, n)]
-    others = [Config.from_rows(["Cast+:1:-1"]), Config(level=Level.LAYERWISE), Config(level=Level(2))]
+    """Each subset, each option and each count is a config of its own."""
+    subsets = [Config.parse(texts) for n in range(5) for texts in itertools.combinations(TEXTS, n)]
+    others = [Config.parse([text]) for text in ("h.*.mlp:keep_matmul", "h.*.mlp:checkpoint:2", "h.*.mlp:checkpoint:3")]
     assert len({config.hash for config in subsets + others}) == len(subsets) + len(others) == 19
 
 
-def test_one_subgraph_takes_one_option():
-    """Both options of a subgraph together are refused, in words where a user wrote them."""
-    rows = ["Cast+:1:-1", "Cast+:2:-1"]
-    with pytest.raises(UsageError, match="one option"):
-        Config.from_rows(rows)
-    with pytest.raises(ValueError, match="one option"):
-        Config(frozenset(map(Row.parse, rows)))
+def test_one_site_is_recomputed_in_one_way():
+    """Two options or two counts of a site are refused, in words where a user wrote them."""
+    for texts in (["Cast+:1", "Cast+:2"], ["h.*:checkpoint", "h.*:checkpoint:2"]):
+        with pytest.raises(UsageError, match="one way"):
+            Config.parse(texts)
+    with pytest.raises(ValueError, match="one way"):
+        Config(frozenset({Choice("Cast+", "1"), Choice("Cast+", "2")}))
 
 
-def test_a_level_takes_no_rows():
-    """A level chooses its own rows, so none may stand beside it."""
-    with pytest.raises(ValueError, match="level"):
-        Config(frozenset({Row.parse(TEXTS[0])}), Level.LAYERWISE)
+def test_switching_a_plan_on_replaces_what_excludes_it():
+    """A plan takes the place of another option of its site, and of a site around or inside it; the rest stays."""
+    part = make_plan("Cast+:2")
+    space = Space(plans=(make_plan("Cast+:1"), part, make_plan("Gelu+:1")))
+    assert space.with_plan(Config.parse(["Cast+:1", "Gelu+:1"]), part) == Config.parse(["Cast+:2", "Gelu+:1"])
+    assert NESTED.with_plan(Config.of([GELU, NORM]), MLP) == Config.of([MLP, NORM])
+    assert NESTED.with_plan(Config.of([MLP, NORM]), BLOCK) == Config.of([BLOCK])
 
 
-def test_switching_a_plan_on_replaces_the_other_option():
-    """A plan takes the place of another option of its subgraph and leaves the rest."""
-    config = Config.from_rows(["Cast+:1:-1", "Gelu+:1:-1"]).with_plan(make_plan("Cast+:2:-1"))
-    assert config == Config.from_rows(["Cast+:2:-1", "Gelu+:1:-1"])
+def test_a_plan_is_on_at_some_of_its_occurrences():
+    """A count is kept, told as a share, and replaced by the next one; all occurrences are no count."""
+    config = NESTED.with_plan(Config(), BLOCK, 2)
+    assert config.texts == ["h.*:checkpoint:2"]
+    assert (config.count_of(BLOCK), config.share_of(BLOCK)) == (2, 2 / 6)
+    assert config.has(BLOCK)
+    assert NESTED.with_plan(config, BLOCK, 5).texts == ["h.*:checkpoint:5"]
+    assert NESTED.with_plan(config, BLOCK, 6) == NESTED.with_plan(config, BLOCK) == Config.of([BLOCK])
+    assert config.without_plan(BLOCK).is_none
+
+
+def test_a_normal_config_has_no_needless_count():
+    """A count of 0 is off and one of all occurrences is all, so that equal effects have one hash."""
+    config = Config.parse(["h.*.mlp:checkpoint:6", "h.*.norm:drop:0"])
+    assert NESTED.normalize(config) == Config.of([MLP])
+    assert NESTED.normalize(Config.parse(["h.*:checkpoint:3"])).texts == ["h.*:checkpoint:3"]
 
 
 def test_switching_a_plan_off_leaves_the_others():
-    """All rows of the plan go, and it is off then; switching off what is off changes nothing."""
-    joint = make_plan("Cast+:2:-1,Gelu+:1:-1")
-    config = Config.of([joint, make_plan("Softmax+:1:-1")])
+    """All choices of the plan go, and it is off then; switching off what is off changes nothing."""
+    joint, softmax = make_plan("Cast+:2,Gelu+:1"), make_plan("Softmax+:1")
+    config = Config.of([joint, softmax])
     without = config.without_plan(joint)
     assert config.has(joint)
     assert not without.has(joint)
-    assert without == Config.from_rows(["Softmax+:1:-1"]) == without.without_plan(joint)
-    assert Config.of(make_plan(text) for text in without.row_texts).without_plan(make_plan("Softmax+:1:-1")).is_none
+    assert without == Config.of([softmax]) == without.without_plan(joint)
+    assert without.without_plan(softmax).is_none
 
 
 def test_half_of_a_joint_plan_is_not_the_plan():
-    """A plan of two rows is on only with both."""
-    assert not Config.from_rows(["Gelu+:1:-1"]).has(make_plan("Cast+:2:-1,Gelu+:1:-1"))
+    """A plan of two choices is on only with both."""
+    assert not Config.parse(["Gelu+:1"]).has(make_plan("Cast+:2,Gelu+:1"))
 
 
-def test_all_on_prefers_whole_recompute():
-    """Where a subgraph comes with both options, all-on takes the one that saves all of it, whatever the order."""
-    plans = [make_plan("Cast+:1:-1", 4), make_plan("Cast+:2:-1", 2), make_plan("Gelu+:1:-1", 1)]
-    for order in itertools.permutations(plans):
-        assert Space(plans=order).all_on == Config.from_rows(["Cast+:1:-1", "Gelu+:1:-1"])
+def test_all_on_prefers_what_comes_first():
+    """Where plans exclude each other, all-on takes the earlier one, be it another option or a site around it."""
+    plans = [make_plan("Cast+:1"), make_plan("Cast+:2"), make_plan("Gelu+:1")]
+    assert Space(plans=tuple(plans)).all_on == Config.parse(["Cast+:1", "Gelu+:1"])
+    assert Space(plans=tuple(reversed(plans))).all_on == Config.parse(["Cast+:2", "Gelu+:1"])
+    assert NESTED.all_on == Config.of([GELU, NORM])
 
 
-def test_without_layer_boundaries_the_levels_are_sets_of_plans(make_space):
-    """In a graph without boundaries level 1 and all-on are one config, so that it is measured once."""
-    presets = make_space().presets()
-    assert not make_space().has_layer_boundaries
-    assert presets["level_1"] == presets["level_2"] == presets["all_on"]
-    assert presets["none"].is_none
+def test_an_opaque_preset_is_no_mix_of_plans():
+    """What only the training system can tell apart is a config of its own, named after the preset."""
+    opaque = Config.parse(["the system's own:2"])
+    space = Space(plans=(GELU, NORM), own_presets={"half_of_it": Config.of([GELU]), "by_itself": opaque})
+    assert list(space.presets) == ["none", "half_of_it", "by_itself", "all_on"]
+    assert space.opaque_presets == {"by_itself": opaque}
+    assert not space.is_mix(opaque)
+    assert space.is_mix(space.all_on)
+    assert space.describe(opaque) == "by itself"
 
 
-def test_without_layer_boundaries_level_1_has_no_compromise():
-    """Level 1 leaves out the plans that are a compromise, level 2 has them."""
-    plans = (make_plan("Gelu+:1:-1"), make_plan("Cast+:2:-1"))
-    presets = Space(plans=plans, layer_plans=plans).presets()
-    assert presets["level_1"] == Config.from_rows(["Gelu+:1:-1"])
-    assert presets["level_2"] == Config.from_rows(["Gelu+:1:-1", "Cast+:2:-1"])
-
-
-def test_with_layer_boundaries_the_levels_stay_levels(make_space):
-    """In a graph with boundaries a level is no set of plans, and all four presets are different configs."""
-    space = make_space(layers=("Gelu+",))
-    presets = space.presets()
-    assert space.has_layer_boundaries
-    assert len(set(presets.values())) == 4
-    assert presets["level_2"] == Config(level=Level.LAYERWISE_WITH_COMPROMISE)
-
-
-def test_boundaries_do_not_depend_on_stated_savings():
-    """A saving that ORT states differently between two looks is no layer boundary."""
-    space = Space(plans=(make_plan("Gelu+:1:-1", 4),), layer_plans=(make_plan("Gelu+:1:-1", 5),))
-    assert not space.has_layer_boundaries
-
-
-@pytest.mark.parametrize("layers", [(), ("Gelu+",)])
-def test_canonical_is_final(make_space, layers):
-    """The canonical form of a canonical form is itself, for each preset."""
-    space = make_space(layers=layers)
-    assert all(space.canonical(config) == config for config in space.presets().values())
-
-
-def test_a_config_is_described_by_the_fewer_of_its_plans(make_space):
+def test_a_config_is_described_by_the_fewer_of_its_plans():
     """Few plans are named, few missing ones are named as missing, and in between they are counted."""
-    space = make_space()
-    plans = space.plans
+    plans = tuple(make_plan(f"Node{index}+:1") for index in range(8))
+    space = Space(plans=plans)
     assert space.describe(Config()) == "none"
     assert space.describe(space.all_on) == "all plans"
-    assert space.describe(Config.of(plans[:2])) == f"{plans[0].name} and {plans[1].name}"
-    assert space.describe(space.all_on.without_plan(plans[3])) == f"all but {plans[3].name}"
-    assert space.describe(Config(level=Level.LAYERWISE)) == "level 1"
-    wide = Space(plans=tuple(make_plan(f"Node{index}+:1:-1") for index in range(8)))
-    half = Config.of(wide.plans[:4])
-    assert wide.describe(half).startswith("4 of 8 plans")
-    assert wide.describe(half) != wide.describe(Config.of(wide.plans[4:]))
+    assert space.describe(Config.of(plans[:2])) == f"{plans[0].label} and {plans[1].label}"
+    assert space.describe(space.all_on.without_plan(plans[3])) == f"all but {plans[3].label}"
+    half = Config.of(plans[:4])
+    assert space.describe(half).startswith("4 of 8 plans")
+    assert space.describe(half) != space.describe(Config.of(plans[4:]))
+
+
+def test_a_count_is_told():
+    """A plan that is on at some of its occurrences says at how many."""
+    assert NESTED.describe(NESTED.with_plan(Config.of([NORM]), MLP, 4)) == "h.*.norm and 4 of 6 h.*.mlp"
 
 
 def test_every_config_has_a_description_of_its_own_up_to_five_plans(make_space):
@@ -194,14 +197,13 @@ def test_every_config_has_a_description_of_its_own_up_to_five_plans(make_space):
 
 
 def test_half_of_a_joint_plan_has_a_description():
-    """A config of rows that make up no whole plan is still named by something."""
-    space = Space(plans=(make_plan("Cast+:2:-1,Gelu+:1:-1"), make_plan("Softmax+:1:-1")))
-    assert space.describe(Config.from_rows(["Gelu+:1:-1"])) != ""
+    """A config of choices that make up no whole plan is still named by something."""
+    space = Space(plans=(make_plan("Cast+:2,Gelu+:1"), make_plan("Softmax+:1")))
+    assert space.describe(Config.parse(["Gelu+:1"])) != ""
 
 
 def test_an_option_that_gave_way_is_not_missing():
-    """All but one plan is called so even where another subgraph's second option cannot be on at the same time."""
-    keys = ("Cast+:1:-1", "Cast+:2:-1", "Gelu+:1:-1", "Softmax+:1:-1", "Dropout+:1:-1")
-    space = Space(plans=tuple(map(make_plan, keys)))
+    """All but one plan is called so even where another site's second option cannot be on at the same time."""
+    space = Space(plans=tuple(map(make_plan, ("Cast+:1", "Cast+:2", "Gelu+:1", "Softmax+:1", "Dropout+:1"))))
     config = space.all_on.without_plan(space.plans[2])
     assert space.describe(config) == "all but Gelu+"

@@ -10,8 +10,9 @@ import pytest
 
 import tables
 from autorecompute import codec
+from autorecompute.backends.ortmodule.extra import OrtDetection
 from autorecompute.memory import StepProfile
-from autorecompute.plans import Config, Plan, Row, Space
+from autorecompute.plans import Choice, Config, Plan, Space
 
 COSTS = (0.10, 0.02, 0.03, 0.0, 0.05, 0.08)
 SAVINGS = (40, 10, 25, 15, 30, 35)
@@ -27,14 +28,15 @@ def build_space(*, is_whole=False):
     savings, costs = (SAVINGS, COSTS) if not is_whole else ((*SAVINGS, 0), (*COSTS, 0.0))
     plans = tuple(
         Plan(
-            rows=(Row.parse(f"Node{place}+:1:-1"),),
-            frequency=1 + round(100 * cost),
+            choices=(Choice(f"Node{place}+", "1"),),
+            label=f"Node{place}+",
+            occurrences=1 + round(100 * cost),
             saving_bytes=saving * MIB,
-            saving_symbolic=f"{saving * MIB // 2}*batch",
+            saving=f"{saving * MIB // 2}*batch",
         )
         for place, (saving, cost) in enumerate(zip(savings, costs, strict=True))
     )
-    return Space(plans=plans, layer_plans=plans)
+    return Space(plans=plans)
 
 
 class Machine:
@@ -98,9 +100,9 @@ def write_journal(make_detection, build_profile, tmp_path):
     def write(machine=None, rows=None, name="model"):
         machine = machine or Machine()
         whole = build_space(is_whole=True)
+        extra = codec.to_plain(OrtDetection(layer_plans=whole.plans))
         profiles = [
-            {"config": config.row_texts, "level": 0, "profile": codec.to_plain(build_profile)}
-            for config in (Config(), whole.all_on)
+            {"config": config.texts, "profile": codec.to_plain(build_profile)} for config in (Config(), whole.all_on)
         ]
         head = {
             "study": name,
@@ -110,12 +112,10 @@ def write_journal(make_detection, build_profile, tmp_path):
             "threads": 1,
             "effort": {"warmup": 1, "steps": 3},
             "peak_bytes": 500 * MIB,
-            "plans": [plan.key for plan in machine.space.plans],
-            "detection": codec.to_plain(make_detection(whole, dims={"batch": 1})),
+            "plans": [plan.id for plan in machine.space.plans],
+            "detection": codec.to_plain(make_detection(whole, dims={"batch": 1}, extra=extra)),
             "survey": {"peak_bytes": 300 * MIB, "held_bytes": 200 * MIB, "profiles": profiles},
-            "configs": {
-                config.hash: {"rows": config.row_texts, "level": 0} for config in [*machine.configs, whole.all_on]
-            },
+            "configs": {config.hash: config.texts for config in [*machine.configs, whole.all_on]},
         }
         end = {**next(machine.rows()), "config": whole.all_on.hash}
         lines = [head, *(machine.rows() if rows is None else rows), end]

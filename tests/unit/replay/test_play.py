@@ -71,7 +71,7 @@ def test_what_was_not_recorded_is_the_nearest_that_was(replay):
     assert replay.nearest(wanted, {wanted}) == wanted
     del replay.table.recordings[wanted]
     near = replay.nearest(wanted, set())
-    assert len(near.rows ^ wanted.rows) == 1
+    assert len(near.choices ^ wanted.choices) == 1
     assert replay.nearest(wanted, {near}) not in {near, wanted}
     assert replay.nearest(wanted, set(replay.table.recordings)) is None
 
@@ -148,7 +148,7 @@ def test_the_knapsack_takes_the_cheapest_sets_in_turn(replay):
         trials.append(replay.measure(proposal.config, chance, limit_bytes=limit_bytes, number=len(trials)))
     sets = [trial.config for trial in trials[2:]]
     savings = [sum(plan.saving_bytes for plan in table.space.plans_of(config)) for config in sets]
-    costs = [sum(plan.frequency for plan in table.space.plans_of(config)) for config in sets]
+    costs = [sum(plan.occurrences for plan in table.space.plans_of(config)) for config in sets]
     assert trials[2].fits, "stated savings are true here"
     assert savings == sorted(savings)
     assert costs == sorted(costs)

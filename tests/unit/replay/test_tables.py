@@ -22,7 +22,7 @@ def test_a_packed_table_says_what_the_journal_said(write_journal, make_machine, 
     again = tables.load(tmp_path / "model.json.gz")
     assert again.recordings == table.recordings
     assert {config: len(found) for config, found in again.recordings.items()} == dict.fromkeys(machine.configs, 2)
-    assert (again.detection, again.survey, again.space) == (table.detection, table.survey, machine.space)
+    assert (again.detection, again.memory, again.space) == (table.detection, table.memory, machine.space)
     assert again.dims == {"batch": 2}
 
 
@@ -39,9 +39,9 @@ def test_the_same_table_is_the_same_file(make_table, tmp_path):
 def test_configs_of_plans_that_were_left_out_are_no_part(make_table):
     """What was recorded with a plan that no search can choose here is not there to be found."""
     table = make_table()
-    assert set(table.plain["plans"]) < {plan.key for plan in table.detection.plans}
+    assert set(table.plain["plans"]) < {plan.id for plan in table.detection.plans}
     assert table.detection.space.all_on not in table.recordings
-    assert set(table.space.presets().values()) <= set(table.recordings)
+    assert set(table.space.presets.values()) <= set(table.recordings)
 
 
 def test_recordings_know_which_share_a_reference(make_table, make_machine):
@@ -81,7 +81,7 @@ def test_what_is_kept_fits_its_schema():
     """Every table in the repository can be read, has its presets, and is what the recorder's plans span."""
     for name in tables.packed_names():
         table = tables.load(tables.TABLES / f"{name}{tables.SUFFIX}")
-        assert set(table.space.presets().values()) <= set(table.recordings)
+        assert set(table.space.presets.values()) <= set(table.recordings)
         # Plans with a row in common have fewer sets of rows than sets of plans.
         subsets = itertools.product((False, True), repeat=len(table.space.plans))
         configs = {Config.of(itertools.compress(table.space.plans, chosen)) for chosen in subsets}

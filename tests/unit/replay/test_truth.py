@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autorecompute.plans import Config, Level
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
+from autorecompute.plans import Config
 from truth import DEVIATION, peak_noise_bytes, truths_of
 
 
@@ -47,7 +48,7 @@ def test_a_level_costs_what_its_plans_do(make_table, make_machine):
     """One recording of a level is no more to be believed than one of any other config."""
     machine = make_machine(noise=0.03)
     table = make_table(machine, list(machine.rows()))
-    level, alike = Config(level=Level.LAYERWISE), machine.space.all_on
+    level, alike = config_of_level(Level.LAYERWISE), machine.space.all_on
     table.recordings[level] = table.recordings[machine.configs[1]]
     found = truths_of(table)
     assert found[level].ratio == pytest.approx(found[alike].ratio, rel=0.02)
@@ -67,7 +68,7 @@ def test_a_level_that_was_recorded_often_is_believed(make_table, make_machine):
     """Its plans say how long it takes only as long as it has no recordings of its own to speak of."""
     machine = make_machine(rounds=2)
     table = make_table(machine)
-    level, fast = Config(level=Level.LAYERWISE), machine.configs[1]
+    level, fast = config_of_level(Level.LAYERWISE), machine.configs[1]
     table.recordings[level] = [recording for recording in table.recordings[fast] for _ in range(4)]
     found = truths_of(table)
     assert found[level].ratio == pytest.approx(found[fast].ratio, rel=0.02)

@@ -15,6 +15,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.reports.as_json import dumps, result_as_plain
 from autorecompute.reports.screen import print_result
 from autorecompute.units import MIB
+from stand_ins.emitted import rendered
 
 
 def figures(outcome, batch, speed=None, peak=None):
@@ -45,7 +46,7 @@ def result(make_result, make_space):
 def shown(result, width=120):
     """The lines of the last screen."""
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    print_result(result, [], Path("/studies/bert"), console)
+    print_result(result, [], Path("/studies/bert"), rendered(result), console)
     return console.file.getvalue().splitlines()
 
 
@@ -73,10 +74,10 @@ def test_how_recompute_compares_is_told_with_its_doubt(result):
 
 def test_a_program_reads_the_curve(result):
     """Each point has its batch, its figures without, and with recompute the config, the study and the figures."""
-    curve = json.loads(dumps(result_as_plain(result, [])))["curve"]
+    curve = json.loads(dumps(result_as_plain(result, [], rendered(result))))["curve"]
     assert [point["batch"] for point in curve] == [8, 32, 64]
     assert (curve[0]["without"]["samples_per_second"], curve[0]["with"]) == (88.4, None)
     recomputed = curve[1]["with"]
     assert (recomputed["samples_per_second"], recomputed["peak_bytes"]) == (95.1, 600 * MIB)
-    assert (recomputed["config"], recomputed["study"]) == (result.best.config.row_texts, "bert-b32")
+    assert (recomputed["config"], recomputed["study"]) == (result.best.config.texts, "bert-b32")
     assert (curve[2]["with"]["config"], curve[2]["with"]["least_peak_bytes"]) == (None, 901 * MIB)

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from autorecompute.backends.ortmodule.grammar import make_plan
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.errors import UsageError
-from autorecompute.memory import PeakView, Survey
-from autorecompute.plans import Config, Plan, Space
+from autorecompute.memory import PeakView, StepProfiles
+from autorecompute.plans import Config, Space
 from autorecompute.reports.as_json import dumps
 from autorecompute.reports.forecasts import print_effects, print_forecasts
 from autorecompute.reports.peak import explain_chain, print_peak
@@ -25,14 +27,12 @@ from autorecompute.units import MIB
 REFERENCE = Path(__file__).parents[3] / "docs" / "json.md"
 MIB_A_SAMPLE = ("batch", str(MIB))
 
-GELU, NORM = (
-    Plan.parse(f"{name}+:1:-1", frequency=3, saving_bytes=1, saving_symbolic="batch") for name in ("Gelu", "Norm")
-)
+GELU, NORM = (make_plan(f"{name}+:1:-1", occurrences=3, saving_bytes=1, saving="batch") for name in ("Gelu", "Norm"))
 SPACE = Space(plans=(GELU, NORM))
 
 
 @pytest.fixture(scope="module")
-def survey(make_step):
+def model(make_step):
     """Three layers keep a MiB a sample each; both plans together have all three recomputed before any backward."""
     whole = [("x", 0, 6, *MIB_A_SAMPLE), ("y", 1, 5, *MIB_A_SAMPLE), ("z", 2, 4, *MIB_A_SAMPLE)]
     again = [("x_recompute", 4, 9, *MIB_A_SAMPLE), ("y_recompute", 5, 8, *MIB_A_SAMPLE)]
@@ -44,13 +44,13 @@ def survey(make_step):
         Config.of([GELU]): make_step("ffflrbbb", *whole[:2], brief[2], ("z_recompute", 4, 5, *MIB_A_SAMPLE)),
         Config.of([NORM]): make_step("ffflbrb", brief[0], *whole[1:], ("x_recompute", 5, 6, *MIB_A_SAMPLE)),
     }
-    return Survey(space=SPACE, peak_bytes=500 * MIB, held_bytes=500 * MIB, profiles=profiles)
+    return OrtMemoryModel(SPACE, StepProfiles(peak_bytes=500 * MIB, held_bytes=500 * MIB, profiles=profiles))
 
 
 @pytest.fixture
-def view(survey):
+def view(model):
     """All plans beside none, at a batch of 32."""
-    return PeakView(survey=survey, config=SPACE.all_on, dims={"batch": 32}, command="autorecompute tune train.py")
+    return PeakView(model=model, config=SPACE.all_on, dims={"batch": 32}, command="autorecompute tune train.py")
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_the_largest_batch_is_told_with_what_a_higher_peak_leaves_of_it(view, co
     (none,) = [line for line in printed(console).splitlines() if line.startswith("none ")]
     near, most = map(int, re.search(r"(\d+) to (\d+)$", none).groups())
     for batch, peak_share in ((near, 1.02), (most, 1.0)):
-        peaks = [view.survey.forecast(Config(), {"batch": size}).peak_bytes for size in (batch, batch + 1)]
+        peaks = [view.model.forecast(Config(), {"batch": size}).peak_bytes for size in (batch, batch + 1)]
         assert peaks[0] * peak_share <= limit < peaks[1] * peak_share
 
 

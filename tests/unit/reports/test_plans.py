@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from autorecompute import codec
+from autorecompute.backends.ortmodule.extra import OrtDetection
+from autorecompute.backends.ortmodule.grammar import COMPROMISE, RECOMPUTE, Level
+from autorecompute.backends.ortmodule.offer import Request, make_offer
 from autorecompute.errors import UsageError
-from autorecompute.plans import Activation, Choice, Insight, Level, Option, Plan, Request, Row
+from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 from autorecompute.reports.as_json import dumps
 from autorecompute.reports.overview import Overview, choose_dims
 from autorecompute.reports.plans import print_details, print_summary
@@ -20,8 +24,8 @@ from autorecompute.reports.plans_json import overviews_as_plain
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "json.md"
 
-NORM, WHOLE = Row("LayerNormalization+", Option.RECOMPUTE), Row("Less+Cast+", Option.RECOMPUTE)
-PART, ODD = Row("Cast+", Option.RECOMPUTE_WITH_COMPROMISE), Row("NonZero+", Option.RECOMPUTE)
+NORM, WHOLE = Choice("LayerNormalization+", RECOMPUTE), Choice("Less+Cast+", RECOMPUTE)
+PART, ODD = Choice("Cast+", COMPROMISE), Choice("NonZero+", RECOMPUTE)
 
 
 def make_activation(output, *shape, element_bytes=4, saved_bytes=4, reuse_frequency=0):
@@ -35,12 +39,12 @@ def make_activation(output, *shape, element_bytes=4, saved_bytes=4, reuse_freque
     )
 
 
-INSIGHTS = (
-    Insight(
-        frequency=3,
-        choices=(
-            Choice(
-                row=NORM,
+CLUSTERS = (
+    Cluster(
+        occurrences=3,
+        alternatives=(
+            Alternative(
+                choice=NORM,
                 activations=(
                     make_activation(0, "batch", "sequence", "64"),
                     make_activation(1, "batch", "sequence", "1"),
@@ -48,24 +52,28 @@ INSIGHTS = (
             ),
         ),
     ),
-    Insight(
-        frequency=2,
-        choices=(
-            Choice(row=WHOLE, activations=(make_activation(0, "batch", "8", reuse_frequency=2),)),
-            Choice(row=PART, activations=(make_activation(0, "batch", "8", saved_bytes=3),)),
+    Cluster(
+        occurrences=2,
+        alternatives=(
+            Alternative(choice=WHOLE, activations=(make_activation(0, "batch", "8", reuse_frequency=2),)),
+            Alternative(choice=PART, activations=(make_activation(0, "batch", "8", saved_bytes=3),)),
         ),
     ),
-    Insight(frequency=1, choices=(Choice(row=ODD, activations=(make_activation(0, "empty_dim_param1"),)),)),
+    Cluster(
+        occurrences=1,
+        alternatives=(Alternative(choice=ODD, activations=(make_activation(0, "empty_dim_param1"),)),),
+    ),
 )
 
 
-def make_plan(row, frequency, saving_bytes, saving_symbolic, **fields):
-    """A plan of one row."""
-    return Plan(rows=(row,), frequency=frequency, saving_bytes=saving_bytes, saving_symbolic=saving_symbolic, **fields)
+def make_plan(choice, occurrences, saving_bytes, saving, **fields):
+    """A plan of one choice."""
+    figures = {"occurrences": occurrences, "saving_bytes": saving_bytes, "saving": saving, **fields}
+    return Plan(choices=(choice,), label=choice.site, **figures)
 
 
 PLANS = (
-    make_plan(NORM, 3, 99840, "780*batch*sequence", stated_symbolic="12*batch*sequence"),
+    make_plan(NORM, 3, 99840, "780*batch*sequence", stated="12*batch*sequence"),
     make_plan(WHOLE, 2, 512, "64*batch"),
     make_plan(PART, 2, 384, "48*batch"),
     make_plan(ODD, 1, None, "4*empty_dim_param1"),
@@ -79,17 +87,16 @@ def make_overview(make_detection):
     def make(request=None, batch=None, asked=()):
         detection = make_detection(
             plans=PLANS,
-            layer_plans=PLANS[1:],
-            insights=INSIGHTS,
-            layer_insights=INSIGHTS[1:],
+            clusters=CLUSTERS,
+            extra=codec.to_plain(OrtDetection(layer_plans=PLANS[1:], layer_clusters=CLUSTERS[1:])),
             dims={"batch": 8, "sequence": 16},
             aliases={"batch": ("ids_dim0", "mask_dim0"), "sequence": ("ids_dim1",)},
         )
+        dims = choose_dims(detection, batch, asked)
         return Overview(
             detection=detection,
-            request=request or Request(),
-            probe_config="1:0",
-            dims=choose_dims(detection, batch, asked),
+            offer=make_offer(detection, request or Request(), "1:0", dims),
+            dims=dims,
             command="autorecompute tune train.py --target-batch=32",
         )
 
@@ -103,17 +110,17 @@ def render(show, overview, width=200):
     return console.file.getvalue()
 
 
-def rows_of(text):
+def choices_of(text):
     """The cells of each line, where two blanks or more stand between them."""
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
 
 
 def test_the_summary_has_a_row_for_each_plan(make_overview):
     """Number, status, config, frequency, saving in bytes, ORT's own figure where it is wrong, symbolic saving."""
-    rows = rows_of(render(print_summary, make_overview()))
-    assert ["1", "OFF", "LayerNormalization+:1:-1", "3", "99,840", "1,536 !", "780*batch*sequence"] in rows
-    assert ["2", "OFF", "Less+Cast+:1:-1", "2", "512", "64*batch"] in rows
-    assert ["4", "OFF", "NonZero+:1:-1", "1", "unknown", "4*empty_dim_param1"] in rows
+    rows = choices_of(render(print_summary, make_overview()))
+    assert ["1", "OFF", "LayerNormalization+:1", "3", "99,840", "1,536 !", "780*batch*sequence"] in rows
+    assert ["2", "OFF", "Less+Cast+:1", "2", "512", "64*batch"] in rows
+    assert ["4", "OFF", "NonZero+:1", "1", "unknown", "4*empty_dim_param1"] in rows
 
 
 def test_the_summary_names_level_probe_and_config(make_overview):
@@ -121,7 +128,7 @@ def test_the_summary_names_level_probe_and_config(make_overview):
     assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in render(print_summary, make_overview())
     on = render(print_summary, make_overview(Request(counts={WHOLE: 1})))
     assert "Memory Optimizer: ON   level 0, probe config 1:0, config: Less+Cast+:1:1" in on
-    assert ["2", "ON", "Less+Cast+:1:-1", "2", "512", "64*batch"] in rows_of(on)
+    assert ["2", "ON", "Less+Cast+:1", "2", "512", "64*batch"] in choices_of(on)
 
 
 def test_the_notes_have_the_first_batch_and_the_aliases(make_overview):
@@ -135,8 +142,8 @@ def test_the_notes_have_the_first_batch_and_the_aliases(make_overview):
 
 def test_savings_follow_the_batch(make_overview):
     """They are evaluated at what was asked for, and at batches around it."""
-    rows = rows_of(render(print_summary, make_overview(batch=32, asked=[("sequence", 32)])))
-    assert ["1", "OFF", "LayerNormalization+:1:-1", "3", "798,720", "12,288 !", "780*batch*sequence"] in rows
+    rows = choices_of(render(print_summary, make_overview(batch=32, asked=[("sequence", 32)])))
+    assert ["1", "OFF", "LayerNormalization+:1", "3", "798,720", "12,288 !", "780*batch*sequence"] in rows
     assert ["plan", "batch 8", "batch 16", "batch 32", "batch 64", "batch 128"] in rows
     assert ["2", "512", "1,024", "2,048", "4,096", "8,192"] in rows
 
@@ -150,33 +157,35 @@ def test_the_command_to_paste_is_never_broken(make_overview):
 def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence(make_overview):
     """There is nothing to measure, so no command is given to measure it."""
     overview = make_overview()
-    empty = dataclasses.replace(overview, detection=dataclasses.replace(overview.detection, plans=(), insights=()))
+    detection = dataclasses.replace(overview.detection, plans=(), clusters=())
+    offer = make_offer(detection, Request(), "1:0", overview.dims)
+    empty = dataclasses.replace(overview, detection=detection, offer=offer)
     text = render(print_summary, empty)
-    assert "nothing worth recomputing" in text
+    assert "Nothing is worth recomputing" in text
     assert overview.command not in text
 
 
 def test_the_details_number_exclusive_options(make_overview):
     """A cluster has its options one below the other, each with what is kept, its size and what is saved of it."""
-    rows = rows_of(render(print_details, make_overview(Request(counts={PART: -1}))))
+    rows = choices_of(render(print_details, make_overview(Request(counts={PART: -1}))))
     assert rows[2] == [
-        *("3", "1 Recompute", "LayerNormalization+", "disabled"),
+        *("3", "1: 1", "LayerNormalization+", "disabled"),
         *("0", "[batch x sequence x 64]", "4", "100%", "-", "98,304"),
     ]
     assert rows[3] == ["1", "[batch x sequence x 1]", "4", "100%", "-", "1,536"]
-    assert rows[4] == ["2", "1 Recompute", "Less+Cast+", "disabled", "0", "[batch x 8]", "4", "100%", "2", "512"]
-    assert rows[5][:3] == ["2 RecomputeWithCompromise", "Cast+", "enabled, requested -1"]
+    assert rows[4] == ["2", "1: 1", "Less+Cast+", "disabled", "0", "[batch x 8]", "4", "100%", "2", "512"]
+    assert rows[5][:3] == ["2: 2", "Cast+", "enabled, requested -1"]
     assert rows[5][-3:] == ["75%", "-", "384"]
 
 
 def test_a_level_shows_the_plans_within_layers(make_overview):
     """Under a level the plans and activations are those it switches on."""
     overview = make_overview(Request(level=Level.LAYERWISE))
-    lines = {line.plan.key: line for line in overview.lines()}
-    assert "LayerNormalization+:1:-1" not in lines
-    assert lines["Less+Cast+:1:-1"].is_on
-    assert not lines["Cast+:2:-1"].is_on
-    assert overview.insights == INSIGHTS[1:]
+    lines = {line.plan.id: line for line in overview.lines()}
+    assert "LayerNormalization+:1" not in lines
+    assert lines["Less+Cast+:1"].is_on
+    assert not lines["Cast+:2"].is_on
+    assert overview.offer.clusters == CLUSTERS[1:]
 
 
 @pytest.mark.parametrize(
@@ -188,14 +197,14 @@ def test_a_level_shows_the_plans_within_layers(make_overview):
         ({NORM: 0}, ["LayerNormalization+:1:0 asks for 0 of 3; ORT recomputes 2"]),
         ({WHOLE: -1, PART: -1}, ["Cast+:2:-1 asks for all of 2; ORT recomputes 0"]),
         (
-            {Row("Gelu+", Option.RECOMPUTE): -1},
+            {Choice("Gelu+", RECOMPUTE): -1},
             ["no plan Gelu+:1:-1 in this graph: ORT ignores it without a word"],
         ),
     ],
 )
 def test_what_ort_does_otherwise_is_told(make_overview, counts, problems):
     """Counts that ORT does not keep, an option that gives way and a row it does not know are told, nothing else."""
-    assert make_overview(Request(counts=counts)).problems() == problems
+    assert list(make_overview(Request(counts=counts)).offer.problems) == problems
 
 
 @pytest.mark.parametrize(
@@ -211,8 +220,8 @@ def test_json_has_what_the_contract_asks_for(make_overview):
     """Plans with config, option, frequency and savings, dimensions and versions; what is unknown is null."""
     plain = json.loads(dumps(overviews_as_plain([make_overview(batch=32)])))
     first, *_, last = plain["plans"]
-    assert first["config"] == "LayerNormalization+:1:-1"
-    assert (first["option"], first["frequency"]) == (1, 3)
+    assert first["config"] == "LayerNormalization+:1"
+    assert (first["option"], first["frequency"]) == ("1", 3)
     assert (first["saving_bytes"], first["stated_bytes"], first["is_corrected"]) == (399360, 6144, True)
     assert first["saving_symbolic"] == "780*batch*sequence"
     assert first["saving_bytes_by_batch"]["128"] == 4 * 399360
@@ -238,7 +247,7 @@ def names_in(plain):
         return {name for value in plain for name in names_in(value)}
     if not isinstance(plain, dict):
         return set()
-    data = {"dims", "first_batch_dims", "aliases", "versions", "saving_bytes_by_batch"}
+    data = {"dims", "first_batch_dims", "aliases", "versions", "saving_bytes_by_batch", "presets"}
     return set(plain) | {name for key, value in plain.items() if key not in data for name in names_in(value)}
 
 

@@ -11,13 +11,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from autorecompute.backends.ortmodule.diagnose import Finding, Status
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.cli import main
 from autorecompute.cli.doctor import as_json
 from autorecompute.emit import RENDERERS
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome, Prediction
-from autorecompute.memory import PeakView, Survey
-from autorecompute.plans import Activation, Choice, Config, Insight, Level, Option, Plan, Request, Row, Space
+from autorecompute.memory import PeakView, StepProfiles
+from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
 from autorecompute.reports.as_json import dumps, result_as_plain
 from autorecompute.reports.check import check_as_plain
 from autorecompute.reports.identity import nearest_as_plain
@@ -32,6 +33,7 @@ from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.transfer import Tuned
 from autorecompute.units import MIB
 from record_schemas import texts
+from stand_ins.emitted import rendered
 
 NAMES = ("tune", "show", "studies", "compare", "check", "plans", "emit", "doctor")
 
@@ -89,7 +91,9 @@ def trials(make_trial):
     return [
         make_trial(number=0, reference_seconds=0.5, losses=(1.0, float("nan"))),
         dataclasses.replace(make_trial(number=1, reference_seconds=0.5), prediction=expected),
-        make_trial(Config(level=Level.LAYERWISE), number=2, outcome=Outcome.OOM, message="no memory", marks=("busy",)),
+        make_trial(
+            Config.parse(["transformer layers:1"]), number=2, outcome=Outcome.OOM, message="no memory", marks=("busy",)
+        ),
     ]
 
 
@@ -110,13 +114,13 @@ def test_every_schema_is_one_and_describes_every_field(name):
 
 def test_an_answer_is_as_the_schema_says(full_result, make_result, trials):
     """With everything in it, and with as little as there can be."""
-    check("tune", dumps(result_as_plain(full_result, trials)))
-    check("tune", dumps(result_as_plain(dataclasses.replace(make_result(), best=None), [])))
+    check("tune", dumps(result_as_plain(full_result, trials, rendered(full_result))))
+    check("tune", dumps(result_as_plain(dataclasses.replace(make_result(), best=None), [], None)))
 
 
 def test_an_answer_has_all_figures_of_the_last_screen(make_result, trials):
     """The others that fit and the error of the predictions are in it as numbers."""
-    plain = result_as_plain(make_result(), trials)
+    plain = result_as_plain(make_result(), trials, rendered(make_result()))
     assert [other["description"] for other in plain["runners_up"]] == [t.description for t in trials if t.fits]
     assert plain["predictions"]["trials"] == 1
     assert plain["predictions"]["peak_worst_error"] == pytest.approx(699)
@@ -138,7 +142,7 @@ def printed(tmp_path, monkeypatch, capsys):
 def two_studies(printed, make_detection, make_space, full_result, trials):
     """A finished study, and one with another batch and no trial."""
     for name, batch in (("bert", 32), ("large", 64)):
-        folder, detection = StudyFolder(name), make_detection(batch=batch)
+        folder, detection = StudyFolder(name), make_detection(make_space(has_levels=True), batch=batch)
         folder.prepare()
         folder.begin(Problem.of(detection, MIB), ["python", "train.py"], Sizes.of(detection))
     folder = StudyFolder("bert")
@@ -192,7 +196,7 @@ def test_a_check_is_as_the_schema_says():
 
 def test_what_is_emitted_is_as_the_schema_says(full_result):
     """All that ``emit --format json`` prints is told of."""
-    check("emit", RENDERERS["json"](dataclasses.replace(full_result, curve=())))
+    check("emit", RENDERERS["json"](dataclasses.replace(full_result, curve=()), rendered(full_result)))
 
 
 def test_what_the_doctor_finds_is_as_the_schema_says():
@@ -202,21 +206,21 @@ def test_what_the_doctor_finds_is_as_the_schema_says():
 
 def test_plans_are_as_the_schema_says(make_detection, make_step):
     """With clusters, other ranks and the peak explained; and without the peak."""
-    gelu = Plan.parse("Gelu+:1:-1", frequency=3, saving_bytes=1, saving_symbolic="batch")
-    space = Space(plans=(gelu,), layer_plans=(gelu,))
-    row = Row("Gelu+", Option.RECOMPUTE)
+    gelu = Plan(choices=(Choice("Gelu+", "1"),), label="Gelu+", occurrences=3, saving_bytes=1, saving="batch")
+    space = Space(plans=(gelu,))
+    choice = Choice("Gelu+", "1")
     activation = Activation(output=0, shape=("batch", "8"), element_bytes=4, saved_bytes=4)
-    insight = Insight(frequency=3, choices=(Choice(row=row, activations=(activation,)),))
-    detection = make_detection(space, insights=(insight,), dims={"batch": 2})
-    request = Request(level=Level.CHOSEN, counts={row: -1})
-    overview = Overview(detection=detection, request=request, probe_config="1:0", dims={"batch": 4}, command="tune")
+    cluster = Cluster(occurrences=3, alternatives=(Alternative(choice=choice, activations=(activation,)),))
+    detection = make_detection(space, clusters=(cluster,), dims={"batch": 2})
+    offer = Offer(plans=space.plans, clusters=(cluster,), is_on=True, summary="on", requested={choice: -1})
+    overview = Overview(detection=detection, offer=offer, dims={"batch": 4}, command="tune")
     plain = overviews_as_plain([overview, overview])
     check("plans", dumps(plain))
     profiles = {
         Config(): make_step("ffflbbb", ("x", 0, 6, "batch", "8")),
         space.all_on: make_step("ffflrbbb", ("x", 0, 0, "batch", "8"), ("x_recompute", 4, 5, "batch", "8")),
     }
-    survey = Survey(space=space, peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles)
+    model = OrtMemoryModel(space, StepProfiles(peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles))
     for limit in (None, MIB):
-        view = PeakView(survey=survey, config=space.all_on, dims={"batch": 32}, limit_bytes=limit)
+        view = PeakView(model=model, config=space.all_on, dims={"batch": 32}, limit_bytes=limit)
         check("plans", dumps({**copy.deepcopy(plain), "peak": peak_as_plain(view)}))

@@ -17,6 +17,7 @@ from autorecompute.reports.answer import RUNNERS_UP
 from autorecompute.reports.screen import print_result, print_trials
 from autorecompute.result import RaceEnd, Ranking, SearchEnd, Transfer, Verdict
 from autorecompute.units import MIB
+from stand_ins.emitted import rendered
 
 FOLDER = Path("/studies/bert")
 
@@ -25,9 +26,10 @@ FOLDER = Path("/studies/bert")
 def show(make_result):
     """The lines of the last screen."""
 
-    def show(result=None, trials=(), width=80):
+    def show(result=None, trials=(), width=80, place=FOLDER):
         console = Console(file=io.StringIO(), width=width, highlight=False)
-        print_result(result or make_result(), trials, FOLDER, console)
+        result = result or make_result()
+        print_result(result, trials, FOLDER, rendered(result, place), console)
         return console.file.getvalue().splitlines()
 
     return show
@@ -195,7 +197,7 @@ def test_nothing_is_to_be_pasted_where_nothing_fits(show, make_result):
 
 def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
     """A winner without variables exports nothing."""
-    best = dataclasses.replace(make_result().best, environment={}, config=Config())
+    best = dataclasses.replace(make_result().best, config=Config())
     lines = show(dataclasses.replace(make_result(), best=best))
     assert not any("export" in line for line in lines)
     assert any("autorecompute run bert -- python train.py" in line for line in lines)
@@ -204,15 +206,14 @@ def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
 @pytest.mark.parametrize("width", [40, 80, 250])
 def test_lines_to_paste_are_never_broken(show, make_result, width, tmp_path):
     """However narrow the terminal, a shell that reads the export line gets the whole value."""
-    path = f"/studies/{'a folder/' * 30}it's/plans.json"
-    best = dataclasses.replace(make_result().best, environment={"ORTMODULE_MEMORY_OPT_CONFIG": path})
-    result = dataclasses.replace(make_result(), best=best, command=["python", "train.py", *["--flag"] * 60])
-    lines = [line.strip() for line in show(result, width=width)]
+    place = Path("/studies", *["a folder"] * 30, "it's")
+    result = dataclasses.replace(make_result(), command=["python", "train.py", *["--flag"] * 60])
+    lines = [line.strip() for line in show(result, width=width, place=place)]
     (export,) = [line for line in lines if line.startswith("export")]
     script = f'{export}\nprintf %s "$ORTMODULE_MEMORY_OPT_CONFIG"\n'
     (tmp_path / "pasted.sh").write_text(script)
     read = subprocess.run(["/bin/sh", str(tmp_path / "pasted.sh")], capture_output=True, text=True, check=False)
-    assert read.stdout == path
+    assert read.stdout == str(place / "plans.json")
     (start,) = [line for line in lines if line.startswith("autorecompute run")]
     assert start.count("--flag") == 60
 
@@ -244,7 +245,7 @@ def test_names_are_printed_as_they_are(show, make_result, make_trial, name):
         device=dataclasses.replace(honest.device, name=f"device {name}"),
         study=f"study{name}",
     )
-    trials = [make_trial(Config.from_rows(["Gelu+:1:-1"]), description=f"trial {name}")]
+    trials = [make_trial(Config.parse(["Gelu+:1:-1"]), description=f"trial {name}")]
     text = "\n".join(show(result, trials, width=200))
     for words in (f"best {name}", f"device {name}", f"study{name}", f"trial {name}"):
         assert words in text
@@ -311,7 +312,7 @@ def test_knobs_are_told_with_what_they_changed(show, make_result):
 def test_a_variable_of_ours_is_not_pasted_in_vain(show, make_result):
     """Where an emitted variable is none of ORT's, the lines to paste say what has to read it."""
     result = make_result()
-    best = dataclasses.replace(result.best, environment={"AUTORECOMPUTE_ORT_PROBE": "1:1"})
+    best = dataclasses.replace(result.best, knobs=("layer_boundaries",))
     assert any("autorecompute.compat" in line for line in show(dataclasses.replace(result, best=best)))
     assert not any("autorecompute.compat" in line for line in show(result))
 

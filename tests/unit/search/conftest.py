@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.measurement import Measurement, Outcome, Trial
-from autorecompute.memory import Survey
-from autorecompute.plans import Config, Option, Plan, Row, Space
+from autorecompute.memory import StepProfiles
+from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.search import GreedySearcher, ModelSearcher, Proposal
 from autorecompute.units import MIB
 
 LAYERS = 6
+LEVELS = ("level_1", "level_2")
 BATCH, SMALL_BATCH = 16, 2
 RESTING_BYTES = 200 * MIB
 HEAD_BYTES = 40
@@ -27,14 +29,14 @@ class Node:
     """An activation in each layer.
 
     Attributes:
-        row: What recomputes it.
+        choice: What recomputes it.
         size: Bytes in one layer.
         seconds: What recomputing it adds to a step, as a share of the step without recompute.
         parents: The nodes it is computed from; -1 is the last node of the layer before.
         is_used: Whether the backward pass reads it, rather than only the recompute of other nodes.
     """
 
-    row: Row
+    choice: Choice
     size: int
     seconds: float
     parents: frozenset[int]
@@ -52,22 +54,23 @@ class Bench:
         plans: How many subgraphs there are.
         seed: Draws the graph, sizes, times and noise.
         compromises: How many subgraphs have a second plan, which keeps half and recomputes for half the time.
-        has_boundaries: Whether the levels are configs of their own; they save nothing here.
+        has_levels: Whether there are presets that are no mix of plans; they save nothing here.
         runs_out: Whether a config above the limit fails instead of being measured.
         crashing: A subgraph whose plans end the process.
         noise: Standard deviation of a step time, as a share of it.
     """
 
     def __init__(
-        self, *, plans=13, seed=0, compromises=0, has_boundaries=False, runs_out=False, crashing=None, noise=0.004
+        self, *, plans=13, seed=0, compromises=0, has_levels=False, runs_out=False, crashing=None, noise=0.004
     ):
         draw = random.Random(seed)
         self.nodes = [_draw_node(draw, index) for index in range(plans)]
         self.seed, self.runs_out, self.crashing, self.noise = seed, runs_out, crashing, noise
         # One stated saving in four is far too small, as ORT's for LayerNormalization.
-        found = [_plan(node.row, LAYERS * node.size * draw.choice((0, 1, 1, 1))) for node in self.nodes]
-        found += [_plan(_half(node.row), LAYERS * node.size // 2) for node in self.nodes[:compromises]]
-        self.space = Space(plans=tuple(found), layer_plans=() if has_boundaries else tuple(found))
+        found = [_plan(node.choice, LAYERS * node.size * draw.choice((0, 1, 1, 1))) for node in self.nodes]
+        found += [_plan(_half(node.choice), LAYERS * node.size // 2) for node in self.nodes[:compromises]]
+        presets = {name: Config.parse([f"by itself:{name}"]) for name in LEVELS} if has_levels else {}
+        self.space = Space(plans=tuple(found), own_presets=presets)
         self.limit_bytes = self.peak_bytes(Config()) - 1
 
     @functools.cached_property
@@ -75,7 +78,7 @@ class Bench:
         """Every config's true peak and step time."""
         by_subgraph = {}
         for plan in self.space.plans:
-            by_subgraph.setdefault(plan.rows[0].subgraph, [None]).append(plan.rows[0])
+            by_subgraph.setdefault(plan.choices[0].site, [None]).append(plan.choices[0])
         configs = [Config(frozenset(filter(None, rows))) for rows in itertools.product(*by_subgraph.values())]
         return {config: (self.peak_bytes(config), self.step_seconds(config)) for config in configs}
 
@@ -95,13 +98,13 @@ class Bench:
 
     def step_seconds(self, config):
         """The true step time, 1 without recompute."""
-        whole = sum(node.seconds for node in self.nodes if node.row in config.rows)
-        return 1 + whole + sum(node.seconds / 2 for node in self.nodes if _half(node.row) in config.rows)
+        whole = sum(node.seconds for node in self.nodes if node.choice in config.choices)
+        return 1 + whole + sum(node.seconds / 2 for node in self.nodes if _half(node.choice) in config.choices)
 
     def peak_bytes(self, config):
         """The true peak: the activations kept, and the loss or what is replayed when the backward pass starts."""
-        recomputed = {index for index, node in enumerate(self.nodes) if node.row in config.rows}
-        halved = {index for index, node in enumerate(self.nodes) if _half(node.row) in config.rows}
+        recomputed = {index for index, node in enumerate(self.nodes) if node.choice in config.choices}
+        halved = {index for index, node in enumerate(self.nodes) if _half(node.choice) in config.choices}
         needed = self._closure({index for index, node in enumerate(self.nodes) if node.is_used}, recomputed)
         kept = sum(self.nodes[index].size / (1 + (index in halved)) for index in needed - recomputed)
         replayed = sum(self.nodes[index].size for layer in self._replay(needed, recomputed) for index in layer)
@@ -131,7 +134,7 @@ class Bench:
 
     def measure(self, config):
         """What a trial of the config measures; the same each time."""
-        if any(row.subgraph == self.crashing for row in config.rows):
+        if any(on.site == self.crashing for on in config.choices):
             return Measurement(outcome=Outcome.CRASH, message="the process died")
         peak_bytes = self.peak_bytes(config)
         if peak_bytes > self.limit_bytes and self.runs_out:
@@ -194,12 +197,12 @@ class ProfiledBench(Bench):
         self.limit_bytes = self.peak_bytes(Config()) - 1
 
     @property
-    def survey(self):
+    def memory(self):
         """Two small steps, as they are profiled before the first trial."""
         configs = (Config(), self.space.all_on)
         profiles = {config: self.graph.run(config, batch=SMALL_BATCH) for config in configs}
         held = RESTING_BYTES + SMALL_BATCH * self.graph.count_live(Config())[0]
-        return Survey(space=self.space, peak_bytes=held, held_bytes=held, profiles=profiles)
+        return OrtMemoryModel(self.space, StepProfiles(peak_bytes=held, held_bytes=held, profiles=profiles))
 
     def peak_bytes(self, config):
         """The true peak."""
@@ -209,14 +212,14 @@ class ProfiledBench(Bench):
 
     def step_seconds(self, config):
         """The true step time, 1 without recompute; each plan costs somewhat more or less than its kernels say."""
-        own = {plan.key: random.Random(f"{self.seed} {plan.key}").gauss(0, 0.003) for plan in self.space.plans}
+        own = {plan.id: random.Random(f"{self.seed} {plan.id}").gauss(0, 0.003) for plan in self.space.plans}
         share = sum(self._seconds[key] for key in self.graph.again(config)) / self._whole
-        return 1 + 1.1 * share + sum(own[plan.key] for plan in self.space.plans_of(config))
+        return 1 + 1.1 * share + sum(own[plan.id] for plan in self.space.plans_of(config))
 
     def searcher(self, **fields):
         """The searcher that knows the graph."""
         return ModelSearcher(
-            self.space, limit_bytes=self.limit_bytes, survey=self.survey, dims={"batch": BATCH}, **fields
+            self.space, limit_bytes=self.limit_bytes, memory=self.memory, dims={"batch": BATCH}, **fields
         )
 
     def run(self, *, budget=40, reference_seconds=lambda _number: 1.0, **fields):
@@ -257,7 +260,7 @@ def _draw_node(draw, index):
     if index and draw.random() < 0.75:
         parents[0] = index - 1
     return Node(
-        row=Row(f"Node{index}+", Option.RECOMPUTE),
+        choice=Choice(f"Node{index}+", "1"),
         size=round(draw.lognormvariate(3, 0.8)),
         seconds=draw.uniform(0.002, 0.05),
         parents=frozenset(parents),
@@ -265,12 +268,13 @@ def _draw_node(draw, index):
     )
 
 
-def _half(row):
-    return replace(row, option=Option.RECOMPUTE_WITH_COMPROMISE)
+def _half(choice):
+    return replace(choice, option="2")
 
 
-def _plan(row, saving_bytes):
-    return Plan(rows=(row,), frequency=LAYERS, saving_bytes=saving_bytes, saving_symbolic="")
+def _plan(choice, saving_bytes):
+    label = choice.site if choice.option == "1" else f"half {choice.site}"
+    return Plan(choices=(choice,), label=label, occurrences=LAYERS, saving_bytes=saving_bytes, saving="")
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,15 @@ import random
 import numpy as np
 import pytest
 
-from autorecompute.memory import Simulator, draw_blueprint
-from autorecompute.plans import Config, Plan, Space
-from autorecompute.search.candidates import MOST_PLANS, Candidates, rows_of
+from autorecompute.backends.ortmodule.memory import Simulator, draw_blueprint
+from autorecompute.plans import Config, Space
+from autorecompute.plans.plan import plan_of_id
+from autorecompute.search.candidates import MOST_PLANS, Candidates, choices_of
 
 
 def make_plan(key):
-    """A plan of these rows."""
-    return Plan.parse(key, frequency=1, saving_bytes=1, saving_symbolic="batch")
+    """A plan of these choices."""
+    return plan_of_id(key)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def list_candidates(make_tower):
     def list_candidates(space, sizes=None):
         graph = make_tower(sizes or [1] * len(space.plans))
         blueprint = draw_blueprint(graph.run(), graph.run(graph.space.all_on))
-        return Candidates(space, Simulator(blueprint, {}, rows_of(space)))
+        return Candidates(space, Simulator(blueprint, {}, choices_of(space)))
 
     return list_candidates
 
@@ -65,7 +66,7 @@ def test_a_config_is_found_in_its_place(make_tower, list_candidates):
     candidates = list_candidates(make_tower([1] * 4).space)
     assert [candidates.places[config] for config in configs_of(candidates)] == list(range(len(candidates)))
     rows = [sum(line) for line in candidates.switches]
-    assert rows == [len(config.rows) for config in configs_of(candidates)]
+    assert rows == [len(config.choices) for config in configs_of(candidates)]
 
 
 def test_both_options_of_a_subgraph_are_never_together(list_candidates):
@@ -79,7 +80,7 @@ def test_both_options_of_a_subgraph_are_never_together(list_candidates):
 def test_plans_that_share_rows_make_no_config_twice(list_candidates):
     """A plan of two rows on has the plan of one of them on, too."""
     space = Space(plans=(make_plan("Node0+:1:-1"), make_plan("Node0+:1:-1,Node1+:1:-1")))
-    assert sorted(len(config.rows) for config in configs_of(list_candidates(space, [1, 1]))) == [0, 1, 2]
+    assert sorted(len(config.choices) for config in configs_of(list_candidates(space, [1, 1]))) == [0, 1, 2]
 
 
 def test_of_many_plans_those_that_matter_are_taken(make_tower, list_candidates):
@@ -89,7 +90,7 @@ def test_of_many_plans_those_that_matter_are_taken(make_tower, list_candidates):
     space = make_tower(sizes).space
     candidates = list_candidates(space, sizes)
     assert len(candidates) == 2**MOST_PLANS
-    taken = {rows_of(space)[column].subgraph for column in np.flatnonzero(candidates.switches.any(axis=0))}
+    taken = {choices_of(space)[column].site for column in np.flatnonzero(candidates.switches.any(axis=0))}
     assert taken == {f"Node{number}+" for number, size in enumerate(sizes) if size > 20}
 
 
@@ -109,7 +110,7 @@ def test_the_supersets_of_a_config_have_on_what_it_has(make_tower, list_candidat
     candidates = list_candidates(make_tower([1] * 10).space)
     configs = configs_of(candidates)
     for place in random.Random(0).sample(range(len(configs)), 20):
-        expected = [config.rows >= configs[place].rows for config in configs]
+        expected = [config.choices >= configs[place].choices for config in configs]
         assert candidates.supersets(place).tolist() == expected
 
 

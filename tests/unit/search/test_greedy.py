@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config, Option
+from autorecompute.plans import Config
 from autorecompute.search import GreedySearcher
 
 SEEDS = range(4)
@@ -111,8 +111,8 @@ def test_the_opening_begins_with_the_largest_stated_savings(make_bench):
 
 def test_levels_of_their_own_are_tried_as_presets(make_bench):
     """Where layer boundaries make the levels different from plans, both levels are among the first trials."""
-    bench = make_bench(has_boundaries=True)
-    presets = list(bench.space.presets().values())
+    bench = make_bench(has_levels=True)
+    presets = list(bench.space.presets.values())
     assert configs_of(bench.run(budget=10))[:4] == presets
 
 
@@ -138,7 +138,7 @@ def test_what_a_cut_opening_left_out_is_tried_in_the_end(make_limited):
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"compromises": 3}, {"has_boundaries": True}, {"runs_out": True}, {"crashing": "Node4+"}, {"plans": 1}],
+    [{}, {"compromises": 3}, {"has_levels": True}, {"runs_out": True}, {"crashing": "Node4+"}, {"plans": 1}],
     ids=str,
 )
 def test_no_config_is_tried_twice(make_limited, fields):
@@ -147,7 +147,7 @@ def test_no_config_is_tried_twice(make_limited, fields):
     configs = configs_of(bench.run(budget=500))
     assert len(configs) < 100
     assert len({config.hash for config in configs}) == len(configs)
-    assert configs == [bench.space.canonical(config) for config in configs]
+    assert configs == [bench.space.normalize(config) for config in configs]
 
 
 @pytest.mark.parametrize("fields", [{}, {"compromises": 2, "runs_out": True}], ids=str)
@@ -233,9 +233,9 @@ def test_a_plan_that_crashes_is_avoided(make_limited):
 def test_a_compromise_takes_the_place_of_a_full_recompute(make_limited):
     """Both options of a subgraph are tried alone and among others, each in a config without the other."""
     bench = make_limited(compromises=3, share=0.25)
-    rows = [row for trial in bench.run() if is_step(trial) for row in trial.config.rows]
-    compromised = {row.subgraph for row in rows if row.option is Option.RECOMPUTE_WITH_COMPROMISE}
-    assert compromised & {row.subgraph for row in rows if row.option is Option.RECOMPUTE}
+    choices = [choice for trial in bench.run() if is_step(trial) for choice in trial.config.choices]
+    compromised = {choice.site for choice in choices if choice.option == "2"}
+    assert compromised & {choice.site for choice in choices if choice.option == "1"}
 
 
 def test_a_reason_names_the_change_and_where_it_starts(make_limited):
@@ -246,6 +246,6 @@ def test_a_reason_names_the_change_and_where_it_starts(make_limited):
     assert steps
     for step in steps:
         base = trials[int(step.reason.split()[1])]
-        changed = {row.subgraph for row in base.config.rows ^ step.config.rows}
+        changed = {choice.site for choice in base.config.choices ^ step.config.choices}
         assert changed
         assert all(subgraph in step.reason for subgraph in changed) or f"{len(changed)} plans" in step.reason

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel, Simulator, draw_blueprint
 from autorecompute.measurement import Outcome
-from autorecompute.memory import Simulator, draw_blueprint
-from autorecompute.plans import Config, Level, Space
+from autorecompute.plans import Config, Space
 from autorecompute.search import ModelSearcher
 from autorecompute.search.model import MARGIN, SLACK
 
@@ -45,8 +45,8 @@ def configs_of(trials):
 
 def simulate(bench, configs):
     """What the configs should need, by the two profiled steps alone."""
-    blueprint = draw_blueprint(*bench.survey.profiles.values())
-    simulator = Simulator(blueprint, {"batch": 1}, [plan.rows[0] for plan in bench.space.plans])
+    blueprint = draw_blueprint(*bench.memory.profiles.values())
+    simulator = Simulator(blueprint, {"batch": 1}, [plan.choices[0] for plan in bench.space.plans])
     return simulator.simulate(simulator.matrix(configs))
 
 
@@ -63,7 +63,7 @@ def test_the_best_of_all_configs_is_found_in_a_few_trials(benches, share, runs_o
 def test_presets_come_first(make_limited):
     """No recompute and what could be switched on without measuring are measured in any case, and said to be that."""
     bench = make_limited()
-    presets = list(dict.fromkeys(bench.space.presets().values()))
+    presets = list(dict.fromkeys(bench.space.presets.values()))
     trials = bench.run()
     assert configs_of(trials[: len(presets)]) == presets
     assert [trial.reason for trial in trials[: len(presets)]] == ["baseline"] + ["preset"] * (len(presets) - 1)
@@ -73,16 +73,17 @@ def test_presets_come_first(make_limited):
 def test_levels_of_their_own_are_presets_of_which_nothing_is_predicted(make_limited):
     """A level chooses its own rows: nothing was simulated of it, and it teaches nothing about plans."""
     bench = make_limited()
-    bench.space = Space(plans=bench.space.plans, layer_plans=bench.space.plans[:1])
+    levels = {name: Config.parse([f"by itself:{name}"]) for name in ("level_1", "level_2")}
+    bench.space = dataclasses.replace(bench.space, own_presets=levels)
     proposals, trials = {}, []
     while proposal := bench.searcher().propose(trials):
         proposals[proposal.config] = proposal
-        own_rows = Config() if proposal.config.level is not Level.CHOSEN else proposal.config
+        own_rows = proposal.config if bench.space.is_mix(proposal.config) else Config()
         measured = bench.try_out(dataclasses.replace(proposal, config=own_rows), len(trials), reference_seconds=1.0)
         trials.append(dataclasses.replace(measured, config=proposal.config))
-    levels = [config for config in configs_of(trials) if config.level is not Level.CHOSEN]
-    assert levels == [Config(level=Level.LAYERWISE), Config(level=Level.LAYERWISE_WITH_COMPROMISE)]
-    assert [proposals[config].prediction for config in levels] == [None, None]
+    tried = [config for config in configs_of(trials) if not bench.space.is_mix(config)]
+    assert tried == list(levels.values())
+    assert [proposals[config].prediction for config in tried] == [None, None]
     assert len(trials) > 4
 
 
@@ -98,8 +99,9 @@ def test_a_model_without_plans_is_measured_as_it_is(make_profiled, make_step):
     bench = make_profiled()
     step = make_step("fl", ("x", 0, 1, "batch", "4"))
     bench.space = Space(plans=())
-    survey = dataclasses.replace(bench.survey, space=bench.space, profiles={Config(): step})
-    searcher = ModelSearcher(bench.space, limit_bytes=bench.limit_bytes, survey=survey, dims={"batch": 2})
+    small = dataclasses.replace(bench.memory.small, profiles={Config(): step})
+    memory = OrtMemoryModel(bench.space, small)
+    searcher = ModelSearcher(bench.space, limit_bytes=bench.limit_bytes, memory=memory, dims={"batch": 2})
     first = searcher.propose([])
     assert first.config == Config()
     over = bench.try_out(first, 0, reference_seconds=1.0)
@@ -131,7 +133,7 @@ def test_more_than_what_fits_is_never_recomputed(make_limited, seed):
     for trial in trials:
         if trial.reason not in GIVEN:
             fitting = [other for other in trials[: trial.number] if other.fits]
-            within = [other.number for other in fitting if trial.config.rows >= other.config.rows]
+            within = [other.number for other in fitting if trial.config.choices >= other.config.choices]
             assert all(shares[trial.number] <= shares[number] + MARGIN for number in within)
 
 
@@ -141,7 +143,7 @@ def test_what_surely_needs_more_than_a_config_that_ran_out_is_never_tried(make_l
     bench = make_limited(seed=seed, share=0.3, runs_out=True)
     trials = bench.run(budget=100)
     peaks = simulate(bench, configs_of(trials)).peak_bytes
-    presets = set(bench.space.presets().values())
+    presets = set(bench.space.presets.values())
     ran_out = [trial.number for trial in trials if trial.measurement.outcome is Outcome.OOM]
     assert ran_out
     for trial in trials:
@@ -164,7 +166,7 @@ def test_a_search_ends_where_nothing_can_fit(make_profiled):
     """A limit below what the process holds at rest needs no more than the presets."""
     bench = make_profiled(runs_out=True)
     bench.limit_bytes = 0
-    assert set(configs_of(bench.run(budget=1000))) == set(bench.space.presets().values())
+    assert set(configs_of(bench.run(budget=1000))) == set(bench.space.presets.values())
 
 
 @pytest.mark.parametrize("runs_out", [False, True])
@@ -213,15 +215,15 @@ def test_what_was_expected_comes_with_each_proposal(make_limited):
 def test_a_plan_that_crashes_is_avoided(make_limited):
     """Once it ended the process alone, no config has it any more, and the rest is searched as ever."""
     bench = make_limited(seed=2)
-    row = bench.space.plans[0].rows[0]
-    bench.crashing = row.subgraph
-    alone = bench.tried(Config(), Config(frozenset([row])))
+    choice = bench.space.plans[0].choices[0]
+    bench.crashing = choice.site
+    alone = bench.tried(Config(), Config(frozenset([choice])))
     trials = list(alone)
     while proposal := bench.searcher().propose(trials):
         trials.append(bench.try_out(proposal, len(trials), reference_seconds=1.0))
     later = [trial.config for trial in trials[2:] if trial.reason not in GIVEN]
     assert later
-    assert not any(row in config.rows for config in later)
+    assert not any(choice in config.choices for config in later)
 
 
 def test_a_prior_tells_which_plans_are_slow(make_limited):

@@ -7,7 +7,8 @@ import statistics
 
 import pytest
 
-from autorecompute.plans import Config, Level
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
+from autorecompute.plans import Config
 from autorecompute.search.peaks import PeakModel
 from autorecompute.search.times import TimeModel
 
@@ -47,7 +48,7 @@ def test_an_untried_plan_is_expected_to_cost_time(bench, make_trials):
 def test_a_level_teaches_nothing_about_plans(bench, make_trials):
     """A level chooses its own rows, so its time and peak say nothing of any plan's."""
     trials = make_trials((), (0,))
-    level = Config(level=Level.LAYERWISE)
+    level = config_of_level(Level.LAYERWISE)
     more = bench.tried(*(trial.config for trial in trials), level)
     assert more[2].measurement.peak_bytes is not None
     plan = bench.space.plans[0]
@@ -120,7 +121,7 @@ def test_forecasts_learn_from_their_misses(make_bench):
         dataclasses.replace(
             trial, measurement=dataclasses.replace(trial.measurement, peak_bytes=trial.measurement.peak_bytes + 50)
         )
-        if len(trial.config.rows) > 1
+        if len(trial.config.choices) > 1
         else trial
         for trial in sums
     ]

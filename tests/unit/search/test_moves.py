@@ -33,16 +33,16 @@ SINGLES = [(index,) for index in range(6)]
 def test_each_plan_can_be_switched(make_moves, spare_bytes):
     """Every config that differs by one plan is within reach, with a fit or without."""
     base, moves, _, _ = make_moves((0, 1, 2), spare_bytes=spare_bytes)
-    assert len({config for config in moves if len(config.rows ^ base.rows) == 1}) == 6
+    assert len({config for config in moves if len(config.choices ^ base.choices) == 1}) == 6
 
 
 def test_growth_goes_as_far_as_it_takes(make_moves):
     """From a config far above the limit several plans are switched on at once, until the last just makes it fit."""
     _, moves, peaks, _ = make_moves((), *SINGLES, spare_bytes=-400)
-    longest = max(moves, key=lambda config: len(config.rows))
-    assert len(longest.rows) > 1
+    longest = max(moves, key=lambda config: len(config.choices))
+    assert len(longest.choices) > 1
     assert peaks.excess_bytes(longest) == 0
-    assert all(peaks.excess_bytes(config) > 0 for config in moves if config.rows < longest.rows)
+    assert all(peaks.excess_bytes(config) > 0 for config in moves if config.choices < longest.choices)
 
 
 def test_pruning_stops_at_the_limit(make_moves):
@@ -50,9 +50,9 @@ def test_pruning_stops_at_the_limit(make_moves):
     all_on = tuple(range(6))
     all_but = [tuple(other for other in all_on if other != index) for index in all_on]
     base, moves, peaks, space = make_moves(all_on, (), *SINGLES, *all_but, spare_bytes=150)
-    savings = {plan.rows[0]: peaks.saving_bytes(plan, base) for plan in space.plans}
-    several = [config for config in moves if len(base.rows - config.rows) > 1]
-    lost = [sum(savings[row] for row in base.rows - config.rows) for config in several]
+    savings = {plan.choices[0]: peaks.saving_bytes(plan, base) for plan in space.plans}
+    several = [config for config in moves if len(base.choices - config.choices) > 1]
+    lost = [sum(savings[row] for row in base.choices - config.choices) for config in several]
     assert several
     assert max(lost) <= 150
 
@@ -60,10 +60,10 @@ def test_pruning_stops_at_the_limit(make_moves):
 def test_the_other_option_takes_the_place_of_the_first(make_moves):
     """Switching a compromise on switches the full recompute of its subgraph off."""
     base, moves, _, _ = make_moves((0,), spare_bytes=-1, compromises=1)
-    (row,) = base.rows
-    others = [config for config in moves if any(other.subgraph == row.subgraph for other in config.rows - base.rows)]
+    (choice,) = base.choices
+    others = [config for config in moves if any(other.site == choice.site for other in config.choices - base.choices)]
     assert others
-    assert all(row not in config.rows for config in others)
+    assert all(choice not in config.choices for config in others)
 
 
 def test_nothing_starts_from_an_unknown_peak(make_bench):

@@ -47,7 +47,7 @@ def propose(make_bench):
     def propose(name, configs):
         peaks = {config: bench.limit_bytes + (1 if config in too_large else -1) for config in configs}
         bench.peak_bytes = lambda config: peaks.get(config, bench.limit_bytes + 1)
-        presets = list(bench.space.presets().values())
+        presets = list(bench.space.presets.values())
         trials = bench.tried(*dict.fromkeys([*presets, *configs]))
         searchers = [
             OptunaSearcher(bench.space, limit_bytes=bench.limit_bytes, sampler=SAMPLERS[name], seed=seed)
@@ -59,12 +59,12 @@ def propose(make_bench):
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("fields", [{}, {"has_boundaries": True}, {"compromises": 3}, {"runs_out": True}])
+@pytest.mark.parametrize("fields", [{}, {"has_levels": True}, {"compromises": 3}, {"runs_out": True}])
 def test_presets_come_first_and_nothing_twice(make_bench, search, name, fields):
     """Every sampler begins with ORT's presets, and never has a config measured again."""
     bench = make_bench(**{"plans": 7, **fields})
     trials = search(bench, name, 16)
-    presets = list(dict.fromkeys(bench.space.presets().values()))
+    presets = list(dict.fromkeys(bench.space.presets.values()))
     configs = [trial.config for trial in trials]
     assert configs[: len(presets)] == presets
     assert len(set(configs)) == len(configs) == 16

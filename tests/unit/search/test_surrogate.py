@@ -7,10 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.measurement import Outcome
-from autorecompute.memory import Simulator
-from autorecompute.plans import Config, Level
-from autorecompute.search.candidates import Candidates, rows_of
+from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.surrogate import Surrogate, normal
 
 BATCH = 16
@@ -28,8 +27,7 @@ def bench(make_profiled):
 @pytest.fixture
 def candidates(bench):
     """All of its configs."""
-    simulator = Simulator(bench.survey.blueprint, {"batch": BATCH}, rows_of(bench.space))
-    return Candidates(bench.space, simulator)
+    return Candidates(bench.space, bench.memory.simulator({"batch": BATCH}, choices_of(bench.space)))
 
 
 @pytest.fixture
@@ -37,7 +35,7 @@ def learn(bench, candidates):
     """Builds the surrogate after these trials."""
 
     def learn(trials, **fields):
-        base = bench.survey.base_bytes({"batch": BATCH})
+        base = bench.memory.base_bytes({"batch": BATCH})
         limits = {"limit_bytes": bench.limit_bytes, **fields}
         return Surrogate(candidates, base_bytes=base, trials=trials, **limits)
 
@@ -100,7 +98,7 @@ def test_running_out_of_memory_makes_the_like_less_likely_to_fit(bench, candidat
 
 def test_a_failure_of_another_kind_tells_nothing(bench, learn, some):
     """A process that crashed says neither how much it needs nor how long it takes."""
-    bench.crashing = bench.space.plans[0].rows[0].subgraph
+    bench.crashing = bench.space.plans[0].choices[0].site
     crashed = bench.tried(bench.space.all_on)
     assert crashed[0].measurement.outcome is Outcome.CRASH
     with_it, without = learn([*some, *crashed]).outlook(), learn(some).outlook()
@@ -110,7 +108,7 @@ def test_a_failure_of_another_kind_tells_nothing(bench, learn, some):
 
 def test_a_level_tells_nothing_of_plans(learn, some):
     """It chooses its own rows: whatever it measured, nothing else is expected of any config."""
-    level = dataclasses.replace(some[-1], config=Config(level=Level.LAYERWISE))
+    level = dataclasses.replace(some[-1], config=config_of_level(Level.LAYERWISE))
     assert np.array_equal(learn([*some, level]).outlook().peak_bytes, learn(some).outlook().peak_bytes)
 
 

@@ -19,26 +19,23 @@ import pytest
 
 from autorecompute import codec
 from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.backends.ortmodule.grammar import rows_of
+from autorecompute.emit.handing import hand_out
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import Figures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Rejection
-from autorecompute.studies import Problem, Sizes, StudyFolder, list_studies
+from autorecompute.studies import Problem, Sizes, StudyFolder, importing, list_studies
 from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
 from autorecompute.studies.batches import BatchRecord, keep_batches
 from autorecompute.studies.importing import Trusted, import_records
-from autorecompute.studies.records import read_records
+from autorecompute.studies.records import read_records, write_records
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
 
-EMISSION = emission_of(ORTMODULE)
-TRUSTED = Trusted(
-    backend=ORTMODULE,
-    variables=frozenset(EMISSION.MEMORY_VARIABLES) | {name for knob in EMISSION.KNOBS for name in knob.variables},
-    plans_text=EMISSION.plans_file_text,
-)
+TRUSTED = Trusted(backend=ORTMODULE, knobs=frozenset(knob.name for knob in emission_of(ORTMODULE).KNOBS))
 STANDING = {
     "trial": 1,
     "description": "all plans",
@@ -59,15 +56,14 @@ def archive(tmp_path_factory, make_detection, make_space, make_trial, make_resul
     store.add(make_trial(outcome=Outcome.OVER_LIMIT, trace=(f'  File "{HOME}/train.py", line 3',)))
     store.add(make_trial(all_on, number=1, losses=(math.nan, 2.5, math.inf), reference_seconds=0.4))
     result = make_result()
-    best = dataclasses.replace(result.best, environment={"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)})
     folder.keep_rejections([Rejection(config=Config(), outcome=Outcome.CRASH, reason=f"see {HOME}/01.log")])
-    folder.keep_confirmed([best])
+    folder.keep_confirmed([result.best])
     folder.write("race.json", {"ranking": None, "standings": [STANDING], "over_limit": [1], "failed": [], "trials": 2})
     keep_batches(folder, BatchRecord(asked=(16, 32), without=(Figures(batch=16),)))
     profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(make_step("flb", ("a", 0, 2, "8")))}
     folder.write("analysis.json", {"peak_bytes": 9, "held_bytes": 5, "profiles": [profiled]})
     device = dataclasses.replace(result.device, uuid="GPU-1234")
-    folder.finish(dataclasses.replace(result, best=best, device=device, warnings=(f"{HOME}/train.py:7 does it",)))
+    folder.finish(dataclasses.replace(result, device=device, warnings=(f"{HOME}/train.py:7 does it",)))
     return dump(read_records(folder)).splitlines(keepends=True)
 
 
@@ -106,9 +102,10 @@ def test_there_and_back_is_the_same(archive, elsewhere, is_compressed):
 def test_an_imported_study_can_be_trained_with(archive, elsewhere):
     """Its variables lead to a plans file of its own, which holds the plans."""
     folder = take(written(elsewhere, archive), "mine")
-    best = folder.result().best
-    assert best.environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)}
-    assert json.loads(folder.plans_file.read_text()) == best.config.row_texts
+    plans_file = folder.best / "plans.json"
+    rendered = hand_out(folder, folder.result())
+    assert rendered.variables == {"ORTMODULE_MEMORY_OPT_CONFIG": str(plans_file)}
+    assert json.loads(plans_file.read_text()) == rows_of(folder.result().best.config)
     assert (folder.result().study, [study.name for study in list_studies()]) == ("mine", ["mine"])
 
 
@@ -173,8 +170,9 @@ WRONG = {
     "no head": (lambda lines: lines[1:], 1, "not the first line"),
     "two answers": (lambda lines: [*lines[:-1], lines[-2], lines[-1]], 10, "second result"),
     "unknown": (lambda lines: [lines[0], b'{"pickle": 1}\n', *lines[1:]], 2, "'pickle'"),
-    "newer": (lambda lines: [changed(lines[0], version=2), *lines[1:]], 1, "newer autorecompute"),
-    "no version": (lambda lines: [changed(lines[0], version=None), *lines[1:]], 1, "newer autorecompute"),
+    "newer": (lambda lines: [changed(lines[0], version=3), *lines[1:]], 1, "version 3 of the format"),
+    "older": (lambda lines: [changed(lines[0], version=1), *lines[1:]], 1, "version 1 of the format"),
+    "no version": (lambda lines: [changed(lines[0], version=None), *lines[1:]], 1, "version None of the format"),
     "another digest": (lambda lines: [changed(lines[0], digest="0" * 16), *lines[1:]], 1, "digest"),
     "no problem": (lambda lines: [changed(lines[0], problem=7), *lines[1:]], 1, "does not hold"),
     "a trial of nothing": (
@@ -189,7 +187,7 @@ WRONG = {
     ),
     "a trial that is none": (lambda lines: [lines[0], b'{"trial": null}\n', *lines[2:]], 2, "does not hold"),
     "a row that is none": (
-        lambda lines: [lines[0], changed(lines[1], config={"level": 0, "rows": ["rm -rf"]}), *lines[2:]],
+        lambda lines: [lines[0], changed(lines[1], config=["rm -rf"]), *lines[2:]],
         2,
         "does not hold",
     ),
@@ -223,8 +221,8 @@ IMPLAUSIBLE = {
     "batch of none": (1, {"measurement__batch": 0}, "batch"),
     "too many bytes": (1, {"measurement__held_bytes": 10**40}, "held_bytes"),
     "a reference of no time": (2, {"reference_seconds": 0}, "reference_seconds"),
-    "a row of another graph": (2, {"config__rows": ["Gelu+:1:-1", "Tanh+:1:-1"]}, "'Tanh+:1:-1'"),
-    "a rejected row of another graph": (3, {"config__rows": ["Tanh+:1:-1"]}, "'Tanh+:1:-1'"),
+    "a choice of another graph": (2, {"config": ["Gelu+:1", "Tanh+:1"]}, "'Tanh+:1'"),
+    "a rejected choice of another graph": (3, {"config": ["Tanh+:1"]}, "'Tanh+:1'"),
     "version of none": (0, {"version": 0}, "version 0"),
     "version of truth": (0, {"version": True}, "version True"),
     "no limit": (0, {"problem__limit_bytes": 0}, "digest"),
@@ -246,7 +244,7 @@ IMPLAUSIBLE = {
     "an operation of itself": (7, {f"{OPERATION}reads": ["x"], f"{OPERATION}makes": ["x"]}, "cannot run"),
     "an operation that shares nothing": (7, {f"{OPERATION}shares": True}, "cannot run"),
     "a negative answer": (8, {"trials": -3}, "-3 as trials"),
-    "an answer nobody confirmed": (8, {"best__config__rows": []}, "no line before it confirms"),
+    "an answer nobody confirmed": (8, {"best__config": []}, "no line before it confirms"),
 }
 
 
@@ -308,12 +306,36 @@ def test_a_name_leads_nowhere_else(archive, elsewhere, name):
     assert [path.name for path in elsewhere.iterdir()] == ["a.jsonl"]
 
 
-def test_variables_that_no_config_needs_are_refused(archive, elsewhere):
-    """What will be set where somebody trains is not for an archive to say."""
-    best = {**json.loads(archive[-2])["result"]["best"], "environment": {"LD_PRELOAD": "evil.so"}}
-    file = written(elsewhere, [*archive[:-2], changed(archive[-2], best=best), archive[-1]])
-    with pytest.raises(UsageError, match="LD_PRELOAD"):
-        take(file)
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"LD_PRELOAD": "./evil.so"},
+        {"AUTORECOMPUTE_ORT_PROBE": "1:1"},
+        {"ORTMODULE_MEMORY_OPT_CONFIG": "plans.json"},
+        {"ORTMODULE_MEMORY_OPT_CONFIG": "/etc/passwd"},
+        {"ORTMODULE_MEMORY_OPT_LEVEL": "2"},
+        {"X\0Y": "\0"},
+        {},
+    ],
+)
+@pytest.mark.parametrize("place", [4, -2])
+def test_variables_in_an_archive_are_refused_by_name(archive, elsewhere, variables, place):
+    """What will be set where somebody trains is not for an archive to say, in no line that has a config."""
+    (kind, record) = next(iter(json.loads(archive[place]).items()))
+    best = record["best"] if kind == "result" else record
+    best["environment"] = variables
+    lines = [*archive]
+    lines[place] = json.dumps({kind: record}).encode() + b"\n"
+    with pytest.raises(UsageError, match=r"environment' is unknown"):
+        take(written(elsewhere, lines))
+    assert not Path("studies").exists()
+
+
+def test_a_setting_that_is_not_known_is_refused_by_name(archive, elsewhere):
+    """An archive may turn on what this version can, and nothing else."""
+    best = {**json.loads(archive[-2])["result"]["best"], "knobs": ["no_model_copy", "evil"]}
+    with pytest.raises(UsageError, match="setting 'evil'"):
+        take(written(elsewhere, [*archive[:-2], changed(archive[-2], best=best), archive[-1]]))
     assert not Path("studies").exists()
 
 
@@ -323,14 +345,6 @@ def test_another_training_system_is_refused(archive, elsewhere):
     file = written(elsewhere, [*archive[:-2], changed(archive[-2], versions=versions), archive[-1]])
     with pytest.raises(UsageError, match="training system"):
         take(file)
-
-
-def test_a_path_in_an_archive_is_not_believed(archive, elsewhere):
-    """Variables of a config that name a file name the one that was made here."""
-    environment = {"ORTMODULE_MEMORY_OPT_CONFIG": "/etc/passwd"}
-    best = {**json.loads(archive[-2])["result"]["best"], "environment": environment}
-    folder = take(written(elsewhere, [*archive[:-2], changed(archive[-2], best=best), archive[-1]]))
-    assert folder.result().best.environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(folder.plans_file)}
 
 
 def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
@@ -348,21 +362,22 @@ def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhere, force):
+def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhere, force, monkeypatch):
     """What was made while an import was under way is replaced with force alone."""
     file = written(elsewhere, archive)
 
-    def plans_text(config):
+    def write_slowly(records, folder):
+        monkeypatch.setattr(importing, "write_records", write_records)
         (take(file, force=force).path / "first.txt").touch()
-        return TRUSTED.plans_text(config)
+        write_records(records, folder)
 
-    slow = dataclasses.replace(TRUSTED, plans_text=plans_text)
+    monkeypatch.setattr(importing, "write_records", write_slowly)
     if force:
-        import_records(read_archive(file), "bert", slow, force=True)
+        take(file, force=True)
         assert not Path("studies/bert/first.txt").exists()
     else:
         with pytest.raises(UsageError, match="meanwhile"):
-            import_records(read_archive(file), "bert", slow, force=False)
+            take(file)
         assert Path("studies/bert/first.txt").exists()
     assert [path.name for path in Path("studies").iterdir()] == ["bert"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from autorecompute.cli import main
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.studies import Problem, StudyFolder
+from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.contents import logs_of, strangers_in
 from autorecompute.studies.importing import DRAFT_PREFIX
 from autorecompute.studies.storage import TrialStore, read_trials
@@ -53,7 +53,7 @@ def keep(make_detection, make_trial, make_result, make_space):
     def keep(name, *, is_finished=True, is_whole=False):
         folder = StudyFolder(name)
         folder.prepare()
-        folder.begin(Problem.of(make_detection(), GIB), ["python", "train.py"])
+        folder.begin(Problem.of(make_detection(), GIB), ["python", "train.py"], Sizes.of(make_detection()))
         (folder.workers / "01.log").write_text("output")
         if is_finished:
             if is_whole:

@@ -8,10 +8,11 @@ import subprocess
 
 import pytest
 
+from autorecompute.emit.handing import hand_out
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, StudyFolder, list_studies, load_result
-from autorecompute.studies.folder import write_atomically
-from autorecompute.studies.places import result_at
+from autorecompute.studies.folder import FORMAT
+from autorecompute.studies.writing import write_atomically
 
 
 @pytest.fixture
@@ -75,28 +76,28 @@ def test_a_study_without_an_answer_is_told_apart(folder):
 
 def test_an_answer_comes_back(folder, make_result):
     """The answer is read as it was written, by name too."""
-    own = result_at(make_result(), str(folder.plans_file))
-    folder.finish(own)
-    assert folder.result() == load_result("bert", folder.path.parent) == own
+    folder.finish(make_result())
+    assert folder.result() == load_result("bert", folder.path.parent) == make_result()
 
 
 def test_a_study_that_was_moved_and_copied_names_its_own_plans_file(folder, make_result, tmp_path):
     """Wherever a study lies, its variables lead into it, and a copy's not into the folder it was copied from."""
-    folder.finish(result_at(make_result(), str(folder.plans_file)))
+    folder.finish(make_result())
     shutil.copytree(folder.path, tmp_path / "copied")
     folder.path.rename(tmp_path / "moved")
     for name in ("copied", "moved"):
-        environment = load_result(name, tmp_path).best.environment
-        assert environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(tmp_path / name / "best" / "plans.json")}
+        rendered = hand_out(StudyFolder(name, tmp_path), load_result(name, tmp_path))
+        assert rendered.variables == {"ORTMODULE_MEMORY_OPT_CONFIG": str(tmp_path / name / "best" / "plans.json")}
 
 
 @pytest.mark.parametrize(
     "read", [StudyFolder.provenance, StudyFolder.problem, lambda f: load_result("bert", f.path.parent)]
 )
-def test_another_versions_study_is_refused(folder, read):
+@pytest.mark.parametrize("form", [FORMAT - 1, FORMAT + 1])
+def test_another_versions_study_is_refused(folder, read, form):
     """A format that this version does not know is a wrong usage that names the version which made it."""
     file = folder.path / "study.json"
-    content = json.dumps({**json.loads(file.read_text()), "format": 2, "autorecompute": "9.8.7"})
+    content = json.dumps({**json.loads(file.read_text()), "format": form, "autorecompute": "9.8.7"})
     file.write_text(content)
     with pytest.raises(UsageError, match=r"9\.8\.7.*--study NAME") as caught:
         read(folder)
@@ -174,8 +175,9 @@ def test_a_reader_keeps_what_it_opened(folder):
 def test_others_may_read_what_the_users_umask_allows(folder):
     """A plans file is as readable as any file that the user makes: training may run under another account."""
     (folder.path / "plain").write_text("")
-    write_atomically(folder.plans_file, "[]")
-    assert folder.plans_file.stat().st_mode == (folder.path / "plain").stat().st_mode
+    file = folder.best / "plans.json"
+    write_atomically(file, "[]")
+    assert file.stat().st_mode == (folder.path / "plain").stat().st_mode
 
 
 def test_a_full_disk_is_told_with_the_next_step(small_disk, problem, make_trial):
@@ -217,7 +219,7 @@ def test_preparing_twice_loses_nothing(folder, make_result):
     folder.finish(make_result())
     folder.prepare()
     assert folder.exists()
-    assert folder.result() == result_at(make_result(), str(folder.plans_file))
+    assert folder.result() == make_result()
 
 
 def test_a_trial_can_be_understood_from_its_folder(folder, make_trial):

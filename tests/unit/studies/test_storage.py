@@ -12,9 +12,10 @@ import optuna
 import pytest
 
 from autorecompute import codec
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config, Level
+from autorecompute.plans import Config
 from autorecompute.studies import storage
 from autorecompute.studies.storage import TrialStore, read_trials
 from autorecompute.units import MIB
@@ -56,7 +57,7 @@ def trials(space, make_trial):
             Config.of(plans[:1]), number=2, outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + 1, step_seconds=(0.1,)
         ),
         make_trial(Config.of(plans[:2]), number=3, peak_bytes=LIMIT - 1, step_seconds=(0.6,)),
-        make_trial(Config(level=Level.LAYERWISE), number=4, outcome=Outcome.CRASH),
+        make_trial(config_of_level(Level.LAYERWISE), number=4, outcome=Outcome.CRASH),
         make_trial(Config.of(plans[2:3]), number=5, outcome=Outcome.DIVERGED, peak_bytes=1, losses=(float("inf"),)),
     ]
 
@@ -139,9 +140,8 @@ def test_optuna_sees_each_plan_as_a_parameter(finished, space, trials):
     """The parameters tell which plans were on, and which level."""
     study = optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
     for ours, theirs in zip(trials, study.trials, strict=True):
-        on = {key for key, value in theirs.params.items() if value and key != "level"}
-        assert on == {plan.key for plan in space.plans_of(ours.config)}
-        assert theirs.params["level"] == ours.config.level
+        on = {key for key, value in theirs.params.items() if value and key != "preset"}
+        assert on == {plan.id for plan in space.plans_of(ours.config)}
 
 
 DAMAGES = {

@@ -88,7 +88,7 @@ class FakeWorker:
     def answer(self):
         """Sends a measurement that tells what was ordered, and under what."""
         order = self.ordered
-        seen = {"start": self.number, "rows": order.config.row_texts, "environment": dict(os.environ)}
+        seen = {"start": self.number, "choices": order.config.texts, "environment": dict(os.environ)}
         if isinstance(order, Check):
             self.channel.send(GradientCheck(agrees=True, worst=0.0, steps=1, message=json.dumps(seen)))
             return

@@ -14,8 +14,8 @@ from autorecompute.trials import Bench, bench, load, process
 from autorecompute.trials.bench import TRIAL_VARIABLES, Effort
 
 EFFORT = Effort(warmup=2, steps=3)
-ROWS = ["Gelu+:1:-1"]
-CONFIG = Config.from_rows(ROWS)
+CHOICES = ["Gelu+:1"]
+CONFIG = Config.parse(CHOICES)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_one_worker_measures_config_after_config(make_bench):
     """Nothing is restarted between configs, and each order reaches the worker as it was given."""
     measured = make_bench("detect forever")
     first, second = measured.measure(Config(), EFFORT), measured.measure(CONFIG, Effort(warmup=1, steps=4))
-    assert (seen(first)["rows"], seen(second)["rows"]) == ([], ROWS)
+    assert (seen(first)["choices"], seen(second)["choices"]) == ([], CHOICES)
     assert (first.warmup_seconds, len(first.step_seconds)) == (2, 3)
     assert (second.warmup_seconds, len(second.step_seconds)) == (1, 4)
     assert measured.starts == seen(second)["start"] == 1
@@ -113,7 +113,7 @@ def test_a_script_that_ends_is_started_again(make_bench, steps):
     measured.measure(Config(), EFFORT)
     measured.measure(Config(), EFFORT)
     again = measured.measure(CONFIG, EFFORT)
-    assert (again.outcome, seen(again)["start"], seen(again)["rows"]) == (Outcome.OK, 2, ROWS)
+    assert (again.outcome, seen(again)["start"], seen(again)["choices"]) == (Outcome.OK, 2, CHOICES)
 
 
 def test_a_script_shorter_than_a_trial_is_the_scripts_fault(make_bench):
@@ -243,7 +243,7 @@ def test_gradients_are_checked_on_the_worker_that_measured(make_bench):
     measured = make_bench("detect forever")
     measured.measure(CONFIG, EFFORT)
     checked = seen(measured.check(CONFIG))
-    assert (checked["start"], checked["rows"]) == (1, ROWS)
+    assert (checked["start"], checked["choices"]) == (1, CHOICES)
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
 
 

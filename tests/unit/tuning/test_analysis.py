@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from autorecompute.plans import Space
 from autorecompute.studies import StudyFolder
 from autorecompute.tuning.analysis import analyse
 from autorecompute.tuning.budget import Budget, Task
@@ -45,9 +44,9 @@ def make_budget():
 
 @pytest.mark.parametrize(("can_change_batch", "seconds"), [(False, 60.0), (True, 25.0)])
 def test_without_time_for_an_answer_after_them_small_steps_are_left_out(
-    make_place, make_budget, can_change_batch, seconds
+    make_place, make_budget, make_detection, can_change_batch, seconds
 ):
     """A live script is not given up for steps after which nothing could be tried: greedy answers instead."""
     place = make_place(can_change_batch=can_change_batch)
-    assert analyse(place, Space(plans=()), make_budget(seconds)) is None
+    assert analyse(place, make_detection(), make_budget(seconds)) is None
     assert place.notes == ["no time to profile small steps, the search begins without"]

@@ -35,7 +35,6 @@ def make_stored(config, make_detection, make_result, make_trial):
         fields = {
             "config": config,
             "description": "two plans",
-            "environment": {},
             "batch": 32,
             "samples_per_second": 64.0,
             "relative_throughput": STORED_RATIO,
@@ -112,7 +111,7 @@ def test_a_config_that_holds_is_valid(check, config):
     report, bench = check()
     assert report.is_valid
     assert set(verdicts(report).values()) == {"ok"}
-    assert list(verdicts(report)) == ["rows", "peak of a step", "problem", "gradients", "relative throughput"]
+    assert list(verdicts(report)) == ["plans", "peak of a step", "problem", "gradients", "relative throughput"]
     assert report.relative_throughput == pytest.approx(STORED_RATIO)
     assert bench.measured == [config, *[Config(), config] * 3]
 
@@ -120,11 +119,11 @@ def test_a_config_that_holds_is_valid(check, config):
 def test_a_plan_that_is_gone_is_named_and_nothing_is_measured(check, make_space):
     """ONNX Runtime would train without it, silently."""
     plans = make_space().plans[1:]
-    report, bench = check(detected={"plans": plans, "layer_plans": plans})
+    report, bench = check(detected={"plans": plans, "own_presets": {}})
     line = report.lines[0]
     assert not report.is_valid
-    assert (line.what, line.here, line.verdict) == ("rows", "1 detected", CheckVerdict.FAILS)
-    assert str(make_space().plans[0].rows[0]) in line.note
+    assert (line.what, line.here, line.verdict) == ("plans", "1 detected", CheckVerdict.FAILS)
+    assert str(make_space().plans[0].choices[0]) in line.note
     assert bench.measured == []
 
 

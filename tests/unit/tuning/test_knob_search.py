@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
 
+from autorecompute import codec
 from autorecompute.backends.ortmodule import environment as ortmodule
 from autorecompute.backends.ortmodule import knobs as ortmodule_knobs
+from autorecompute.backends.ortmodule.extra import OrtDetection
 from autorecompute.errors import ScriptError, SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.tuning.knob_search import MOST_PAIRS
 from autorecompute.units import MIB
+from stand_ins.emitted import choices_of, variables_of
 from stand_ins.knobs import FAST, GRAPH, LAYERS, SLOW, by_name, knob
 
 
@@ -69,7 +71,7 @@ def test_a_knob_that_makes_it_faster_is_kept(turn, plain, turned_by):
     assert figures.low <= figures.throughput_ratio <= figures.high
     assert figures.peak_bytes - figures.base_peak_bytes == MIB
     assert result.best.knobs == ("fast_allocator",)
-    assert result.best.environment[FAST] == "1"
+    assert variables_of(tuning.folder)[FAST] == "1"
     assert result.best.samples_per_second == pytest.approx(1.1 * plain.best.samples_per_second)
     assert (result.best.config, result.best.relative_throughput) == (plain.best.config, plain.best.relative_throughput)
     assert tuning.folder.result() == result
@@ -101,7 +103,7 @@ def test_what_does_not_help_is_told_and_left_alone(turn, plain, effect, outcome,
     figures = by_name(result)["slow_allocator"]
     assert (figures.kept, figures.outcome) == (False, outcome)
     assert (result.best.knobs, result.best.samples_per_second) == ((), plain.best.samples_per_second)
-    assert SLOW not in result.best.environment
+    assert SLOW not in variables_of(tuning.folder)
     assert any(note.startswith("knob slow_allocator: ") for note in tuning.watcher.notes)
 
 
@@ -168,7 +170,7 @@ def test_plans_that_are_gone_are_told(turn, plain, make_space, make_detection, t
     """Where a knob makes another graph, the plans that exist there are tried, and the others are counted."""
     lost = next(plan for plan in make_space().plans if plain.best.config.has(plan))
     kept = tuple(plan for plan in make_space().plans if plan != lost)
-    elsewhere = make_detection(plans=kept, layer_plans=kept)
+    elsewhere = make_detection(plans=kept, own_presets={})
     tuning, result = turn({GRAPH: turned_by(detection=elsewhere, speed=0.7)})
     count = len([plan for plan in make_space().plans if plain.best.config.has(plan)])
     assert f"without 1 of the winner's {count} plan" in by_name(result)["other_graph"].message
@@ -180,15 +182,16 @@ def test_plans_that_are_gone_are_told(turn, plain, make_space, make_detection, t
     assert tried == {plain.best.config.without_plan(lost)}
 
 
-def test_within_layers_the_plans_there_count(turn, plain, make_space, make_detection, turned_by):
+def test_within_layers_the_plans_there_count(turn, make_space, make_detection, turned_by):
     """The knob for layer boundaries may leave the winner fewer plans, which are what is emitted then."""
     space = make_space()
-    kept = tuple(plan for plan in space.plans if plain.best.config.has(plan))[1:]
-    detection = make_detection(plans=space.plans, layer_plans=kept, resting_bytes=100 * MIB)
+    extra = codec.to_plain(OrtDetection(layer_plans=space.plans[1:]))
+    detection = make_detection(plans=space.plans, extra=extra, resting_bytes=100 * MIB)
     tuning, result = turn({LAYERS: turned_by(speed=1.3, more_bytes=-400 * MIB)}, detection=detection)
     assert by_name(result)["layer_boundaries"].kept
-    assert {row for plan in kept for row in plan.rows} >= result.best.config.rows
-    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+    left = {choice for plan in space.plans[1:] for choice in plan.choices}
+    assert set() < result.best.config.choices < left
+    assert choices_of(tuning.folder) == result.best.config.texts
 
 
 def test_a_finished_study_has_its_knobs_turned_later(finished, offer, turned_by):
@@ -222,7 +225,7 @@ def test_who_is_stopped_has_the_knobs_that_were_compared(finished, offer, turned
         stopped.run()
     so_far = stopped.tuner.so_far
     assert so_far == stopped.folder.result()
-    assert so_far.best.environment[FAST] == "1"
+    assert so_far.best.knobs == ("fast_allocator",)
     assert [figures.is_open for figures in so_far.knobs] == [False, True]
     second = finished(effects)
     assert [figures.kept for figures in second.run().knobs] == [True, False]
@@ -238,7 +241,7 @@ def test_a_timeout_ends_the_knobs_with_what_was_compared(finished, offer, turned
     began = tuning.bench.clock.now
     result = tuning.run()
     assert [figures.is_open for figures in result.knobs] == [False, True]
-    assert result.best.environment[FAST] == "1"
+    assert result.best.knobs == ("fast_allocator",)
     assert tuning.bench.clock.now - began <= 120.0
 
 
@@ -263,4 +266,5 @@ def test_a_study_of_the_same_problem_takes_over_what_the_knobs_did(make_root, tu
     result = second.run()
     assert (second.bench.watched, second.tried) == ([], [])
     assert result.knobs == answer.knobs
-    assert result.best.environment == {"ORTMODULE_MEMORY_OPT_CONFIG": str(second.folder.plans_file), FAST: "1"}
+    assert variables_of(second.folder)[FAST] == "1"
+    assert choices_of(second.folder) == answer.best.config.texts

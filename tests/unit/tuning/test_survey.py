@@ -52,12 +52,12 @@ def test_a_config_that_fails_is_left_out(begin, make_space):
     """The others are told all the same, with what a settled process held without recompute."""
     space = make_space()
     worker = begin(space.all_on)
-    found = survey(worker, [Config(), space.all_on, Config.of(space.plans[:1])], space)
+    found = survey(worker, [Config(), space.all_on, Config.of(space.plans[:1])])
     assert set(found.profiles) == {Config(), Config.of(space.plans[:1])}
     assert (found.held_bytes, found.peak_bytes) == (500 * MIB, 700 * MIB)
 
 
-def test_without_a_step_without_recompute_there_is_nothing_to_tell(begin, make_space):
+def test_without_a_step_without_recompute_there_is_nothing_to_tell(begin):
     """The sentence says how it ended and where the script's output is."""
     with pytest.raises(ScriptError, match=r"out of memory\. Outcome: oom\. Its output: worker\.log"):
-        survey(begin(Config()), [Config()], make_space())
+        survey(begin(Config()), [Config()])

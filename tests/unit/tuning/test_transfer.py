@@ -13,6 +13,7 @@ from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies.storage import read_trials
 from autorecompute.units import GIB, MIB
+from stand_ins.emitted import choices_of
 
 SOURCE = "small"
 
@@ -46,9 +47,7 @@ def test_the_same_problem_costs_no_trial_under_any_name(solved, moved):
     result = tuning.run()
     assert (tuning.bench.measured, tuning.bench.watched) == ([], [])
     assert (result.study, result.best.config, result.trials) == ("large", answer.best.config, answer.trials)
-    (path,) = result.best.environment.values()
-    assert path == str(tuning.folder.plans_file)
-    assert json.loads(tuning.folder.plans_file.read_text()) == answer.best.config.row_texts
+    assert choices_of(tuning.folder) == answer.best.config.texts
     assert (result.transferred_from.study, result.transferred_from.differences) == (SOURCE, ())
     assert any(SOURCE in note for note in tuning.watcher.notes)
     assert len(read_trials(tuning.folder.database, "large")) == answer.trials
@@ -147,11 +146,11 @@ def test_another_command_is_no_answer(solved, moved):
 
 def test_other_plans_tell_nothing(moved, make_detection, make_space):
     """A study whose plans are others is no neighbour."""
-    space = make_space(layers=())
-    detection = make_detection(plans=space.plans[:4], layer_plans=space.plans[:4])
+    space = make_space()
+    detection = make_detection(plans=space.plans[:4], own_presets={})
     tuning = moved(detection=detection)
     tuning.bench.seconds = lambda *_: 0.5
-    tuning.bench.peak_bytes = lambda config, _: (500 if config.rows else 700) * MIB
+    tuning.bench.peak_bytes = lambda config, _: (500 if config.choices else 700) * MIB
     assert tuning.run().transferred_from is None
 
 

@@ -15,6 +15,7 @@ from autorecompute.result import RaceEnd, SearchEnd, Verdict
 from autorecompute.studies.storage import read_trials
 from autorecompute.trials.lock import lock_file
 from autorecompute.units import MIB
+from stand_ins.emitted import choices_of, variables_of
 
 
 def contents(folder):
@@ -56,11 +57,9 @@ def test_the_winner_holds_the_limit_and_no_trial_that_does_is_faster(finished):
 
 
 def test_what_is_emitted_is_what_was_confirmed(finished):
-    """The plans file that the winner's environment points to holds the winner, which ran under it."""
+    """The plans file that the winner's variables name holds the winner, which ran with such a file."""
     tuning, result = finished
-    (path,) = result.best.environment.values()
-    assert path == str(tuning.folder.plans_file)
-    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert choices_of(tuning.folder) == result.best.config.texts
     assert (result.best.config, 32) in tuning.bench.watched
 
 
@@ -88,9 +87,10 @@ def test_every_trial_has_a_folder_to_repeat_it_from(finished):
     tuning, _ = finished
     for trial in kept(tuning):
         folder = tuning.folder.trial(trial.number)
-        assert json.loads((folder / "plans.json").read_text()) == trial.config.row_texts
         environment = json.loads((folder / "environment.json").read_text())
-        assert list(environment.values()) == ([] if trial.config.is_none else [str(folder / "plans.json")])
+        files = [] if trial.config.is_none else [folder / "plans.json"]
+        assert list(environment.values()) == [str(file) for file in files]
+        assert [Config.parse(json.loads(file.read_text())) for file in files] == [trial.config for _ in files]
         assert (folder / "output.log").read_text().endswith("measured\n")
 
 
@@ -233,7 +233,7 @@ def test_a_batch_that_fits_needs_no_recompute(make_tuning):
     tuning = make_tuning(limit_bytes=1000 * MIB)
     result = tuning.run()
     assert result.verdict is Verdict.NOT_NEEDED
-    assert (result.best.config, result.best.environment) == (Config(), {})
+    assert (result.best.config, variables_of(tuning.folder)) == (Config(), {})
     assert result.best.confirmed
     assert result.rival is None
 
@@ -317,7 +317,7 @@ def test_a_winner_that_fails_its_confirmation_gives_way(finished, make_tuning):
     result = tuning.run()
     assert result.best.config != undisturbed.best.config
     assert result.best.confirmed
-    assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert choices_of(tuning.folder) == result.best.config.texts
     assert any("not confirmed" in note for note in tuning.watcher.notes)
 
 
@@ -339,7 +339,7 @@ def test_a_winner_with_wrong_gradients_gives_way_and_its_plan_is_named(finished,
     assert not best.config.has(culprit)
     assert best.peak_bytes <= 600 * MIB
     (note, *_) = [note for note in tuning.watcher.notes if note.startswith("wrong_gradient")]
-    assert f"by {culprit.name}" in note
+    assert f"by {culprit.label}" in note
     assert not any(config.has(culprit) for config, _ in tuning.bench.watched)
 
 

@@ -80,7 +80,7 @@ def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, make_trial):
     assert trial.constraints[CONSTRAINT] == 5.0
     assert trial.system_attrs["constraints"] == [5.0]
     assert trial.value == pytest.approx(64.0)
-    assert trial.params[space.plans[0].key] == 1
+    assert trial.params[space.plans[0].id] == 1
     assert trial.user_attrs["outcome"] == "over_limit"
     assert study.metric_names == ["samples/s"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 
@@ -13,6 +12,7 @@ from autorecompute.studies import StudyFolder
 from autorecompute.tuning.answer.early import GROWTH, EarlyAnswer
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.units import MIB
+from stand_ins.emitted import choices_of
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_whoever_stops_after_a_confirmation_has_an_answer(make_root, tune_in, ma
         assert result == tuning.tuner.so_far
         assert (result.search_end, result.best.confirmed) == (SearchEnd.INTERRUPTED, True)
         assert result.best.peak_bytes <= 600 * MIB
-        assert json.loads(tuning.folder.plans_file.read_text()) == result.best.config.row_texts
+        assert choices_of(tuning.folder) == result.best.config.texts
 
 
 def test_whoever_stops_before_has_none(make_slow, clock):
@@ -96,7 +96,7 @@ def test_a_study_that_was_answered_keeps_what_it_knows(make_slow, clock):
         again.run()
     kept = again.folder.result()
     assert (kept.best, kept.rival, kept.search_end) == (answer.best, answer.rival, SearchEnd.INTERRUPTED)
-    assert json.loads(again.folder.plans_file.read_text()) == answer.best.config.row_texts
+    assert choices_of(again.folder) == answer.best.config.texts
 
 
 class Confirming:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from autorecompute.backends.ortmodule.grammar import make_plan
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config, Plan
+from autorecompute.plans import Config
 from autorecompute.result import Rejection
 from autorecompute.tuning.answer.holding import judge
 from autorecompute.tuning.answer.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
@@ -45,7 +46,7 @@ def test_no_fit_names_the_least_peak_and_what_it_would_take(make_trial, make_det
         make_trial(make_space().all_on, outcome=Outcome.OOM),
     ]
     text = explain_no_fit(trials, make_detection(resting_bytes=100 * MIB), LIMIT)
-    assert plans[0].name in text
+    assert plans[0].label in text
     assert "3 trials" in text
     assert 700 * MIB < parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) <= 740 * MIB
     batch = int(re.search(r"by a rough estimate --target-batch (\d+)", text)[1])
@@ -131,6 +132,6 @@ def test_no_time_for_a_trial_does_not_blame_the_batch(start_seconds, advice):
 def test_no_fit_of_a_model_with_nothing_to_recompute_says_so(make_trial, make_detection, outcome):
     """The reason follows what it would take, and is not told of a model that has plans."""
     trials = [make_trial(outcome=outcome, peak_bytes=None if outcome is Outcome.OOM else 900 * MIB)]
-    assert explain_no_fit(trials, make_detection(plans=()), LIMIT).count("nothing worth recomputing") == 1
-    large = Plan.parse("Gelu+:1:-1", frequency=1, saving_bytes=GIB, saving_symbolic=f"{GIB // 32}*batch")
+    assert explain_no_fit(trials, make_detection(plans=()), LIMIT).count("Nothing is worth recomputing") == 1
+    large = make_plan("Gelu+:1:-1", occurrences=1, saving_bytes=GIB, saving=f"{GIB // 32}*batch")
     assert "worth recomputing" not in explain_no_fit(trials, make_detection(plans=(large,), batch=32), LIMIT)

@@ -23,6 +23,7 @@ from autorecompute.studies.batches import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.survey import PROFILED_BATCH
 from autorecompute.units import MIB
+from stand_ins.emitted import choices_of, variables_of
 from stand_ins.knobs import knob
 
 LARGEST = 20
@@ -107,9 +108,7 @@ def test_the_study_answers_under_its_own_name(best):
     several, result = best
     loaded = load_result("bert", several.folder.path.parent)
     assert loaded == result
-    (path,) = result.best.environment.values()
-    assert path == str(several.folder.plans_file)
-    assert json.loads(several.folder.plans_file.read_text()) == result.best.config.row_texts
+    assert choices_of(several.folder) == result.best.config.texts
     assert result.command[-2:] == ["--bs", str(result.best.batch)]
 
 
@@ -156,7 +155,7 @@ def test_where_larger_batches_gain_nothing_recompute_does_not_pay(begin, batches
     several = begin(batches, formula={"step_seconds": 0.0})
     result = several.run()
     assert result.verdict is Verdict.DOES_NOT_PAY
-    assert (result.best.config, result.best.environment) == (Config(), {})
+    assert (result.best.config, variables_of(several.folder)) == (Config(), {})
     assert result.best.batch <= LARGEST
     assert result.comparison.ratio < 1
     assert any(point.fits_with for point in result.curve)
@@ -170,7 +169,7 @@ def test_batches_that_fit_need_no_recompute(begin):
     assert (result.verdict, result.best.batch, result.trials) == (Verdict.NOT_NEEDED, 16, 0)
     assert several.benches == {}
     assert several.watched == [4, 8, 16]
-    assert load_result("bert", several.folder.path.parent).best.environment == {}
+    assert variables_of(several.folder) == {}
 
 
 def test_where_no_batch_fits_that_is_the_answer(begin):
@@ -273,7 +272,8 @@ def test_knobs_are_turned_on_the_answer_alone(begin, monkeypatch, turned_by):
     several = begin((8, 24), adapt=adapt, turns_knobs=True)
     result = several.run()
     assert [figures.kept for figures in result.knobs] == [True]
-    assert result.best.environment == {**plain.best.environment, "FAST": "1"}
+    assert result.best.knobs == ("fast",)
+    assert variables_of(several.folder)["FAST"] == "1"
     assert (result.best.config, result.curve, result.comparison) == (plain.best.config, plain.curve, plain.comparison)
     assert load_result("bert-b24", several.folder.path.parent).knobs == ()
     again = begin((8, 24), turns_knobs=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 
 import pytest
 
@@ -14,6 +13,7 @@ from autorecompute.result import SearchEnd
 from autorecompute.studies import load_result
 from autorecompute.tuning.batches.conductor import LEAST_TRIALS
 from autorecompute.tuning.batches.curve import NOT_IN_TIME
+from stand_ins.emitted import choices_of
 
 LARGEST = 20
 """The largest batch that fits in 600 MiB without recompute, by the formula."""
@@ -189,5 +189,5 @@ def test_who_stops_in_a_batch_has_what_was_confirmed_there(begin_timed, clock):
     so_far = several.tuner.so_far
     assert so_far == several.folder.result()
     assert (so_far.search_end, so_far.best.batch) == (SearchEnd.INTERRUPTED, 24)
-    assert json.loads(several.folder.plans_file.read_text()) == so_far.best.config.row_texts
+    assert choices_of(several.folder) == so_far.best.config.texts
     assert begin_timed((8, 24)).run().best.samples_per_second >= so_far.best.samples_per_second

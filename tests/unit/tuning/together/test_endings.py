@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, SetupError
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies.sharing.messages import Phase
 from autorecompute.trials.signals import OutOfTime
 from autorecompute.tuning.answer.judgement import CONFIRMATIONS
+from stand_ins.emitted import choices_of
 from stand_ins.sharing import measured, run_together
 
 
@@ -178,21 +176,18 @@ def test_the_answer_is_kept_where_the_storage_breaks_at_the_end(work_in, root):
 
 
 def test_a_confirmation_has_plans_of_its_own(work_in):
-    """Who writes its answer into the same folder meanwhile changes nothing in what is confirmed."""
+    """Who gives an answer out of the same folder meanwhile changes nothing in what is confirmed."""
     tuning = work_in("mine")
     folder, watch = tuning.folder, tuning.bench.watch
 
     def watch_beside_another(*args):
-        folder.plans_file.write_text("[]")
+        (folder.best / "plans.json").write_text("[]")
         return watch(*args)
 
     tuning.bench.watch = watch_beside_another
     best = tuning.run().best
     assert {config for config, batch in tuning.bench.watched if batch == 32} == {best.config}
-    named = Path(best.environment["ORTMODULE_MEMORY_OPT_CONFIG"])
-    assert named == folder.plans_file
-    assert Config.from_rows(json.loads(named.read_text())) == best.config
-    assert [known.environment for known in folder.confirmed()] == [best.environment]
+    assert choices_of(folder) == best.config.texts
 
 
 @pytest.mark.usefixtures("short_lives")

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from autorecompute.plans import Axis, canonical_names
+from autorecompute.backends.ortmodule.axes import Axis, canonical_names
 
 
 def make_axes(**inputs):

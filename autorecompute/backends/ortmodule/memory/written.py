@@ -1,6 +1,6 @@
 """The step of a config that was never profiled, written out operation by operation.
 
-What :class:`~autorecompute.memory.Simulator` adds up for thousands of configs is written out here for one, to be looked
+What :class:`Simulator` adds up for thousands of configs is written out here for one, to be looked
 at: what runs once more stands just before the first operation that reads its copy.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from autorecompute.memory.step import Phase, StepProfile
 
 if TYPE_CHECKING:
-    from autorecompute.memory.blueprint import Blueprint
+    from autorecompute.backends.ortmodule.memory.blueprint import Blueprint
     from autorecompute.memory.step import Operation, Tensor
     from autorecompute.plans import Config
 
@@ -22,7 +22,7 @@ COPY = "_recompute"
 
 def write_out(blueprint: Blueprint, config: Config) -> StepProfile:
     """The step of a config that recomputes something, at the profiled dimensions."""
-    again = {op.key for row in config.rows for nodes in blueprint.subgraphs.get(row.subgraph, ()) for op in nodes}
+    again = {op.key for on in config.choices for nodes in blueprint.subgraphs.get(on.site, ()) for op in nodes}
     operations = _Writer(blueprint, again).write()
     return StepProfile(
         operations=tuple(operations),

@@ -8,36 +8,21 @@ needs its end. A value lives until it was read last; one that nobody reads lives
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.memory.lives import Lives
+from autorecompute.backends.ortmodule.memory.lives import Lives
+from autorecompute.memory.model import Simulated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autorecompute.memory.blueprint import Blueprint
-    from autorecompute.plans import Config, Row
+    from autorecompute.backends.ortmodule.memory.blueprint import Blueprint
+    from autorecompute.plans import Choice, Config
 
 CHUNK = 4096
 """Configs that are simulated together: their arrays stay in the processor's cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """What configs need, an entry for each.
-
-    Attributes:
-        peak_bytes: Bytes alive at the peak, of the graph's own tensors.
-        stash_bytes: Bytes that the forward pass leaves for the backward pass.
-        recompute_share: Time of the kernels that run once more, as a share of all kernels without recompute.
-    """
-
-    peak_bytes: np.ndarray
-    stash_bytes: np.ndarray
-    recompute_share: np.ndarray
 
 
 class Simulator:
@@ -46,33 +31,35 @@ class Simulator:
     Args:
         blueprint: The step.
         dims: Its dimensions, where they are not those that were profiled.
-        rows: The switches, in the order of the columns that :meth:`simulate` takes.
+        choices: What can be on, in the order of the columns that :meth:`simulate` takes.
 
     Raises:
         KeyError: a shape depends on a dimension that is not known.
     """
 
-    def __init__(self, blueprint: Blueprint, dims: Mapping[str, int], rows: Sequence[Row]) -> None:
-        self._blueprint, self._rows = blueprint, tuple(rows)
+    def __init__(self, blueprint: Blueprint, dims: Mapping[str, int], choices: Sequence[Choice]) -> None:
+        self._blueprint, self._choices = blueprint, tuple(choices)
         dims = {**blueprint.plain.dims, **dims}
         self._sizes = {tensor.name: tensor.bytes_at(dims) for tensor in blueprint.plain.tensors}
         self._lives = Lives(blueprint, self._sizes)
         place = {op.key: index for index, op in enumerate(blueprint.repeatable)}
-        self._covers = np.zeros((len(self._rows), len(place)), dtype=np.float32)
-        for row, covered in zip(self._rows, self._covers, strict=True):
-            covered[[place[op.key] for nodes in blueprint.subgraphs.get(row.subgraph, ()) for op in nodes]] = 1
+        self._covers = np.zeros((len(self._choices), len(place)), dtype=np.float32)
+        for choice, covered in zip(self._choices, self._covers, strict=True):
+            covered[[place[op.key] for nodes in blueprint.subgraphs.get(choice.site, ()) for op in nodes]] = 1
         self._seconds = np.array([op.seconds for op in blueprint.repeatable])
         self._step_seconds = math.fsum(op.seconds for op in blueprint.plain.operations)
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
-        """The configs as :meth:`simulate` takes them: one line each, a column for each row."""
-        return np.array([[row in config.rows for row in self._rows] for config in configs], dtype=np.float32)
+        """The configs as :meth:`simulate` takes them: one line each, a column for each choice."""
+        return np.array(
+            [[choice in config.choices for choice in self._choices] for config in configs], dtype=np.float32
+        )
 
     def simulate(self, switches: np.ndarray) -> Simulated:
         """What configs need.
 
         Args:
-            switches: Which rows are on, of shape ``[configs, rows]``.
+            switches: Which choices are on, of shape ``[configs, choices]``.
         """
         parts = [self._simulate(switches[start : start + CHUNK]) for start in range(0, max(len(switches), 1), CHUNK)]
         peaks, stashes, shares = (np.concatenate(part) for part in zip(*parts, strict=True))

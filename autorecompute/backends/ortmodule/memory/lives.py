@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autorecompute.memory.blueprint import Blueprint
+    from autorecompute.backends.ortmodule.memory.blueprint import Blueprint
     from autorecompute.memory.step import Operation
 
 UNREAD = -1

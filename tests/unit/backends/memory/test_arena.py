@@ -6,8 +6,14 @@ import random
 
 import pytest
 
+from autorecompute.backends.ortmodule.memory.arena import (
+    CHUNK_BYTES,
+    FIRST_REGION_BYTES,
+    LARGEST_DEAD_BYTES,
+    Arena,
+    taken_bytes,
+)
 from autorecompute.memory import trace
-from autorecompute.memory.arena import CHUNK_BYTES, FIRST_REGION_BYTES, LARGEST_DEAD_BYTES, Arena, taken_bytes
 from autorecompute.units import MIB
 
 

@@ -1,4 +1,4 @@
-"""Profiled steps of many configs, and what they let one tell of steps that were never run."""
+"""Profiled steps of many configs of ORT, and what they let one tell of steps that were never run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autorecompute.memory.arena import taken_bytes
-from autorecompute.memory.blueprint import Blueprint, draw_blueprint
-from autorecompute.memory.step import Phase, StepProfile
+from autorecompute.backends.ortmodule.memory.arena import taken_bytes
+from autorecompute.backends.ortmodule.memory.blueprint import Blueprint, draw_blueprint
+from autorecompute.backends.ortmodule.memory.simulator import Simulator
+from autorecompute.backends.ortmodule.memory.written import write_out
+from autorecompute.memory.model import Effect, Forecast
+from autorecompute.memory.step import Phase, StepProfile, StepProfiles
 from autorecompute.memory.timeline import Timeline, trace
 from autorecompute.plans import Config, Plan, Space
 from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from autorecompute.plans import Choice
 
 LIKELY_ERROR = 0.02
 """Forecasts were off by less than this share in half of all configs that ``make bench-forecast`` measured."""
@@ -37,61 +42,24 @@ showed: what little of it the small step of a small model shows is mostly noise.
 LARGEST_BATCH = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """What a config should need at some dimensions; nothing here was measured there.
-
-    Attributes:
-        config: What is recomputed.
-        peak_bytes: Memory of the process at its highest during a step.
-        live_bytes: Tensors of the training graph that are alive then.
-        stash_bytes: What the forward pass leaves for the backward pass.
-        error_share: By which share of it the peak may be off at worst.
-        recompute_share: Time of the kernels that run once more, as a share of all kernels of a step without recompute.
-    """
-
-    config: Config
-    peak_bytes: int
-    live_bytes: int
-    stash_bytes: int
-    error_share: float
-    recompute_share: float
-
-    def is_near(self, limit_bytes: int) -> bool:
-        """Whether the peak is as near to the limit as forecasts have been wrong: which side it is on is not sure."""
-        return abs(self.peak_bytes - limit_bytes) < self.error_share * self.peak_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """What one plan does, beside all others on and beside all others off.
-
-    Attributes:
-        plan: The plan.
-        alone: The forecast with nothing else on.
-        left_out: The forecast with everything else on; ``None`` where that was not profiled.
-    """
-
-    plan: Plan
-    alone: Forecast
-    left_out: Forecast | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Survey:
-    """One profiled step of each of many configs, all at the same small dimensions.
+@dataclass(frozen=True)
+class OrtMemoryModel:
+    """Peaks of ORT's training sessions, from profiled small steps.
 
     Attributes:
         space: The plans of the graph.
-        peak_bytes: Peak of the process in a step without recompute, as the meter saw it at those dimensions.
-        held_bytes: What it held before that step.
-        profiles: The profiled step of each config; one without recompute is among them.
+        small: The profiled steps; one without recompute is among them.
     """
 
     space: Space
-    peak_bytes: int
-    held_bytes: int
-    profiles: dict[Config, StepProfile]
+    small: StepProfiles
+
+    likely_error = LIKELY_ERROR
+
+    @property
+    def profiles(self) -> Mapping[Config, StepProfile]:
+        """The profiled step of each config."""
+        return self.small.profiles
 
     @functools.cached_property
     def blueprint(self) -> Blueprint:
@@ -109,8 +77,13 @@ class Survey:
         return self.profiles[Config()].dims
 
     def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
-        """A config's step, at other dimensions where they are given."""
-        return trace(self.profiles[config], dims)
+        """A config's step, at other dimensions where they are given; written out where it was not profiled."""
+        profile = self.profiles.get(config)
+        return trace(write_out(self.blueprint, config) if profile is None else profile, dims)
+
+    def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> Simulator:
+        """A simulator at some dimensions; both steps the blueprint is drawn from have to be among the profiles."""
+        return Simulator(self.blueprint, dims, choices)
 
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
         """What a profiled config should need at these dimensions.
@@ -123,7 +96,7 @@ class Survey:
         growth = self.timeline(Config(), dims).stash_bytes / stash_bytes if stash_bytes else 1.0
         timeline = self.timeline(config, dims)
         taken = taken_bytes(timeline)
-        passing = min(growth * (self.peak_bytes - self.held_bytes), LARGEST_PASSING_SHARE * taken)
+        passing = min(growth * (self.small.peak_bytes - self.small.held_bytes), LARGEST_PASSING_SHARE * taken)
         return Forecast(
             config=config,
             peak_bytes=self._fixed_bytes + taken + round(passing),
@@ -145,7 +118,7 @@ class Survey:
             for plan in self.space.plans
             if (alone := Config.of([plan])) in self.profiles
         ]
-        return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.key))
+        return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.id))
 
     def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
         """The largest batch whose forecast holds the limit, 0 where none does; every other dimension as given."""
@@ -167,7 +140,7 @@ class Survey:
 
     @functools.cached_property
     def _fixed_bytes(self) -> int:
-        return self.held_bytes - taken_bytes(self.timeline(Config()))
+        return self.small.held_bytes - taken_bytes(self.timeline(Config()))
 
     @functools.cached_property
     def _seconds(self) -> dict[str, float]:

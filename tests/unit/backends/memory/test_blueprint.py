@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from autorecompute.memory import draw_blueprint
+from autorecompute.backends.ortmodule.memory import draw_blueprint
 
 
 @pytest.fixture

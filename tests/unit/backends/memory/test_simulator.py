@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from autorecompute.memory import Simulator, draw_blueprint
-from autorecompute.plans import Config, Option, Row
+from autorecompute.backends.ortmodule.memory import Simulator, draw_blueprint
+from autorecompute.plans import Choice, Config
 
-DROPOUT, ADD = Row("Mul+Dropout+", Option.RECOMPUTE), Row("Reshape+Add+", Option.RECOMPUTE)
+DROPOUT, ADD = Choice("Mul+Dropout+", "1"), Choice("Reshape+Add+", "1")
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def simulate():
     def simulate(graph, configs, *, batch=1):
         space = graph.space
         blueprint = draw_blueprint(graph.run(), graph.run(space.all_on))
-        simulator = Simulator(blueprint, {"batch": batch}, [plan.rows[0] for plan in space.plans])
+        simulator = Simulator(blueprint, {"batch": batch}, [plan.choices[0] for plan in space.plans])
         return simulator.simulate(simulator.matrix(configs))
 
     return simulate
@@ -77,16 +77,16 @@ def test_many_configs_are_simulated_as_each_by_itself(make_layers, monkeypatch):
     """Configs are taken in parts, and none of them is lost or moved."""
     graph = make_layers()
     simulator = Simulator(draw_blueprint(graph.run(), graph.run(graph.space.all_on)), {}, [DROPOUT, ADD])
-    monkeypatch.setattr("autorecompute.memory.simulator.CHUNK", 3)
+    monkeypatch.setattr("autorecompute.backends.ortmodule.memory.simulator.CHUNK", 3)
     switches = np.array([[draw & 1, draw >> 1 & 1] for draw in random.Random(0).choices(range(4), k=10)])
     each = [simulator.simulate(line[None]).peak_bytes[0] for line in switches]
     assert list(simulator.simulate(switches).peak_bytes) == each
 
 
-def test_a_row_of_no_subgraph_changes_nothing(make_layers):
+def test_a_choice_of_no_subgraph_changes_nothing(make_layers):
     """A plan that was not found among what runs once more is taken to do nothing."""
     graph = make_layers()
-    unknown = Row("Softmax+", Option.RECOMPUTE)
+    unknown = Choice("Softmax+", "1")
     simulator = Simulator(draw_blueprint(graph.run(), graph.run(graph.space.all_on)), {}, [DROPOUT, unknown])
     configs = [Config(frozenset(rows)) for rows in ([DROPOUT], [DROPOUT, unknown])]
     alone, both = simulator.simulate(simulator.matrix(configs)).peak_bytes

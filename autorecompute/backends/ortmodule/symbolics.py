@@ -1,0 +1,202 @@
+"""Exports operators that ORTModule 1.19.2 cannot train as it exports them, or trains wrongly.
+
+* Scaled-dot-product attention becomes matmul, softmax and Dropout, whose activations ORT can recompute. ORT cannot
+  build the gradient of the Dropout that torch exports, and a row that is masked throughout becomes NaN there.
+* ``Tensor.unflatten``, which ``nn.MultiheadAttention`` calls, becomes a Reshape whose shape ORT can infer.
+* ``LayerNorm`` without weight or bias gets constants for them, which ORT requires, and is computed in the type of its
+  weight, as autocast has it.
+* ``torch.bernoulli`` compares with random numbers: ORT's own Bernoulli draws ones with the probability of zeros.
+* A convolution with ``padding="same"`` is refused: ORT's gradient of it is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.onnx import symbolic_helper as helper
+from torch.onnx import symbolic_opset9, symbolic_opset14
+
+from autorecompute.backends.ortmodule.adapter import runs_as_it_is
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FLOAT, BOOL = torch.onnx.TensorProtoDataType.FLOAT, torch.onnx.TensorProtoDataType.BOOL
+LAST = 2**63 - 1
+"""Where ONNX ends a slice that goes to the end."""
+
+
+def register(registry: Any) -> None:
+    """Puts the functions into ORTModule's registry of symbolic functions; a second time, it changes nothing.
+
+    Args:
+        registry: The module that defines it.
+    """
+    symbolics = registry.CustomOpSymbolicRegistry._SYMBOLICS  # noqa: SLF001
+    attention = helper.parse_args("v", "v", "v", "v", "f", "b", "v", "b")(export_attention)
+    # Whoever chose ORT's own attention (ORTMODULE_ATEN_SDPA_FALLBACK) keeps it.
+    symbolics.setdefault("::scaled_dot_product_attention", attention)
+    symbolics["::unflatten"] = export_unflatten
+    symbolics["::bernoulli"] = symbolic_opset9.bernoulli
+    for name, export in (("::layer_norm", export_layer_norm), ("::_convolution_mode", export_convolution)):
+        if not isinstance(symbolics[name], functools.partial):
+            symbolics[name] = functools.partial(export, symbolics[name])
+
+
+def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
+    g: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002
+    scale: Any = None,
+    enable_gqa: bool = False,  # noqa: FBT001, FBT002
+) -> Any:
+    """``scaled_dot_product_attention`` in parts, as PyTorch's documentation writes it out.
+
+    Where ORTModule runs without us, what it can train is left as it is: plans measured here must be found there.
+    """
+    if runs_as_it_is(torch.__version__) and not dropout_p and not enable_gqa:
+        export = symbolic_opset14.scaled_dot_product_attention
+        return export(g, query, key, value, attn_mask, dropout_p, is_causal, scale)
+    if enable_gqa:
+        key, value = (_repeat_heads(g, tensor, query) for tensor in (key, value))
+    scores = g.op("MatMul", g.op("Mul", query, _scale_of(g, query, scale)), _swap_last(g, key))
+    if is_causal:
+        attn_mask = _causal_mask(g, query, key)
+    if helper._is_none(attn_mask):  # noqa: SLF001
+        return g.op("MatMul", _weights(g, scores, dropout_p), value)
+    bias, hidden = _bias_and_hidden(g, query, attn_mask)
+    attended = g.op("MatMul", _weights(g, g.op("Add", scores, bias), dropout_p), value)
+    if is_causal:
+        return attended
+    # PyTorch gives zeros where a query may look at nothing.
+    return g.op("Where", _all(g, hidden), _zero_like(g, query), attended)
+
+
+def export_unflatten(g: Any, tensor: Any, dim: Any, sizes: Any) -> Any:
+    """``Tensor.unflatten`` as a Reshape: the dimensions before stay, those behind are read from the tensor."""
+    rank = helper._get_tensor_rank(tensor)  # noqa: SLF001
+    axis = helper._get_const(dim, "i", "dim") % rank  # noqa: SLF001
+    shape = g.op("Concat", _slice_shape(g, tensor, 0, axis), sizes, _slice_shape(g, tensor, axis + 1, LAST), axis_i=0)
+    return g.op("Reshape", tensor, shape)
+
+
+def export_layer_norm(export: Callable[..., Any], g: Any, tensor: Any, *arguments: Any) -> Any:
+    """``layer_norm`` with ones for a missing weight and zeros for a missing bias.
+
+    Args:
+        export: ORTModule's own function for it.
+        g: The graph.
+        tensor: What is normalised.
+        arguments: The operator's other ones: the shape, weight, bias, epsilon, and a switch that means nothing here.
+    """
+    shape, weight, bias, *rest = arguments
+    sizes = helper._get_const(shape, "is", "normalized_shape")  # noqa: SLF001
+    has_weight, has_bias = (not helper._is_none(value) for value in (weight, bias))  # noqa: SLF001
+    dtype = _dtype_of(weight if has_weight else tensor)
+    weight = weight if has_weight else _constant(g, torch.ones(sizes, dtype=dtype))
+    bias = bias if has_bias else _constant(g, torch.zeros(sizes, dtype=dtype))
+    if dtype == _dtype_of(tensor):
+        return export(g, tensor, shape, weight, bias, *rest)
+    return _cast_like(g, export(g, _cast_like(g, tensor, weight), shape, weight, bias, *rest), tensor)
+
+
+def export_convolution(export: Callable[..., Any], g: Any, *arguments: Any) -> Any:
+    """A convolution whose padding is a word.
+
+    Args:
+        export: ORTModule's own function for it.
+        g: The graph.
+        arguments: The operator's own ones, of which the third from the end is the padding.
+
+    Raises:
+        RuntimeError: ORT's gradient of it would be wrong, as it takes no notice of the word (seen on 1.19.2).
+    """
+    *_, padding, _dilation, _groups = arguments
+    word = helper._parse_arg(padding, "s")  # noqa: SLF001
+    if word != "valid":
+        raise RuntimeError(
+            f'ORT computes wrong gradients for a convolution with padding="{word}". Give its padding in numbers.'
+        )
+    return export(g, *arguments)
+
+
+def _weights(g: Any, scores: Any, dropout_p: float) -> Any:
+    weights = g.op("Softmax", scores, axis_i=-1)
+    if dropout_p == 0:
+        return weights
+    # ORT's gradient of Dropout reads its second output.
+    share, is_training = _constant(g, torch.tensor(dropout_p)), _constant(g, torch.tensor(data=True))
+    return g.op("Dropout", weights, share, is_training, outputs=2)[0]
+
+
+def _scale_of(g: Any, query: Any, scale: Any) -> Any:
+    if helper._is_none(scale):  # noqa: SLF001
+        # ORT knows the width where torch's exporter does not, and makes this a number within the matmul.
+        width = g.op("Cast", _slice_shape(g, query, -1, LAST), to_i=FLOAT)
+        scale = g.op("Reciprocal", g.op("Sqrt", width))
+    number = helper._maybe_get_const(scale, "f")  # noqa: SLF001
+    if isinstance(number, float):
+        return _constant(g, torch.tensor(number, dtype=_dtype_of(query)))
+    return _cast_like(g, scale, query)
+
+
+def _causal_mask(g: Any, query: Any, key: Any) -> Any:
+    size = g.op("Concat", _slice_shape(g, query, -2, -1), _slice_shape(g, key, -2, -1), axis_i=0)
+    return g.op("Cast", g.op("Trilu", g.op("Expand", _constant(g, torch.ones(())), size), upper_i=0), to_i=BOOL)
+
+
+def _bias_and_hidden(g: Any, query: Any, mask: Any) -> tuple[Any, Any]:
+    """What is added to the scores for a mask, and where it hides the key."""
+    dtype = _dtype_of(query)
+    # Softmax of nothing but infinities is not a number; half of the range leaves room for the score it is added to.
+    lowest = _constant(g, torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype))
+    if helper._is_bool(mask):  # noqa: SLF001
+        return g.op("Where", mask, _zero_like(g, query), lowest), g.op("Not", mask)
+    # ORT recomputes Equal, and no other comparison.
+    hidden = g.op("Equal", mask, _constant(g, torch.tensor(-math.inf, dtype=_dtype_of(mask))))
+    return g.op("Where", hidden, lowest, mask), hidden
+
+
+def _all(g: Any, mask: Any) -> Any:
+    return g.op("Cast", g.op("ReduceMin", g.op("Cast", mask, to_i=FLOAT), axes_i=[-1]), to_i=BOOL)
+
+
+def _repeat_heads(g: Any, tensor: Any, query: Any) -> Any:
+    *_, heads, _, width = helper._get_tensor_sizes(tensor)  # noqa: SLF001
+    rank, wanted = helper._get_tensor_rank(tensor), helper._get_tensor_dim_size(query, -3)  # noqa: SLF001
+    group = _constant(g, torch.tensor([*[1] * (rank - 2), wanted // heads, 1, 1]))
+    groups = g.op("Expand", g.op("Unsqueeze", tensor, _constant(g, torch.tensor([rank - 2]))), group)
+    return g.op("Reshape", groups, _constant(g, torch.tensor([*[0] * (rank - 3), wanted, -1, width])))
+
+
+def _swap_last(g: Any, tensor: Any) -> Any:
+    *front, before, last = range(helper._get_tensor_rank(tensor))  # noqa: SLF001
+    return g.op("Transpose", tensor, perm_i=[*front, last, before])
+
+
+def _slice_shape(g: Any, tensor: Any, start: int, end: int) -> Any:
+    bounds = (_constant(g, torch.tensor([place])) for place in (start, end))
+    return g.op("Slice", g.op("Shape", tensor), *bounds)
+
+
+def _constant(g: Any, value: Any) -> Any:
+    return g.op("Constant", value_t=value)
+
+
+def _cast_like(g: Any, value: Any, tensor: Any) -> Any:
+    return g.op("Cast", value, to_i=helper._try_get_scalar_type(tensor).onnx_type())  # noqa: SLF001
+
+
+def _zero_like(g: Any, tensor: Any) -> Any:
+    return _constant(g, torch.zeros((), dtype=_dtype_of(tensor)))
+
+
+def _dtype_of(tensor: Any) -> Any:
+    return helper._try_get_scalar_type(tensor).dtype()  # noqa: SLF001

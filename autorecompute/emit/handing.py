@@ -1,0 +1,47 @@
+"""Hands out what to train with: rendered from the config and its settings each time, with the files that it names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorecompute.backends import render
+from autorecompute.emit.provenance import require_best
+from autorecompute.studies.plain import require_plain
+from autorecompute.studies.writing import stale, write_files
+
+if TYPE_CHECKING:
+    from autorecompute.backends import Rendered
+    from autorecompute.result import Result
+    from autorecompute.studies import StudyFolder
+
+
+def hand_out(folder: StudyFolder, result: Result) -> Rendered:
+    """What to train with, for whoever asks for it: the files that the variables name hold the answer's plans.
+
+    Args:
+        folder: The study, where it lies now.
+        result: Its answer.
+
+    Raises:
+        NothingFitsError: the study has no config to train with.
+        SetupError: no version that is known reads the config, or a file cannot be written, or something in the
+            study's folder leads elsewhere.
+        UsageError: the config cannot be written for its version.
+    """
+    best = require_best(result)
+    rendered = render(best.config, best.knobs, result.versions, folder.best)
+    if missing := stale(rendered.files):
+        require_plain(folder)
+        write_files(missing)
+    return rendered
+
+
+def hand_out_if_any(folder: StudyFolder, result: Result | None) -> Rendered | None:
+    """What to train with, for whoever is told of a study; ``None`` where there is nothing.
+
+    Raises:
+        SetupError: no version that is known reads the config, or a file cannot be written, or something in the
+            study's folder leads elsewhere.
+        UsageError: the config cannot be written for its version.
+    """
+    return None if result is None or result.best is None else hand_out(folder, result)

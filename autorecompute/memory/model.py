@@ -1,0 +1,144 @@
+"""What a training system's model of its memory is asked: the peaks of configs that were never run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from autorecompute.plans import Config, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autorecompute.memory.timeline import Timeline
+    from autorecompute.plans import Choice, Space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a config should need at some dimensions; nothing here was measured there.
+
+    Attributes:
+        config: What is recomputed.
+        peak_bytes: Memory of the process at its highest during a step.
+        live_bytes: Tensors of the step that are alive then.
+        stash_bytes: What the forward pass leaves for the backward pass.
+        error_share: By which share of it the peak may be off at worst.
+        recompute_share: Time of the kernels that run once more, as a share of all kernels of a step without recompute.
+    """
+
+    config: Config
+    peak_bytes: int
+    live_bytes: int
+    stash_bytes: int
+    error_share: float
+    recompute_share: float
+
+    def is_near(self, limit_bytes: int) -> bool:
+        """Whether the peak is as near to the limit as forecasts have been wrong: which side it is on is not sure."""
+        return abs(self.peak_bytes - limit_bytes) < self.error_share * self.peak_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What one plan does, beside all others on and beside all others off.
+
+    Attributes:
+        plan: The plan.
+        alone: The forecast with nothing else on.
+        left_out: The forecast with everything else on; ``None`` where that was not profiled.
+    """
+
+    plan: Plan
+    alone: Forecast
+    left_out: Forecast | None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What configs need, an entry for each.
+
+    Attributes:
+        peak_bytes: Bytes alive at the peak, of the step's own tensors.
+        stash_bytes: Bytes that the forward pass leaves for the backward pass.
+        recompute_share: Time of the kernels that run once more, as a share of all kernels without recompute.
+    """
+
+    peak_bytes: np.ndarray
+    stash_bytes: np.ndarray
+    recompute_share: np.ndarray
+
+
+class Simulator(Protocol):
+    """Simulates thousands of configs at once, at fixed dimensions."""
+
+    def matrix(self, configs: Sequence[Config]) -> np.ndarray:
+        """The configs as :meth:`simulate` takes them: one line each, a column for each choice."""
+        ...
+
+    def simulate(self, switches: np.ndarray) -> Simulated:
+        """What configs need.
+
+        Args:
+            switches: Which choices are on, of shape ``[configs, choices]``.
+        """
+        ...
+
+
+class MemoryModel(Protocol):
+    """How a training system's allocator and order of operations turn what small steps showed into peaks."""
+
+    likely_error: float
+    """By less than this share half of all forecasts were off."""
+
+    @property
+    def space(self) -> Space:
+        """The plans of the model."""
+        ...
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The dimensions of the profiled steps."""
+        ...
+
+    def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> Simulator:
+        """A simulator at some dimensions, with a column for each of these choices.
+
+        Raises:
+            KeyError: a shape depends on a dimension that is not known.
+        """
+        ...
+
+    def base_bytes(self, dims: Mapping[str, int]) -> int:
+        """What a process needs at its peak beyond the tensors that are alive then."""
+        ...
+
+    def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
+        """A config's step, at other dimensions than the profiled ones where they are given.
+
+        Raises:
+            KeyError: a shape depends on a dimension that is not known.
+        """
+        ...
+
+    def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
+        """What a config should need at these dimensions."""
+        ...
+
+    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
+        """All configs that were looked at, those that recompute least first."""
+        ...
+
+    def effects(self, dims: Mapping[str, int]) -> list[Effect]:
+        """What each plan that was looked at alone does, what saves most at the peak first."""
+        ...
+
+    def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
+        """The largest batch whose forecast holds the limit, 0 where none does; every other dimension as given."""
+        ...
+
+    def plans_by_tensor(self) -> dict[str, Plan]:
+        """The plan that each tensor depends on, by the name of the tensor, as far as that is known."""
+        ...

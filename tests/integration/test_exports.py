@@ -1,0 +1,165 @@
+"""What ORTModule can take because of us, and what it is said to fail for where it cannot."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.plans import Config
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.bench import Effort
+
+TOLERANCES = {"float32": 1e-5, "float16": 1e-2}
+"""Largest difference that another order of sums may leave, relative to the largest gradient."""
+
+MODELS = (
+    "attention",
+    "causal attention",
+    "attention with a boolean mask",
+    "attention with an added mask",
+    "attention with a scale",
+    "attention with shared keys",
+    "attention that may see nothing",
+    "attention with an added mask that may see nothing",
+    "attention with a learned bias",
+    "unflatten the last dimension",
+    "unflatten with an open size",
+    "unflatten another dimension",
+    "multi-head attention",
+    "multi-head attention without weights",
+    "encoder layer",
+    "encoder layer without bias",
+    "padded encoder",
+    "norms without bias",
+    "norms without weight and bias",
+    "GPT-2",
+    "BERT",
+    "bernoulli",
+    "convolution without padding",
+)
+
+DROPPED_SHARE = 0.3
+
+OPERATORS = {
+    "lgamma": "aten::lgamma, called in Part 'layers.0.1' (refusals.py:",
+    "cumprod": "aten::cumprod, called in Part 'layers.0.1' (refusals.py:",
+    "smoothing": "aten::cross_entropy_loss, called in Part 'layers.0.1' (refusals.py:",
+    "softplus": "Softplus, called in Part 'layers.0.1'",
+    "norm": "ReduceL2, called in Part 'layers.0.1'",
+    "reflection": "Pad, called in Part 'layers.0.1'",
+    "flip": "Slice, called in Part 'layers.0.1'",
+    "first of two": "called in Part 'layers.0.1'",
+    "transposed": "ConvTranspose, called in ConvTranspose2d '1'",
+    "same": "aten::_convolution_mode, called in Conv2d '0'",
+}
+BFLOAT16 = (
+    "around",
+    "around by amp",
+    "around by cpu.amp",
+    "within",
+    "by a decorator",
+    "weights",
+    "by accelerate",
+    "by lightning",
+)
+
+
+@pytest.fixture(scope="module")
+def exported(make_workplace):
+    """What a script found of models in ORTModule, by what was compared and the model's name."""
+    trained = make_workplace("exports").train("exports.py")
+    assert trained.code == 0, trained.stderr
+    lines = [json.loads(line) for line in trained.stdout.splitlines() if line.startswith("{")]
+    return {(line["kind"], line["name"]): line for line in lines}
+
+
+@pytest.fixture(scope="module")
+def refused(make_workplace):
+    """What a script's models are said to fail for, by the model's name."""
+    trained = make_workplace("refusals").train("refusals.py")
+    assert trained.code == 0, trained.stderr
+    lines = [json.loads(line) for line in trained.stdout.splitlines() if line.startswith("{")]
+    return {line["name"]: line for line in lines}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_model_learns_what_it_learns_in_pytorch(exported, model):
+    """The gradients of each parameter are PyTorch's."""
+    assert exported["float32", model]["worst"] < TOLERANCES["float32"]
+
+
+@pytest.mark.parametrize("model", ["attention with a boolean mask", "norms without bias"])
+def test_a_model_learns_under_autocast(exported, model):
+    """The gradients are near to PyTorch's where a part is computed in float16."""
+    assert exported["float16", model]["worst"] < TOLERANCES["float16"]
+
+
+@pytest.mark.parametrize("attention", ["causal", "with a boolean mask", "with an added mask"])
+def test_dropout_within_attention_is_that_of_pytorch(exported, attention):
+    """Outputs and gradients are PyTorch's for the weights that were dropped, which are as many as they should be."""
+    found = exported["dropped", attention]
+    assert found["share"] == pytest.approx(DROPPED_SHARE, abs=0.1)
+    assert max(found["worst"], found["outputs"]) < TOLERANCES["float32"]
+
+
+@pytest.mark.parametrize("model", ["GPT-2", "BERT", "nanoGPT", "encoder"])
+def test_the_parts_of_attention_are_recomputed(exported, model):
+    """Softmax and Dropout of attention are in plans, and all plans together leave every bit of the gradients."""
+    found = exported["recomputed", model]
+    assert {"Softmax", "Dropout"} <= set(found["operators"])
+    assert found["worst"] == 0
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_an_operator_that_cannot_be_exported_is_named(refused, operator):
+    """The sentence has the operator, the module that calls it and the way out, and nothing of ORT's source."""
+    told = refused[f"operator {operator}"]
+    assert told["outcome"] == "export_error"
+    assert OPERATORS[operator] in told["sentence"]
+    assert told["sentence"].endswith("Replace it, or wrap only the part of the model without it.")
+    assert "onnxruntime_src" not in told["sentence"]
+
+
+@pytest.mark.parametrize("form", BFLOAT16)
+def test_bfloat16_on_a_cpu_is_refused_in_every_form(refused, form):
+    """However a script asks for it, the sentence says which types a CPU has."""
+    told = refused[f"bfloat16 {form}"]
+    assert told["outcome"] == "export_error"
+    assert told["sentence"].endswith("A CPU has none: train in float32 or float16 there.")
+
+
+@pytest.mark.parametrize("model", ["checkpoint", "checkpoint of transformers"])
+def test_a_checkpointed_model_is_told_to_leave_that_to_the_plans(refused, model):
+    """Gradient checkpointing that cannot be exported is named, by whichever call it was switched on."""
+    told = refused[model]
+    assert told["outcome"] == "export_error"
+    assert told["sentence"].endswith("Switch gradient checkpointing off: recompute plans take its place.")
+
+
+def test_checkpointing_without_effect_is_warned_about(scripts, tmp_path):
+    """The other form of gradient checkpointing is exported without it, which a warning says."""
+    job, variables = Job(script=scripts / "checkpointed.py", arguments=()), emission_of(ORTMODULE).MEMORY_VARIABLES
+    with Bench(job, None, tmp_path, variables) as bench:
+        (warning,) = bench.measure(Config(), Effort(warmup=1, steps=2)).warnings
+    assert "switch gradient checkpointing off" in warning
+
+
+@pytest.mark.parametrize(
+    "model", ["compile", "compile in place", "compile a part", "compile a function", "compile and wrap"]
+)
+def test_a_compiled_model_is_told_to_leave_that_out(refused, model):
+    """A model that torch.compile has had, as a whole or in part, is refused in these words."""
+    told = refused[model]
+    assert told["outcome"] == "export_error"
+    assert "Leave torch.compile out" in told["sentence"]
+
+
+def test_a_mistake_in_the_model_stays_the_scripts_own(refused):
+    """What the model raises in plain PyTorch, too, is not blamed on the export."""
+    told = refused["mistake"]
+    assert (told["outcome"], told["sentence"]) == (
+        "script_error",
+        "AttributeError: 'Tensor' object has no attribute 'unsqeeze'",
+    )

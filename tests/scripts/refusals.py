@@ -1,0 +1,154 @@
+"""Gives ORTModule models that it cannot take, and prints what each of them is said to fail for."""
+
+import json
+from contextlib import nullcontext
+
+import torch
+from accelerate import Accelerator
+from autorecompute.backends.ortmodule import wrapping
+from autorecompute.backends.ortmodule.failures import classify
+from lightning.fabric import Fabric
+from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers import GPT2Config, GPT2LMHeadModel
+
+WIDTH = 16
+BFLOAT16 = {"device_type": "cpu", "dtype": torch.bfloat16}
+
+
+class Part(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+
+    def forward(self, x):
+        return self.call(x)
+
+
+class Model(nn.Module):
+    """Two layers, and between them a part that may be too much for ORTModule."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(WIDTH, WIDTH), Part(call)), nn.Linear(WIDTH, WIDTH)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return checkpoint(self.linear, x, use_reentrant=True)
+
+
+class Language(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=8, n_layer=1, n_head=1, n_positions=8))
+        self.model.gradient_checkpointing_enable()
+
+    def forward(self, tokens):
+        return self.model(input_ids=tokens, labels=tokens, use_cache=False).loss
+
+
+class Within(nn.Module):
+    """Enters a context in its forward."""
+
+    def __init__(self, model, context):
+        super().__init__()
+        self.model, self.context = model, context
+
+    def forward(self, x):
+        with self.context():
+            return self.model(x)
+
+
+class Decorated(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    @torch.autocast(**BFLOAT16)
+    def forward(self, x):
+        return self.model(x)
+
+
+def misspell(x):
+    return x.unsqeeze(0)
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH))
+
+
+def compile_in_place():
+    model = mlp()
+    model.compile(backend="eager")
+    return model
+
+
+def compiled(model):
+    return torch.compile(model, backend="eager")
+
+
+X, TOKENS, IMAGES = torch.randn(4, 5, WIDTH), torch.zeros(2, 4, dtype=torch.int64), torch.randn(2, 3, 8, 8)
+LABELS = torch.zeros(20, dtype=torch.int64)
+OPERATORS = {
+    "lgamma": torch.lgamma,
+    "cumprod": lambda x: x.cumprod(-1),
+    "smoothing": lambda x: x * nn.functional.cross_entropy(x.flatten(0, 1), LABELS, label_smoothing=0.1),
+    "softplus": nn.functional.softplus,
+    "norm": lambda x: x / x.norm(dim=-1)[..., None],
+    "reflection": lambda x: nn.functional.pad(x, (1, 1), mode="reflect")[..., 1:-1],
+    "flip": lambda x: x.flip(-1),
+    "first of two": lambda x: x.repeat(1, 1, 2).chunk(2, -1)[0],
+}
+MODELS = {
+    **{f"operator {name}": (Model(call), X) for name, call in OPERATORS.items()},
+    "operator transposed": (nn.Sequential(nn.Conv2d(3, 3, 1), nn.ConvTranspose2d(3, 4, 2)), IMAGES),
+    "operator same": (nn.Sequential(nn.Conv2d(3, 3, 3, padding="same")), IMAGES),
+    "bfloat16 around": (mlp(), X, lambda: torch.autocast(**BFLOAT16)),
+    "bfloat16 around by amp": (mlp(), X, lambda: torch.amp.autocast("cpu", dtype=torch.bfloat16)),
+    "bfloat16 around by cpu.amp": (mlp(), X, lambda: torch.cpu.amp.autocast(dtype=torch.bfloat16)),
+    "bfloat16 within": (Within(mlp(), lambda: torch.autocast(**BFLOAT16)), X),
+    "bfloat16 by a decorator": (Decorated(mlp()), X),
+    "bfloat16 weights": (mlp().bfloat16(), X.bfloat16()),
+    "bfloat16 by accelerate": (Accelerator(mixed_precision="bf16", cpu=True).prepare(mlp()), X),
+    "bfloat16 by lightning": (Fabric(accelerator="cpu", precision="bf16-mixed").setup(mlp()), X),
+    "checkpoint": (Checkpointed(), X),
+    "checkpoint of transformers": (Language(), TOKENS),
+    "compile": (compiled(mlp()), X),
+    "compile in place": (compile_in_place(), X),
+    "compile a part": (nn.Sequential(nn.Linear(WIDTH, WIDTH), compiled(mlp())), X),
+    "compile a function": (Model(compiled(torch.sigmoid)), X),
+    "mistake": (Model(misspell), X),
+}
+
+
+def train(wrap, model, inputs, context=nullcontext):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with context():
+        loss = wrap(model)(inputs).float().square().mean()
+    loss.backward()
+    optimizer.step()
+
+
+def tell(name, call, *arguments):
+    try:
+        call(*arguments)
+    except Exception as error:  # noqa: BLE001  (whatever a model fails with is what is asked for)
+        outcome, sentence = classify(error)
+        print(json.dumps({"name": name, "outcome": outcome.value, "sentence": sentence}), flush=True)
+
+
+for name, (model, inputs, *context) in MODELS.items():
+    tell(name, train, lambda module: ORTModule(module, DebugOptions(log_level=LogLevel.ERROR)), model, inputs, *context)
+wrapping.install()
+tell("compile and wrap", train, lambda module: module, compiled(mlp()), X)
