@@ -32,7 +32,7 @@ VALID = {
     "check": ("check", TUNED, "--", SCRIPT),
     "tune": ("tune", SCRIPT, "--target-batch", "32", "--memory-limit", "600MiB", "--study", "new", *QUICK),
     "plans": ("plans", SCRIPT, "--batch", "32"),
-    "doctor": ("doctor", "--unknown"),
+    "doctor": ("doctor",),
     "nothing": (),
 }
 """Command lines to begin from."""
@@ -125,6 +125,8 @@ class Arguments:
             _change(arguments, self.base, word, draw)
             word = draw.choice(list(WORDS))
         arguments = [_safe(arguments, argument) for argument in arguments]
+        # It looks at the installation, whatever the studies are.
+        arguments += ["--unknown"] if arguments[:1] == ["doctor"] else []
         return Command(tuple(arguments), *_changes_of(arguments), variables=variables)
 
 

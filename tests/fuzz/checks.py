@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import hashlib
 import json
 import os
 import re
@@ -20,7 +19,6 @@ from autorecompute.startup import WRAP_VARIABLE
 from autorecompute.worker.protocol import BATCH_VARIABLE
 
 OUTCOMES = Path(__file__).parents[2] / "docs" / "outcomes.md"
-LARGE = 2**24
 
 _TURNING = {"\u2028", "\u2029", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 """What breaks a line or turns the direction of reading, beside the control characters."""
@@ -44,25 +42,18 @@ _INHERITED = {"HOME", "TMPDIR", "PATH", "LANG", "PWD", "OLDPWD", "SHLVL", "_", "
 
 
 def snapshot(folder):
-    """What is in a folder: each entry's type, rights and content by its path."""
-    found = {}
-    for path, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            entry = os.path.join(path, name)
-            found[os.path.relpath(entry, folder)] = _state(entry)
+    """What is in a folder: each entry's type, rights, and when it was written to, by its path."""
+    found, folders = {}, [folder]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                is_folder = stat.S_ISDIR(status.st_mode)
+                times = () if is_folder else (status.st_ino, status.st_size, status.st_mtime_ns)
+                found[os.path.relpath(entry.path, folder)] = (status.st_mode, *times)
+                if is_folder:
+                    folders.append(entry.path)
     return found
-
-
-def _state(entry):
-    status = os.lstat(entry)
-    if stat.S_ISLNK(status.st_mode):
-        return status.st_mode, os.readlink(entry)
-    if not stat.S_ISREG(status.st_mode):
-        return status.st_mode, ""
-    if status.st_size > LARGE:
-        return status.st_mode, (status.st_size, status.st_mtime_ns)
-    with open(entry, "rb") as file:
-        return status.st_mode, hashlib.blake2b(file.read()).digest()
 
 
 def complaints(command, ended, before, after):

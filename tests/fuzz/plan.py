@@ -20,9 +20,6 @@ TURNS = (Field, Place, Field, Arguments, Field)
 
 LONGEST = 120
 
-_NO_DOCUMENTS = {"report.html", "output.log", "command.txt", ".gitignore"}
-
-
 class Plan:
     """All changes there are, each kind in an order of its own that the seed gives.
 
@@ -133,18 +130,22 @@ class Case:
         for name in ("keep.txt", "docs/01.log", "docs/result.json", "docs/output.log"):
             (self._outside / name).write_text("keep\n", encoding="utf-8")
         work = self._sandbox.work
-        shutil.copy(self._source / valid.SCRIPT, work)
-        shutil.copytree(self._source / valid.ARCHIVES, work / valid.ARCHIVES)
-        for study in self._studies():
-            shutil.copytree(self._source / study, work / study)
+        for name in (valid.SCRIPT, *self._needed()):
+            copy = shutil.copytree if (self._source / name).is_dir() else shutil.copyfile
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            copy(self._source / name, work / name)
 
-    def _studies(self):
-        names = {valid.UNANSWERED, valid.TUNED}
-        if not isinstance(self._change, Arguments) and self._change.file.startswith("studies/"):
-            names = {valid.UNANSWERED, self._change.file.split("/")[1].partition("-")[0]}
-        if not isinstance(self._change, Arguments) and self._change.file.startswith(valid.ARCHIVES):
-            names = {valid.UNANSWERED}
-        return [f"studies/{path.name}" for path in sorted((self._source / "studies").iterdir()) if path.name.partition("-")[0] in names]
+    def _needed(self):
+        """What the commands may read: the archive, or the study with those that belong to it, and another one."""
+        if isinstance(self._change, Arguments):
+            return f"studies/{valid.TUNED}", f"studies/{valid.UNANSWERED}", arguments.ARCHIVE
+        if self._change.file.startswith(valid.ARCHIVES):
+            return self._change.file, f"studies/{valid.UNANSWERED}"
+        study = self._change.file.split("/")[1]
+        return {*self._with_members(study), f"studies/{valid.UNANSWERED}"}
+
+    def _with_members(self, study):
+        return [f"studies/{path.name}" for path in (self._source / "studies").iterdir() if path.name.partition("-")[0] == study]
 
 
 def _documents():
@@ -161,7 +162,7 @@ def _documents():
 
 def _fields():
     for file in [*sorted(Path(valid.ARCHIVES).iterdir()), *_documents()]:
-        if file.is_file() and file.name not in _NO_DOCUMENTS:
+        if file.suffix in {".json", ".jsonl", ".db"}:
             yield from fields_of(file)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
-import os
+import io
 from pathlib import Path
 
-from alembic.script import ScriptDirectory
+from alembic.util import pyfiles
 
 from autorecompute import cli, trials
 from autorecompute.figures import Figures
@@ -62,7 +61,9 @@ class GraphBench(FormulaBench):
     starts = 1
 
     def __init__(self, job, batch, *_, **__):
-        super().__init__(build_detection(make_graph().space, batch=batch or 32, resting_bytes=100 * MIB))
+        detection = build_detection(make_graph().space, batch=batch or 32, resting_bytes=100 * MIB)
+        # Steps that are shorter than what it takes to make them up: nothing else passes for measured.
+        super().__init__(detection, step_seconds=1e-6, sample_seconds=1e-8)
         self.job, self.knobs = job, {KEPT_KNOB: Turned(speed=1.2)}
 
     def detect_ranks(self):
@@ -79,12 +80,9 @@ class GraphBench(FormulaBench):
 def begin():
     """Has all commands of this process train on the formula."""
     trials.Bench = GraphBench
-    # Opening a database, Optuna reads the scripts of its migrations, whatever it holds: most of the time that it takes.
-    head = functools.cache(lambda folder: _HEAD(ScriptDirectory(folder)))
-    ScriptDirectory.get_current_head = lambda self: head(self.dir)
-
-
-_HEAD = ScriptDirectory.get_current_head
+    # Opening a database, Optuna runs the scripts of its migrations, whatever it holds: most of the time that it takes.
+    load, cached = pyfiles.load_module_py, functools.cache(pyfiles.load_module_py)
+    pyfiles.load_module_py = lambda name, path: (load if "env" in name else cached)(name, path)
 
 
 def make_all(place):
@@ -93,11 +91,10 @@ def make_all(place):
     Args:
         place: The folder; it becomes a working directory with studies and a script.
     """
-    with contextlib.chdir(place), Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
-        with contextlib.redirect_stderr(nowhere):
-            Path(SCRIPT).write_text("raise SystemExit('nothing is trained here')\n", encoding="utf-8")
-            _make_studies()
-            _make_archives()
+    with contextlib.chdir(place):
+        Path(SCRIPT).write_text("raise SystemExit('nothing is trained here')\n", encoding="utf-8")
+        _make_studies()
+        _make_archives()
 
 
 def _make_studies():
@@ -130,9 +127,14 @@ def _fill(folder):
 def _make_archives():
     Path(ARCHIVES).mkdir()
     for name in (TUNED, BATCHES):
-        _run("studies", "export", name, "-o", f"{ARCHIVES}/{name}.jsonl")
+        file = f"{ARCHIVES}/{name}.jsonl"
+        _run("studies", "export", name, "-o", file)
+        _run("studies", "import", file, "--study", "imported")
+        _run("studies", "delete", "imported", "--force")
 
 
 def _run(*arguments):
-    code = cli.main(list(arguments))
-    assert code == 0, (arguments, code)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = cli.main(list(arguments))
+    assert code == 0, f"{arguments} ended with {code}: {said.getvalue()}"
