@@ -7,12 +7,13 @@ import re
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-_ADDRESS = re.compile(r"[\w+.-]*://.*", re.DOTALL)
+_ADDRESS = re.compile(r"(?<![\w+.-])[\w+.-]*://.*", re.DOTALL)
 _WITH_PASSWORD = re.compile(r"://.*(@|password=)", re.DOTALL)
 _STORAGE = "--storage"
 
@@ -26,7 +27,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with the message, cut where an address begins: where that ends nobody can tell."""
-        super().error(_ADDRESS.sub("(an address, not repeated: it may hold a password)", message))
+        told = _ADDRESS.sub("(an address, not repeated: it may hold a password)", message)
+        super().error(printable(told))
 
 
 def require_no_stray_address(arguments: Sequence[str]) -> None:

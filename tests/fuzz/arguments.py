@@ -174,8 +174,8 @@ def _changes_of(arguments):
         return ("studies", "studies/*"), ("studies/*",)
     if arguments[:1] == ["check"]:
         return ("studies/*/workers/*",), ()
-    if arguments[:1] == ["report"]:
-        return ("studies/*/report.html",), ()
+    if arguments[:1] in (["show"], ["emit"], ["run"], ["report"]) or arguments[:2] == ["studies", "show"]:
+        return ("studies/*/report.html", "studies/*/best*"), ()
     if arguments[:2] == ["studies", "import"]:
         return ("studies/*",), ("studies/*",) if "--force" in arguments else ()
     if arguments[:2] in (["studies", "delete"], ["studies", "prune"]):

@@ -49,11 +49,11 @@ class Command:
 
 
 def _emit(study, draw):
-    return Command(("emit", study, "--format", draw.choice(list(RENDERERS))))
+    return Command(("emit", study, "--format", draw.choice(list(RENDERERS))), writes=_plans(study))
 
 
 def _run(study, _):
-    return Command(("run", study, "--", *ENV))
+    return Command(("run", study, "--", *ENV), writes=_plans(study))
 
 
 def _list(_, draw):
@@ -77,7 +77,8 @@ def _check(study, draw):
 
 
 def _show(study, draw):
-    return Command(("show", study, *draw.choice([(), ("--why",)]), *draw.choice([(), ("--json",)])))
+    arguments = ("show", study, *draw.choice([(), ("--why",)]), *draw.choice([(), ("--json",)]))
+    return Command(arguments, writes=_plans(study))
 
 
 def _compare(study, draw):
@@ -91,7 +92,8 @@ def _export(study, draw):
 
 def _report(study, draw):
     file = draw.choice(["", "out.html"])
-    return Command(("report", study, *(("-o", file) if file else ())), writes=("out.html", *_under(study, "report.html")))
+    writes = ("out.html", *_under(study, "report.html"), *_plans(study))
+    return Command(("report", study, *(("-o", file) if file else ())), writes=writes)
 
 
 def _go_on(study, draw):
@@ -106,6 +108,11 @@ def _tune(study, draw):
     changed = draw.choice([(), (), ("--fresh",), ("--knobs",), ("--json",), ("--sampler", "greedy")])
     arguments = ("tune", SCRIPT, "--target-batch", "32", "--memory-limit", "600MiB", "--study", study, *QUICK, *changed)
     return Command(arguments, writes=(*_under(study, ""), "studies/.draft*"), removes=_under(study, ""))
+
+
+def _plans(study):
+    """What is written anew where it is not as it was: the file of plans that the variables name."""
+    return _under(study, "best")
 
 
 def _under(study, name):

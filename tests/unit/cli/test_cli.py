@@ -109,6 +109,23 @@ def test_an_address_in_the_wrong_place_is_not_repeated(capsys, tmp_path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
+@pytest.mark.parametrize("arguments", [["prune", "\x1b[2J"], ["prune", "a\u202eb"], ["--\x9b31m"]])
+def test_a_mistake_is_repeated_without_what_a_terminal_obeys(capsys, arguments):
+    """A word that no verb knows is written out with its escape sequences as text."""
+    with pytest.raises(SystemExit):
+        main(["studies", *arguments])
+    assert not set("\x1b\x9b\u202e").intersection(capsys.readouterr().err)
+
+
+def test_a_long_mistake_is_told_at_once(capsys):
+    """Looking for an address in it takes time in proportion to its length."""
+    began = time.process_time()
+    with pytest.raises(SystemExit):
+        main(["show", "bert", "x" * 200_000])
+    assert time.process_time() - began < 5
+    assert "unrecognized arguments: xxx" in capsys.readouterr().err
+
+
 def test_a_launcher_that_does_not_exist_is_the_machines_fault(run):
     """What cannot be started ends with code 3, and its name is in the last sentence."""
     code, out, err = run("tune", "train.py", "--launcher", "no-such-launcher")
