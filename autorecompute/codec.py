@@ -1,24 +1,29 @@
-"""Our dataclasses as JSON and back, for the channel to the worker, the study's files and its database."""
+"""Our dataclasses as JSON and back, for the channel to the worker, the study's files and its database.
+
+What is read here is held to the types of the records' fields: numbers to their ranges (:mod:`autorecompute.ranges`),
+texts to what can be printed and stored. What a record as a whole must be, its ``__post_init__`` checks. So whoever
+has a record need not ask where it came from.
+"""
 
 from __future__ import annotations
 
 import functools
-import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from autorecompute import jsontext
+from autorecompute.jsontext import UnreadableError
 from autorecompute.plans import Choice, Config
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from cattrs import Converter
 
 T = TypeVar("T")
 
-EXTRA = "extra fields found ("
-"""How cattrs begins to tell of fields that a record does not have."""
+LONGEST_NAME = 80
+"""Letters of a name that stands in a file, and in a message about it."""
 
-
-class UnreadableError(ValueError):
-    """A plain value does not describe what it should."""
+_UNKNOWN = "unknown field "
 
 
 def to_plain(value: object) -> Any:
@@ -36,40 +41,50 @@ def from_plain(plain: Any, kind: type[T]) -> T:
 
     try:
         return _converter().structure(plain, kind)
-    except (BaseValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (BaseValidationError, ValueError) as error:
         raise UnreadableError(_describe(error, getattr(kind, "__name__", str(kind)))) from error
+
+
+def encode(value: object) -> bytes:
+    """The value as JSON."""
+    return jsontext.write(to_plain(value)).encode()
+
+
+def decode(text: bytes | str, kind: type[T]) -> T:
+    """The value of that kind which ``encode`` wrote.
+
+    Raises:
+        UnreadableError: the text does not describe one.
+    """
+    return from_plain(jsontext.parse(text.encode() if isinstance(text, str) else text), kind)
 
 
 def _describe(error: Exception, kind: str) -> str:
     """Which record is not described, and which of its fields, as far as that can be told."""
     from cattrs import transform_error
 
-    what, _, place = transform_error(error)[0].partition(" @ $")
-    if what.startswith(EXTRA):
-        names = f"{place}.".removeprefix(".") + what.removeprefix(EXTRA).removesuffix(")")
-        return f"no {kind} is described there: '{names}' is unknown"
-    wrong = "is missing" if what.startswith("required field missing") else "is wrong"
-    return f"no {kind} is described there" + (f": '{place.removeprefix('.')}' {wrong}" if place else "")
+    what, _, place = transform_error(error, format_exception=_say)[0].rpartition(" @ $")
+    if what.startswith(_UNKNOWN):
+        place, what = f"{place}.{what.removeprefix(_UNKNOWN)}", "is unknown"
+    return f"describes no {kind}: " + (f"'{place.removeprefix('.')}' {what}" if place else f"it {what}")
 
 
-def encode(value: object) -> bytes:
-    """The value as JSON."""
-    return json.dumps(to_plain(value)).encode()
+def _say(error: BaseException, _: type | None) -> str:
+    from cattrs import ForbiddenExtraKeysError
 
-
-def decode(text: bytes | str, kind: type[T]) -> T:
-    """The value of that kind which ``encode`` wrote."""
-    return from_plain(json.loads(text), kind)
+    if isinstance(error, ForbiddenExtraKeysError):
+        return f"{_UNKNOWN}{printable(min(error.extra_fields)[:LONGEST_NAME], '')}"
+    return "is missing" if isinstance(error, KeyError) else str(error) or "is wrong"
 
 
 @functools.cache
 def _converter() -> Converter:
     from cattrs.preconf.json import make_converter
 
-    # What a record does not know would be lost, or believed by a later version.
-    converter = make_converter(forbid_extra_keys=True)
+    from autorecompute import structuring
+
+    converter = make_converter()
     converter.register_unstructure_hook(Choice, str)
-    converter.register_structure_hook(Choice, lambda text, _: Choice.parse(text))
     converter.register_unstructure_hook(Config, lambda config: config.texts)
-    converter.register_structure_hook(Config, lambda plain, _: Config.parse(plain))
+    structuring.register(converter)
     return converter

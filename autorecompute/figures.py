@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from autorecompute.measurement import Outcome, Trial
 from autorecompute.plans import Config
+from autorecompute.ranges import Batch, Count, PositiveBytes, Rate, Ratio, RatioEnd
 from autorecompute.units import format_bytes
 
 MOST_TELLING = 3
@@ -30,10 +31,10 @@ class Figures:
     """
 
     outcome: Outcome | None = None
-    samples_per_second: float | None = None
-    relative_throughput: float | None = None
-    peak_bytes: int | None = None
-    batch: int | None = None
+    samples_per_second: Rate | None = None
+    relative_throughput: Ratio | None = None
+    peak_bytes: PositiveBytes | None = None
+    batch: Batch | None = None
 
     @classmethod
     def of(cls, trial: Trial | None) -> Figures:
@@ -61,10 +62,10 @@ class Comparison:
         is_clear: Whether they say on which side of the margin the ratio lies.
     """
 
-    ratio: float
-    low: float | None = None
-    high: float | None = None
-    pairs: int
+    ratio: Ratio
+    low: RatioEnd | None = None
+    high: RatioEnd | None = None
+    pairs: Count
     is_clear: bool
 
     @property
@@ -93,7 +94,7 @@ class Recomputed:
     study: str
     description: str
     figures: Figures
-    least_peak_bytes: int | None = None
+    least_peak_bytes: PositiveBytes | None = None
     config: Config | None = None
 
 
@@ -107,7 +108,7 @@ class CurvePoint:
         recomputed: With it; ``None`` where the batch fits without.
     """
 
-    batch: int
+    batch: Batch
     without: Figures
     recomputed: Recomputed | None = None
 
@@ -143,11 +144,11 @@ class KnobFigures:
     why_not: str = ""
     outcome: Outcome | None = None
     message: str = ""
-    throughput_ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    peak_bytes: int | None = None
-    base_peak_bytes: int | None = None
+    throughput_ratio: Ratio | None = None
+    low: RatioEnd | None = None
+    high: RatioEnd | None = None
+    peak_bytes: PositiveBytes | None = None
+    base_peak_bytes: PositiveBytes | None = None
     kept: bool = False
 
     @property

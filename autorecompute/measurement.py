@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import enum
+import math
 import statistics
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autorecompute.memory import StepProfile
 from autorecompute.plans import Cluster, Config, Plan, Space
+from autorecompute.ranges import (
+    LONGEST_SECONDS,
+    AnyBytes,
+    Batch,
+    Bytes,
+    Count,
+    Number,
+    PositiveBytes,
+    PositiveCount,
+    Probability,
+    Ratio,
+    RatioEnd,
+    Seconds,
+    StepSeconds,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Outcome(enum.StrEnum):
@@ -81,19 +100,25 @@ class Measurement:
     outcome: Outcome
     message: str = ""
     trace: tuple[str, ...] = ()
-    peak_bytes: int | None = None
-    held_bytes: int | None = None
-    allocated_bytes: int | None = None
-    device_bytes: int | None = None
-    step_seconds: tuple[float, ...] = ()
-    warmup_seconds: float = 0.0
-    samples: int | None = None
-    batch: int | None = None
+    peak_bytes: PositiveBytes | None = None
+    held_bytes: Bytes | None = None
+    allocated_bytes: Bytes | None = None
+    device_bytes: Bytes | None = None
+    step_seconds: tuple[StepSeconds, ...] = ()
+    warmup_seconds: Seconds = 0.0
+    samples: PositiveCount | None = None
+    batch: Batch | None = None
     losses: tuple[float, ...] = ()
     warnings: tuple[str, ...] = ()
-    retries: int | None = None
+    retries: Count | None = None
     marks: tuple[str, ...] = ()
     profile: StepProfile | None = None
+
+    def __post_init__(self) -> None:
+        if self.outcome.is_measured and (self.peak_bytes is None or self.samples is None or not self.step_seconds):
+            raise ValueError(f"is {self.outcome} without a peak, samples or step times")
+        if math.fsum(self.step_seconds) > LONGEST_SECONDS:
+            raise ValueError(f"took more than {LONGEST_SECONDS:.0f} s")
 
     @property
     def median_step_seconds(self) -> float | None:
@@ -122,7 +147,7 @@ class GradientCheck:
     agrees: bool
     worst: float
     parameter: str = ""
-    steps: int
+    steps: Count
     message: str = ""
 
 
@@ -140,13 +165,13 @@ class Prediction:
         fits: Probability that the peak holds the limit.
     """
 
-    peak_bytes: int
-    peak_low: int
-    peak_high: int
-    step: float | None
-    step_low: float | None
-    step_high: float | None
-    fits: float
+    peak_bytes: PositiveBytes
+    peak_low: AnyBytes
+    peak_high: AnyBytes
+    step: Ratio | None
+    step_low: RatioEnd | None
+    step_high: RatioEnd | None
+    fits: Probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +190,13 @@ class Trial:
         prediction: What the search expected of it; ``None`` where it could not tell.
     """
 
-    number: int
+    number: Number
     config: Config
     description: str
     reason: str
     measurement: Measurement
-    reference_seconds: float | None = None
-    overhead_seconds: float | None = None
+    reference_seconds: StepSeconds | None = None
+    overhead_seconds: Seconds | None = None
     prediction: Prediction | None = None
 
     @property
@@ -200,7 +225,17 @@ class Device:
     kind: str
     name: str
     uuid: str = ""
-    total_bytes: int
+    total_bytes: Bytes
+
+
+def require_versions(versions: Mapping[str, str], *names: str) -> None:
+    """Checks that the versions which others ask for are there.
+
+    Raises:
+        ValueError: one is missing.
+    """
+    if missing := [name for name in names if name not in versions]:
+        raise ValueError(f"has no version of {', '.join(missing)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,16 +264,19 @@ class Detection:
     own_presets: dict[str, Config] = field(default_factory=dict)
     conflicts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     clusters: tuple[Cluster, ...] = ()
-    dims: dict[str, int]
+    dims: dict[str, Count]
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
     graph: str
     device: Device
     versions: dict[str, str]
-    batch: int = 0
-    resting_bytes: int = 0
-    outside_bytes: int | None = None
+    batch: Count = 0
+    resting_bytes: Bytes = 0
+    outside_bytes: Bytes | None = None
     loader: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_versions(self.versions, "backend", "onnxruntime", "torch")
 
     @property
     def space(self) -> Space:

@@ -6,8 +6,9 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures
-from autorecompute.measurement import Device, GradientCheck, Outcome
+from autorecompute.measurement import Device, GradientCheck, Outcome, require_versions
 from autorecompute.plans import Config
+from autorecompute.ranges import Batch, Bytes, Count, Number, PositiveBytes, Probability, Rate, Ratio, RatioEnd, Seconds
 from autorecompute.units import format_count
 
 
@@ -65,9 +66,13 @@ class Ranking:
     """
 
     end: RaceEnd
-    rounds: int
-    confidence: float
+    rounds: Count
+    confidence: Probability
     rivals: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.end is not RaceEnd.RANKED and not self.rivals:
+            raise ValueError(f"ended as {self.end} with nobody else left")
 
     @property
     def sentence(self) -> str:
@@ -107,13 +112,13 @@ class Best:
 
     config: Config
     description: str
-    batch: int
-    samples_per_second: float
-    relative_throughput: float | None
-    peak_bytes: int
-    limit_bytes: int
-    relative_low: float | None = None
-    relative_high: float | None = None
+    batch: Batch
+    samples_per_second: Rate
+    relative_throughput: Ratio | None
+    peak_bytes: PositiveBytes
+    limit_bytes: PositiveBytes
+    relative_low: RatioEnd | None = None
+    relative_high: RatioEnd | None = None
     ranking: Ranking | None = None
     losses: tuple[float, ...] = ()
     gradients: GradientCheck | None = None
@@ -136,7 +141,7 @@ class Rejection:
     config: Config
     outcome: Outcome
     reason: str
-    excess_bytes: int | None = None
+    excess_bytes: Bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +150,8 @@ class Transfer:
 
     Attributes:
         study: Name of the stored study.
-        differences: In what the problem differs from that study's, in words; empty for the same problem, whose trials
-            and answer were taken over.
+        differences: In what the problem differs from that study's, and whether it was measured elsewhere, in words;
+            empty for the same problem, whose trials and answer were taken over.
     """
 
     study: str
@@ -157,7 +162,7 @@ class Transfer:
         """The same in a line."""
         if not self.differences:
             return f"takes over the trials and the answer of study {self.study}: the same problem"
-        return f"starts from study {self.study}: here it is {'; '.join(self.differences)}"
+        return f"starts from study {self.study}: {'; '.join(self.differences)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,12 +209,12 @@ class Result:
     compared: bool = True
     comparison: Comparison | None = None
     curve: tuple[CurvePoint, ...] = ()
-    raced: dict[str, float] = field(default_factory=dict)
+    raced: dict[str, Ratio] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
-    trials: int
+    trials: Number
     search_end: SearchEnd = SearchEnd.NOTHING_LEFT
-    wall_seconds: float = 0.0
+    wall_seconds: Seconds = 0.0
     device: Device
     versions: dict[str, str]
     command: list[str]
@@ -217,6 +222,9 @@ class Result:
     wrap: bool = False
     transferred_from: Transfer | None = None
     knobs: tuple[KnobFigures, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_versions(self.versions, "backend", "onnxruntime")
 
     def ending(self, search_end: SearchEnd) -> Result:
         """The answer of a search that ended so; without a config it says nothing where there was more to be tried."""

@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from autorecompute.emit.provenance import require_best
     from autorecompute.studies import StudyFolder, load_result
+    from autorecompute.studies.confirmed_here import keep_check
 
     folder, result = StudyFolder(args.study), load_result(args.study)
     require_best(result)
@@ -72,11 +73,14 @@ def run(args: argparse.Namespace) -> int:
             f"The config of study '{args.study}' is not valid here any more ({failures}). "
             "Tune again: autorecompute tune, with what it was tuned with."
         )
+    if folder.is_imported:
+        keep_check(folder, require_best(result))
+        print(f"autorecompute: study '{folder.name}' is confirmed on this machine", file=sys.stderr)
     return 0
 
 
 def _stored_command(folder: StudyFolder, result: Result) -> Sequence[str]:
-    if folder.provenance().get("is_imported"):
+    if folder.is_imported:
         raise UsageError(
             f"Study '{folder.name}' was imported, and what an archive says is not run. Give the command: "
             f"autorecompute check {folder.name} -- train.py …"
@@ -133,7 +137,7 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
     return Stored(
         study=folder.name,
         problem=replace(folder.problem(), batch=best.batch),
-        sizes=folder.sizes(),
+        sizes=folder.head().sizes,
         result=result,
         best=best,
         trials=tuple(trials_of(folder)),

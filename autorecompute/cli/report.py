@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.studies.writing import write_atomically
 
     folder = StudyFolder(args.study)
-    folder.provenance()
+    folder.head()
     # The page names the files of what to train with.
     hand_out_if_any(folder, folder.result())
     page = args.output or folder.path / PAGE

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -50,12 +52,11 @@ def run(args: argparse.Namespace) -> int:
 def run_show(args: argparse.Namespace) -> int:
     """Prints one study."""
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.records import read_head
     from autorecompute.studies.transfer import Tuned, find_most_alike
 
     folder = StudyFolder(args.study)
-    tuned = Tuned.of(read_head(folder))
-    nearest = find_most_alike(tuned, folder) if args.why else None
+    tuned = Tuned.of(folder.head())
+    nearest = find_most_alike(tuned, folder, _note) if args.why else None
     if args.json:
         _print_json(folder, tuned, {"nearest": nearest} if args.why else {})
     else:
@@ -68,17 +69,22 @@ def run_show(args: argparse.Namespace) -> int:
     return 0
 
 
+def _note(text: str) -> None:
+    print(printable(text), file=sys.stderr)
+
+
 def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | None]) -> None:
     from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
     from autorecompute.reports.identity import nearest_as_plain
     from autorecompute.studies.batches import trials_of_answer
+    from autorecompute.studies.folder import head_as_plain
     from autorecompute.studies.records import trials_of
 
     trials, result = trials_of(folder), folder.result()
     rendered = hand_out_if_any(folder, result)
     plain = {
-        "provenance": folder.provenance(),
+        "provenance": head_as_plain(folder.head(), is_imported=folder.is_imported),
         "identity": tuned.parts,
         "result": result_as_plain(result, trials_of_answer(folder, result), rendered) if result else None,
         "trials": trials_as_plain(trials),
@@ -88,23 +94,28 @@ def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | No
 
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.emit.handing import hand_out_if_any
+    from autorecompute.reports.answer import NOT_OUR_COMMAND
     from autorecompute.reports.identity import print_identity
     from autorecompute.reports.screen import print_result, print_trials
     from autorecompute.studies.batches import trials_of_answer
     from autorecompute.studies.records import trials_of
     from autorecompute.studies.sharing.mirror import place_of
 
-    trials, result = trials_of(folder), folder.result()
+    # All is read before anything is printed: what cannot be read ends in a sentence alone.
+    trials, result, place = trials_of(folder), folder.result(), place_of(folder)
+    own, is_imported = trials_of_answer(folder, result) if result else [], folder.is_imported
     rendered = hand_out_if_any(folder, result)
     print_identity(tuned.problem.digest, tuned.parts)
-    if place := place_of(folder):
+    if place:
         print(f"shared in {place}")
     print()
     if trials:
         print_trials(trials)
         print()
     if result:
-        print_result(result, trials_of_answer(folder, result), folder.path, rendered)
+        print_result(result, own, folder.path, rendered)
+        if is_imported and result.best is not None:
+            print(NOT_OUR_COMMAND)
     else:
         print(_describe_unanswered(folder))
 

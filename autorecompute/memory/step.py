@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.savings import evaluate
+from autorecompute.ranges import LARGEST, Bytes, Count, PositiveBytes, PositiveCount, Seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+MOST_DIMENSIONS = 64
+"""As many as a tensor of PyTorch can have."""
+
+LONGEST_SIZES = 10_000
+"""Letters of all sizes of a step that are no plain numbers, each written once. BERT has 50; reading one takes time."""
 
 
 class Phase(enum.StrEnum):
@@ -45,7 +53,7 @@ class Operation:
     name: str
     operator: str
     phase: Phase
-    seconds: float
+    seconds: Seconds
     reads: tuple[str, ...] = ()
     makes: tuple[str, ...] = ()
     shares: bool = False
@@ -71,9 +79,9 @@ class Tensor:
 
     name: str
     shape: tuple[str, ...]
-    element_bytes: int
-    first: int
-    last: int
+    element_bytes: Bytes
+    first: Count
+    last: Count
 
     def bytes_at(self, dims: Mapping[str, int]) -> int:
         """Its size at these dimensions.
@@ -88,6 +96,9 @@ class Tensor:
 class StepProfile:
     """What was seen of one training step.
 
+    Raises:
+        ValueError: it cannot have run: an operation reads what is made later, or a tensor has no size.
+
     Attributes:
         operations: All that ran, in order.
         tensors: All that they made.
@@ -97,8 +108,12 @@ class StepProfile:
 
     operations: tuple[Operation, ...]
     tensors: tuple[Tensor, ...]
-    backward: int
-    dims: dict[str, int]
+    backward: Count
+    dims: dict[str, PositiveCount]
+
+    def __post_init__(self) -> None:
+        _require_order(self)
+        _require_sizes(self)
 
     def phase_of(self, tensor: Tensor) -> Phase:
         """What the operation that made the tensor was for."""
@@ -119,14 +134,61 @@ class StepProfiles:
         profiles: The profiled step of each config; one without recompute is among them.
     """
 
-    peak_bytes: int
-    held_bytes: int
+    peak_bytes: PositiveBytes
+    held_bytes: Bytes
     profiles: dict[Config, StepProfile]
 
     @property
     def batch(self) -> int | None:
         """Samples a forward of the profiled steps."""
         return self.profiles[Config()].dims.get(BATCH)
+
+
+def _require_order(profile: StepProfile) -> None:
+    count = len(profile.operations)
+    if not count or profile.backward > count:
+        raise ValueError(f"is a step of {count} operations, {profile.backward} of them before the backward pass")
+    made: set[str] = set()
+    makers = {value for operation in profile.operations for value in operation.makes}
+    for operation in profile.operations:
+        # What goes round in circles would be followed for ever.
+        is_early = any(value in makers and value not in made for value in operation.reads)
+        is_again = not made.isdisjoint(operation.makes)
+        is_empty = operation.shares and not (operation.reads and operation.makes)
+        if is_early or is_again or is_empty:
+            raise ValueError(f"has the operation '{_short(operation.name)}', which cannot run where it stands")
+        made.update(operation.makes)
+
+
+def _require_sizes(profile: StepProfile) -> None:
+    count = len(profile.operations)
+    texts = {expression for tensor in profile.tensors for expression in tensor.shape if not expression.isdecimal()}
+    if sum(map(len, texts)) > LONGEST_SIZES:
+        raise ValueError(f"has sizes that take more than {LONGEST_SIZES} letters to write")
+    for tensor in profile.tensors:
+        if tensor.first >= count or not tensor.first <= tensor.last <= count:
+            raise ValueError(
+                f"has the tensor '{_short(tensor.name)}' from operation {tensor.first} to {tensor.last} of {count}"
+            )
+        if len(tensor.shape) > MOST_DIMENSIONS:
+            raise ValueError(f"has the tensor '{_short(tensor.name)}' of {len(tensor.shape)} dimensions")
+        _require_bytes(tensor, profile.dims)
+
+
+def _require_bytes(tensor: Tensor, dims: Mapping[str, int]) -> None:
+    size = tensor.element_bytes
+    for expression in tensor.shape:
+        try:
+            factor = _size(expression, dims)
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"has a tensor of the size '{_short(expression)}', which has no value there") from error
+        size *= factor
+        if factor < 0 or size > LARGEST:
+            raise ValueError(f"has the tensor '{_short(tensor.name)}' of an impossible size")
+
+
+def _short(text: str) -> str:
+    return text[:80]
 
 
 def _size(expression: str, dims: Mapping[str, int]) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from autorecompute.errors import UsageError
+from autorecompute.ranges import AnyBytes, Count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,9 +67,9 @@ class Plan:
 
     choices: tuple[Choice, ...]
     label: str
-    occurrences: int
+    occurrences: Count
     counts: bool = False
-    saving_bytes: int | None
+    saving_bytes: AnyBytes | None
     saving: str
     stated: str | None = None
 

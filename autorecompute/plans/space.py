@@ -58,8 +58,8 @@ class Space:
 
     def is_mix(self, config: Config) -> bool:
         """Whether the config is made of plans, rather than an opaque preset."""
-        known = [choice for plan in self.plans for choice in plan.choices]
-        return all(any(on.covers(choice) for choice in known) for on in config.choices)
+        known = {(choice.site, choice.option) for plan in self.plans for choice in plan.choices}
+        return all((on.site, on.option) in known for on in config.choices)
 
     def with_plan(self, config: Config, plan: Plan, count: int | None = None) -> Config:
         """The config with the plan on as well; what cannot be on beside it gives way.

@@ -24,15 +24,15 @@ def study_as_plain(folder: StudyFolder) -> dict[str, Any]:
     """A study in a line; one that cannot be read says why instead of hiding the others."""
     try:
         require_database(folder)
-        problem, command, result = folder.problem(), folder.command(), folder.result()
+        head, result = folder.head(), folder.result()
         shared = "; shared" if shared_from(folder) is not None else ""
     except AutorecomputeError as error:
         return {"study": folder.name, "problem": None, "verdict": None, "command": None, "note": str(error)}
     return {
         "study": folder.name,
-        "problem": problem.digest,
+        "problem": head.problem.digest,
         "verdict": str(result.verdict) if result and result.verdict else None,
-        "command": command,
+        "command": list(head.command),
         "note": _describe(result) + shared,
     }
 

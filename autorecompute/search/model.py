@@ -165,13 +165,13 @@ class ModelSearcher:
         step_spread = INTERVAL * math.hypot(outlook.step_deviation[place], outlook.step_noise)
         peak, step = float(outlook.peak_bytes[place]), float(outlook.step[place])
         return Prediction(
-            peak_bytes=round(peak),
+            peak_bytes=max(round(peak), 1),
             peak_low=round(peak - spread),
             peak_high=round(peak + spread),
             step=step if outlook.is_relative else None,
             step_low=step - step_spread if outlook.is_relative else None,
             step_high=step + step_spread if outlook.is_relative else None,
-            fits=float(outlook.fits[place]),
+            fits=min(max(float(outlook.fits[place]), 0.0), 1.0),
         )
 
 

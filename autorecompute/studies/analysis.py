@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from autorecompute import codec
 from autorecompute.memory import StepProfile, StepProfiles
 from autorecompute.plans import Config
+from autorecompute.ranges import Bytes, PositiveBytes
 
 if TYPE_CHECKING:
     from autorecompute.studies.folder import StudyFolder
 
 FILE = "analysis.json"
+MOST_PROFILES = 4
+"""Two are profiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +41,15 @@ class Analysis:
         profiles: The steps.
     """
 
-    peak_bytes: int
-    held_bytes: int
+    peak_bytes: PositiveBytes
+    held_bytes: Bytes
     profiles: tuple[Profiled, ...]
+
+    def __post_init__(self) -> None:
+        if all(entry.config != Config() for entry in self.profiles):
+            raise ValueError("holds no step without recompute")
+        if len(self.profiles) > MOST_PROFILES:
+            raise ValueError(f"holds {len(self.profiles)} steps, {MOST_PROFILES} is the most")
 
     @property
     def small(self) -> StepProfiles:

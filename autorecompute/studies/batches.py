@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.figures import Figures
+from autorecompute.ranges import Batch, Count, Seconds
 from autorecompute.result import Result, SearchEnd
 from autorecompute.studies.folder import StudyFolder
 from autorecompute.studies.storage import read_trials
@@ -32,10 +33,10 @@ class BatchRecord:
         is_complete: Whether the answer is the last word, and not the best so far.
     """
 
-    asked: tuple[int, ...]
+    asked: tuple[Batch, ...]
     without: tuple[Figures, ...] = ()
-    seconds: float = 0.0
-    max_trials: int = 0
+    seconds: Seconds = 0.0
+    max_trials: Count = 0
     is_complete: bool = False
 
     def is_answered_by(self, result: Result, max_trials: int) -> bool:

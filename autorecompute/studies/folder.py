@@ -9,6 +9,7 @@ beside this file.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,37 +17,39 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autorecompute import __version__, codec
+from autorecompute import __version__, codec, jsontext
 from autorecompute.errors import SetupError, UsageError
+from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
 from autorecompute.paths import is_file, names_in
 from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies.machine import this_machine
 from autorecompute.studies.names import is_name, require_name
 from autorecompute.studies.plain import require_plain
-from autorecompute.studies.problem import Problem, Sizes
+from autorecompute.studies.problem import Head, Sizes
 from autorecompute.studies.writing import saying_what_fails, write_atomically
-from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from autorecompute.studies.problem import Problem
 
 T = TypeVar("T")
 
 FORMAT = 2
 """Counts up when an older autorecompute could no longer read a study, or a newer one would misread it."""
 
-FIELDS = frozenset(
-    {"format", "autorecompute", "study", "created", "command", "digest", "problem", "sizes", "is_imported"}
-)
-"""What ``study.json`` may hold."""
-
 STUDIES = Path("studies")
 PAGE = "report.html"
 """The page that ``autorecompute report`` makes."""
 
+STUDY = "study.json"
 IN_PROGRESS = "in_progress.json"
-REJECTED = "rejected.json"
-CONFIRMED = "confirmed.json"
+REJECTED, IN_REJECTED = "rejected.json", "rejected"
+CONFIRMED, IN_CONFIRMED = "confirmed.json", "confirmed"
+IS_IMPORTED = "is_imported"
+MACHINE = "machine"
+_BESIDE_THE_HEAD = frozenset({"format", "digest", IS_IMPORTED, MACHINE})
 
 
 class StudyFolder:
@@ -84,12 +87,17 @@ class StudyFolder:
 
     def exists(self) -> bool:
         """Whether a study was begun here."""
-        return is_file(self.path / "study.json")
+        return is_file(self.path / STUDY)
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Whether it was begun here, and not on another machine or in an archive."""
+        return not self.is_imported and self._provenance().get(MACHINE) == this_machine()
 
     @property
     def name_in_database(self) -> str:
         """Name of the Optuna study: that of the folder when it was begun, wherever it was moved since."""
-        return str(self.provenance().get("study", self.name)) if self.exists() else self.name
+        return self.head().study if self.exists() else self.name
 
     def prepare(self) -> None:
         """Makes the folders of the study.
@@ -106,54 +114,50 @@ class StudyFolder:
                 (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
 
     def begin(self, problem: Problem, command: Sequence[str], sizes: Sizes | None = None) -> None:
-        """Writes down what the study is about, in ``study.json``."""
-        self.write(
-            "study.json",
-            {
-                "format": FORMAT,
-                "autorecompute": __version__,
-                "study": self.name,
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),
-                "command": list(command),
-                "digest": problem.digest,
-                "problem": codec.to_plain(problem),
-                "sizes": codec.to_plain(sizes or Sizes()),
-            },
+        """Writes down what the study is about, which begins now."""
+        head = Head(
+            study=self.name,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            autorecompute=__version__,
+            command=tuple(command),
+            problem=problem,
+            sizes=sizes or Sizes(),
         )
+        self.keep_head(head)
 
-    def provenance(self) -> dict[str, Any]:
-        """What ``study.json`` says.
+    def keep_head(self, head: Head, *, is_imported: bool = False) -> None:
+        """Writes down what the study is about, and whether it comes from an archive, in ``study.json``."""
+        self.write(STUDY, head_as_plain(head, is_imported=is_imported))
+
+    def head(self) -> Head:
+        """What the study is about, as ``study.json`` has it.
 
         Raises:
             UsageError: there is no such study, or another version of autorecompute made it.
+            SetupError: it cannot be read.
         """
-        if not self.exists():
-            raise UsageError(f"There is no study '{self.name}' in {self.path.parent}. List them: autorecompute show")
-        provenance = self._read("study.json")
-        with self._saying_what_is_wrong("study.json"):
-            if provenance.get("format") == FORMAT and (strangers := sorted(set(provenance) - FIELDS)):
-                raise codec.UnreadableError(f"'{strangers[0]}' is unknown")
-        if provenance.get("format") != FORMAT:
-            raise UsageError(
-                f"Study '{self.name}' was made by autorecompute {provenance.get('autorecompute', '(unknown)')} "
-                f"in a format this one cannot read. Use that version, or begin a new study with --study NAME."
-            )
-        return provenance
+        plain = {name: value for name, value in self._provenance().items() if name not in _BESIDE_THE_HEAD}
+        return self._structure(STUDY, plain, Head)
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the study comes from an archive, which somebody else may have made."""
+        return self._provenance().get(IS_IMPORTED) is True
 
     def problem(self) -> Problem:
         """The problem the study is about."""
-        with self._saying_what_is_wrong("study.json"):
-            return codec.from_plain(self.provenance()["problem"], Problem)
+        return self.head().problem
 
-    def sizes(self) -> Sizes:
-        """The sizes that its figures were measured at."""
-        with self._saying_what_is_wrong("study.json"):
-            return codec.from_plain(self.provenance()["sizes"], Sizes)
-
-    def command(self) -> list[str]:
-        """The command that was tuned."""
-        with self._saying_what_is_wrong("study.json"):
-            return codec.from_plain(self.provenance()["command"], list[str])
+    def _provenance(self) -> dict[str, Any]:
+        if not self.exists():
+            raise UsageError(f"There is no study '{self.name}' in {self.path.parent}. List them: autorecompute show")
+        provenance = self._structure(STUDY, self._read(STUDY), dict[str, Any])
+        if provenance.get("format") != FORMAT:
+            raise UsageError(
+                f"Study '{self.name}' was made by autorecompute {provenance.get('autorecompute', '(unknown)')!s:.40} "
+                f"in a format this one cannot read. Use that version, or begin a new study with --study NAME."
+            )
+        return provenance
 
     def keep_trial(self, trial: Trial, command: Sequence[str], environment: Mapping[str, str], output: str) -> None:
         """Fills the folder of a trial: what was run, under what, what it printed and what came of it."""
@@ -163,7 +167,7 @@ class StudyFolder:
         write_atomically(folder / "command.txt", shlex.join(command) + "\n")
         write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=2) + "\n")
         write_atomically(folder / "output.log", output)
-        write_atomically(folder / "result.json", json.dumps(codec.to_plain(trial), indent=2) + "\n")
+        write_atomically(folder / "result.json", jsontext.write(codec.to_plain(trial), indent=2) + "\n")
 
     def begin_trial(self, unless_ended: Trial) -> None:
         """Writes down what a trial that begins now is to be, should nobody be left to tell how it ended."""
@@ -179,25 +183,26 @@ class StudyFolder:
 
     def keep_rejections(self, rejections: Sequence[Rejection]) -> None:
         """Writes down which configs were not confirmed."""
-        self.write(REJECTED, {"rejected": codec.to_plain(rejections)})
+        self.write(REJECTED, {IN_REJECTED: codec.to_plain(rejections)})
 
     def rejections(self) -> list[Rejection]:
         """The configs that were not confirmed, in the order they were found out."""
-        if not (self.path / REJECTED).is_file():
-            return []
-        with self._saying_what_is_wrong(REJECTED):
-            return codec.from_plain(self._read(REJECTED)["rejected"], list[Rejection])
+        known = self.read(REJECTED, dict[str, list[Rejection]])
+        return known.get(IN_REJECTED, []) if known is not None else []
 
     def keep_confirmed(self, confirmed: Sequence[Best]) -> None:
         """Writes down which configs were confirmed, and what that measured."""
-        self.write(CONFIRMED, {"confirmed": codec.to_plain(confirmed)})
+        self.write(CONFIRMED, {IN_CONFIRMED: codec.to_plain(confirmed)})
 
     def confirmed(self) -> list[Best]:
         """The configs that were confirmed, in the order they were."""
-        if not (self.path / CONFIRMED).is_file():
-            return []
-        with self._saying_what_is_wrong(CONFIRMED):
-            return codec.from_plain(self._read(CONFIRMED)["confirmed"], list[Best])
+        known = self.read(CONFIRMED, dict[str, list[Best]])
+        return known.get(IN_CONFIRMED, []) if known is not None else []
+
+    def kept_trials(self) -> set[int]:
+        """The numbers of the trials that have a folder with what came of them."""
+        names = (file.parent.name for file in self.path.glob("trials/*/result.json"))
+        return {int(name) for name in names if re.fullmatch("[0-9]{4,9}", name)}
 
     def require_trials(self, count: int) -> None:
         """Checks that the storage still holds all trials that were kept here.
@@ -208,7 +213,7 @@ class StudyFolder:
         Raises:
             SetupError: trials are missing there.
         """
-        kept = sum(1 for _ in self.path.glob("trials/*/result.json"))
+        kept = len(self.kept_trials())
         if count < kept:
             raise SetupError(
                 f"{self.database} holds {count} trials of the {kept} that were kept: it was cut short or replaced. It "
@@ -217,14 +222,13 @@ class StudyFolder:
 
     def write(self, name: str, plain: object) -> None:
         """Writes a JSON file whole or not at all; a file that is there is replaced."""
-        write_atomically(self.path / name, json.dumps(plain, indent=2) + "\n")
+        write_atomically(self.path / name, jsontext.write(plain, indent=2) + "\n")
 
     def read(self, name: str, kind: type[T]) -> T | None:
         """What a JSON file holds; ``None`` where there is none."""
         if not (self.path / name).is_file():
             return None
-        with self._saying_what_is_wrong(name):
-            return codec.from_plain(self._read(name), kind)
+        return self._structure(name, self._read(name), kind)
 
     def finish(self, result: Result) -> None:
         """Writes down the answer."""
@@ -235,23 +239,35 @@ class StudyFolder:
         result = self.read("result.json", Result)
         return None if result is None else replace(result, study=self.name)
 
-    def _read(self, name: str) -> dict[str, Any]:
+    def _read(self, name: str) -> Any:
         with self._saying_what_is_wrong(name):
-            content = json.loads((self.path / name).read_text(encoding="utf-8", errors="surrogateescape"))
-            if not isinstance(content, dict):
-                raise TypeError("an object is written there")
-        return content
+            return jsontext.read_file(self.path / name)
+
+    def _structure(self, name: str, plain: Any, kind: type[T]) -> T:
+        with self._saying_what_is_wrong(name):
+            return codec.from_plain(plain, kind)
 
     @contextmanager
     def _saying_what_is_wrong(self, name: str) -> Iterator[None]:
         try:
             yield
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            why = printable(str(error), "") if isinstance(error, codec.UnreadableError) else type(error).__name__
+        except (UnreadableError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else f"it {error}"
             raise SetupError(
-                f"{self.path / name} cannot be read ({why}). It was left as it is: restore it, or begin a new study "
+                f"{self.path / name} cannot be read: {why}. It was left as it is: restore it, or begin a new study "
                 "with --study NAME."
             ) from error
+
+
+def head_as_plain(head: Head, *, is_imported: bool) -> dict[str, Any]:
+    """What ``study.json`` holds.
+
+    Args:
+        head: What the study is about.
+        is_imported: Whether it comes from an archive.
+    """
+    plain = {"format": FORMAT, "digest": head.problem.digest, **codec.to_plain(head)}
+    return {**plain, IS_IMPORTED: True} if is_imported else {**plain, MACHINE: this_machine()}
 
 
 def list_studies(root: Path | None = None) -> list[StudyFolder]:
@@ -267,7 +283,7 @@ def load_result(name: str, root: Path | None = None) -> Result:
         UsageError: there is no such study, it has no answer yet, or another version made it.
     """
     folder = StudyFolder(name, root)
-    folder.provenance()
+    folder.head()
     result = folder.result()
     if result is None:
         raise UsageError(f"Study '{name}' has no answer yet. Finish it: run its tune command again.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from autorecompute import codec
-from autorecompute.plans import Space
+from autorecompute.plans import Space, parse_choices
 from autorecompute.plans.dimensions import BATCH
+from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, PositiveBytes, Range
 from autorecompute.studies.identity import compare
 from autorecompute.units import format_bytes, format_count
 
@@ -22,6 +23,11 @@ SHORT_LENGTH = 6
 
 MEMORY_TOLERANCE = 0.005
 """Another kernel or driver keeps a little more or less of one machine's memory for itself, at each start."""
+
+MOST_PLANS = 1_000
+"""Training systems find dozens, and all that is done with them takes their number squared."""
+
+MOST_PRESETS, MOST_CONFLICTS = 100, 20_000
 
 SEVERAL_BATCHES = 0
 """The batch of a study that looks for the best one, and has a study of its own for each."""
@@ -41,17 +47,27 @@ class Problem:
         torch: Version of torch.
         onnxruntime: Version of ONNX Runtime, which plan names depend on.
         wrap: Whether the tool wraps the model: it then trains in ORTModule and is evaluated in PyTorch.
+
+    Raises:
+        UsageError: the id of a plan is none.
+        ValueError: it has more plans than can be.
     """
 
     graph: str
     plans: tuple[str, ...]
-    batch: int
-    limit_bytes: int
+    batch: Annotated[int, Range(SEVERAL_BATCHES, LARGEST_BATCH)]
+    limit_bytes: PositiveBytes
     device: str
-    device_bytes: int
+    device_bytes: Bytes
     torch: str
     onnxruntime: str
     wrap: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.plans) > MOST_PLANS:
+            raise ValueError(f"has {len(self.plans)} plans, {MOST_PLANS} is the most")
+        for key in self.plans:
+            parse_choices(key.split(","))
 
     @classmethod
     def of(cls, detection: Detection, limit_bytes: int, *, wrap: bool = False) -> Self:
@@ -102,6 +118,16 @@ class Problem:
         return replace(other, device_bytes=self.device_bytes) if is_alike else other
 
 
+def require_few_plans(count: int) -> None:
+    """Checks that there are no more plans than can be dealt with.
+
+    Raises:
+        ValueError: there are more.
+    """
+    if count > MOST_PLANS:
+        raise ValueError(f"has {count} plans, {MOST_PLANS} is the most")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """What was detected besides the problem: what figures depend on as well, and may differ from run to run of it.
@@ -112,8 +138,8 @@ class Sizes:
         space: The plans with all that is known of them.
     """
 
-    dims: dict[str, int] = field(default_factory=dict)
-    resting_bytes: int = 0
+    dims: dict[str, Count] = field(default_factory=dict)
+    resting_bytes: Bytes = 0
     space: Space = field(default_factory=lambda: Space(plans=()))
 
     @classmethod
@@ -130,6 +156,27 @@ class Sizes:
     def differences(self, other: Sizes) -> list[str]:
         """The dimensions in which the other differs, in words: ``sequence 128, not 64``."""
         return [difference.sentence for difference in compare(self.parts, other.parts)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a study is about, and where it comes from.
+
+    Attributes:
+        study: Its name.
+        created: When it was begun, in UTC.
+        autorecompute: The version that began it.
+        command: The command that was tuned.
+        problem: The problem.
+        sizes: The sizes that it was met at.
+    """
+
+    study: str
+    created: str
+    autorecompute: str
+    command: tuple[str, ...]
+    problem: Problem
+    sizes: Sizes
 
 
 def _digest(plain: object) -> str:

@@ -3,95 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Trial
-from autorecompute.result import Best, Ranking, Rejection, Result
+from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies import analysis as analysis_file
 from autorecompute.studies import batches as batches_file
+from autorecompute.studies import race as race_file
+from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.batches import BatchRecord
-from autorecompute.studies.folder import FORMAT
-from autorecompute.studies.problem import SEVERAL_BATCHES, Problem, Sizes
+from autorecompute.studies.problem import SEVERAL_BATCHES, Head
+from autorecompute.studies.race import RaceRecord
 from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
 
 if TYPE_CHECKING:
     from autorecompute.studies.folder import StudyFolder
-
-RACE, ANALYSIS = "race.json", "analysis.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """What a study is about, and where it comes from.
-
-    Attributes:
-        study: Its name.
-        created: When it was begun, in UTC.
-        autorecompute: The version that began it.
-        command: The command that was tuned.
-        problem: The problem.
-        sizes: The sizes that it was met at.
-    """
-
-    study: str
-    created: str
-    autorecompute: str
-    command: tuple[str, ...]
-    problem: Problem
-    sizes: Sizes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRecord:
-    """A finalist in one round of a race.
-
-    Attributes:
-        step_seconds: Its timed steps.
-        reference_seconds: Those of the reference in the same round; empty where there was none.
-        marks: What else happened meanwhile, in words.
-    """
-
-    step_seconds: tuple[float, ...]
-    reference_seconds: tuple[float, ...] = ()
-    marks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StandingRecord:
-    """A finalist.
-
-    Attributes:
-        trial: Number of its trial.
-        description: What it recomputes, in a few words.
-        peak_bytes: Its highest peak.
-        rounds: Its rounds.
-    """
-
-    trial: int
-    description: str
-    peak_bytes: int
-    rounds: tuple[RoundRecord, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaceRecord:
-    """What ``race.json`` holds.
-
-    Attributes:
-        ranking: How the race ended; ``None`` where it did not end.
-        standings: The finalists, the winner first.
-        over_limit: Numbers of the finalists that were over the limit in a round.
-        failed: Numbers of those that were not measured in one.
-        trials: How many trials the study had: with others, others might have raced.
-    """
-
-    ranking: Ranking | None
-    standings: tuple[StandingRecord, ...]
-    over_limit: tuple[int, ...] = ()
-    failed: tuple[int, ...] = ()
-    trials: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +32,9 @@ class StudyRecords:
         trials: What it measured.
         rejections: The configs that were not confirmed.
         confirmed: Those that were.
-        race: The finalists' rounds, as their file has them.
+        race: The finalists' rounds.
         batches: What only a study of several batches knows.
-        analysis: The profiled small steps, as their file has them.
+        analysis: The profiled small steps.
         result: The answer.
     """
 
@@ -113,28 +42,10 @@ class StudyRecords:
     trials: tuple[Trial, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     confirmed: tuple[Best, ...] = ()
-    race: dict[str, Any] | None = None
+    race: RaceRecord | None = None
     batches: BatchRecord | None = None
-    analysis: dict[str, Any] | None = None
+    analysis: Analysis | None = None
     result: Result | None = None
-
-
-def read_head(folder: StudyFolder) -> Head:
-    """What a study is about.
-
-    Raises:
-        UsageError: there is no such study, or another version made it.
-        SetupError: it cannot be read.
-    """
-    provenance = folder.provenance()
-    return Head(
-        study=folder.name,
-        created=str(provenance.get("created", "")),
-        autorecompute=str(provenance.get("autorecompute", "")),
-        command=tuple(folder.command()),
-        problem=folder.problem(),
-        sizes=folder.sizes(),
-    )
 
 
 def trials_of(folder: StudyFolder) -> list[Trial]:
@@ -157,7 +68,7 @@ def require_database(folder: StudyFolder) -> None:
         return
     result = folder.result()
     # A folder of a shared study has it when its worker has ended.
-    has_trials = shared_from(folder) is None and any(folder.path.glob("trials/*/result.json"))
+    has_trials = shared_from(folder) is None and bool(folder.kept_trials())
     if has_trials or (result is not None and result.trials):
         raise SetupError(
             f"{folder.database} is missing, and the trials of study '{folder.name}' with it. Restore it, or begin a "
@@ -173,13 +84,13 @@ def read_records(folder: StudyFolder) -> StudyRecords:
         SetupError: a part of it cannot be read.
     """
     return StudyRecords(
-        head=read_head(folder),
+        head=folder.head(),
         trials=tuple(trials_of(folder)),
         rejections=tuple(folder.rejections()),
         confirmed=tuple(folder.confirmed()),
-        race=folder.read(RACE, dict[str, Any]),
+        race=folder.read(race_file.FILE, RaceRecord),
         batches=folder.read(batches_file.FILE, BatchRecord),
-        analysis=folder.read(ANALYSIS, dict[str, Any]),
+        analysis=folder.read(analysis_file.FILE, Analysis),
         result=folder.result(),
     )
 
@@ -195,22 +106,18 @@ def write_records(records: StudyRecords, folder: StudyFolder) -> None:
         SetupError: it cannot be written.
     """
     folder.prepare()
-    _write_provenance(records.head, folder)
+    folder.keep_head(records.head, is_imported=True)
     _store_trials(records, folder)
     if records.rejections:
         folder.keep_rejections(records.rejections)
     if records.confirmed:
         folder.keep_confirmed(records.confirmed)
-    for name, content in ((RACE, records.race), (ANALYSIS, records.analysis), (batches_file.FILE, records.batches)):
-        if content is not None:
-            folder.write(name, codec.to_plain(content))
+    parts = {race_file.FILE: records.race, analysis_file.FILE: records.analysis, batches_file.FILE: records.batches}
+    for name, part in parts.items():
+        if part is not None:
+            folder.write(name, codec.to_plain(part))
     if records.result is not None:
         folder.finish(records.result)
-
-
-def _write_provenance(head: Head, folder: StudyFolder) -> None:
-    provenance = {"format": FORMAT, "digest": head.problem.digest, "is_imported": True, **codec.to_plain(head)}
-    folder.write("study.json", provenance)
 
 
 def _store_trials(records: StudyRecords, folder: StudyFolder) -> None:

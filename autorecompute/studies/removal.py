@@ -93,6 +93,7 @@ def remove(removable: Removable) -> int:
 
 def _removable_in(folder: StudyFolder) -> Iterator[Removable]:
     try:
+        folder.head()
         result = folder.result()
         is_empty = _is_empty(folder) if result is None else False
     except AutorecomputeError:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autorecompute.errors import AutorecomputeError
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
-from autorecompute.studies.folder import StudyFolder, list_studies
-from autorecompute.studies.records import Head, StudyRecords, read_head, read_records
+from autorecompute.studies.folder import list_studies
+from autorecompute.studies.records import StudyRecords, read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from autorecompute.studies.folder import StudyFolder
+    from autorecompute.studies.problem import Head
+
+T = TypeVar("T")
 
 ARCHIVE_PATTERN = "*.jsonl.gz"
 
@@ -26,7 +31,12 @@ class Source(Protocol):
 
     @property
     def is_shipped(self) -> bool:
-        """Whether it comes with autorecompute, measured on some other machine."""
+        """Whether it comes with autorecompute."""
+        ...
+
+    @property
+    def foreign(self) -> str:
+        """Why its answer is none here, though the problem may be the same, in words; empty where it is one."""
         ...
 
     def read_head(self) -> Head:
@@ -50,9 +60,16 @@ class FolderSource:
     def __init__(self, folder: StudyFolder) -> None:
         self._folder, self.name = folder, folder.name
 
+    @property
+    def foreign(self) -> str:
+        """Whether it was imported, or was measured on another machine."""
+        if self._folder.is_imported:
+            return "it was imported"
+        return "" if self._folder.is_of_this_machine else "it was measured on another machine"
+
     def read_head(self) -> Head:
         """What it is about."""
-        return read_head(self._folder)
+        return self._folder.head()
 
     def read_records(self) -> StudyRecords:
         """All that it knows."""
@@ -67,6 +84,7 @@ class ArchiveSource:
     """
 
     is_shipped = True
+    foreign = "its figures come with autorecompute"
 
     def __init__(self, file: Path) -> None:
         self._file, self.name = file, file.name.partition(".")[0]
@@ -96,17 +114,19 @@ def shipped_folder() -> Path:
     return in_a_clone if in_a_clone.is_dir() else package / "shipped"
 
 
-def try_head(source: Source) -> Head | None:
-    """What it is about; ``None`` where it cannot be read: a broken study beside it is not the new one's fault."""
-    try:
-        return source.read_head()
-    except AutorecomputeError:
-        return None
+def try_head(source: Source, note: Callable[[str], None]) -> Head | None:
+    """What it is about; ``None``, with a note, where it cannot be read: the new study goes on without it."""
+    return _try(source, source.read_head, note)
 
 
-def try_records(source: Source) -> StudyRecords | None:
-    """All that it knows; ``None`` where it cannot be read."""
+def try_records(source: Source, note: Callable[[str], None]) -> StudyRecords | None:
+    """All that it knows; ``None``, with a note, where it cannot be read."""
+    return _try(source, source.read_records, note)
+
+
+def _try(source: Source, read: Callable[[], T], note: Callable[[str], None]) -> T | None:
     try:
-        return source.read_records()
-    except AutorecomputeError:
+        return read()
+    except AutorecomputeError as error:
+        note(f"study {source.name} is passed over: {error}")
         return None

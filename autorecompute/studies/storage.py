@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 import urllib.parse
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,9 @@ import sqlalchemy.exc
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
+from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
+from autorecompute.ranges import Seconds
 from autorecompute.studies import dashboard
 from autorecompute.studies.frozen import TRIAL_ATTRIBUTE, freeze
 
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
 
 SECONDS_ATTRIBUTE = "wall_seconds"
 BUSY_TIMEOUT_SECONDS = 30
+_COMPUTED = """
+SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'
+UNION ALL
+SELECT m.name FROM sqlite_master m, pragma_table_xinfo(m.name) AS c WHERE m.type = 'table' AND c.hidden > 0
+"""
+"""Whatever in a database is worked out when it is read: views, triggers, virtual tables, generated columns."""
 
 
 class TrialStore:
@@ -44,12 +52,12 @@ class TrialStore:
 
     def __init__(self, database: Path, name: str, space: Space, limit_bytes: int) -> None:
         self._database, self._space, self._limit_bytes = database, space, limit_bytes
-        with saying_what_fails(database):
+        with _saying_what_is_wrong(database):
             self._study = optuna.create_study(
                 study_name=name, storage=_open(database), direction="maximize", load_if_exists=True
             )
             dashboard.name_value(self._study)
-            self._earlier_seconds = float(self._study.user_attrs.get(SECONDS_ATTRIBUTE, 0.0))
+            self._earlier_seconds = codec.from_plain(self._study.user_attrs.get(SECONDS_ATTRIBUTE, 0.0), Seconds)
             self._trials = _decode(self._study)
         self._opened = time.monotonic()
 
@@ -106,7 +114,7 @@ def read_trials(database: Path, name: str) -> list[Trial]:
     """
     if not database.is_file():
         return []
-    with saying_what_fails(database):
+    with _saying_what_is_wrong(database):
         storage = _open(database)
         # A tuning that was ended before its first trial leaves a database without any study.
         is_begun = bool(storage.get_all_studies())
@@ -128,9 +136,36 @@ def saying_what_fails(database: Path) -> Iterator[None]:
         sqlite3.Error,
         RuntimeError,  # what Optuna raises for the database of another version
         ValueError,
-        KeyError,
+        LookupError,
     ) as error:
         raise SetupError(_describe(database, error)) from error
+
+
+@contextmanager
+def _saying_what_is_wrong(database: Path) -> Iterator[None]:
+    """The same for what is read: a file that somebody else wrote may hold anything where Optuna expects its own.
+
+    Raises:
+        SetupError: it is no study, or is out of reach.
+    """
+    with saying_what_fails(database):
+        try:
+            yield
+        except (TypeError, AttributeError, AssertionError, ArithmeticError) as error:
+            raise SetupError(_describe(database, error)) from error
+
+
+def _require_tables(database: Path) -> None:
+    """Checks that a file holds nothing but tables: a view computes what is read, for ever if it is made to."""
+    uri = f"{_uri_of(database)}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as connection:
+        if connection.execute(_COMPUTED).fetchone() is not None:
+            raise UnreadableError("holds more than tables")
+
+
+def _uri_of(database: Path) -> str:
+    # A path is no URL: what would mean something in one is written as SQLite's own URI, which knows percent signs.
+    return f"file:{urllib.parse.quote(str(database))}"
 
 
 def _open(database: Path) -> optuna.storages.RDBStorage:
@@ -140,9 +175,9 @@ def _open(database: Path) -> optuna.storages.RDBStorage:
             f"{database} is a link, and a study's trials are in its own folder. Put the file itself there."
         )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # A path is no URL: what would mean something in one is written as SQLite's own URI, which knows percent signs.
-    path = f"file:{urllib.parse.quote(str(database))}"
-    url = sqlalchemy.URL.create("sqlite", database=path, query={"uri": "true"})
+    if database.is_file():
+        _require_tables(database)
+    url = sqlalchemy.URL.create("sqlite", database=_uri_of(database), query={"uri": "true"})
     return optuna.storages.RDBStorage(
         url.render_as_string(), engine_kwargs={"connect_args": {"timeout": BUSY_TIMEOUT_SECONDS}}
     )
@@ -162,8 +197,9 @@ def _describe(database: Path, error: BaseException) -> str:
         return f"{database} is in use by another process. Wait for it, and run the same command again."
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
         return f"{database} cannot be written. Make it writable, or work in another folder."
+    reason = str(error) if isinstance(error, UnreadableError) else name or type(error).__name__
     return (
-        f"{database} cannot be used as a study ({name or type(error).__name__}). It was left as it is: restore it, or "
+        f"{database} cannot be used as a study ({reason}). It was left as it is: restore it, or "
         "begin a new study with --study NAME."
     )
 

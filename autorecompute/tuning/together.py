@@ -7,7 +7,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
+from autorecompute.studies import race
 from autorecompute.studies.sharing import Answer
 from autorecompute.studies.sharing.messages import Phase
 from autorecompute.studies.sharing.mirror import required_of, share, write_mirror
@@ -185,11 +187,10 @@ class Together:
         self._shared.refresh()
         if (told := self.told()) is not None:
             return told
-        race = self._folder.read("race.json", dict)
         self._shared.publish(
             Answer(
                 result=result,
-                race=race,
+                race=self._folder.read(race.FILE, race.RaceRecord),
                 rejections=tuple(self._folder.rejections()),
                 confirmed=tuple(self._folder.confirmed()),
             )
@@ -276,7 +277,7 @@ class Together:
         self._folder.keep_rejections(answer.rejections)
         self._folder.keep_confirmed(answer.confirmed)
         if answer.race is not None:
-            self._folder.write("race.json", answer.race)
+            self._folder.write(race.FILE, codec.to_plain(answer.race))
         result = replace(answer.result, study=self._folder.name)
         self._folder.finish(result)
         return result

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from autorecompute.result import Transfer
 from autorecompute.search import Prior
-from autorecompute.studies.transfer import find_nearest
 
 if TYPE_CHECKING:
     from autorecompute.plans import Config
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.storage import TrialStore
-    from autorecompute.studies.transfer import Neighbour, Tuned
+    from autorecompute.studies.transfer import Neighbour
 
 FINALISTS = 3
 """So many of a stored study's fastest are taken for its finalists where it has raced none."""
@@ -23,23 +22,20 @@ IN_A_FOLDER = "shared, not in a folder of its own"
 """What a study that several workers share has otherwise than a stored one of the same problem."""
 
 
-def look_around(
-    tuned: Tuned, folder: StudyFolder, store: TrialStore | None, *, is_new: bool
-) -> tuple[Transfer | None, Prior | None]:
-    """What the nearest study beside a folder has for it; a new one takes over all of a study of the same problem.
+def start_from(
+    neighbour: Neighbour, folder: StudyFolder, store: TrialStore | None, *, is_new: bool
+) -> tuple[Transfer, Prior | None]:
+    """What the nearest study has for a study; a new one takes over all of a study of the same problem.
 
     Args:
-        tuned: What is to be tuned.
-        folder: Its study.
+        neighbour: The nearest study.
+        folder: The study.
         store: The trials of that study; ``None`` where others add to them, too, so that it takes over nothing.
         is_new: Whether the study has just begun.
 
     Raises:
         SetupError: the new study cannot be written.
     """
-    neighbour = find_nearest(tuned, folder)
-    if neighbour is None:
-        return None, None
     if store is None and not neighbour.differences:
         neighbour = replace(neighbour, differences=(IN_A_FOLDER,))
     if store is not None and is_new and not neighbour.differences:

@@ -138,7 +138,7 @@ class Trying:
             measurement=measurement,
             reference_seconds=reference.seconds_beside(measurement),
             prediction=proposal.prediction,
-            overhead_seconds=elapsed - measurement.warmup_seconds - sum(measurement.step_seconds),
+            overhead_seconds=max(elapsed - measurement.warmup_seconds - sum(measurement.step_seconds), 0.0),
         )
 
     def _require_script(self, reference: Reference) -> None:

@@ -10,7 +10,7 @@ from autorecompute.errors import LeftToOthers, NothingFitsError, TooLittleTimeEr
 from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.studies import Problem, Sizes
-from autorecompute.studies.transfer import Tuned
+from autorecompute.studies.transfer import Tuned, find_nearest
 from autorecompute.trials.signals import OutOfTime, ignoring_interrupts
 from autorecompute.tuning.answer.confirmation import Confirmer
 from autorecompute.tuning.answer.early import EarlyAnswer
@@ -26,7 +26,7 @@ from autorecompute.tuning.limit import choose_limit
 from autorecompute.tuning.pace import Pace
 from autorecompute.tuning.searching import Searching
 from autorecompute.tuning.together import Together
-from autorecompute.tuning.transfer import look_around
+from autorecompute.tuning.transfer import start_from
 from autorecompute.tuning.trying import Trying
 from autorecompute.tuning.waiting import holding
 from autorecompute.units import format_bytes, format_count
@@ -103,8 +103,9 @@ class Tuner:
         result = self._ledger.answer()
         if not self._settings.is_fresh and (result is None or result.can_go_on(self._settings.max_trials)):
             tuned = Tuned(problem=problem, sizes=sizes, command=tuple(command))
-            self._transfer, self._prior = look_around(tuned, self._folder, self._ledger.store, is_new=is_new)
-            if self._transfer is not None:
+            neighbour = find_nearest(tuned, self._folder, self._progress.note)
+            if neighbour is not None:
+                self._transfer, self._prior = start_from(neighbour, self._folder, self._ledger.store, is_new=is_new)
                 self._progress.note(self._transfer.sentence)
             result = self._ledger.answer()
         self._progress.detected(

@@ -34,7 +34,7 @@ def main() -> int:
     _die_with_parent()
     faulthandler.register(STACK_SIGNAL)
     # The script and what it starts must not take themselves for workers.
-    settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE), Settings)
+    settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE).encode(), Settings)
     # Every launcher of torch's kind tells its children who they are by these two.
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     channel, backend = Channel(settings.address), OrtModuleBackend(Path(settings.address).parent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autorecompute.measurement import GradientCheck
-from autorecompute.memory import StepProfile
+from autorecompute.memory import Operation, Phase, StepProfile
 from autorecompute.meters import Reading
 from autorecompute.plans import Config
 from autorecompute.worker import agent
@@ -13,7 +13,12 @@ from autorecompute.worker.protocol import Beat, Order, Settings
 CONFIG = Config.parse(["Gelu+:1:-1"])
 FIRST, SECOND = Order(config=CONFIG, warmup=1, steps=2), Order(config=Config(), warmup=1, steps=3)
 TARGET = 8
-PROFILE = StepProfile(operations=(), tensors=(), backward=0, dims={})
+PROFILE = StepProfile(
+    operations=(Operation(name="step", operator="Step", phase=Phase.FORWARD, seconds=0.0),),
+    tensors=(),
+    backward=0,
+    dims={},
+)
 PROFILING = Order(config=CONFIG, warmup=1, steps=1, profiles=True)
 
 

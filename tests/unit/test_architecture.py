@@ -27,7 +27,9 @@ BASE = {
     "result",
     "codec",
     "files",
+    "jsontext",
     "paths",
+    "ranges",
     "__init__",
 }
 SWITCHES = {"backends.ortmodule.environment"}
@@ -36,13 +38,16 @@ FLOW = {
     "errors": set(),
     "files": set(),
     "paths": {"errors", "files"},
-    "plans": {"errors", "paths"},
-    "memory": {"errors", "units", "plans.*"},
+    "ranges": set(),
+    "plans": {"errors", "paths", "ranges"},
+    "memory": {"errors", "units", "ranges", "plans.*"},
     "units": BASE,
     "measurement": BASE,
     "figures": BASE,
     "result": BASE,
-    "codec": BASE,
+    "jsontext": {"units"},
+    "structuring": BASE,
+    "codec": {"structuring", *BASE},
     "__init__": BASE,
     "meters": BASE,
     "backends": {"meters.*", *BASE},
@@ -84,6 +89,7 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.operators",
     "backends.ortmodule.checkpointing",
     "backends.ortmodule.wrapping",
+    "backends.torch.*",
 }
 TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}
 

@@ -11,6 +11,7 @@ from autorecompute import __version__
 from autorecompute.errors import SetupError
 from autorecompute.reports.curve import FIGURES
 from autorecompute.reports.knob_table import COLUMNS
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from autorecompute.reports.html.story import Story
@@ -31,7 +32,7 @@ def make_page(folder: StudyFolder, page: Path) -> str:
         UsageError: there is no such study, or another version of autorecompute made it.
         SetupError: the study cannot be read, or jinja2 or matplotlib is not installed.
     """
-    folder.provenance()
+    folder.head()
     try:
         import jinja2  # noqa: F401  (looked for before anything is done)
         from matplotlib import rc_context
@@ -62,7 +63,7 @@ def _fill(story: Story) -> str:
         version=__version__,
     )
     # A path that is no UTF-8 comes as surrogates, which no page can hold.
-    return text.lstrip().encode(errors="replace").decode()
+    return printable(text.lstrip()).encode(errors="replace").decode()
 
 
 def _policy(style: str, script: str) -> str:

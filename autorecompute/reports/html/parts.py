@@ -58,10 +58,11 @@ def read_part(folder: StudyFolder) -> Part:
         UsageError: there is none, or another version of autorecompute made it.
         SetupError: it cannot be read.
     """
+    head = folder.head()
     return Part(
         folder=folder,
-        problem=folder.problem(),
-        sizes=folder.sizes(),
+        problem=head.problem,
+        sizes=head.sizes,
         trials=tuple(trials_of(folder)),
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends import knobs_of, render
 from autorecompute.reports.answer import (
+    NOT_OUR_COMMAND,
     Line,
     answer_lines,
     certainties,
@@ -25,12 +26,14 @@ from autorecompute.reports.html.why import Why, explain
 from autorecompute.reports.knob_table import knob_cells
 from autorecompute.reports.predictions import expected_step_seconds
 from autorecompute.reports.words import describe_verdict, format_rate
+from autorecompute.studies.confirmed_here import describe_unconfirmed, is_confirmed_here
 from autorecompute.units import MIB, format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from autorecompute.backends import Rendered
     from autorecompute.measurement import Trial
     from autorecompute.reports.html.parts import Part
     from autorecompute.result import Result
@@ -118,13 +121,14 @@ def tell(folder: StudyFolder, page: Path) -> Story:
 
 def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict[str, Any]:
     best, own = result.best, _own_trials(result, parts)
-    rendered = render(best.config, best.knobs, result.versions, folder.best) if best is not None else None
+    may_train = best is not None and is_confirmed_here(folder, best)
+    rendered = render(best.config, best.knobs, result.versions, folder.best) if best is not None and may_train else None
     return {
         "verdict": describe_verdict(result),
         "exports": tuple(exports(rendered)) if rendered is not None and not result.wrap else (),
-        "run": run_command(result) if best is not None else "",
+        "run": run_command(result) if rendered is not None else "",
         "wraps": result.wrap,
-        "remarks": tuple(remarks(result, rendered)) if rendered is not None else (),
+        "remarks": _remarks(result, rendered, folder),
         "circumstances": (*circumstances(result), *_what_it_would_take(result, parts)),
         "lines": tuple(answer_lines(result, own)),
         "curve": draw_curve(result.curve, best.batch if best is not None else None) if result.curve else "",
@@ -134,6 +138,12 @@ def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict
         "hints": tuple(_hints(result)),
         "sure": (*_confirmed(result), *certainties(result, own), *result.unconfirmed, *_measured(parts)),
     }
+
+
+def _remarks(result: Result, rendered: Rendered | None, folder: StudyFolder) -> tuple[str, ...]:
+    if rendered is None:
+        return () if result.best is None else (describe_unconfirmed(result.study),)
+    return (*remarks(result, rendered), *([NOT_OUR_COMMAND] if folder.is_imported else []))
 
 
 def _hints(result: Result) -> Iterator[tuple[str, str, str, str]]:
@@ -164,15 +174,15 @@ def _own_trials(result: Result, parts: Sequence[Part]) -> tuple[Trial, ...]:
 
 
 def _facts(folder: StudyFolder, result: Result | None, parts: Sequence[Part]) -> dict[str, str]:
-    provenance, problem = folder.provenance(), folder.problem()
+    head = folder.head()
+    problem = head.problem
     facts = {
-        "script": shlex.join(folder.command()),
+        "script": shlex.join(head.command),
         "device": problem.device,
         "memory limit": format_bytes(problem.limit_bytes),
         "batch": str(problem.batch or "one of several"),
-        "versions": f"torch {problem.torch}, ONNX Runtime {problem.onnxruntime}, "
-        f"autorecompute {provenance.get('autorecompute', '?')}",
-        "begun": str(provenance.get("created", "?")),
+        "versions": f"torch {problem.torch}, ONNX Runtime {problem.onnxruntime}, autorecompute {head.autorecompute}",
+        "begun": head.created,
         "problem": problem.digest,
     }
     if result is None:

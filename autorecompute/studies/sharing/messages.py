@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any
 
 from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies.race import RaceRecord
 
 
 class Phase(enum.StrEnum):
@@ -34,6 +34,6 @@ class Answer:
     """
 
     result: Result
-    race: dict[str, Any] | None = None
+    race: RaceRecord | None = None
     rejections: tuple[Rejection, ...] = ()
     confirmed: tuple[Best, ...] = ()

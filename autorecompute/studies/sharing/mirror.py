@@ -55,8 +55,7 @@ def describe_missing(folder: StudyFolder) -> str:
     if place is None:
         return ""
     kept = {trial.number for trial in read_trials(folder.database, folder.name_in_database)}
-    measured = {int(path.parent.name) for path in folder.path.glob("trials/*/result.json")}
-    if folder.database.is_file() and measured <= kept:
+    if folder.database.is_file() and folder.kept_trials() <= kept:
         return ""
     return (
         f"Study '{folder.name}' is shared: its trials are in {place}, and come into this folder when its worker ends."

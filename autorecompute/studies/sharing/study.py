@@ -13,6 +13,7 @@ from optuna.trial import TrialState
 
 from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
+from autorecompute.jsontext import UnreadableError
 from autorecompute.plans import Config
 from autorecompute.studies import dashboard
 from autorecompute.studies.frozen import CONSTRAINT, TRIAL_ATTRIBUTE, state_of, violation
@@ -88,7 +89,7 @@ class SharedStudy:
         try:
             self.view = self._patiently(self._read)
         except SetupError as error:
-            if isinstance(error.__context__, codec.UnreadableError):
+            if isinstance(error.__context__, UnreadableError):
                 raise self._not_ours() from None
             raise
         return self.view

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from autorecompute import codec
-from autorecompute.studies.records import RACE, RaceRecord, StandingRecord
+from autorecompute.studies.race import FILE, RaceRecord, StandingRecord
 from autorecompute.tuning.answer.race import Raced
 from autorecompute.tuning.answer.standings import Heat, Standing
 
@@ -45,7 +45,7 @@ def keep_race(folder: StudyFolder, raced: Raced, trials: int) -> None:
         failed=tuple(entry.trial.number for entry in raced.failed),
         trials=trials,
     )
-    folder.write(RACE, codec.to_plain(record))
+    folder.write(FILE, codec.to_plain(record))
 
 
 def known_race(folder: StudyFolder, trials: Sequence[Trial]) -> Raced | None:
@@ -58,7 +58,7 @@ def known_race(folder: StudyFolder, trials: Sequence[Trial]) -> Raced | None:
     Raises:
         SetupError: the file cannot be read.
     """
-    record = folder.read(RACE, RaceRecord)
+    record = folder.read(FILE, RaceRecord)
     if record is None or record.trials != len(trials):
         return None
     fitting = {trial.number: trial for trial in trials if trial.fits}

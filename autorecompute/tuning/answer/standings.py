@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Trial
-from autorecompute.studies.records import RoundRecord
+from autorecompute.studies.race import RoundRecord
 from autorecompute.tuning.answer.intervals import Interval, centre, interval
 
 if TYPE_CHECKING:

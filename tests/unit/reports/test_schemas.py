@@ -28,7 +28,6 @@ from autorecompute.reports.plans_json import overviews_as_plain
 from autorecompute.result import RaceEnd, Ranking, Transfer
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
-from autorecompute.studies.records import read_head
 from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.transfer import Tuned
 from autorecompute.units import MIB
@@ -166,7 +165,7 @@ def test_a_study_is_as_the_schema_says(two_studies):
 def test_that_nothing_is_near_is_as_the_schema_says(two_studies):
     """Without any other study it is null."""
     plain = json.loads(two_studies("show", "large", "--json"))
-    check("show", dumps({**plain, "nearest": nearest_as_plain(Tuned.of(read_head(StudyFolder("large"))), None)}))
+    check("show", dumps({**plain, "nearest": nearest_as_plain(Tuned.of(StudyFolder("large").head()), None)}))
 
 
 def test_the_list_is_as_the_schema_says(two_studies):

@@ -50,15 +50,15 @@ def test_a_name_may_be_of_any_script(tmp_path, name):
 def test_a_name_longer_than_a_file_system_takes_is_a_wrong_usage(tmp_path):
     """A name of 300 letters ends in a sentence."""
     with pytest.raises(UsageError):
-        StudyFolder("a" * 300, tmp_path).provenance()
+        StudyFolder("a" * 300, tmp_path).head()
 
 
 def test_a_study_says_what_it_is_about(folder, problem):
     """What was begun is read back: problem, digest and command."""
-    provenance = folder.provenance()
-    assert folder.problem() == problem
-    assert provenance["digest"] == problem.digest
-    assert provenance["command"] == ["python", "train.py"]
+    head = folder.head()
+    assert head.problem == folder.problem() == problem
+    assert head.command == ("python", "train.py")
+    assert json.loads((folder.path / "study.json").read_text())["digest"] == problem.digest
 
 
 def test_a_study_that_is_not_there_is_a_wrong_usage(tmp_path):
@@ -90,9 +90,7 @@ def test_a_study_that_was_moved_and_copied_names_its_own_plans_file(folder, make
         assert rendered.variables == {"ORTMODULE_MEMORY_OPT_CONFIG": str(tmp_path / name / "best" / "plans.json")}
 
 
-@pytest.mark.parametrize(
-    "read", [StudyFolder.provenance, StudyFolder.problem, lambda f: load_result("bert", f.path.parent)]
-)
+@pytest.mark.parametrize("read", [StudyFolder.head, StudyFolder.problem, lambda f: load_result("bert", f.path.parent)])
 @pytest.mark.parametrize("form", [FORMAT - 1, FORMAT + 1])
 def test_another_versions_study_is_refused(folder, read, form):
     """A format that this version does not know is a wrong usage that names the version which made it."""
@@ -122,7 +120,7 @@ def test_a_damaged_study_file_is_told_and_left_alone(folder, damage):
     file = folder.path / "study.json"
     file.write_bytes(DAMAGES[damage](file.read_bytes()))
     damaged = file.read_bytes()
-    for read in (folder.provenance, folder.problem):
+    for read in (folder.head, folder.problem):
         with pytest.raises(SetupError, match=r"study\.json cannot be read"):
             read()
     assert file.read_bytes() == damaged

@@ -49,11 +49,17 @@ def store(tmp_path, make_tuned, make_detection, make_trial):
 
 
 @pytest.fixture
-def nearest(tmp_path, make_tuned):
+def notes():
+    """What is said about studies that are passed over."""
+    return []
+
+
+@pytest.fixture
+def nearest(tmp_path, make_tuned, notes):
     """The study nearest to a problem, and in what it differs."""
 
     def nearest(**changes):
-        found = find_nearest(make_tuned(**changes), StudyFolder("new", tmp_path))
+        found = find_nearest(make_tuned(**changes), StudyFolder("new", tmp_path), notes.append)
         return found and (found.name, *found.differences)
 
     return nearest
@@ -152,11 +158,32 @@ def test_own_studies_come_before_shipped_ones(ship, store, nearest):
     assert nearest() == ("own", "batch 32, not 512")
 
 
-def test_a_shipped_study_that_is_broken_is_passed_over(ship, tmp_path, nearest):
-    """It is not the new one's fault."""
+def test_a_shipped_study_that_is_broken_is_passed_over(ship, tmp_path, nearest, notes):
+    """It is not the new one's fault, and is told in a line."""
     ship("far", batch=8)
     (tmp_path / "shipped" / "a.jsonl.gz").write_bytes(b"broken")
     assert nearest()[0] == "far"
+    assert [note.partition(":")[0] for note in notes] == ["study a is passed over"]
+
+
+DAMAGES = {
+    "study.json": "[" * 200_000,
+    "result.json": '{"versions": {}}',
+    "race.json": "[" * 200_000,
+    "analysis.json": "[" + "[]," * 3_000_000 + "[]]",
+    "study.db": "no database",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_study_stops_no_other(store, tmp_path, nearest, notes, name):
+    """The next nearest is started from, and one line says which file of the damaged one is wrong."""
+    store(alike={}, far={"batch": 8})
+    (tmp_path / "alike" / name).write_text(DAMAGES[name])
+    assert nearest() == ("far", "batch 32, not 8")
+    assert len(notes) == 1
+    assert notes[0].startswith(f"study alike is passed over: {tmp_path / 'alike' / name} cannot be ")
+    assert "\n" not in notes[0]
 
 
 def test_what_is_shipped_can_be_read():

@@ -10,6 +10,7 @@ import optuna
 import pytest
 
 from autorecompute.errors import UsageError
+from autorecompute.studies.race import RaceRecord
 from autorecompute.studies.sharing import Answer, SharedStudy
 from stand_ins.sharing import LIMIT
 
@@ -71,7 +72,7 @@ def test_a_study_of_somebody_else_is_left_alone(open_worker, problem):
 def test_an_answer_is_for_all(join, make_result):
     """What one publishes, another reads as it was."""
     first, second = join(), join()
-    answer = Answer(result=make_result(), race={"rounds": []})
+    answer = Answer(result=make_result(), race=RaceRecord(ranking=None, standings=()))
     first.publish(answer)
     second.refresh()
     assert second.answer == answer

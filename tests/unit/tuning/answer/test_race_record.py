@@ -8,7 +8,7 @@ import pytest
 
 from autorecompute.cli.tune import _describe_interruption
 from autorecompute.result import RaceEnd, Ranking
-from autorecompute.studies.records import RACE
+from autorecompute.studies.race import FILE
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, Raced
 from autorecompute.tuning.answer.race_record import keep_race, known_race
@@ -32,7 +32,7 @@ def rounds_run(tuning):
 
 def kept(tuning):
     """The file."""
-    return json.loads((tuning.folder.path / RACE).read_text())
+    return json.loads((tuning.folder.path / FILE).read_text())
 
 
 def trials_of(tuning):
@@ -94,7 +94,7 @@ def test_who_came_second_is_not_raced_again(confirming, make_tuning):
 def test_a_race_of_an_earlier_version_is_raced_again(confirming, make_tuning):
     """Nobody knows among how many trials it was held."""
     race = kept(confirming)
-    confirming.folder.write(RACE, {name: race[name] for name in ("ranking", "standings")})
+    confirming.folder.write(FILE, {name: race[name] for name in ("ranking", "standings")})
     tuning = make_tuning()
     tuning.run()
     assert rounds_run(tuning)

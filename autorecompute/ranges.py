@@ -1,0 +1,62 @@
+"""Types of the numbers in records, each with the range that :mod:`autorecompute.codec` holds what it reads to.
+
+A plain ``float`` in a record may be anything, NaN included: the loss of a training that diverged, for instance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The least and the largest value that a number may have."""
+
+    least: float
+    largest: float
+
+    def __contains__(self, number: float) -> bool:
+        return self.least <= number <= self.largest
+
+    def __str__(self) -> str:
+        return f"from {self.least} to {self.largest}"
+
+
+LARGEST = 1 << 60
+"""No memory has more bytes. Sums of a few such numbers are still whole numbers of 64 bits."""
+
+LARGEST_BATCH = (1 << 31) - 1
+LONGEST_SECONDS = 1e9
+"""Thirty years."""
+
+SHORTEST_SECONDS = 1e-9
+"""What is divided by a step's time must come to something that can be printed."""
+
+LARGEST_RATIO = LONGEST_SECONDS / SHORTEST_SECONDS
+WIDEST = 1e300
+"""Where an interval ends that few and noisy values gave, which is far out."""
+
+Count = Annotated[int, Range(0, LARGEST)]
+PositiveCount = Annotated[int, Range(1, LARGEST)]
+Number = Annotated[int, Range(0, (1 << 31) - 1)]
+"""The number of a trial, or how many there are."""
+
+Batch = Annotated[int, Range(1, LARGEST_BATCH)]
+Bytes = Annotated[int, Range(0, LARGEST)]
+PositiveBytes = Annotated[int, Range(1, LARGEST)]
+AnyBytes = Annotated[int, Range(-LARGEST, LARGEST)]
+"""An end of an interval of bytes, which may begin below zero."""
+
+Seconds = Annotated[float, Range(0, LONGEST_SECONDS)]
+StepSeconds = Annotated[float, Range(SHORTEST_SECONDS, LONGEST_SECONDS)]
+Rate = Annotated[float, Range(0, LARGEST / SHORTEST_SECONDS)]
+"""Samples a second."""
+
+Ratio = Annotated[float, Range(0, LARGEST_RATIO)]
+"""How many times as large, or as fast."""
+
+RatioEnd = Annotated[float, Range(-WIDEST, WIDEST)]
+"""An end of a ratio's interval, which may begin below zero."""
+
+Probability = Annotated[float, Range(0, 1)]
