@@ -81,9 +81,9 @@ test-workers: install system
 test-integration: install
 	$(VENV)/bin/python $(PYTEST) tests/integration
 
-# Builds the site, and runs or reads every command on it.
+# Builds the site, and runs or reads every command on it: a few tests of one file take most of the time.
 test-docs: install
-	$(VENV)/bin/python $(PYTEST) tests/docs
+	$(VENV)/bin/python $(PYTEST) --dist worksteal tests/docs
 
 # Skips everything where there is no card; the environment needs the CUDA build of torch.
 test-gpu: install

@@ -50,13 +50,13 @@ def encode(value: object) -> bytes:
     return jsontext.write(to_plain(value)).encode()
 
 
-def decode(text: bytes, kind: type[T]) -> T:
+def decode(text: bytes | str, kind: type[T]) -> T:
     """The value of that kind which ``encode`` wrote.
 
     Raises:
         UnreadableError: the text does not describe one.
     """
-    return from_plain(jsontext.parse(text), kind)
+    return from_plain(jsontext.parse(text.encode() if isinstance(text, str) else text), kind)
 
 
 def _describe(error: Exception, kind: str) -> str:

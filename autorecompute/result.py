@@ -150,8 +150,8 @@ class Transfer:
 
     Attributes:
         study: Name of the stored study.
-        differences: In what the problem differs from that study's, in words; empty for the same problem, whose trials
-            and answer were taken over.
+        differences: In what the problem differs from that study's, and whether it was measured elsewhere, in words;
+            empty for the same problem, whose trials and answer were taken over.
     """
 
     study: str
@@ -162,7 +162,7 @@ class Transfer:
         """The same in a line."""
         if not self.differences:
             return f"takes over the trials and the answer of study {self.study}: the same problem"
-        return f"starts from study {self.study}: here it is {'; '.join(self.differences)}"
+        return f"starts from study {self.study}: {'; '.join(self.differences)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

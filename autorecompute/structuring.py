@@ -169,24 +169,22 @@ def _hook_of(converter: Converter, kind: Any) -> Hook:
 
 
 def _config_hook(converter: Converter) -> Hook:
-    read_choices = converter.get_structure_hook(list[Choice])
+    read_texts = converter.get_structure_hook(list[str])
 
     def read(plain: Any, _: Any) -> Config:
-        choices = read_choices(plain, list[Choice])
-        if len(choices) > MOST_CHOICES:
-            raise UnreadableError(f"has {len(choices)} choices, {MOST_CHOICES} is the most")
-        return Config(frozenset(choices))
+        try:
+            return Config.parse(read_texts(plain, list[str]))
+        except UsageError as error:
+            raise UnreadableError(f"holds what is no choice: {error}") from error
 
     return read
 
 
 def _read_choice(plain: Any, _: Any) -> Choice:
     try:
-        choice = Choice.parse(_read_text(plain, str))
+        return Choice.parse(_read_text(plain, str))
     except UsageError as error:
-        raise UnreadableError(f"is no choice: {error}") from error
-    _within(_COUNT, choice.count or 0)
-    return choice
+        raise UnreadableError(f"holds what is no choice: {error}") from error
 
 
 def _read_object(plain: Any) -> dict[str, Any]:

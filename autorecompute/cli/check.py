@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from autorecompute.emit.provenance import require_best
     from autorecompute.studies import StudyFolder, load_result
+    from autorecompute.studies.confirmed_here import keep_check
 
     folder, result = StudyFolder(args.study), load_result(args.study)
     require_best(result)
@@ -72,6 +73,9 @@ def run(args: argparse.Namespace) -> int:
             f"The config of study '{args.study}' is not valid here any more ({failures}). "
             "Tune again: autorecompute tune, with what it was tuned with."
         )
+    if folder.is_imported:
+        keep_check(folder, require_best(result))
+        print(f"autorecompute: study '{folder.name}' is confirmed on this machine", file=sys.stderr)
     return 0
 
 

@@ -182,6 +182,7 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     from autorecompute.trials import Bench
     from autorecompute.trials.signals import ignoring_interrupts
     from autorecompute.tuning import BatchTuner, Tuner, Workplace
+    from autorecompute.tuning.binding import require_own
 
     def open_bench(batch: int | None, study: StudyFolder) -> Bench:
         logs = study.workers if shared is None else study.workers / shared.session
@@ -198,6 +199,7 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
 
     if folder.exists():
         folder.head()
+    require_own(folder)
     watcher = LiveView(has_bar=not debugs, is_shared=storage is not None)
     with watcher as view, _opened(folder, storage, view.note) as shared:
         bench = open_bench(settings.batch, folder)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends import render
 from autorecompute.emit.provenance import require_best
+from autorecompute.errors import UsageError
+from autorecompute.studies.confirmed_here import describe_unconfirmed, is_confirmed_here
 from autorecompute.studies.plain import require_plain
 from autorecompute.studies.writing import stale, write_files
 
@@ -26,9 +28,11 @@ def hand_out(folder: StudyFolder, result: Result) -> Rendered:
         NothingFitsError: the study has no config to train with.
         SetupError: no version that is known reads the config, or a file cannot be written, or something in the
             study's folder leads elsewhere.
-        UsageError: the config cannot be written for its version.
+        UsageError: the study was imported and not confirmed here, or the config cannot be written for its version.
     """
     best = require_best(result)
+    if not is_confirmed_here(folder, best):
+        raise UsageError(describe_unconfirmed(folder.name))
     rendered = render(best.config, best.knobs, result.versions, folder.best)
     if missing := stale(rendered.files):
         require_plain(folder)
@@ -37,11 +41,13 @@ def hand_out(folder: StudyFolder, result: Result) -> Rendered:
 
 
 def hand_out_if_any(folder: StudyFolder, result: Result | None) -> Rendered | None:
-    """What to train with, for whoever is told of a study; ``None`` where there is nothing.
+    """What to train with, for whoever is told of a study; ``None`` where there is nothing that may be trained with.
 
     Raises:
         SetupError: no version that is known reads the config, or a file cannot be written, or something in the
             study's folder leads elsewhere.
         UsageError: the config cannot be written for its version.
     """
-    return None if result is None or result.best is None else hand_out(folder, result)
+    if result is None or result.best is None or not is_confirmed_here(folder, result.best):
+        return None
+    return hand_out(folder, result)

@@ -15,6 +15,7 @@ from autorecompute.reports.words import (
     format_relative,
     format_spread,
 )
+from autorecompute.studies.confirmed_here import describe_unconfirmed
 from autorecompute.studies.folder import PAGE
 from autorecompute.units import format_bytes, format_count, format_seconds
 
@@ -121,9 +122,14 @@ def describe_disturbed(trials: Sequence[Trial]) -> str:
 
 
 def lines_to_paste(result: Result, rendered: Rendered | None) -> list[str]:
-    """What to do to train with the answer, commands on lines of their own; empty where there is none."""
+    """What to do to train with the answer, commands on lines of their own; empty where there is none.
+
+    Args:
+        result: The answer.
+        rendered: What to train with; ``None`` where there is nothing, or nothing that may be trained with.
+    """
     if rendered is None:
-        return []
+        return [] if result.best is None else [describe_unconfirmed(result.study)]
     # The variables alone do nothing to a model that nobody wraps.
     ways = [] if result.wrap else [*(f"  {line}" for line in exports(rendered)), "or:"]
     lines = ["train with it:", *ways, f"  {run_command(result)}"]

@@ -23,6 +23,7 @@ from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
 from autorecompute.paths import is_file, names_in
 from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies.machine import this_machine
 from autorecompute.studies.names import is_name, require_name
 from autorecompute.studies.plain import require_plain
 from autorecompute.studies.problem import Head, Sizes
@@ -47,7 +48,8 @@ IN_PROGRESS = "in_progress.json"
 REJECTED, IN_REJECTED = "rejected.json", "rejected"
 CONFIRMED, IN_CONFIRMED = "confirmed.json", "confirmed"
 IS_IMPORTED = "is_imported"
-_BESIDE_THE_HEAD = frozenset({"format", "digest", IS_IMPORTED})
+MACHINE = "machine"
+_BESIDE_THE_HEAD = frozenset({"format", "digest", IS_IMPORTED, MACHINE})
 
 
 class StudyFolder:
@@ -86,6 +88,11 @@ class StudyFolder:
     def exists(self) -> bool:
         """Whether a study was begun here."""
         return is_file(self.path / STUDY)
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Whether it was begun here, and not on another machine or in an archive."""
+        return not self.is_imported and self._provenance().get(MACHINE) == this_machine()
 
     @property
     def name_in_database(self) -> str:
@@ -260,7 +267,7 @@ def head_as_plain(head: Head, *, is_imported: bool) -> dict[str, Any]:
         is_imported: Whether it comes from an archive.
     """
     plain = {"format": FORMAT, "digest": head.problem.digest, **codec.to_plain(head)}
-    return {**plain, IS_IMPORTED: True} if is_imported else plain
+    return {**plain, IS_IMPORTED: True} if is_imported else {**plain, MACHINE: this_machine()}
 
 
 def list_studies(root: Path | None = None) -> list[StudyFolder]:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
 from autorecompute import codec
-from autorecompute.plans import Space
+from autorecompute.plans import Space, parse_choices
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.plan import plan_of_id
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, PositiveBytes, Range
 from autorecompute.studies.identity import compare
 from autorecompute.units import format_bytes, format_count
@@ -65,9 +64,10 @@ class Problem:
     wrap: bool = False
 
     def __post_init__(self) -> None:
-        require_few_plans(len(self.plans))
-        for text in self.plans:
-            plan_of_id(text)
+        if len(self.plans) > MOST_PLANS:
+            raise ValueError(f"has {len(self.plans)} plans, {MOST_PLANS} is the most")
+        for key in self.plans:
+            parse_choices(key.split(","))
 
     @classmethod
     def of(cls, detection: Detection, limit_bytes: int, *, wrap: bool = False) -> Self:
@@ -141,13 +141,6 @@ class Sizes:
     dims: dict[str, Count] = field(default_factory=dict)
     resting_bytes: Bytes = 0
     space: Space = field(default_factory=lambda: Space(plans=()))
-
-    def __post_init__(self) -> None:
-        require_few_plans(len(self.space.plans))
-        if len(self.space.own_presets) > MOST_PRESETS:
-            raise ValueError(f"has {len(self.space.own_presets)} presets, {MOST_PRESETS} is the most")
-        if (count := sum(map(len, self.space.conflicts.values()))) > MOST_CONFLICTS:
-            raise ValueError(f"has {count} sites that exclude others, {MOST_CONFLICTS} is the most")
 
     @classmethod
     def of(cls, detection: Detection) -> Self:

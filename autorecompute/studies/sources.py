@@ -31,7 +31,12 @@ class Source(Protocol):
 
     @property
     def is_shipped(self) -> bool:
-        """Whether it comes with autorecompute, measured on some other machine."""
+        """Whether it comes with autorecompute."""
+        ...
+
+    @property
+    def foreign(self) -> str:
+        """Why its answer is none here, though the problem may be the same, in words; empty where it is one."""
         ...
 
     def read_head(self) -> Head:
@@ -55,6 +60,13 @@ class FolderSource:
     def __init__(self, folder: StudyFolder) -> None:
         self._folder, self.name = folder, folder.name
 
+    @property
+    def foreign(self) -> str:
+        """Whether it was imported, or was measured on another machine."""
+        if self._folder.is_imported:
+            return "it was imported"
+        return "" if self._folder.is_of_this_machine else "it was measured on another machine"
+
     def read_head(self) -> Head:
         """What it is about."""
         return self._folder.head()
@@ -72,6 +84,7 @@ class ArchiveSource:
     """
 
     is_shipped = True
+    foreign = "its figures come with autorecompute"
 
     def __init__(self, file: Path) -> None:
         self._file, self.name = file, file.name.partition(".")[0]

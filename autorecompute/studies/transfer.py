@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from autorecompute.studies.problem import Head
     from autorecompute.studies.sources import Source
 
-MEASURED_ELSEWHERE = "its figures come with autorecompute"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
@@ -110,10 +108,8 @@ def find_nearest(tuned: Tuned, folder: StudyFolder, note: Callable[[str], None])
             continue
         records = try_records(source, note)
         if records is not None and any(trial.measurement.outcome.is_measured for trial in records.trials):
-            differences = tuned.differences(stored)
-            if source.is_shipped:
-                # What was measured on a machine that nobody here knows is no answer, however alike it looks.
-                differences = (*differences, MEASURED_ELSEWHERE)
+            # What was measured elsewhere is no answer here, however alike it looks.
+            differences = (*tuned.differences(stored), *filter(None, [source.foreign]))
             return Neighbour(name=source.name, tuned=stored, differences=differences, records=records)
     return None
 
@@ -141,7 +137,7 @@ def _ranked(
 ) -> list[tuple[tuple[float, ...], Source, Tuned]]:
     heads = [(source, try_head(source, note)) for source in sources_beside(folder)]
     stored = [(source, Tuned.of(head)) for source, head in heads if head is not None]
-    ranked = [(_distance(tuned, other, is_shipped=source.is_shipped), source, other) for source, other in stored]
+    ranked = [(_distance(tuned, other, source), source, other) for source, other in stored]
     return sorted(ranked, key=lambda entry: (entry[0], entry[1].name))
 
 
@@ -150,7 +146,7 @@ def _has_same_plans(mine: Problem, theirs: Problem) -> bool:
     return mine.plans == theirs.plans and mine.onnxruntime == theirs.onnxruntime
 
 
-def _distance(mine: Tuned, theirs: Tuned, *, is_shipped: bool) -> tuple[float, ...]:
+def _distance(mine: Tuned, theirs: Tuned, source: Source) -> tuple[float, ...]:
     """How far apart two problems are: first what changes graph or machine, then the factors by which sizes differ."""
     has_other_plans = float(not _has_same_plans(mine.problem, theirs.problem))
     kinds = ("graph", "device", "torch", "wrap", "device_bytes")
@@ -162,4 +158,5 @@ def _distance(mine: Tuned, theirs: Tuned, *, is_shipped: bool) -> tuple[float, .
         *((size, theirs.sizes.dims.get(name, 1)) for name, size in mine.sizes.dims.items()),
     ]
     factors = sum(abs(math.log(max(mine_size, 1) / max(their_size, 1))) for mine_size, their_size in pairs)
-    return (has_other_plans, float(is_shipped), *changed, factors, float(mine.command != theirs.command))
+    is_other, is_foreign = float(mine.command != theirs.command), float(bool(source.foreign))
+    return (has_other_plans, float(source.is_shipped), *changed, factors, is_other, is_foreign)

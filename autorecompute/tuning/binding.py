@@ -16,8 +16,9 @@ def bind(folder: StudyFolder, problem: Problem, command: Sequence[str], sizes: S
     """Begins the study with this problem, or checks that it was begun with the same; whether it began.
 
     Raises:
-        UsageError: the study holds another problem.
+        UsageError: the study holds another problem, or was imported.
     """
+    require_own(folder)
     if not folder.exists():
         folder.begin(problem, command, sizes)
         return True
@@ -28,3 +29,16 @@ def bind(folder: StudyFolder, problem: Problem, command: Sequence[str], sizes: S
             "Begin a new study with --study NAME."
         )
     return False
+
+
+def require_own(folder: StudyFolder) -> None:
+    """Checks that a study, where there is one, was not imported: its figures are those of another machine.
+
+    Raises:
+        UsageError: it was.
+    """
+    if folder.exists() and folder.is_imported:
+        raise UsageError(
+            f"Study '{folder.name}' was imported, and what is measured here goes into a study of its own. Add --study "
+            f"NAME: the tuning starts from what '{folder.name}' knows."
+        )

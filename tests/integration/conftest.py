@@ -160,9 +160,10 @@ class Workplace:
     def close(self):
         """Ends what a failed test has left running: a tuning would keep the device to itself."""
         for process in self._started:
-            for running in (process, *_descendants_of(process)):
-                with contextlib.suppress(psutil.Error):
-                    running.kill()
+            if process.poll() is None:
+                for running in (process, *psutil.Process(process.pid).children(recursive=True)):
+                    with contextlib.suppress(psutil.Error):
+                        running.kill()
             process.communicate()
 
     def study(self, name="*"):
@@ -191,12 +192,6 @@ class Workplace:
         while not is_true():
             assert time.monotonic() < deadline, "waited in vain"
             time.sleep(0.05)
-
-
-def _descendants_of(process):
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(process.pid).children(recursive=True)
-    return []
 
 
 def _folder_of(process):

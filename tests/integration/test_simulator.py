@@ -63,7 +63,7 @@ def checked(tmp_path_factory):
 
 def covers(blueprint, plan):
     """Whether the subgraph of a plan's one row was found as often as ORT says."""
-    return len(blueprint.sites.get(plan.choices[0].site, ())) == plan.occurrences
+    return len(blueprint.subgraphs.get(plan.choices[0].site, ())) == plan.occurrences
 
 
 def test_every_plan_is_found_in_the_profiles(checked):
@@ -108,9 +108,9 @@ def test_what_a_model_returns_is_none_of_its_backward(scripts, tmp_path):
     """A value that only the script gets ends no subgraph, and the one that goes through it is told as ORT tells it."""
     with Bench(Job(script=scripts / "returning_hidden.py"), None, tmp_path, ()) as bench:
         space = bench.detect().space
-        small = survey(bench, [Config(), space.all_on], space)
+        model = OrtMemoryModel(space, survey(bench, [Config(), space.all_on]))
     (plan,) = space.plans
-    assert covers(small.blueprint, plan)
-    peak, stash = Checked(small, small).simulate(space.all_on)
-    timeline = trace(small.profiles[space.all_on])
+    assert covers(model.blueprint, plan)
+    peak, stash = Checked(model, model).simulate(space.all_on)
+    timeline = trace(model.profiles[space.all_on])
     assert (peak, stash) == (timeline.peak_bytes, timeline.stash_bytes)

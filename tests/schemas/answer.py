@@ -33,7 +33,10 @@ def _answer(records, properties):
     config = best["properties"].pop("config")
     best["properties"] = {
         "config": {**CHOICES, "description": config["description"]},
-        "env": VARIABLES,
+        "env": {
+            "anyOf": [VARIABLES, {"type": "null"}],
+            "description": "The variables that switch it on; null where the study was imported and not checked here.",
+        },
         **best["properties"],
     }
     best["required"] = list(best["properties"])

@@ -68,9 +68,10 @@ def _provenance(records):
             "digest": {**TEXT, "description": "Sixteen hexadecimal digits, equal for equal problems."},
             "problem": {**records.reference(Problem), "description": "All that its figures depend on."},
             "sizes": {**records.reference(Sizes), "description": "The sizes that they were measured at."},
+            "machine": {**TEXT, "description": "Digest of the machine that began it; not there where it was imported."},
             "is_imported": {**FLAG, "description": "True where it came from an archive; not there otherwise."},
         },
-        optional=("is_imported",),
+        optional=("machine", "is_imported"),
     )
 
 

@@ -89,6 +89,7 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.operators",
     "backends.ortmodule.checkpointing",
     "backends.ortmodule.wrapping",
+    "backends.torch.*",
 }
 TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}
 

@@ -15,7 +15,7 @@ from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.figures import Figures
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome, Trial
-from autorecompute.plans import Config
+from autorecompute.plans import Choice, Config
 from autorecompute.result import Best, Ranking, Rejection, Result, Verdict
 from autorecompute.studies import Problem
 from autorecompute.studies.analysis import Analysis
@@ -115,10 +115,8 @@ def test_what_describes_no_measurement_is_refused(make_measurement, name):
     ("kind", "plain", "words"),
     [
         (Config, "Gelu+:1", "not a list"),
-        (Config, ["Gelu+"], r"'\[0\]' is no choice: 'Gelu\+' is no choice"),
-        (Config, ["Gelu+:1", "Gelu+:2"], "a site can be recomputed in one way only"),
-        (Config, ["Gelu+:1:99999999999999999999"], "is 99999999999999999999, not from 0"),
-        (Config, [f"Op{number}+:1" for number in range(2001)], "has 2001 choices, 2000 is the most"),
+        (Config, ["Gelu+"], "'Gelu\\+' is no choice"),
+        (Config, ["Cast+:1", "Cast+:2"], "in one way only"),
         (Config, None, "is null, not a list"),
         (tuple[str, str], ["a"], "has 1 entries, not 2"),
         (dict[str, int], {"a": 1.0}, r"\['a'\]' is 1.0, not a whole number"),
@@ -164,7 +162,7 @@ def records_in(*kinds):
     found, todo = set(), list(kinds)
     while todo:
         kind = todo.pop()
-        if kind in found or not dataclasses.is_dataclass(kind) or kind is Config:
+        if kind in found or not dataclasses.is_dataclass(kind) or kind in {Choice, Config}:
             continue
         found.add(kind)
         for field in typing.get_type_hints(kind, include_extras=True).values():

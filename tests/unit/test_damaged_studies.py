@@ -43,7 +43,7 @@ def whole(tmp_path_factory, make_detection, make_space, make_trial, make_result,
         detection, folder = make_detection(), StudyFolder(name, root)
         folder.prepare()
         folder.begin(Problem.of(detection, LIMIT), ["python", "train.py"], Sizes.of(detection))
-        store, gelu = TrialStore(folder.database, name, make_space(), LIMIT), Config.parse(["Gelu+:1"])
+        store, gelu = TrialStore(folder.database, name, make_space(), LIMIT), Config.parse(["Gelu+:1:-1"])
         expected = Prediction(peak_bytes=9, peak_low=-1, peak_high=9, step=1.1, step_low=1, step_high=1.2, fits=0.5)
         second = dataclasses.replace(make_trial(gelu, number=1, reference_seconds=0.4), prediction=expected)
         for trial in (make_trial(outcome=Outcome.OVER_LIMIT), second):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute import studies
 from autorecompute.backends import ORTMODULE, render
 from autorecompute.backends.ortmodule.environment import (
     CONFIG_VARIABLE,
@@ -30,7 +29,7 @@ from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Device, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd, Verdict
-from autorecompute.studies import StudyFolder
+from autorecompute.studies import Problem, StudyFolder
 
 CONFIG = Config.parse(["Gelu+:1:-1", "FusedMatMul+Add+:1:-1"])
 AWKWARD_FOLDERS = ["plain", "with space", "it's", 'double"quote', "$HOME `id` \\", "new\nline", "ümlaut", "-n; exit 7"]
@@ -204,24 +203,34 @@ def test_comments_say_what_was_not_measured(form):
     assert NOT_MEASURED not in comments(printed(form, dataclasses.replace(unmeasured, best=best)))
 
 
-def test_a_study_without_a_fitting_config_gives_nothing_out(tmp_path):
+def test_a_study_without_a_fitting_config_gives_nothing_out(folder):
     """A study in which no config fits has nothing to train with."""
     with pytest.raises(NothingFitsError, match="holds the memory limit"):
-        hand_out(StudyFolder("bert", tmp_path), make_result(best=None, verdict=Verdict.NO_FIT))
+        hand_out(folder, make_result(best=None, verdict=Verdict.NO_FIT))
 
 
-def test_a_study_whose_time_was_over_first_is_not_said_to_fit_nothing(tmp_path):
+def test_a_study_whose_time_was_over_first_is_not_said_to_fit_nothing(folder):
     """It has no answer yet, and a higher limit is not what it needs."""
     open_result = make_result(best=None, verdict=Verdict.NO_FIT).ending(SearchEnd.TIME)
     with pytest.raises(NothingFitsError, match="has no answer yet"):
-        hand_out(StudyFolder("bert", tmp_path), open_result)
+        hand_out(folder, open_result)
 
 
 @pytest.fixture
-def call(monkeypatch, tmp_path):
-    """Calls the verb on a study that has an answer."""
+def folder(tmp_path, make_detection):
+    """A study that has an answer."""
+    folder = StudyFolder("bert", tmp_path / "studies")
+    folder.path.mkdir(parents=True)
+    folder.begin(Problem.of(make_detection(), 943_718_400), ["python", "train.py"])
+    folder.finish(make_result())
+    return folder
+
+
+@pytest.fixture
+def call(monkeypatch, tmp_path, folder):
+    """Calls the verb on the study."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(studies, "load_result", lambda _name: make_result())
+    assert folder.exists()
     parser = argparse.ArgumentParser()
     emit.register(parser.add_subparsers())
 

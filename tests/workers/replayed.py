@@ -163,7 +163,9 @@ def tune(args, view):
     replay = Replay(load(TABLES / f"{args.table}{SUFFIX}"))
     folder = StudyFolder(args.study, args.folder / "studies")
     folder.prepare()
-    keep_analysis(folder, replay.table.memory.small)
+    small = replay.table.memory.small
+    kept = {config: small.profiles[config] for config in (Config(), replay.table.detection.space.all_on)}
+    keep_analysis(folder, dataclasses.replace(small, profiles=kept))
     script = args.folder / "train.py"
     script.touch()
     shared = None

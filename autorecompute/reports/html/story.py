@@ -26,6 +26,7 @@ from autorecompute.reports.html.why import Why, explain
 from autorecompute.reports.knob_table import knob_cells
 from autorecompute.reports.predictions import expected_step_seconds
 from autorecompute.reports.words import describe_verdict, format_rate
+from autorecompute.studies.confirmed_here import describe_unconfirmed, is_confirmed_here
 from autorecompute.units import MIB, format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -120,13 +121,14 @@ def tell(folder: StudyFolder, page: Path) -> Story:
 
 def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict[str, Any]:
     best, own = result.best, _own_trials(result, parts)
-    rendered = render(best.config, best.knobs, result.versions, folder.best) if best is not None else None
+    may_train = best is not None and is_confirmed_here(folder, best)
+    rendered = render(best.config, best.knobs, result.versions, folder.best) if best is not None and may_train else None
     return {
         "verdict": describe_verdict(result),
         "exports": tuple(exports(rendered)) if rendered is not None and not result.wrap else (),
-        "run": run_command(result) if best is not None else "",
+        "run": run_command(result) if rendered is not None else "",
         "wraps": result.wrap,
-        "remarks": _remarks(result, rendered, folder) if rendered is not None else (),
+        "remarks": _remarks(result, rendered, folder),
         "circumstances": (*circumstances(result), *_what_it_would_take(result, parts)),
         "lines": tuple(answer_lines(result, own)),
         "curve": draw_curve(result.curve, best.batch if best is not None else None) if result.curve else "",
@@ -138,14 +140,16 @@ def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict
     }
 
 
+def _remarks(result: Result, rendered: Rendered | None, folder: StudyFolder) -> tuple[str, ...]:
+    if rendered is None:
+        return () if result.best is None else (describe_unconfirmed(result.study),)
+    return (*remarks(result, rendered), *([NOT_OUR_COMMAND] if folder.is_imported else []))
+
+
 def _hints(result: Result) -> Iterator[tuple[str, str, str, str]]:
     for hint in knobs_of(result.versions["backend"]).HINTS:
         variables = " ".join(f"{name}={value}" for name, value in hint.variables.items())
         yield hint.name, variables, hint.effect, hint.needs
-
-
-def _remarks(result: Result, rendered: Rendered, folder: StudyFolder) -> tuple[str, ...]:
-    return (*remarks(result, rendered), *([NOT_OUR_COMMAND] if folder.is_imported else []))
 
 
 def _what_it_would_take(result: Result, parts: Sequence[Part]) -> list[str]:

@@ -28,7 +28,7 @@ from autorecompute.tuning.answer.no_fit import OUT_OF_TIME, explain_no_batch
 from autorecompute.tuning.answer.weighing import PAIR, figures_of
 from autorecompute.tuning.batches.conclusion import Conclusion, says_more
 from autorecompute.tuning.batches.curve import Tuned, draw
-from autorecompute.tuning.binding import bind
+from autorecompute.tuning.binding import bind, require_own
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.knob_search import KnobSearch
 from autorecompute.tuning.limit import choose_limit
@@ -238,6 +238,7 @@ class BatchTuner:
     def _tune(self, batch: int, trials: int, problem: Problem, *, timeout_seconds: float | None) -> Result | None:
         """The answer of the batch's own study; ``None`` where the time was over before its first trial."""
         folder, problem = study_of_batch(self._folder, batch), replace(problem, batch=batch)
+        require_own(folder)
         known = folder.result() if folder.exists() and not problem.differences(folder.problem()) else None
         if known is not None and not known.can_go_on(trials):
             return known

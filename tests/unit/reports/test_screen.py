@@ -160,7 +160,7 @@ def test_processes_that_ran_minutes_apart_claim_nothing(show, make_result):
 def test_where_it_started_from_is_told(show, make_result):
     """The study that gave the first configs has a line, with the differences."""
     near = Transfer(study="small", differences=("batch 32, not 16",))
-    assert "starts from study small: here it is batch 32, not 16" in show(make_result(transferred_from=near), width=120)
+    assert "starts from study small: batch 32, not 16" in show(make_result(transferred_from=near), width=120)
     same = show(make_result(transferred_from=Transfer(study="small")), width=120)
     assert "takes over the trials and the answer of study small: the same problem" in same
 

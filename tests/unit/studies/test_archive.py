@@ -30,6 +30,7 @@ from autorecompute.studies import Problem, Sizes, StudyFolder, importing, list_s
 from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
 from autorecompute.studies.batches import BatchRecord, keep_batches
+from autorecompute.studies.confirmed_here import keep_check
 from autorecompute.studies.importing import Trusted, import_records
 from autorecompute.studies.records import read_records, write_records
 from autorecompute.studies.storage import TrialStore
@@ -99,9 +100,10 @@ def test_there_and_back_is_the_same(archive, elsewhere, is_compressed):
     assert dump(read_records(imported)) == first
 
 
-def test_an_imported_study_can_be_trained_with(archive, elsewhere):
+def test_an_imported_study_that_was_checked_can_be_trained_with(archive, elsewhere):
     """Its variables lead to a plans file of its own, which holds the plans."""
     folder = take(written(elsewhere, archive), "mine")
+    keep_check(folder, folder.result().best)
     plans_file = folder.best / "plans.json"
     rendered = hand_out(folder, folder.result())
     assert rendered.variables == {"ORTMODULE_MEMORY_OPT_CONFIG": str(plans_file)}
@@ -193,7 +195,7 @@ WRONG = {
     "a row that is none": (
         lambda lines: [lines[0], changed(lines[1], config=["rm -rf"]), *lines[2:]],
         2,
-        "'config[0]' is no choice",
+        "'config' holds what is no choice",
     ),
     "an analysis of nothing": (
         lambda lines: [*lines[:7], b'{"analysis": {}}\n', *lines[8:]],

@@ -67,7 +67,7 @@ def test_values_of_all_lines_count_together(read, make_trial):
         b"[0.5]", b"[" + b"0," * 90_000 + b"0]"
     )
     lines = [text.replace(b'"number": 7', b'"number": %d' % number) for number in range(MOST_VALUES // 90_000 + 1)]
-    assert f"line {MOST_VALUES // 90_000 + 1} brings the archive to more than {MOST_VALUES} values" in read(*lines)
+    assert f"brings the archive to more than {MOST_VALUES} values" in read(*lines)
 
 
 def test_a_long_line_is_refused(read):

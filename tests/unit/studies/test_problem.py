@@ -15,6 +15,8 @@ from autorecompute.units import GIB, KIB, MIB
 
 LIMIT = 900 * MIB
 
+VERSIONS = {"torch": "2.13.0", "onnxruntime": "1.19.2", "backend": "ortmodule"}
+
 
 def test_equal_detections_are_one_problem(make_detection, make_space):
     """The order in which ORT lists its plans and what it says of their savings do not matter."""
@@ -35,8 +37,11 @@ def test_equal_detections_are_one_problem(make_detection, make_space):
         ({"plans": ()}, "plans 0 plans ("),
         ({"device": Device(kind="cuda", name="Some Card", total_bytes=16 * GIB)}, "device cuda Some Card, not cpu"),
         ({"device": Device(kind="cpu", name="Some Processor", total_bytes=8 * GIB)}, "device memory 8.00 GiB"),
-        ({"versions": {"torch": "2.4.0", "onnxruntime": "1.19.2"}}, "torch 2.4.0, not 2.13.0"),
-        ({"versions": {"torch": "2.13.0", "onnxruntime": "1.18.0"}}, "onnxruntime 1.18.0, not 1.19.2"),
+        ({"versions": {"torch": "2.4.0", "onnxruntime": "1.19.2", "backend": "ortmodule"}}, "torch 2.4.0, not 2.13.0"),
+        (
+            {"versions": {"torch": "2.13.0", "onnxruntime": "1.18.0", "backend": "ortmodule"}},
+            "onnxruntime 1.18.0, not 1.19.2",
+        ),
     ],
 )
 def test_each_part_of_a_problem_counts(make_detection, change, words):

@@ -91,10 +91,3 @@ def test_a_choice_of_no_subgraph_changes_nothing(make_layers):
     configs = [Config(frozenset(rows)) for rows in ([DROPOUT], [DROPOUT, unknown])]
     alone, both = simulator.simulate(simulator.matrix(configs)).peak_bytes
     assert alone == both
-
-
-def test_a_dimension_that_nobody_knows_is_an_error(make_step):
-    """A shape over a dimension that the caller does not have cannot be simulated."""
-    step = make_step("fl", ("x", 0, 1, "batch"))
-    with pytest.raises(KeyError, match="batch"):
-        Simulator(draw_blueprint(step, step), {"heads": 2}, [])

@@ -1,0 +1,76 @@
+"""Attention made again: calls of ``scaled_dot_product_attention`` in chosen modules keep query, key and value alone.
+
+A kernel that fuses attention saves little. Where it is written out as two products, a softmax and a dropout (on the CPU
+with dropout, or with a mask that no kernel takes), its scores are most of what a block saves.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from autorecompute.backends.torch.checkpoints import checkpointed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.nn import Module
+
+NAME = "scaled_dot_product_attention"
+ORIGINAL = "__autorecompute_original__"
+
+
+class _Around(threading.local):
+    """What the calls of this thread go through now."""
+
+    call: Callable[..., Any] | None = None
+
+
+_AROUND = _Around()
+
+
+def around_attention(call: Callable[..., Any], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What ``forward`` returns while every call of attention goes through ``call(attention, *args, **kwargs)``."""
+    before, _AROUND.call = _AROUND.call, call
+    try:
+        return forward(*args, **kwargs)
+    finally:
+        _AROUND.call = before
+
+
+class AttentionCheckpoint:
+    """Checkpoints the attention that a module calls; an ``Around`` for it."""
+
+    def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns."""
+        return around_attention(_again, forward, *args, **kwargs)
+
+
+def _again(attention: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return attention(*args, **kwargs)
+    return checkpointed(attention, args, kwargs)
+
+
+def intercept_attention(*, on: bool) -> None:
+    """Have ``torch.nn.functional``'s attention ask what it is to go through, or be plain again."""
+    current = getattr(functional, NAME)
+    original = getattr(current, ORIGINAL, None)
+    if on and original is None:
+        setattr(functional, NAME, _asking(current))
+    elif not on and original is not None:
+        setattr(functional, NAME, original)
+
+
+def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        call = _AROUND.call
+        return original(*args, **kwargs) if call is None else call(original, *args, **kwargs)
+
+    setattr(attention, ORIGINAL, original)
+    return attention

@@ -1,0 +1,196 @@
+"""Module calls that keep their inputs alone and run again in the backward pass, to the same bits."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch._subclasses.fake_tensor import is_fake
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    from torch import Tensor
+    from torch.nn import Module
+
+    Context = contextlib.AbstractContextManager[object]
+    _Place = tuple[int, str]  # a module's place in a list, and a buffer's name in it
+
+_ATEN = torch.ops.aten
+MATMULS = (_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddbmm.default, _ATEN.convolution.default)
+
+
+def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Context, Context]]:
+    """A ``context_fn`` for ``checkpoint`` under which the results of these operators are kept.
+
+    Raises:
+        ValueError: One of them draws random numbers. A kept operator does not run again, so the ones after it would
+            draw other numbers than in the forward pass, and the gradients would be wrong without a word.
+    """
+    kept = list(operators)
+    random = [str(operator) for operator in kept if torch.Tag.nondeterministic_seeded in operator.tags]
+    if random:
+        raise ValueError(f"results of operators that draw random numbers cannot be kept: {', '.join(random)}")
+    return functools.partial(create_selective_checkpoint_contexts, kept)
+
+
+def checkpointed(
+    call: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    context_fn: Callable[[], tuple[Context, Context]] = noop_context_fn,
+) -> Any:
+    """What the call returns; of what it saves for the backward pass only its tensor arguments are kept.
+
+    A tensor that is given twice is the same object in both places when the call runs again. Code asks for that:
+    ``multi_head_attention_forward`` takes another path where ``query is key``.
+    """
+    values = [*args, *kwargs.values()]
+    tensors = list({id(value): value for value in values if isinstance(value, torch.Tensor)}.values())
+    position = {id(tensor): place for place, tensor in enumerate(tensors)}
+    spread = [position.get(id(value)) for value in values]
+    others = [None if place is not None else value for value, place in zip(values, spread, strict=True)]
+    names = tuple(kwargs)
+
+    def again(*kept: Tensor) -> Any:
+        given = [other if place is None else kept[place] for other, place in zip(others, spread, strict=True)]
+        positional = len(given) - len(names)
+        return call(*given[:positional], **dict(zip(names, given[positional:], strict=True)))
+
+    return checkpoint(again, *tensors, use_reentrant=False, context_fn=context_fn)
+
+
+class Checkpoint:
+    """Checkpoints the calls of one module; an ``Around`` for it.
+
+    Args:
+        module: The module that is intercepted.
+        operators: Operators whose results are kept.
+
+    Raises:
+        ValueError: One of the operators draws random numbers.
+    """
+
+    def __init__(self, module: Module, operators: Iterable[torch._ops.OpOverload] = ()) -> None:
+        kept = tuple(operators)
+        self._contexts = keeping(kept) if kept else noop_context_fn
+        self._modules = [weakref.ref(inner) for inner in module.modules()]  # what is around a module must not keep it
+        self._written: set[_Place] | None = None  # unknown before the first call
+
+    def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns."""
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        modules = [inner for reference in self._modules if (inner := reference()) is not None]
+        before = _Before(modules, self._written)
+
+        def contexts() -> tuple[Context, Context]:
+            first, second = self._contexts()
+            return first, _InTurn((before, second))
+
+        result = checkpointed(forward, args, kwargs, contexts)
+        self._written = before.forget_unwritten() | (self._written or set())
+        return result
+
+
+class _Before:
+    """The state of modules before a forward; a context in which they have it once more.
+
+    In training a module may write its buffers (the running statistics of BatchNorm, the vectors of a spectral norm).
+    Made again as they are now, it would write them twice, or compute with what it wrote the first time. Inside the
+    context every buffer that the forward wrote is a copy of what it was before, and each module is in the mode it was
+    in.
+
+    Args:
+        modules: The modules.
+        written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is
+            known.
+    """
+
+    def __init__(self, modules: list[Module], written: set[_Place] | None) -> None:
+        self._modules = modules
+        self._training = [module.training for module in modules]
+        self._parameters = [value for module in modules for value in module._parameters.values() if value is not None]
+        self._versions = [parameter._version for parameter in self._parameters]
+        buffers = _buffers_of(modules)
+        self._state = {place: (buffer, buffer._version) for place, buffer in buffers.items()}
+        self._is_first = written is None
+        self._values = {
+            place: buffer.clone() for place, buffer in buffers.items() if written is None or place in written
+        }
+        self._swapped: dict[_Place, Tensor] = {}
+        self._modes: list[bool] = []
+
+    def forget_unwritten(self) -> set[_Place]:
+        """Keep copies of the buffers alone that the forward may have written, and say which."""
+        buffers = _buffers_of(self._modules)
+        written = {place for place, buffer in buffers.items() if self._is_written(place, buffer)}
+        self._values = {
+            place: self._values[place] if place in self._values else buffers[place].clone() for place in written
+        }
+        self._state = {}
+        return written
+
+    def _is_written(self, place: _Place, buffer: Tensor) -> bool:
+        before, version = self._state.get(place, (None, 0))
+        # Kernels of normalization write the statistics without a new version.
+        if before is not buffer or version != buffer._version or isinstance(self._modules[place[0]], _NormBase):
+            return True
+        return self._is_first and not is_fake(buffer) and not torch.equal(self._values[place], buffer)
+
+    def __enter__(self) -> Self:
+        if [parameter._version for parameter in self._parameters] != self._versions:
+            raise RuntimeError(
+                "a parameter of a checkpointed module was changed between its forward and its backward pass, so that"
+                " the module cannot be run again as it was; leave this module without recompute"
+            )
+        self._modes = [module.training for module in self._modules]
+        self._swapped = {(index, name): self._modules[index]._buffers[name] for index, name in self._values}
+        self._become({place: value.clone() for place, value in self._values.items()}, self._training)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._become(self._swapped, self._modes)
+        self._swapped = {}
+
+    def _become(self, buffers: dict[_Place, Tensor], modes: list[bool]) -> None:
+        for (index, name), buffer in buffers.items():
+            self._modules[index]._buffers[name] = buffer
+        for module, training in zip(self._modules, modes, strict=True):
+            module.training = training
+
+
+def _buffers_of(modules: list[Module]) -> dict[_Place, Tensor]:
+    return {
+        (index, name): buffer
+        for index, module in enumerate(modules)
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    }
+
+
+class _InTurn:
+    """Contexts as one, which can be entered again: a graph that is kept is gone through once for each backward pass."""
+
+    def __init__(self, contexts: tuple[Context, ...]) -> None:
+        self._contexts = contexts
+        self._entered = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for context in self._contexts:
+                stack.enter_context(context)
+            self._entered = stack.pop_all()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return self._entered.__exit__(kind, error, traceback)

@@ -1,0 +1,176 @@
+"""What can be recomputed in a model, found with its first training call and before any step."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from autorecompute.backends.torch.attention import NAME as ATTENTION
+from autorecompute.backends.torch.checkpoints import MATMULS
+from autorecompute.backends.torch.choices import CHECKPOINT, DROP, KEEP_MATMUL
+from autorecompute.backends.torch.operators import Finder
+from autorecompute.backends.torch.probe import Observation, Probe
+from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
+from autorecompute.backends.torch.rewriting import Program
+from autorecompute.backends.torch.rules import is_known_version
+from autorecompute.backends.torch.savings import Saving, saving_of, saving_of_modules
+from autorecompute.backends.torch.structure import Structure, is_within, structure_of
+from autorecompute.backends.torch.switchboard import Site, Switchboard
+from autorecompute.backends.torch.values import Values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch.nn import Module
+
+
+LEAST_SHARE = 0.002
+"""A site that saves less of all that is saved is not offered."""
+
+
+class RefusedModelError(Exception):
+    """Nothing of the model can be recomputed.
+
+    Args:
+        refusal: Why.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+@dataclasses.dataclass(frozen=True)
+class Detected:
+    """What a model offers.
+
+    Attributes:
+        structure: Its units and groups.
+        sites: Where it can be recomputed, the largest saving first.
+        savings: What each site saves, net, if nothing else is recomputed.
+        programs: For each unit how its operators are dropped.
+        refusals: What is left as it is, and why.
+        blocks: Names of the sites that are whole units.
+        batch: Samples in the batch that was looked at.
+        saved: Bytes that a forward pass of that batch saves.
+        values: What modules looked at in it.
+    """
+
+    structure: Structure
+    sites: tuple[Site, ...]
+    savings: Mapping[str, Saving]
+    programs: Mapping[str, Program]
+    refusals: tuple[Refusal, ...]
+    blocks: tuple[str, ...]
+    batch: int
+    saved: int
+    values: Values
+
+    def switchboard(self, model: Module) -> Switchboard:
+        """The switches of the model that was looked at."""
+        return Switchboard(model, self.sites, self.programs)
+
+
+def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detected:
+    """What can be recomputed in a model that is to be called with these arguments in training.
+
+    Nothing may be switched on in it. It is run forward once, which keeps no more than one unit's activations and leaves
+    no trace.
+
+    Raises:
+        RefusedModelError: Nothing can.
+    """
+    for refusal in refusals_of_model(model):
+        raise RefusedModelError(refusal)
+    structure = structure_of(model)
+    finder = Finder(model, structure)
+    seen = Probe(model, structure.units, finder.visit).run(args, kwargs)
+    if seen.is_hooked:
+        raise RefusedModelError(Refusal(Reason.OWN_CHECKPOINT))
+    if "" in seen.refused:
+        raise RefusedModelError(Refusal(seen.refused[""]))
+    return _Sorting(structure, seen, finder).detected()
+
+
+class _Sorting:
+    """Makes sites of what a probe saw."""
+
+    def __init__(self, structure: Structure, seen: Observation, finder: Finder) -> None:
+        self._structure = structure
+        self._seen = seen
+        self._programs = finder.finish() if is_known_version() else {}
+        self._storages = finder.storages() if is_known_version() else {}
+        self._unverified = finder.unverified
+        self._called = {call.path for call in seen.calls}
+        self._savings: dict[str, Saving] = {}
+        self._blocks = {structure.group_of(unit) for unit in structure.units}
+
+    def detected(self) -> Detected:
+        sites = [site for site in (*self._modules(), *self._attention(), *self._operators()) if self._pays(site)]
+        sites.sort(key=lambda site: -self._savings[site.name].at(self._seen.batch))
+        names = {site.name for site in sites}
+        return Detected(
+            structure=self._structure,
+            sites=tuple(sites),
+            savings={site.name: self._savings[site.name] for site in sites},
+            programs=self._programs,
+            refusals=tuple(self._refusals(names)),
+            blocks=tuple(site.name for site in sites if site.name in self._blocks),
+            batch=self._seen.batch,
+            saved=sum(saved.bytes for saved in self._seen.saved.values()),
+            values=self._seen.values,
+        )
+
+    def _pays(self, site: Site) -> bool:
+        least = LEAST_SHARE * sum(saved.bytes for saved in self._seen.saved.values())
+        return self._savings[site.name].at(self._seen.batch) > least
+
+    def _modules(self) -> Iterator[Site]:
+        for group, paths in self._structure.groups.items():
+            if not self._called.issuperset(paths) or self._reason(paths):
+                continue
+            self._savings[group] = saving_of_modules(self._seen, paths)
+            changed = {operator for path, operator in self._seen.changed if any(is_within(path, one) for one in paths)}
+            kept = tuple(operator for operator in MATMULS if operator not in changed)
+            options = (CHECKPOINT, KEEP_MATMUL) if group in self._blocks and kept else (CHECKPOINT,)
+            yield Site(group, options, paths, kept)
+
+    def _attention(self) -> Iterator[Site]:
+        groups: dict[str, list[str]] = collections.defaultdict(list)
+        for path in dict.fromkeys(call.path for call in self._seen.calls):
+            module, _, function = path.partition("/")
+            if function:
+                groups[self._structure.group_of(module)].append(module)
+        for group, paths in groups.items():
+            if not self._reason(paths):
+                name = f"{group}/{ATTENTION}" if group else ATTENTION
+                self._savings[name] = saving_of_modules(self._seen, [f"{path}/{ATTENTION}" for path in paths])
+                yield Site(name, (CHECKPOINT,), tuple(paths), attention=True)
+
+    def _operators(self) -> Iterator[Site]:
+        units: dict[str, dict[str, None]] = collections.defaultdict(dict)
+        for path in self._in_order(self._programs):
+            for drop in self._programs[path].drops:
+                units[drop.site][path] = None
+        for name, paths in units.items():
+            found = [self._seen.saved[number] for number in self._storages[name]]
+            self._savings[name] = saving_of(found, self._seen.batch)
+            yield Site(name, (DROP,), tuple(paths))
+
+    def _in_order(self, paths: Mapping[str, object]) -> list[str]:
+        return sorted(paths, key=lambda path: next(i for i, call in enumerate(self._seen.calls) if call.path == path))
+
+    def _reason(self, paths: Sequence[str]) -> Reason | None:
+        return next((self._seen.refused[path] for path in paths if path in self._seen.refused), None)
+
+    def _refusals(self, offered: set[str]) -> Iterator[Refusal]:
+        for group, paths in self._structure.groups.items():
+            reason = self._reason(paths)
+            if reason:
+                yield Refusal(reason, group)
+        for name in sorted(self._unverified - offered):
+            yield Refusal(Reason.UNVERIFIED, name)
+        if not is_known_version():
+            yield Refusal(Reason.NODES)

@@ -1,0 +1,201 @@
+"""Whole training steps on fake tensors: the peak of any config at any batch, without its memory and without a step.
+
+A fake tensor has a shape and no data. The model's own Python code, autograd and the optimizer run on them as on real
+ones, and the same storages come and go. What the model looks at in its tensors was recorded by the probe.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
+
+from autorecompute.backends.torch.interception import around_of, put_around
+from autorecompute.backends.torch.live import LiveBytes, Timeline, tensors_of
+from autorecompute.backends.torch.storages import tensors_in
+from autorecompute.backends.torch.untouched import untouched
+from autorecompute.backends.torch.values import Answering
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.choices import Choice
+    from autorecompute.backends.torch.switchboard import Switchboard
+    from autorecompute.backends.torch.values import Values
+
+
+def returned_loss(result: Any) -> Tensor:
+    """The loss in what a model returns: what it calls so, or the first number that gradients go back through.
+
+    Of a model that leaves the loss to the script this is the mean of what it returns, which needs less memory than any
+    loss.
+    """
+    named = result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None)
+    if isinstance(named, Tensor):
+        return named
+    floats = [tensor for tensor in tensors_in(result) if tensor.requires_grad]
+    number = next((tensor for tensor in floats if tensor.dim() == 0), None)
+    return torch.stack([tensor.mean() for tensor in floats]).sum() if number is None else number
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """What a script does around its model in one step.
+
+    Attributes:
+        args: The positional arguments of the model's call.
+        kwargs: Its keyword arguments.
+        optimizers: The optimizers that step after the backward pass.
+        loss: Gets from what the model returns to the loss.
+        holds_result: Whether what the model returns is still held when the backward pass begins.
+    """
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    optimizers: Sequence[Optimizer] = ()
+    loss: Callable[[Any], Tensor] = returned_loss
+    holds_result: bool = False
+
+
+class FakeSteps:
+    """Runs steps of a model on fake tensors.
+
+    Args:
+        model: The model.
+        units: Paths of its units, which the events tell apart.
+        script: What the script does around it.
+        values: What modules looked at in the probe.
+    """
+
+    def __init__(self, model: Module, units: Iterable[str], script: Script, values: Values) -> None:
+        self._model = model
+        self._units = [model.get_submodule(path) for path in units]
+        self._script = script
+        self._values = values
+
+    def run(self, board: Switchboard, choices: Iterable[Choice]) -> LiveBytes:
+        """The bytes of a step under these choices, as of every step after the first.
+
+        Nothing of it is left: the model, the optimizers, the random numbers and what is on in the board are as before.
+
+        Raises:
+            UnknownValueError: A value is looked at that the probe has not seen.
+            RuntimeError: An operator cannot be run on fake tensors.
+        """
+        before = board.choices
+        try:
+            board.set(choices)
+            with untouched(self._model), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                return self._steps(mode)
+        finally:
+            board.set(before)
+
+    def _steps(self, mode: FakeTensorMode) -> LiveBytes:
+        fakes = _Fakes(mode)
+        args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
+        timeline = Timeline()
+        with fakes.in_model(self._model), contextlib.ExitStack() as swapped:
+            for optimizer in self._script.optimizers:
+                swapped.enter_context(fakes.in_optimizer(optimizer))
+            swapped.enter_context(self._followed(timeline))
+            self._step(args, kwargs, timeline)  # makes the optimizers' state
+            return self._step(args, kwargs, timeline)
+
+    @contextlib.contextmanager
+    def _followed(self, timeline: Timeline) -> Iterator[None]:
+        """Tell values inside what makes a module run again, and follow units outside what drops their operators."""
+        watchers = {self._model.get_submodule(path): self._values.around(path) for path in self._values.paths}
+        before = {module: around_of(module) for module in {*self._units, *watchers}}
+        for module, arounds in before.items():
+            outer = [timeline.around] if module in self._units else []
+            put_around(module, (*outer, *arounds, *([watchers[module]] if module in watchers else [])))
+        try:
+            yield
+        finally:
+            for module, arounds in before.items():
+                put_around(module, arounds)
+
+    def _step(self, args: Any, kwargs: Any, timeline: Timeline) -> LiveBytes:
+        timeline.start()
+        self._values.rewind()
+        known = tensors_of(self._model, self._script.optimizers, (args, kwargs))
+        meter = LiveBytes(known, timeline.segment)
+        del known
+        with torch.enable_grad(), Answering(self._values), meter:
+            result = self._model(*args, **kwargs)
+            loss = self._script.loss(result)
+            if not self._script.holds_result:
+                del result
+            loss.backward()
+            timeline.leave_backward()
+            for optimizer in self._script.optimizers:
+                _plain_step(optimizer)
+                optimizer.zero_grad()
+        return meter
+
+
+def _plain_step(optimizer: Optimizer) -> None:
+    """One step without the hooks that schedulers, profilers and others put around it."""
+    with torch.no_grad():
+        inspect.unwrap(type(optimizer).step)(optimizer)
+
+
+class _Fakes:
+    """Fake tensors in place of real ones; the same for the same."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self._mode = mode
+        self._parameters: dict[int, torch.nn.Parameter] = {}
+
+    def of(self, value: Any) -> Any:
+        """The value with fake tensors in it."""
+        return tree_map_only(Tensor, self._mode.from_tensor, value)
+
+    def _parameter(self, real: torch.nn.Parameter) -> torch.nn.Parameter:
+        if id(real) not in self._parameters:
+            fake = self._mode.from_tensor(real.detach())
+            self._parameters[id(real)] = torch.nn.Parameter(fake, requires_grad=real.requires_grad)
+        return self._parameters[id(real)]
+
+    @contextlib.contextmanager
+    def in_model(self, model: Module) -> Iterator[None]:
+        """Have the model's parameters and buffers be fakes."""
+        real = [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+        for module, parameters, buffers in real:
+            module._parameters.update(
+                {name: self._parameter(one) for name, one in parameters.items() if one is not None}
+            )
+            module._buffers.update({name: self.of(one) for name, one in buffers.items() if one is not None})
+        try:
+            yield
+        finally:
+            for module, parameters, buffers in real:
+                module._parameters.update(parameters)
+                module._buffers.update(buffers)
+
+    @contextlib.contextmanager
+    def in_optimizer(self, optimizer: Optimizer) -> Iterator[None]:
+        """Have an optimizer step the fakes."""
+        groups = [(group, group["params"]) for group in optimizer.param_groups]
+        state = optimizer.state
+        faked = {self._parameter(real): self.of(values) for real, values in state.items()}
+        optimizer.state = collections.defaultdict(dict, faked)
+        for group, parameters in groups:
+            group["params"] = [self._parameter(real) for real in parameters]
+        try:
+            yield
+        finally:
+            optimizer.state = state
+            for group, parameters in groups:
+                group["params"] = parameters

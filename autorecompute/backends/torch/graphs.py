@@ -1,0 +1,137 @@
+"""The autograd graph of a unit: its nodes in the same order in every step, and short ways to some of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch.autograd.graph import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from torch import Tensor
+
+LEAF = "AccumulateGrad"
+
+
+class DifferentGraphError(Exception):
+    """A unit made another graph than the one that was looked at."""
+
+
+def sequence_of(node: Node) -> int:
+    """The number that autograd gave the node; a later node has a higher one."""
+    number: int = node._sequence_nr()
+    return number
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Where the nodes of a graph are, without holding them.
+
+    Attributes:
+        ways: For each node how it is found: the place of another node and its edge; of a root, -1 and its place among
+            the roots.
+        kinds: The class of each node.
+    """
+
+    ways: tuple[tuple[int, int], ...]
+    kinds: tuple[type, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """The nodes that a call made, from its results backwards.
+
+    Attributes:
+        nodes: The nodes, breadth first.
+        ways: As in ``Plan``.
+        places: The place of each node.
+    """
+
+    nodes: Sequence[Node]
+    ways: Sequence[tuple[int, int]]
+    places: dict[Node, int]
+
+    def before(self, place: int, edge: int) -> int | None:
+        """The place of the node whose result goes into this one over an edge; None for what the call did not make."""
+        edges = self.nodes[place].next_functions
+        return self.places.get(edges[edge][0]) if edge < len(edges) and edges[edge][0] is not None else None
+
+    def plan(self) -> Plan:
+        """The graph without its nodes."""
+        return Plan(tuple(self.ways), tuple(type(node) for node in self.nodes))
+
+
+def roots_of(results: Iterable[Tensor]) -> list[Node]:
+    """The nodes that made these tensors, each once."""
+    return list(dict.fromkeys(tensor.grad_fn for tensor in results if tensor.grad_fn is not None))
+
+
+def graph_of(results: Iterable[Tensor], first: int) -> Graph:
+    """The graph of a call.
+
+    Args:
+        results: What the call returned.
+        first: The number of the first node that it made.
+    """
+    nodes = roots_of(results)
+    ways = [(-1, place) for place, node in enumerate(nodes) if sequence_of(node) >= first]
+    nodes = [nodes[root] for _, root in ways]
+    places = {node: place for place, node in enumerate(nodes)}
+    for place, node in enumerate(nodes):  # grows while it is gone through
+        for edge, (following, _) in enumerate(node.next_functions):
+            if following is None or following in places or type(following).__name__ == LEAF:
+                continue
+            if sequence_of(following) >= first:
+                places[following] = len(nodes)
+                nodes.append(following)
+                ways.append((place, edge))
+    return Graph(nodes, ways, places)
+
+
+class Route:
+    """The way to some nodes of a graph, to be gone in the graph of every later step.
+
+    Args:
+        plan: The graph in which the nodes were found.
+        wanted: Their places in it.
+    """
+
+    def __init__(self, plan: Plan, wanted: Collection[int]) -> None:
+        needed: set[int] = set()
+        for one in wanted:
+            place = one
+            while place >= 0 and place not in needed:
+                needed.add(place)
+                place = plan.ways[place][0]
+        self._roots: list[tuple[int, int, type]] = []
+        edges: dict[int, list[tuple[int, int, type]]] = {}
+        for place in sorted(needed):
+            parent, edge = plan.ways[place]
+            (self._roots if parent < 0 else edges.setdefault(parent, [])).append((place, edge, plan.kinds[place]))
+        self._edges = list(edges.items())
+
+    def follow(self, results: Iterable[Tensor]) -> dict[int, Node]:
+        """The wanted nodes and those on the way to them, by their places.
+
+        Raises:
+            DifferentGraphError: A node is not what it was.
+        """
+        found: dict[int, Node] = {}
+        roots = [(root, 0) for root in roots_of(results)]
+        _take(found, roots, self._roots)
+        for parent, edges in self._edges:
+            _take(found, found[parent].next_functions, edges)
+        return found
+
+
+def _take(
+    found: dict[int, Node], following: Sequence[tuple[Node | None, int]], edges: Iterable[tuple[int, int, type]]
+) -> None:
+    for place, edge, kind in edges:
+        node = following[edge][0] if edge < len(following) else None
+        if type(node) is not kind:
+            raise DifferentGraphError
+        found[place] = node

@@ -1,0 +1,174 @@
+"""The exact bytes of all tensors that are alive, as a step runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+from torch.autograd import _get_sequence_nr
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autorecompute.backends.torch.storages import Storages, tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    from torch.nn import Module
+
+FORWARD, BACKWARD, OUTSIDE = "forward", "backward", "outside"
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A part of a step.
+
+    Attributes:
+        phase: ``forward``, ``backward``, or ``outside`` both: the optimizer and what the script does between steps.
+        unit: The unit whose forward runs, or whose nodes the backward pass goes through: its place among the units in
+            the order of their calls. -1 before the first, and the number of calls behind the last: the head and the
+            loss.
+    """
+
+    phase: str
+    unit: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """A change of the bytes that are alive.
+
+    Attributes:
+        segment: When it happened.
+        change: Bytes that came, or went where it is negative.
+    """
+
+    segment: Segment
+    change: int
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
+    """Counts the bytes of tensors' storages; a context around a step, which then takes about a tenth longer.
+
+    Storages on which a tensor's data is swapped or resized behind autograd's back, as FSDP does, are counted as they
+    were made.
+
+    Args:
+        known: Tensors that are alive already, such as parameters and the optimizer's state.
+        segment: Tells which part of the step runs; asked at every change.
+
+    Attributes:
+        base: Bytes of what was alive already.
+        now: Bytes that are alive.
+        peak: The most so far.
+        events: All changes, in order.
+    """
+
+    def __init__(self, known: Iterable[Tensor] = (), segment: Callable[[], Segment] | None = None) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.events: list[Event] = []
+        self._segment = segment
+        self._sizes: dict[int, int] = {}
+        self._is_on = False
+        self._storages = Storages(self._gone)
+        for tensor in known:
+            self._see(tensor)
+        self.base = self.peak = self.now
+
+    def __enter__(self) -> Self:
+        self._is_on = True
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        self._is_on = False
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in tensors_in(result):
+            self._see(tensor)
+        return result
+
+    def _see(self, tensor: Tensor) -> None:
+        number, size = self._storages.see(tensor)
+        if size:
+            self._sizes[number] = size
+            self._change(size)
+
+    def _gone(self, number: int) -> None:
+        self._change(-self._sizes.pop(number, 0))
+
+    def _change(self, size: int) -> None:
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        if self._is_on and self._segment is not None and size:
+            self.events.append(Event(self._segment(), size))
+
+
+class Timeline:
+    """Tells which part of a step runs, from the calls of units and from the node that autograd is at.
+
+    Put ``around`` around each unit and all that is around it already: what a unit drops when it returns belongs to it.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[int, int]] = []
+        self._unit = -1
+        self._phase = FORWARD
+        self._last = Segment(FORWARD, -1)
+
+    def start(self) -> None:
+        """A step begins."""
+        self._calls.clear()
+        self._unit, self._phase = -1, FORWARD
+
+    def leave_backward(self) -> None:
+        """The backward pass is through: the optimizer is next."""
+        self._phase = OUTSIDE
+
+    def around(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Follow one unit's call; an ``Around``."""
+        if self._phase == BACKWARD or torch._C._current_autograd_node() is not None:
+            return forward(*args, **kwargs)
+        first = _get_sequence_nr()
+        self._unit = len(self._calls)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._calls.append((first, _get_sequence_nr()))
+            self._unit = len(self._calls)
+
+    def segment(self) -> Segment:
+        """The part that runs now."""
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            self._phase = BACKWARD
+            self._last = Segment(BACKWARD, self._unit_of(node._sequence_nr()))
+        elif self._phase == FORWARD:
+            self._last = Segment(FORWARD, self._unit)
+        elif self._phase == OUTSIDE:
+            self._last = Segment(OUTSIDE, -1)
+        return self._last
+
+    def _unit_of(self, number: int) -> int:
+        if number >= 1 << 62:  # gradients are put where they belong by nodes without a number
+            return self._last.unit if self._last.phase == BACKWARD else len(self._calls)
+        inside = (place for place, (first, end) in enumerate(self._calls) if first <= number < end)
+        behind = len(self._calls) if self._calls and number >= self._calls[-1][1] else -1
+        return next(inside, behind)
+
+
+def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:
+    """The tensors that are alive between two steps: parameters and their gradients, buffers, state, a batch."""
+    parameters = list(model.parameters())
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    state = [value for optimizer in optimizers for value in tensors_in(list(optimizer.state.values()))]
+    return [*parameters, *gradients, *model.buffers(), *state, *tensors_in(batch)]

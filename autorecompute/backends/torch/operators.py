@@ -1,0 +1,251 @@
+"""Operators whose results can be dropped, found in the graph of each unit and verified there on real tensors."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autorecompute.backends.torch.graphs import Graph, Plan, graph_of, sequence_of
+from autorecompute.backends.torch.probe import Handle
+from autorecompute.backends.torch.recipes import SAME_ELEMENTS, SAME_MEMORY, Cook, Recipe, Slot, edges_of
+from autorecompute.backends.torch.refusals import Reason
+from autorecompute.backends.torch.rewriting import Drop, Layout, Program, made, packed
+from autorecompute.backends.torch.rules import NUMBERS, RULES
+from autorecompute.backends.torch.storages import tensors_in
+from autorecompute.backends.torch.structure import is_within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from torch import Tensor
+    from torch.autograd.graph import Node
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.probe import Call, Observation
+    from autorecompute.backends.torch.storages import Storages
+    from autorecompute.backends.torch.structure import Structure
+
+MASK = "dropout_mask"
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A storage that can be dropped, if nobody else holds it.
+
+    Attributes:
+        storage: Its number.
+        slots: Where the unit saves it.
+        recipe: How it is made again; None for the mask of a dropout.
+        maker: The place of the node that made it.
+    """
+
+    storage: int
+    slots: tuple[Slot, ...]
+    recipe: Recipe | None
+    maker: int
+
+
+class Finder:
+    """Looks at the graph of each unit while a probe is in it, and at the model's own at the end.
+
+    Args:
+        model: The model.
+        structure: How its modules repeat.
+    """
+
+    def __init__(self, model: Module, structure: Structure) -> None:
+        self.unverified: set[str] = set()
+        self._model = model
+        self._structure = structure
+        self._seen: Observation | None = None
+        self._units: list[Call] = []
+        self._pending: list[tuple[str, Plan, list[_Candidate]]] = []
+
+    def visit(self, seen: Observation, call: Call, result: Any, storages: Storages) -> None:
+        """Find what can be dropped in a unit that has just returned."""
+        self._seen = seen
+        units = tuple(self._units)
+        self._units.append(call)
+        own = [one for one in seen.calls if seen.refused.get(one.path) is Reason.OWN_CHECKPOINT]
+        if call.path and any(is_within(one.path, call.path) for one in own):
+            return
+        graph = graph_of(tensors_in(result), call.first)
+        hidden = {
+            place
+            for place, node in enumerate(graph.nodes)
+            if any(one.first <= sequence_of(node) < one.end for one in (*own, *units))
+        }
+        unit = _Unit(graph, hidden, self._numbers(call.path), storages)
+        candidates = [
+            _Candidate(found, self._site_of(graph, found), self._touched(graph, found)) for found in unit.found()
+        ]
+        self.unverified |= {self._site(graph.nodes[place]) for place in unit.unverified}
+        self._pending.append((call.path, graph.plan(), candidates))
+
+    def _numbers(self, path: str) -> list[float]:
+        modules = self._model.get_submodule(path).modules()
+        own = (value for module in modules for name, value in vars(module).items() if "eps" in name)
+        return list(dict.fromkeys([*(value for value in own if isinstance(value, float)), *NUMBERS]))
+
+    def _site_of(self, graph: Graph, found: Found) -> str:
+        node = graph.nodes[found.maker]
+        return self._site(node, MASK if found.recipe is None else None)
+
+    def _site(self, node: Node, operator: str | None = None) -> str:
+        assert self._seen is not None, "the probe has not run"
+        path = self._seen.owner_of(sequence_of(node)).partition("/")[0]
+        name = operator or operator_of(node)
+        group = self._structure.group_of(path)
+        return f"{group}/{name}" if group else name
+
+    def _touched(self, graph: Graph, found: Found) -> frozenset[str]:
+        places = {found.maker, *(slot.place for slot in found.slots), *(found.recipe.places() if found.recipe else ())}
+        assert self._seen is not None, "the probe has not run"
+        return frozenset(self._seen.owner_of(sequence_of(graph.nodes[place])) for place in places)
+
+    def finish(self) -> dict[str, Program]:
+        """For each unit what can be dropped in all its calls: what nobody outside it has saved."""
+        programs: dict[str, Program] = {}
+        for path, plan, candidates in self._pending:
+            program = Program(plan, _merged(self._alone(candidates)))
+            programs[path] = program.agreeing(programs[path]) if path in programs else program
+        return {path: program for path, program in programs.items() if program.drops}
+
+    def storages(self) -> Mapping[str, set[int]]:
+        """For each site the storages that it drops."""
+        found: dict[str, set[int]] = collections.defaultdict(set)
+        for _, _, candidates in self._pending:
+            for one in self._alone(candidates):
+                found[one.site].add(one.found.storage)
+        return found
+
+    def _alone(self, candidates: Iterable[_Candidate]) -> list[_Candidate]:
+        """Those whose storage nobody outside the unit has saved."""
+        assert self._seen is not None, "the probe has not run"
+        saved = self._seen.saved
+        return [
+            one
+            for one in candidates
+            if one.found.storage in saved and saved[one.found.storage].times == len(one.found.slots)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Candidate:
+    found: Found
+    site: str
+    touched: frozenset[str]
+
+
+def _merged(candidates: Sequence[_Candidate]) -> Iterator[Drop]:
+    """One drop for each recipe: casts of one tensor, which several nodes save, are made from it together."""
+    alike: dict[tuple[str, object], list[_Candidate]] = collections.defaultdict(list)
+    for one in candidates:
+        key = one.found.recipe if one.found.recipe is not None else one.found.slots
+        alike[one.site, key].append(one)
+    for (site, _), group in alike.items():
+        slots = tuple(slot for one in group for slot in one.found.slots)
+        yield Drop(site, slots, group[0].found.recipe, frozenset().union(*(one.touched for one in group)))
+
+
+def operator_of(node: Node) -> str:
+    """What people call the operator that made a node: ``NativeLayerNormBackward0`` is ``layer_norm``."""
+    name = re.sub(r"(Backward)?\d*$", "", type(node).__name__).removeprefix("Native").removeprefix("Fused")
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+class _Unit:
+    """The graph of one unit, while its tensors can be read."""
+
+    def __init__(self, graph: Graph, hidden: set[int], numbers: Sequence[float], storages: Storages) -> None:
+        self.unverified: set[int] = set()
+        self._graph = graph
+        self._nodes = dict(enumerate(graph.nodes))
+        self._hidden = hidden
+        self._saved: dict[int, dict[Slot, Tensor]] = collections.defaultdict(dict)
+        holders: dict[int, list[Slot]] = collections.defaultdict(list)
+        self._cook = Cook(graph, RULES, numbers, holders, hidden)
+        for slot, tensor in self._slots():
+            self._saved[storages.number(tensor)][slot] = tensor
+            source = self._source(slot, SAME_ELEMENTS)
+            if source is not None:
+                holders[source].append(slot)
+
+    def _slots(self) -> Iterator[tuple[Slot, Tensor]]:
+        for place, node in enumerate(self._graph.nodes):
+            if place in self._hidden:
+                continue
+            for name in _saved_names(type(node)):
+                raw = getattr(node, f"_raw_saved_{name}", None)  # a list where the node saves a list of tensors
+                # Reading what the script's own checkpoint has packed would run the checkpoint. Before torch 2.8 nobody
+                # can tell.
+                is_ours = isinstance(getattr(raw, "data", None), Handle) or not hasattr(raw, "data")
+                value = getattr(node, f"_saved_{name}", None) if is_ours else None
+                if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+                    yield Slot(place, name), value
+
+    def _source(self, slot: Slot, through: frozenset[str]) -> int | None:
+        edges = edges_of(self._graph.nodes[slot.place])
+        if slot.name not in edges:
+            return None
+        edge = edges[slot.name]
+        return slot.place if edge is None else self._cook.source(slot.place, edge, through)
+
+    def found(self) -> Iterator[Found]:
+        """What can be made again bit for bit."""
+        with torch.no_grad():
+            for storage, slots in self._saved.items():
+                one = self._recipe(storage, slots) or self._mask(storage, slots)
+                if one:
+                    yield one
+
+    def _recipe(self, storage: int, slots: Mapping[Slot, Tensor]) -> Found | None:
+        makers = {self._source(slot, SAME_MEMORY) for slot in slots} - {None}
+        maker = next(iter(makers)) if len(makers) == 1 else None
+        if maker is None:
+            return None
+        is_tried = False
+        for recipe in self._cook.recipes(maker, slots):
+            is_tried = True
+            if self._is_equal(recipe, slots):
+                return Found(storage, tuple(slots), recipe, maker)
+        if is_tried:
+            self.unverified.add(maker)
+        return None
+
+    def _is_equal(self, recipe: Recipe, slots: Mapping[Slot, Tensor]) -> bool:
+        try:
+            value = made(recipe, self._nodes)
+            return all(torch.equal(Layout.of(tensor).view(value), tensor) for tensor in slots.values())
+        except (RuntimeError, TypeError):  # the rule does not fit what it was tried on
+            return False
+
+    def _mask(self, storage: int, slots: Mapping[Slot, Tensor]) -> Found | None:
+        """The mask of a dropout on the CPU: saved once, as the factor of a product, zeros and one other value."""
+        (slot, tensor), *others = slots.items()
+        is_factor = type(self._graph.nodes[slot.place]).__name__ == "MulBackward0" and slot.name == "other"
+        if others or not is_factor or tensor.dim() == 0 or not tensor.is_floating_point() or self._is_made(slot):
+            return None
+        mask, value = packed(tensor)
+        is_mask = value > 0 and not bool(mask.all()) and torch.equal(mask.to(tensor.dtype).mul_(value), tensor)
+        return Found(storage, (slot,), None, slot.place) if is_mask else None
+
+    def _is_made(self, slot: Slot) -> bool:
+        """Whether gradients go back to what made the tensor."""
+        edges = self._graph.nodes[slot.place].next_functions
+        return len(edges) > 1 and edges[1][0] is not None
+
+
+_NAMES: dict[type, list[str]] = {}
+
+
+def _saved_names(kind: type) -> list[str]:
+    """Names under which nodes of a class save single tensors."""
+    if kind not in _NAMES:
+        start = "_raw_saved_"
+        _NAMES[kind] = [name.removeprefix(start) for name in dir(kind) if name.startswith(start)]
+    return _NAMES[kind]

@@ -1,0 +1,292 @@
+"""One forward pass that keeps nothing: who would have saved what for the backward pass, found before the first step.
+
+It runs at the batch that is trained, where a whole step may not fit: what a unit saves is kept until the unit returns,
+so that its operators can be looked at, and is then let go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd import _get_sequence_nr
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autorecompute.backends.torch import attention
+from autorecompute.backends.torch.checkpoints import MATMULS
+from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
+from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_compiled, is_hooked
+from autorecompute.backends.torch.storages import Storages, tensors_in
+from autorecompute.backends.torch.untouched import copies_of, untouched
+from autorecompute.backends.torch.values import Values, looks_at_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from torch.nn import Module
+
+    Visit = Callable[["Observation", "Call", Any, Storages], None]
+
+
+@dataclasses.dataclass
+class Call:
+    """One call of a module, or of attention in one.
+
+    Attributes:
+        path: The module's path; for attention ``path/scaled_dot_product_attention``.
+        first: The number that autograd gives the first node made in it.
+        end: The number of the first node made after it.
+        inputs: Storages of the tensors that it was given.
+    """
+
+    path: str
+    first: int
+    end: int = 0
+    inputs: frozenset[int] = frozenset()
+
+
+@dataclasses.dataclass
+class Saved:
+    """A storage that is saved for the backward pass.
+
+    Attributes:
+        bytes: Its size.
+        scales: Whether the size grows with the batch.
+        savers: Paths of the modules that saved a tensor on it, the innermost each time.
+        times: How many tensors on it were saved.
+    """
+
+    bytes: int
+    scales: bool
+    savers: set[str] = dataclasses.field(default_factory=set)
+    times: int = 0
+
+
+@dataclasses.dataclass
+class Observation:
+    """What a probe saw.
+
+    Attributes:
+        batch: Samples in the batch.
+        calls: All calls in the order in which they began.
+        saved: What would have been saved, by the number of its storage; parameters and buffers are left out.
+        given: What modules were given, likewise.
+        changed: Matrix products whose result was changed in place, with the path of the module in which it was.
+        refused: Modules that are left as they are, by path.
+        values: What modules looked at.
+        is_hooked: Whether the script has hooks of its own on all saved tensors.
+    """
+
+    batch: int
+    calls: list[Call] = dataclasses.field(default_factory=list)
+    saved: dict[int, Saved] = dataclasses.field(default_factory=dict)
+    given: dict[int, Saved] = dataclasses.field(default_factory=dict)
+    changed: set[tuple[str, torch._ops.OpOverload]] = dataclasses.field(default_factory=set)
+    refused: dict[str, Reason] = dataclasses.field(default_factory=dict)
+    values: Values = dataclasses.field(default_factory=Values)
+    is_hooked: bool = False
+
+    def owner_of(self, sequence: int) -> str:
+        """The path of the innermost call that made the node with this number; empty for the model's own."""
+        inner = [call for call in self.calls if call.first <= sequence < call.end]
+        return inner[-1].path if inner else ""
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[misc]
+    """Sees each operator: what values are looked at, and which products of matrices are changed in place.
+
+    One that is kept would be changed a second time where its block is made again, and torch notices that only where a
+    view of it was not made by ``matmul``.
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        super().__init__()
+        self._probe = probe
+        self._made: dict[int, torch._ops.OpOverload] = {}
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        storages = self._probe.storages
+        if looks_at_values(function, args):
+            self._probe.seen.values.record(self._probe.path.partition("/")[0], result)
+        if function in MATMULS:
+            self._made[storages.number(result)] = function
+        elif function._schema.is_mutable:
+            changed = {storages.number(tensor) for tensor in _changed(function, args, kwargs or {})}
+            self._probe.seen.changed |= {
+                (self._probe.path, self._made[number]) for number in changed & self._made.keys()
+            }
+        return result
+
+
+def _changed(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+    """The tensors that an operator writes."""
+    for place, argument in enumerate(function._schema.arguments):
+        if argument.is_write:
+            yield from tensors_in(args[place] if place < len(args) else kwargs.get(argument.name))
+
+
+class Handle:
+    """What autograd holds in place of a saved tensor."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor: Tensor | None = tensor
+
+
+class Probe:
+    """Watches one forward pass of a model.
+
+    Args:
+        model: The model; nothing of ours may be on in it.
+        units: Paths of its units.
+        visit: Called when a unit, and at the end the model, has returned, with what was seen so far, the call and its
+            result, while what it saved can still be read from the nodes of the graph.
+    """
+
+    def __init__(self, model: Module, units: Sequence[str], visit: Visit | None = None) -> None:
+        self._model = model
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._units = set(units)
+        self._visit = visit
+        self.storages = Storages()
+        self._stack: list[str] = []
+        self._kept: list[Handle] = []
+        self._mark = torch.ones(1, requires_grad=True)
+        self._is_marked = False
+
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Observation:
+        """What the forward pass of a training step with these arguments saves and where.
+
+        Training goes on bit for bit as if it had not been run.
+        """
+        args, kwargs = copies_of((tuple(args), dict(kwargs)))
+        self.seen = Observation(batch=_batch_of(args, kwargs))
+        with untouched(self._model), self._intercepted(), torch.enable_grad():
+            self._fixed = {self.storages.number(tensor) for tensor in self._tensors_of_model()}
+            self.seen.is_hooked = is_hooked()
+            with saved_tensors_hooks(self._pack, _unpack), _Watch(self):
+                self._model(*args, **kwargs)
+        self._kept.clear()
+        return self.seen
+
+    @property
+    def path(self) -> str:
+        """The module that runs now."""
+        return self._stack[-1] if self._stack else ""
+
+    def _tensors_of_model(self) -> Iterator[Tensor]:
+        yield from self._model.parameters()
+        yield from self._model.buffers()
+
+    @contextlib.contextmanager
+    def _intercepted(self) -> Iterator[None]:
+        modules = [module for module in self._model.modules() if can_be_intercepted(module)]
+        attention.intercept_attention(on=True)
+        for module in modules:
+            put_around(module, [self._around])
+        try:
+            yield
+        finally:
+            for module in modules:
+                release(module)
+            attention.intercept_attention(on=False)
+
+    def _around(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        path = self._paths[id(module)]
+        given = list(tensors_in((args, kwargs)))
+        versions = [tensor._version for tensor in given]
+        inputs = self._numbers_of(given)
+        self._refuse_before(path, module, (*args, *kwargs.values()))
+        result = attention.around_attention(self._attend, self._called, path, inputs, forward, *args, **kwargs)
+        if [tensor._version for tensor in given] != versions:
+            self._refuse(path, Reason.INPLACE)
+        if not has_gradient(result):
+            self._refuse(path, Reason.OUTPUT)
+        return result
+
+    def _attend(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        inputs = self._numbers_of(tensors_in((args, kwargs)))
+        return self._called(f"{self._stack[-1]}/{attention.NAME}", inputs, function, *args, **kwargs)
+
+    def _numbers_of(self, given: Iterable[Tensor]) -> frozenset[int]:
+        found = {self.storages.number(tensor): tensor for tensor in given}
+        for number, tensor in found.items():
+            if number not in self._fixed and number not in self.seen.given:
+                self.seen.given[number] = Saved(tensor.untyped_storage().nbytes(), self._scales(tensor))
+        return frozenset(found.keys() - self._fixed)
+
+    def _called(
+        self, path: str, inputs: frozenset[int], function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        call = Call(path, _get_sequence_nr(), inputs=inputs)
+        self.seen.calls.append(call)
+        self._stack.append(path)
+        outer = len(self._kept)
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self._stack.pop()
+            call.end = _get_sequence_nr()
+        if path in self._units or not path:
+            self._look_at(call, result, outer)
+        return result
+
+    def _look_at(self, call: Call, result: Any, outer: int) -> None:
+        if self._visit:
+            self._visit(self.seen, call, result, self.storages)
+        for handle in self._kept[outer:]:
+            handle.tensor = None
+        del self._kept[outer:]
+
+    def _refuse_before(self, path: str, module: Module, values: Sequence[Any]) -> None:
+        if has_cache(values):
+            self._refuse(path, Reason.CACHE)
+        if is_compiled(module):
+            self._refuse(path, Reason.COMPILED)
+        if path and not self._is_asked():
+            self._refuse(path, Reason.OWN_CHECKPOINT)
+
+    def _is_asked(self) -> bool:
+        """Whether a tensor that is saved now comes to us: not inside a checkpoint of the script's."""
+        self._is_marked = False
+        self._mark.square()
+        return self._is_marked
+
+    def _refuse(self, path: str, reason: Reason) -> None:
+        self.seen.refused.setdefault(path, reason)
+
+    def _pack(self, tensor: Tensor) -> Handle:
+        if tensor is self._mark:
+            self._is_marked = True
+            return Handle(tensor)
+        number, size = self.storages.number(tensor), tensor.untyped_storage().nbytes()
+        handle = Handle(tensor)
+        if number not in self._fixed:
+            saved = self.seen.saved.setdefault(number, Saved(size, self._scales(tensor)))
+            saved.savers.add(self._stack[-1])
+            saved.times += 1
+        self._kept.append(handle)
+        return handle
+
+    def _scales(self, tensor: Tensor) -> bool:
+        """Whether the batch is in the shape: first, alone or times the length, or second where time goes first."""
+        batch, shape = self.seen.batch, tuple(tensor.shape)
+        return bool(shape) and (shape[0] % batch == 0 or (len(shape) > 1 and shape[1] == batch))
+
+
+def _unpack(handle: Handle) -> Tensor:
+    assert handle.tensor is not None, "a tensor of the probe is read after its unit has returned"
+    return handle.tensor
+
+
+def _batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """The samples in a batch: the first dimension of its first tensor that has one."""
+    return next((tensor.shape[0] for tensor in tensors_in((args, kwargs)) if tensor.dim()), 1)

@@ -1,0 +1,107 @@
+"""Why a model or a place in it is not recomputed, each in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from autorecompute.backends.torch.storages import tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.nn import Module
+
+
+class Reason(enum.Enum):
+    """What stands in the way; a sentence about a place."""
+
+    CACHE = "{place} gets a key-value cache, which a second run would write again: say use_cache=False in training."
+    INPLACE = "{place} changes its input in place, so that it could not be run again with what it was given."
+    COMPILED = "{place} is compiled by torch.compile, which decides itself what to recompute."
+    SCRIPTED = "{place} is a TorchScript module, whose forward cannot be run through another one."
+    ORTMODULE = "{place} is an ORTModule: tune it with --backend ortmodule."
+    SHARDED = "{place} is sharded by FSDP, whose gathered parameters a second run would have to gather again."
+    TENSOR_PARALLEL = "{place} has parameters that tensor parallelism has spread over ranks."
+    OUTPUT = "{place} returns no tensor that gradients go back through."
+    OWN_CHECKPOINT = "{place} is recomputed by the script itself, and is kept as it is."
+    OWN_FORWARD = "{place} has a forward set on the instance, which its class does not know."
+    UNVERIFIED = "{place} could not be made again bit for bit, so it is not offered."
+    NODES = "{place} has operators of a torch version that is not known here, so only its modules are recomputed."
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A place that is left as it is.
+
+    Attributes:
+        reason: What stands in the way.
+        place: A module group or an operator's site; empty for the whole model.
+    """
+
+    reason: Reason
+    place: str = ""
+
+    def __str__(self) -> str:
+        sentence = self.reason.value.format(place=self.place or "the model")
+        return sentence[0].upper() + sentence[1:] if not self.place else sentence
+
+
+def refusals_of_model(model: Module) -> Iterator[Refusal]:
+    """What keeps the whole model from being recomputed, seen before it is run."""
+    for reason, is_so in (
+        (Reason.ORTMODULE, _is_named(model, "ORTModule", "onnxruntime")),
+        (Reason.COMPILED, is_compiled(model)),
+        (Reason.SCRIPTED, isinstance(model, torch.jit.ScriptModule)),
+        (Reason.SHARDED, any(_is_named(module, "FSDP", "torch.distributed") for module in model.modules())),
+        (Reason.TENSOR_PARALLEL, any(_is_named(value, "DTensor", "torch.distributed") for value in model.parameters())),
+    ):
+        if is_so:
+            yield Refusal(reason)
+            return
+
+
+def _is_named(value: object, start: str, package: str) -> bool:
+    """Whether a class of the object has such a name; a class of a package that need not be installed."""
+    starts = (start, "FullyShardedDataParallel") if start == "FSDP" else (start,)
+    return any(kind.__name__.startswith(starts) and kind.__module__.startswith(package) for kind in type(value).__mro__)
+
+
+def is_compiled(module: Module) -> bool:
+    """Whether ``torch.compile`` runs the module."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def unwrapped(model: Module) -> Module:
+    """The module that is trained: what ``DistributedDataParallel`` holds, or the model itself."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def has_cache(values: Any) -> bool:
+    """Whether a key-value cache is among these arguments."""
+    return any(
+        "Cache" in kind.__name__
+        for value in values
+        if value is not None and not isinstance(value, Tensor)
+        for kind in type(value).__mro__
+    )
+
+
+def has_gradient(result: Any) -> bool:
+    """Whether gradients go back through what a module returns."""
+    return any(tensor.requires_grad for tensor in tensors_in(result))
+
+
+def is_hooked() -> bool:
+    """Whether a tensor that is saved now goes through hooks of the script's."""
+    result = torch.ones(1, requires_grad=True).exp()
+    try:
+        result.grad_fn._raw_saved_result.register_hooks(lambda tensor: tensor, lambda tensor: tensor)
+    except RuntimeError:  # there can be one pair of hooks
+        return True
+    return False

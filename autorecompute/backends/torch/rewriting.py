@@ -1,0 +1,219 @@
+"""Operators of a unit dropped after its forward pass, and made again when the backward pass reads them.
+
+Nothing that the model calls is replaced and nothing of ours runs inside it. When a unit has returned, the graph that it
+left is rewritten: a tensor that a node saved gets hooks which let it go and make it again from what other nodes keep.
+Autograd's own check that nobody has changed a saved tensor in place goes on guarding what a recipe reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from autorecompute.backends.torch.graphs import DifferentGraphError, Plan, Route
+from autorecompute.backends.torch.recipes import Recipe, Slot
+from autorecompute.backends.torch.storages import tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from torch import Tensor
+    from torch.autograd.graph import Node
+    from torch.nn import Module
+
+
+class Layout(NamedTuple):
+    """How a tensor lies in its storage.
+
+    Attributes:
+        size: Its shape.
+        stride: Elements between neighbours of each dimension.
+        offset: Elements before the first.
+        dtype: Their type.
+        bytes: Those of the whole storage.
+    """
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    bytes: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Layout:
+        """The layout of a tensor."""
+        storage = tensor.untyped_storage().nbytes()
+        return cls(tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype, storage)
+
+    def view(self, value: Tensor) -> Tensor:
+        """The tensor as it lay, on what its storage held.
+
+        Raises:
+            RuntimeError: The value is of another size than what was dropped.
+        """
+        cast = value.to(self.dtype)
+        if cast.numel() * cast.element_size() != self.bytes:
+            raise RuntimeError("an operator was made again in another size than it had; leave it without recompute")
+        return cast.as_strided(self.size, self.stride, self.offset)
+
+
+@dataclasses.dataclass(frozen=True)
+class Drop:
+    """What one operator of a unit made.
+
+    Attributes:
+        site: The operator's site.
+        slots: Where it is saved.
+        recipe: How it is made again; None for the mask of a dropout, which is kept as one byte an element.
+        touched: Paths of the modules that made or saved what is dropped or read.
+    """
+
+    site: str
+    slots: tuple[Slot, ...]
+    recipe: Recipe | None
+    touched: frozenset[str]
+
+    def places(self) -> set[int]:
+        """Places of the nodes that are rewritten or read."""
+        return {slot.place for slot in self.slots} | set(self.recipe.places() if self.recipe else ())
+
+    def hooks(self, nodes: Mapping[int, Node]) -> Dropped | Packed:
+        """What drops it from the nodes of a step and makes it again."""
+        if self.recipe is None:
+            return Packed()
+        return Dropped(self.recipe, {place: nodes[place] for place in self.recipe.places()})
+
+
+class Dropped:
+    """A tensor that is made again when it is first read, and kept until every slot has been.
+
+    Args:
+        recipe: How.
+        nodes: The nodes that the recipe reads. None of them may lie after a slot's node, which holds this object.
+    """
+
+    __slots__ = ("_nodes", "_pending", "_recipe", "_value")
+
+    def __init__(self, recipe: Recipe, nodes: Mapping[int, Node]) -> None:
+        self._recipe = recipe
+        self._nodes = nodes
+        self._pending = 0
+        self._value: Tensor | None = None
+
+    def pack(self, tensor: Tensor) -> Layout:
+        """Let the tensor go."""
+        self._pending += 1
+        return Layout.of(tensor)
+
+    def unpack(self, layout: Layout) -> Tensor:
+        """Make it again.
+
+        Raises:
+            RuntimeError: A graph of the backward pass itself is wanted, in which this tensor would have no part.
+        """
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "create_graph=True does not go through operators that are made again; leave them without recompute"
+            )
+        value = made(self._recipe, self._nodes) if self._value is None else self._value
+        self._pending -= 1
+        self._value = value if self._pending > 0 else None
+        return layout.view(value)
+
+
+class Packed:
+    """The mask of a dropout, zeros and one other value, with one byte in place of each element."""
+
+    __slots__ = ()
+
+    def pack(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the mask is not zero, and what it is there."""
+        return packed(tensor)
+
+    def unpack(self, kept: tuple[Tensor, Tensor]) -> Tensor:
+        """The mask."""
+        mask, value = kept
+        return mask.to(value.dtype).mul_(value)
+
+
+def packed(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Where a tensor is not zero, and its largest value."""
+    tensor = tensor.detach()
+    return tensor != 0, tensor.amax()
+
+
+def made(recipe: Recipe, nodes: Mapping[int, Node]) -> Tensor:
+    """What a recipe gives, in the types of what it reads."""
+    with torch.no_grad(), contextlib.ExitStack() as plain:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                plain.enter_context(torch.autocast(device, enabled=False))
+        value: Tensor = recipe.read(nodes)
+        return value
+
+
+class Program:
+    """All that can be dropped in one unit; a ``Rewriter``.
+
+    Args:
+        plan: The graph that the unit makes.
+        drops: What can be dropped.
+    """
+
+    def __init__(self, plan: Plan, drops: Iterable[Drop]) -> None:
+        self.drops = tuple(drops)
+        self._plan = plan
+        self._arounds: dict[frozenset[str], Rewrite] = {}
+
+    def around(self, sites: frozenset[str]) -> Rewrite:
+        """What drops the operators of these sites when it is around the unit."""
+        if sites not in self._arounds:
+            chosen = [drop for drop in self.drops if drop.site in sites]
+            places = {place for drop in chosen for place in drop.places()}
+            self._arounds[sites] = Rewrite(Route(self._plan, places), chosen)
+        return self._arounds[sites]
+
+    def touched(self, site: str) -> frozenset[str]:
+        """Paths of the modules whose operators are read or dropped for the site."""
+        return frozenset(path for drop in self.drops if drop.site == site for path in drop.touched)
+
+    def agreeing(self, other: Program) -> Program:
+        """What both can drop; nothing where the graphs differ."""
+        same = other.drops if self._plan == other._plan else ()
+        return Program(self._plan, [drop for drop in self.drops if drop in same])
+
+
+class Rewrite:
+    """Rewrites the graph of a unit after each of its calls; an ``Around`` for it.
+
+    Attributes:
+        missed: Calls after which something could not be dropped, since the graph was another one or had hooks already.
+            They are trained as without us.
+    """
+
+    def __init__(self, route: Route, drops: Iterable[Drop]) -> None:
+        self.missed = 0
+        self._route = route
+        self._drops = [(drop, [(slot.place, f"_raw_saved_{slot.name}") for slot in drop.slots]) for drop in drops]
+
+    def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """What the unit returns."""
+        result = forward(*args, **kwargs)
+        if torch.is_grad_enabled():
+            try:
+                self._drop(self._route.follow(tensors_in(result)))
+            except DifferentGraphError:
+                self.missed += 1
+        return result
+
+    def _drop(self, nodes: Mapping[int, Node]) -> None:
+        try:
+            for drop, slots in self._drops:
+                hooks = drop.hooks(nodes)
+                for place, name in slots:
+                    getattr(nodes[place], name).register_hooks(hooks.pack, hooks.unpack)
+        except RuntimeError:  # the script has hooks of its own, such as save_on_cpu or a checkpoint around the unit
+            self.missed += 1

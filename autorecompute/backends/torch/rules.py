@@ -1,0 +1,169 @@
+"""For every class of node that is known, how what it made is made again."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autorecompute.backends.torch.recipes import Leaf, Made, Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor
+    from torch.autograd.graph import Node
+
+    from autorecompute.backends.torch.recipes import Cook, Recipe, Rule
+
+KNOWN_VERSIONS = {(2, 6), (2, 11), (2, 13)}
+NUMBERS = (1e-5, 1e-6, 1e-12, 1e-8, 1.0, -1.0, 2.0, 0.5)
+"""What scripts add to tensors, and the epsilons of norms; modules tell of theirs."""
+
+
+def is_known_version(version: str = torch.__version__) -> bool:
+    """Whether the names of nodes and of what they save were looked at in this version of torch."""
+    major, minor, *_ = version.split(".")
+    return (int(major), int(minor)) in KNOWN_VERSIONS
+
+
+def _unary(function: Callable[..., Tensor], *constants: str, saves: str | None = None) -> Rule:
+    """An operator of one tensor, which its node saves under a name or not, with constants that it keeps."""
+
+    def rule(cook: Cook, place: int, node: Node, depth: int) -> Iterator[Recipe]:
+        values = tuple(getattr(node, f"_saved_{name}") for name in constants)
+        for recipe in cook.operand(place, saves, 0, depth):
+            yield Made(function, (recipe,), values)
+
+    return rule
+
+
+def _product(cook: Cook, place: int, _node: Node, depth: int) -> Iterator[Recipe]:
+    """A product of matrices in batches."""
+    for inputs in itertools.product(cook.operand(place, "self", 0, depth), cook.operand(place, "mat2", 1, depth)):
+        yield Made(torch.bmm, inputs)
+
+
+def _binary(function: Callable[..., Tensor], *constants: str) -> Rule:
+    """An operator of two tensors, or of one and a number that its node may not keep."""
+
+    def rule(cook: Cook, place: int, node: Node, depth: int) -> Iterator[Recipe]:
+        values = tuple(getattr(node, f"_saved_{name}") for name in constants)
+        firsts, seconds = (list(cook.operand(place, name, edge, depth)) for edge, name in enumerate(("self", "other")))
+        for inputs in itertools.product(firsts, seconds):
+            model = next((index for index, recipe in enumerate(inputs) if _has_shape(recipe, place, node)), 0)
+            yield Made(function, inputs, values, model)
+        if depth == 1 and not seconds:
+            for recipe, number in itertools.product(firsts, cook.numbers):
+                yield Made(function, (recipe,), (number, *values))
+
+    return rule
+
+
+def _has_shape(recipe: Recipe, place: int, node: Node) -> bool:
+    """Whether the recipe is a tensor as the operator was given it, and not a view of it or a number."""
+    return isinstance(recipe, Slot) and recipe.place == place and getattr(node, f"_saved_{recipe.name}").dim() > 0
+
+
+def _norm(function: Callable[..., Tensor], saved: Sequence[str], constants: Sequence[str]) -> Rule:
+    """A norm of saved tensors, whose epsilon its node does not keep."""
+
+    def rule(cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
+        values = tuple(getattr(node, f"_saved_{name}") for name in constants)
+        for number in cook.numbers:
+            yield Made(function, tuple(Slot(place, name) for name in saved), (*values, number))
+
+    return rule
+
+
+def _batch_norm(_cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
+    """BatchNorm with the statistics of the batch; its node does not save the bias."""
+    if node._saved_training:
+        inputs = (Slot(place, "input"), Slot(place, "weight"), Leaf(place, 2))
+        yield Made(_normalize_batch, inputs, (node._saved_eps,))
+
+
+def _group_norm(_cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
+    """GroupNorm; its node does not save the bias either."""
+    constants = tuple(getattr(node, f"_saved_{name}") for name in ("N", "C", "HxW", "group", "eps"))
+    yield Made(_normalize_groups, (Slot(place, "input"), Slot(place, "weight"), Leaf(place, 2)), constants)
+
+
+def _softmax(function: Callable[..., Tensor]) -> Rule:
+    """Over the last dimension, which a view of the input has, too."""
+
+    def rule(cook: Cook, place: int, _node: Node, depth: int) -> Iterator[Recipe]:
+        for recipe in cook.operand(place, None, 0, depth):
+            yield Made(function, (recipe,), (-1,))
+
+    return rule
+
+
+def _dropout(cook: Cook, place: int, node: Node, depth: int) -> Iterator[Recipe]:
+    """Dropout on a GPU: its mask is kept."""
+    probability = node._saved_p
+    for recipe in cook.operand(place, None, 0, depth):
+        yield Made(_drop_out, (recipe, Slot(place, "result1")), (probability,), shaped_as=1)
+
+
+def _drop_out(x: Tensor, mask: Tensor, probability: float) -> Tensor:
+    return x * mask * (1 / (1 - probability) if probability < 1 else 0.0)
+
+
+def _add(x: Tensor, other: Any, alpha: Any) -> Tensor:
+    return torch.add(x, other, alpha=alpha)
+
+
+def _subtract(x: Tensor, other: Any, alpha: Any) -> Tensor:
+    return torch.sub(x, other, alpha=alpha)
+
+
+def _gelu(x: Tensor, approximate: str) -> Tensor:
+    return torch.nn.functional.gelu(x, approximate=approximate)
+
+
+def _normalize(x: Tensor, weight: Any, bias: Any, shape: Sequence[int], epsilon: float) -> Tensor:
+    return torch.native_layer_norm(x, shape, weight, bias, epsilon)[0]
+
+
+def _normalize_groups(x: Tensor, weight: Any, bias: Any, *shape_and_epsilon: Any) -> Tensor:
+    return torch.native_group_norm(x, weight, bias, *shape_and_epsilon)[0]
+
+
+def _normalize_root(x: Tensor, weight: Any, shape: Sequence[int], epsilon: float) -> Tensor:
+    return torch.rms_norm(x, shape, weight, epsilon)
+
+
+def _normalize_batch(x: Tensor, weight: Any, bias: Any, epsilon: float) -> Tensor:
+    return torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, epsilon)[0]
+
+
+RULES: dict[str, Rule] = {
+    "AddBackward0": _binary(_add, "alpha"),
+    "BmmBackward0": _product,
+    "DivBackward0": _binary(torch.div),
+    "ExpBackward0": _unary(torch.exp),
+    "FusedRmsNormBackward0": _norm(_normalize_root, ("input", "weight"), ("normalized_shape",)),
+    "GeluBackward0": _unary(_gelu, "approximate", saves="self"),
+    "HardswishBackward0": _unary(torch.nn.functional.hardswish, saves="self"),
+    "LeakyReluBackward0": _unary(torch.nn.functional.leaky_relu, "negative_slope", saves="self"),
+    "MishBackward0": _unary(torch.nn.functional.mish, saves="self"),
+    "MulBackward0": _binary(torch.mul),
+    "MulBackward1": _unary(torch.mul, "other"),
+    "NativeBatchNormBackward0": _batch_norm,
+    "NativeDropoutBackward0": _dropout,
+    "NativeGroupNormBackward0": _group_norm,
+    "NativeLayerNormBackward0": _norm(_normalize, ("input", "weight", "bias"), ("normalized_shape",)),
+    "NegBackward0": _unary(torch.neg),
+    "PowBackward0": _unary(torch.pow, "exponent", saves="self"),
+    "ReluBackward0": _unary(torch.relu),
+    "RsqrtBackward0": _unary(torch.rsqrt),
+    "SafeSoftmaxBackward0": _softmax(torch._safe_softmax),
+    "SigmoidBackward0": _unary(torch.sigmoid),
+    "SiluBackward0": _unary(torch.nn.functional.silu, saves="self"),
+    "SoftmaxBackward0": _softmax(torch.softmax),
+    "SqrtBackward0": _unary(torch.sqrt),
+    "SubBackward0": _binary(_subtract, "alpha"),
+    "TanhBackward0": _unary(torch.tanh),
+}

@@ -1,0 +1,62 @@
+"""Which memory tensors stand on, told apart for as long as it lives."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Storages:
+    """Gives every storage a number of its own; the address of one that is gone may be another's a moment later.
+
+    Args:
+        gone: Called with a storage's number when the last tensor on it is gone.
+    """
+
+    def __init__(self, gone: Callable[[int], None] | None = None) -> None:
+        self._numbers: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
+        self._next = itertools.count()
+        self._gone = gone or (lambda _number: None)
+
+    def number(self, tensor: Tensor) -> int:
+        """The number of the storage on which the tensor stands."""
+        return self.see(tensor)[0]
+
+    def see(self, tensor: Tensor) -> tuple[int, int]:
+        """The number of the tensor's storage, and its bytes if it was never seen before; else 0."""
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        known = self._numbers.get(address)
+        if known is not None:
+            return known[0], 0
+        number = next(self._next)
+        self._numbers[address] = number, weakref.ref(storage, functools.partial(self._forget, address, number))
+        return number, storage.nbytes()
+
+    def _forget(self, address: int, number: int, _reference: object) -> None:
+        if self._numbers.get(address, (None,))[0] == number:
+            del self._numbers[address]
+            self._gone(number)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in an argument or a result: in tuples, lists and mappings, as deep as they go."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from tensors_in(inner)
+    elif isinstance(value, (tuple, list)):
+        for inner in value:
+            yield from tensors_in(inner)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from tensors_in(getattr(value, name, None))

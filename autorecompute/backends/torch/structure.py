@@ -1,0 +1,123 @@
+"""The repeated parts of a model: its units (blocks), and the groups that its modules form over them.
+
+A group is the modules in the same place of every block, named by their path with a star for the block's number:
+``transformer.h.*.mlp``. A unit is a block as people mean it: one of several like modules in a list.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch.nn import Module
+
+STAR = "*"
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """How the modules of a model repeat.
+
+    Attributes:
+        groups: For each group its modules' paths, in the order of the model. The model itself is in none.
+        units: The paths of all units, in the order of the model; no unit lies inside another one. None where
+            nothing repeats.
+    """
+
+    groups: Mapping[str, tuple[str, ...]]
+    units: tuple[str, ...]
+
+    def group_of(self, path: str) -> str:
+        """The group in which the module with this path is; empty for the model itself."""
+        return next((group for group, paths in self.groups.items() if path in paths), "")
+
+    def unit_of(self, path: str) -> str:
+        """The unit that is this module or holds it; empty where there is none."""
+        return next((unit for unit in self.units if is_within(path, unit)), "")
+
+
+def is_within(path: str, ancestor: str) -> bool:
+    """Whether a module's path is the ancestor's or lies below it, as a function that it calls does (``attn/name``)."""
+    return not ancestor or path == ancestor or path.startswith((f"{ancestor}.", f"{ancestor}/"))
+
+
+def structure_of(model: Module) -> Structure:
+    """The groups and units of a model."""
+    names: dict[str, str] = {"": ""}
+    repeats: dict[str, list[str]] = {}
+    for path, module in model.named_modules():
+        for starred, children in _children(module):
+            for name, _ in children:
+                full = _join(path, name)
+                names[full] = _join(names[path], starred or name)
+                if starred and len(children) > 1:
+                    repeats.setdefault(full, []).extend(_join(path, sibling) for sibling, _ in children)
+    groups: dict[str, list[str]] = collections.defaultdict(list)
+    for path, name in names.items():
+        if path:
+            groups[name].append(path)
+    return Structure(groups={name: tuple(paths) for name, paths in groups.items()}, units=tuple(_units(model, repeats)))
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _children(module: Module) -> Iterator[tuple[str, list[tuple[str, Module]]]]:
+    """The children that are like one another, with the name they share; a name of none for a child alone."""
+    alike: dict[tuple[str, type], list[tuple[str, Module]]] = collections.defaultdict(list)
+    for name, child in module.named_children():
+        match = _NUMBERED.fullmatch(name)
+        # Stages are often called layer1, layer2; what has no children of its own (norm1, norm2) is no repeated part.
+        is_stage = match and (match[1] == "" or _is_list(child))
+        alike[(match[1] if match and is_stage else name, type(child))].append((name, child))
+    kinds = collections.Counter(prefix for (prefix, _), found in alike.items() if _repeats(found))
+    for (prefix, kind), found in alike.items():
+        if not _repeats(found):
+            yield from (("", [one]) for one in found)
+        else:
+            yield prefix + STAR + (f"({kind.__name__})" if kinds[prefix] > 1 else ""), found
+
+
+def _repeats(children: list[tuple[str, Module]]) -> bool:
+    """Whether these are several of a kind: layers in a list, not the two activations of a ``Sequential``."""
+    return len(children) > 1 and any(True for _, child in children for _ in child.children())
+
+
+def _is_list(module: Module) -> bool:
+    return type(module).__name__ in {"Sequential", "ModuleList"}
+
+
+def _units(model: Module, repeats: Mapping[str, list[str]]) -> Iterator[str]:
+    """The outermost repeated modules that have like parameters, else the innermost ones; they are called as modules."""
+    called = {path: module for path, module in model.named_modules() if not _is_container(module)}
+    repeated = [path for path in called if path in repeats]
+    alike = {path for path in repeated if len({_shapes(called[sibling]) for sibling in repeats[path]}) == 1}
+    taken: list[str] = []
+    for path in repeated:
+        below = [other for other in repeated if other != path and is_within(other, path)]
+        is_stage = path not in alike and bool(below)
+        if not is_stage and not any(is_within(path, unit) for unit in taken):
+            taken.append(path)
+            yield path
+
+
+def _is_container(module: Module) -> bool:
+    """Whether the module is never called itself, as ``ModuleList`` is not."""
+    return type(module).__name__ in {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+
+
+def _shapes(module: Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
+
+
+def first_of(paths: Iterable[str], count: int | None) -> list[str]:
+    """The first ``count`` of these paths, or all of them."""
+    return list(paths)[:count]

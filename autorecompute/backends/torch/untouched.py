@@ -1,0 +1,75 @@
+"""A model run once more, and training goes on as if it had not been."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.nn import Module
+
+
+@contextlib.contextmanager
+def untouched(model: Module) -> Iterator[None]:
+    """Whatever happens inside, the random numbers to come, the buffers and the modules' attributes are as before.
+
+    Python objects that modules change in place (a list to which a forward appends) are not put back.
+    """
+    with _random_numbers(), _attributes(model):
+        try:
+            yield
+        finally:
+            # Weights that autocast has cast inside belong to a graph that nobody goes back through.
+            torch.clear_autocast_cache()
+
+
+@contextlib.contextmanager
+def _random_numbers() -> Iterator[None]:
+    numpy = sys.modules.get("numpy")
+    python, arrays = random.getstate(), numpy.random.get_state() if numpy else None
+    cpu = torch.get_rng_state()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(cpu)
+        if numpy:
+            numpy.random.set_state(arrays)
+        if devices is not None:
+            torch.cuda.set_rng_state_all(devices)
+
+
+@contextlib.contextmanager
+def _attributes(model: Module) -> Iterator[None]:
+    kept = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    for module, _, buffers in kept:
+        module._buffers.update({name: buffer.clone() for name, buffer in buffers.items() if buffer is not None})
+    try:
+        yield
+    finally:
+        for module, attributes, buffers in kept:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()
+            module._buffers.update(buffers)
+
+
+def copies_of(value: Any) -> Any:
+    """Arguments with copies of their tensors, equal ones where they were the same."""
+    copies: dict[int, Tensor] = {}
+
+    def copy(tensor: Tensor) -> Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return copies[id(tensor)]
+
+    return _pytree.tree_map_only(Tensor, copy, value)

@@ -1,0 +1,124 @@
+"""What a model looks at in its tensors: recorded where they are real, and told again where they are fake.
+
+Python code may branch on a value (``if torch.all(mask == 1)``), and some operators give as many elements as the values
+say (``nonzero``). Both are recorded in the order of a forward pass, module by module, since a module that runs again
+looks again.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from autorecompute.backends.torch.storages import tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.nn import Module
+
+_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+
+class UnknownValueError(Exception):
+    """A value is looked at that nobody has recorded."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """A tensor of which only the form is known."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Shape:
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+    def tensor(self) -> Tensor:
+        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+
+
+class Values:
+    """Values that modules look at, by the path of the innermost module and the order in which it does."""
+
+    def __init__(self) -> None:
+        self._recorded: dict[str, list[Any]] = collections.defaultdict(list)
+        self._read: dict[str, int] = {}
+        self._stack: list[str | None] = [None]  # None: the script's own code
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the modules that look at values."""
+        return [path for path, recorded in self._recorded.items() if recorded]
+
+    def around(self, path: str) -> Callable[..., Any]:
+        """Follow the calls of the module with this path; an ``Around``, inside what makes the module run again."""
+
+        def around(forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+            before = self._read.get(path, 0)
+            self._stack.append(path)
+            if torch._C._current_autograd_node() is not None:
+                self._read[path] = 0
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                self._stack.pop()
+                self._read[path] = max(before, self._read.get(path, 0))
+
+        return around
+
+    def rewind(self) -> None:
+        """A step begins: every module looks at its first value again."""
+        self._read.clear()
+
+    def record(self, path: str, result: Any) -> None:
+        """Keep what an operator gave that the module with this path called."""
+        self._recorded[path].append(tree_map_only(Tensor, _Shape.of, result))
+
+    def next(self, function: Any) -> Any:
+        """What an operator gave that looks now.
+
+        Raises:
+            UnknownValueError: Nothing was recorded.
+        """
+        path = self._stack[-1]
+        place = 0 if path is None else self._read.get(path, 0)
+        if path is None or place >= len(self._recorded[path]):
+            if function is torch.ops.aten._local_scalar_dense.default:
+                return 1.0  # the optimizer's count of steps, a norm to be printed: no memory depends on it
+            raise UnknownValueError(
+                f"{path or 'the model or the script'} looks at a value of a tensor, which was not recorded"
+            )
+        self._read[path] = place + 1
+        return tree_map_only(_Shape, _Shape.tensor, self._recorded[path][place])
+
+
+def looks_at_values(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether an operator's result, or its shape, depends on the values of its arguments."""
+    if function is torch.ops.aten.index.Tensor:  # as many elements as its indices have, unless they are masks
+        return any(index.dtype in {torch.bool, torch.uint8} for index in tensors_in(args[1]))
+    return any(tag in getattr(function, "tags", ()) for tag in _TAGS)
+
+
+class Answering(TorchDispatchMode):  # type: ignore[misc]
+    """Tells what was recorded to what runs inside it on fake tensors."""
+
+    def __init__(self, values: Values) -> None:
+        super().__init__()
+        self._values = values
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if looks_at_values(function, args):
+            return self._values.next(function)
+        return function(*args, **(kwargs or {}))

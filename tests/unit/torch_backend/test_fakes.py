@@ -1,0 +1,116 @@
+"""Steps on fake tensors: the bytes of real ones, to the byte."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional
+
+from autorecompute.backends.torch.choices import CHECKPOINT, DROP, KEEP_MATMUL, Choice
+from autorecompute.backends.torch.detection import detect
+from autorecompute.backends.torch.fakes import FakeSteps, Script
+from autorecompute.backends.torch.live import LiveBytes, tensors_of
+from tiny_models import call_of, differences, make
+
+
+def faked(training, optimizer, values, units):
+    """Fake steps of what the script does."""
+    args, kwargs = call_of(training)
+    own = {"loss": lambda scores: functional.cross_entropy(scores, training.batch["y"])} if args else {}
+    return FakeSteps(training.model, units, Script(args, kwargs, (optimizer,), **own), values)
+
+
+def real(training, optimizer):
+    """The bytes of the second of two real steps."""
+    for _ in range(2):
+        meter = LiveBytes(tensors_of(training.model, [optimizer], call_of(training)))
+        with meter:
+            loss = training.loss(training.model, training.batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        del loss
+    return meter
+
+
+def configs_of(found):
+    """Nothing, all blocks, products kept in one and attention made again in the other, a block and all operators."""
+    block = found.blocks[0]
+    operators = [Choice(site.name, DROP) for site in found.sites if DROP in site.options]
+    attention = [Choice(site.name, CHECKPOINT) for site in found.sites if site.attention]
+    return [
+        [],
+        [Choice(block, CHECKPOINT)],
+        [Choice(block, KEEP_MATMUL, 1), *attention],
+        [Choice(block, CHECKPOINT, 1), *operators],
+    ]
+
+
+def test_a_fake_step_has_the_peak_of_a_real_one_to_the_byte(training):
+    """Base and peak are equal for every kind of config, with the optimizer's step in them."""
+    found = detect(training.model, *call_of(training))
+    optimizer = torch.optim.AdamW(training.model.parameters())
+    board = found.switchboard(training.model)
+    steps = faked(training, optimizer, found.values, found.structure.units)
+    pairs = []
+    for choices in configs_of(found):
+        forecast = steps.run(board, choices)
+        board.set(choices)
+        measured = real(training, optimizer)
+        pairs.append(((forecast.base, forecast.peak), (measured.base, measured.peak)))
+        board.set([])
+    assert [fake for fake, _ in pairs] == [measured for _, measured in pairs]
+    assert len({peak for (_, peak), _ in pairs}) > 1
+
+
+@pytest.mark.parametrize("name", ["encoder", "resnet"])
+def test_a_model_without_a_loss_of_its_own_is_forecast_from_below(name):
+    """Before a script's loss is known, the forecast with a stand-in is not above the one with it, and close."""
+    training = make(name)
+    found = detect(training.model, *call_of(training))
+    board, units = found.switchboard(training.model), found.structure.units
+    optimizer = torch.optim.AdamW(training.model.parameters())
+    least = FakeSteps(training.model, units, Script(*call_of(training), (optimizer,)), found.values).run(board, [])
+    exact = faked(training, optimizer, found.values, units).run(board, [])
+    assert 0.95 * (exact.peak - exact.base) < least.peak - least.base <= exact.peak - exact.base
+
+
+@pytest.mark.parametrize("name", ["bert", "resnet"])
+def test_nothing_is_left_of_a_fake_step(name):
+    """Training goes on bit for bit as without one, the optimizer's state included."""
+    training = make(name)
+
+    def train(training, *, fake):
+        torch.manual_seed(0)
+        optimizer = torch.optim.AdamW(training.model.parameters())
+        found = detect(training.model, *call_of(training))
+        board = found.switchboard(training.model)
+        for _ in range(2):
+            if fake:
+                faked(training, optimizer, found.values, found.structure.units).run(board, configs_of(found)[-1])
+            training.loss(training.model, training.batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return dict(training.model.state_dict()) | {"next": torch.rand(1)}
+
+    assert differences(train(copy.deepcopy(training), fake=False), train(training, fake=True)) == []
+
+
+def test_the_events_of_a_step_add_up_to_its_peak():
+    """Units are gone through forwards and then backwards, and the running sum of changes ends where it began."""
+    training = make("gpt2", layers=3)
+    found = detect(training.model, *call_of(training))
+    optimizer = torch.optim.AdamW(training.model.parameters())
+    meter = faked(training, optimizer, found.values, found.structure.units).run(
+        found.switchboard(training.model), [Choice("transformer.h.*", CHECKPOINT, 2)]
+    )
+    sums, now = [], 0
+    for event in meter.events:
+        now += event.change
+        sums.append(now)
+    assert max(sums) == meter.peak - meter.base
+    order = list(dict.fromkeys((event.segment.phase, event.segment.unit) for event in meter.events))
+    assert [unit for phase, unit in order if phase == "forward" and 0 <= unit < 3] == [0, 1, 2]
+    assert [unit for phase, unit in order if phase == "backward" and 0 <= unit < 3] == [2, 1, 0]
