@@ -157,7 +157,8 @@ def _saying_what_is_wrong(database: Path) -> Iterator[None]:
 
 def _require_tables(database: Path) -> None:
     """Checks that a file holds nothing but tables: a view computes what is read, for ever if it is made to."""
-    uri = f"{_uri_of(database)}?mode=ro"
+    # Not to be made, but to be written: what was being written when a process was killed is rolled back here.
+    uri = f"{_uri_of(database)}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as connection:
         if connection.execute(_COMPUTED).fetchone() is not None:
             raise UnreadableError("holds more than tables")
