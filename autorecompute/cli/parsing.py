@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +26,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with the message, cut where an address begins: where that ends nobody can tell."""
-        super().error(_ADDRESS.sub("(an address, not repeated: it may hold a password)", message))
+        """Ends the process with the message, on one line and cut where an address begins, whose end nobody can tell."""
+        super().error(printable(_ADDRESS.sub("(an address, not repeated: it may hold a password)", message), ""))
 
 
 def require_no_stray_address(arguments: Sequence[str]) -> None:

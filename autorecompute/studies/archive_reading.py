@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 from autorecompute import codec
 from autorecompute.errors import AutorecomputeError, UsageError
 from autorecompute.measurement import Trial
-from autorecompute.paths import open_named
+from autorecompute.paths import open_named, shown
 from autorecompute.plans import Row
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
@@ -230,7 +230,9 @@ def _open(file: Path) -> Iterator[BinaryIO]:
             with gzip.GzipFile(fileobj=plain) as unpacked:
                 yield cast("BinaryIO", unpacked)
     except OSError as error:
-        raise UsageError(f"'{file}' cannot be read: {error.strerror or error}. Give the path of an archive.") from error
+        raise UsageError(
+            f"{shown(file)} cannot be read: {error.strerror or error}. Give the path of an archive."
+        ) from error
 
 
 def _open_plain(file: Path) -> io.BufferedReader:
@@ -254,4 +256,4 @@ def _naming(file: Path, number: int) -> Iterator[None]:
 
 
 def _refuse(file: Path, number: int, why: str) -> NoReturn:
-    raise UsageError(f"'{file}' is no archive that can be read: line {number} {why}. Nothing was imported.")
+    raise UsageError(f"{shown(file)} is no archive that can be read: line {number} {why}. Nothing was imported.")
