@@ -26,7 +26,9 @@ def parse_bytes(text: str) -> int:
     """
     number_of_bytes = _parse(text, _BYTES_PER_UNIT, default_unit="b", example="900MiB, 40GiB or 16GB")
     if not 1 <= number_of_bytes < math.inf:
-        raise UsageError(f"'{text}' is no amount of memory that there can be. Write it like 900MiB or 40GiB.")
+        raise UsageError(
+            f"'{printable(text, '')}' is no amount of memory that there can be. Write it like 900MiB or 40GiB."
+        )
     return int(number_of_bytes)
 
 
@@ -38,7 +40,9 @@ def parse_seconds(text: str) -> float:
     """
     seconds = _parse(text, _SECONDS_PER_UNIT, default_unit="s", example="90s, 30m or 2h")
     if not 0 < seconds < math.inf:
-        raise UsageError(f"'{text}' is no time in which anything can be done. Write it like 90s, 30m or 2h.")
+        raise UsageError(
+            f"'{printable(text, '')}' is no time in which anything can be done. Write it like 90s, 30m or 2h."
+        )
     return seconds
 
 
@@ -46,7 +50,7 @@ def _parse(text: str, units: dict[str, int] | dict[str, float], *, default_unit:
     match = _QUANTITY.fullmatch(text.strip())
     unit = (match["unit"].lower() or default_unit) if match else ""
     if match is None or unit not in units:
-        raise UsageError(f"'{text}' cannot be read as a quantity. Write it like {example}.")
+        raise UsageError(f"'{printable(text, '')}' cannot be read as a quantity. Write it like {example}.")
     return float(match["number"]) * units[unit]
 
 

@@ -26,9 +26,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with the message, cut where an address begins: where that ends nobody can tell."""
-        told = _ADDRESS.sub("(an address, not repeated: it may hold a password)", message)
-        super().error(printable(told))
+        """Ends the process with the message, on one line and cut where an address begins, whose end nobody can tell."""
+        super().error(printable(_ADDRESS.sub("(an address, not repeated: it may hold a password)", message), ""))
 
 
 def require_no_stray_address(arguments: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autorecompute.errors import UsageError
+from autorecompute.paths import shown
 from autorecompute.startup import WRAP_VARIABLE, prepend_to_python_path
 
 if TYPE_CHECKING:
@@ -104,4 +105,6 @@ def replace_process(command: list[str], environment: dict[str, str]) -> NoReturn
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606  (no shell comes between us and the command)
     except OSError as error:
-        raise UsageError(f"'{command[0]}' cannot be started: {error.strerror}. Check the command after --.") from error
+        raise UsageError(
+            f"{shown(command[0])} cannot be started: {error.strerror}. Check the command after --."
+        ) from error
