@@ -34,6 +34,11 @@ MODELS = (
     "padded encoder",
     "norms without bias",
     "norms without weight and bias",
+    "norms of few features",
+    "norms of nanoGPT",
+    "norms whose shape is traced",
+    "RMS norms",
+    "RMS norms without weight",
     "GPT-2",
     "BERT",
     "bernoulli",
@@ -43,14 +48,14 @@ MODELS = (
 DROPPED_SHARE = 0.3
 
 OPERATORS = {
-    "lgamma": "aten::lgamma, called in Part 'layers.0.1' (refusals.py:",
-    "cumprod": "aten::cumprod, called in Part 'layers.0.1' (refusals.py:",
-    "smoothing": "aten::cross_entropy_loss, called in Part 'layers.0.1' (refusals.py:",
-    "softplus": "Softplus, called in Part 'layers.0.1'",
-    "norm": "ReduceL2, called in Part 'layers.0.1'",
-    "reflection": "Pad, called in Part 'layers.0.1'",
-    "flip": "Slice, called in Part 'layers.0.1'",
-    "first of two": "called in Part 'layers.0.1'",
+    "lgamma": "aten::lgamma, called in Part 'body.layers.0.1' (refusals.py:",
+    "cumprod": "aten::cumprod, called in Part 'body.layers.0.1' (refusals.py:",
+    "smoothing": "aten::cross_entropy_loss, called in Part 'body.layers.0.1' (refusals.py:",
+    "softplus": "Softplus, called in Part 'body.layers.0.1'",
+    "norm": "ReduceL2, called in Part 'body.layers.0.1'",
+    "reflection": "Pad, called in Part 'body.layers.0.1'",
+    "flip": "Slice, called in Part 'body.layers.0.1'",
+    "first of two": "called in Part 'body.layers.0.1'",
     "transposed": "ConvTranspose, called in ConvTranspose2d '1'",
     "same": "aten::_convolution_mode, called in Conv2d '0'",
 }
@@ -90,7 +95,7 @@ def test_a_model_learns_what_it_learns_in_pytorch(exported, model):
     assert exported["float32", model]["worst"] < TOLERANCES["float32"]
 
 
-@pytest.mark.parametrize("model", ["attention with a boolean mask", "norms without bias"])
+@pytest.mark.parametrize("model", ["attention with a boolean mask", "norms without bias", "RMS norms"])
 def test_a_model_learns_under_autocast(exported, model):
     """The gradients are near to PyTorch's where a part is computed in float16."""
     assert exported["float16", model]["worst"] < TOLERANCES["float16"]

@@ -105,10 +105,21 @@ def encoder_layer(dropout=0.0, **options):
     return nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, dropout=dropout, batch_first=True, **options)
 
 
-def norms(**options):
-    return nn.Sequential(
-        *(part for _ in range(2) for part in (nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH, **options)))
-    )
+class NanoNorm(nn.Module):
+    """LayerNorm with an optional bias, as nanoGPT has it."""
+
+    def __init__(self, width, *, bias):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x):
+        return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
+
+
+def norms(kind=nn.LayerNorm, width=WIDTH, **options):
+    first, last = nn.Linear(WIDTH, width), nn.Linear(width, WIDTH)
+    return nn.Sequential(first, kind(width, **options), nn.GELU(), kind(width, **options), last)
 
 
 def gpt(dropout):
@@ -154,12 +165,17 @@ MODELS = {
     "padded encoder": (Padded(), X, PADDING),
     "norms without bias": (norms(bias=False), X),
     "norms without weight and bias": (norms(elementwise_affine=False), X),
+    "norms of few features": (norms(width=8, bias=False), X),
+    "norms of nanoGPT": (norms(NanoNorm, bias=False), X),
+    "norms whose shape is traced": (Calling(lambda x: nn.functional.layer_norm(x, x.shape[-1:])), X),
+    "RMS norms": (norms(nn.RMSNorm), X),
+    "RMS norms without weight": (norms(nn.RMSNorm, elementwise_affine=False), X),
     "GPT-2": (gpt(0.0), TOKENS, (~PADDING).long()),
     "BERT": (bert(0.0), TOKENS, (~PADDING).long()),
     "bernoulli": (Calling(lambda x, shares: x * torch.bernoulli(shares)), X, (X > 0).float()),
     "convolution without padding": (nn.Conv2d(2, 3, 3, padding="valid"), IMAGES),
 }
-IN_FLOAT16 = {name: MODELS[name] for name in ("attention with a boolean mask", "norms without bias")}
+IN_FLOAT16 = {name: MODELS[name] for name in ("attention with a boolean mask", "norms without bias", "RMS norms")}
 DROPPING = {
     "causal": (Weights(is_causal=True, dropout_p=0.3), None),
     "with a boolean mask": (Weights(dropout_p=0.3), MASK[:1, 0]),
@@ -223,7 +239,8 @@ def compare_recomputed(model, *inputs):
     with tempfile.TemporaryDirectory() as folder:
         rebuild_with = functools.partial(rebuild, manager, folder=Path(folder))
         check = check_gradients(manager, Config.of(space.plans), forward=lambda: wrapped(*inputs), rebuild=rebuild_with)
-    return {"worst": check.worst, "operators": sorted({part for plan in space.plans for part in plan.name.split("+")})}
+    sites = {choice.site for plan in space.plans for choice in plan.choices}
+    return {"worst": check.worst, "operators": sorted({part for site in sites for part in site.split("+")})}
 
 
 def tell(kind, name, **found):

@@ -31,10 +31,11 @@ class Model(nn.Module):
 
     def __init__(self, call):
         super().__init__()
-        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(WIDTH, WIDTH), Part(call)), nn.Linear(WIDTH, WIDTH)])
+        first = nn.Sequential(nn.Linear(WIDTH, WIDTH), Part(call))
+        self.body = nn.ModuleDict({"layers": nn.ModuleList([first, nn.Linear(WIDTH, WIDTH)])})
 
     def forward(self, x):
-        for layer in self.layers:
+        for layer in self.body.layers:
             x = layer(x)
         return x
 

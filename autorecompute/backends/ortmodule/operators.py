@@ -168,11 +168,13 @@ def _describe_module(names: Sequence[str], model: Any) -> str:
     for name in names[names.index(ROOT) + 1 :] if ROOT in names else ():
         path.append(name.removeprefix(f"{above}."))
         above = name
-    try:
-        module = model.get_submodule(".".join(path))
-    except AttributeError:
-        return f"'{'.'.join(path)}'" if path else ""
-    return f"{type(module).__name__} '{'.'.join(path)}'" if path else type(module).__name__
+    traced = ".".join(path)
+    if model is None:
+        return f"'{traced}'" if traced else ""
+    # A container that is not called itself, such as a ModuleDict, is missing on the way.
+    modules = dict(model.named_modules())
+    name = next((name for name in modules if f".{name}".endswith(f".{traced}")), "") if traced else ""
+    return f"{type(modules[name]).__name__} '{name}'" if name else type(model).__name__
 
 
 def _line_of(stack: str) -> str:

@@ -3,8 +3,9 @@
 * Scaled-dot-product attention becomes matmul, softmax and Dropout, whose activations ORT can recompute. ORT cannot
   build the gradient of the Dropout that torch exports, and a row that is masked throughout becomes NaN there.
 * ``Tensor.unflatten``, which ``nn.MultiheadAttention`` calls, becomes a Reshape whose shape ORT can infer.
-* ``LayerNorm`` without weight or bias gets constants for them, which ORT requires, and is computed in the type of its
-  weight, as autocast has it.
+* ``LayerNorm`` without weight or bias gets constants for them, which ORT requires, or is written out. It is computed in
+  the type of its weight, as autocast has it.
+* ``RMSNorm``, which torch does not export, is written out, and becomes one operator in ORT again.
 * ``torch.bernoulli`` compares with random numbers: ORT's own Bernoulli draws ones with the probability of zeros.
 * A convolution with ``padding="same"`` is refused: ORT's gradient of it is wrong.
 """
@@ -28,6 +29,9 @@ FLOAT, BOOL = torch.onnx.TensorProtoDataType.FLOAT, torch.onnx.TensorProtoDataTy
 LAST = 2**63 - 1
 """Where ONNX ends a slice that goes to the end."""
 
+LARGEST_SHARED = 8
+"""Of equal constants with up to so many entries ORT makes one, and it cannot train two LayerNorms with one weight."""
+
 
 def register(registry: Any) -> None:
     """Puts the functions into ORTModule's registry of symbolic functions; a second time, it changes nothing.
@@ -40,6 +44,7 @@ def register(registry: Any) -> None:
     # Whoever chose ORT's own attention (ORTMODULE_ATEN_SDPA_FALLBACK) keeps it.
     symbolics.setdefault("::scaled_dot_product_attention", attention)
     symbolics["::unflatten"] = export_unflatten
+    symbolics["::rms_norm"] = export_rms_norm
     symbolics["::bernoulli"] = symbolic_opset9.bernoulli
     for name, export in (("::layer_norm", export_layer_norm), ("::_convolution_mode", export_convolution)):
         if not isinstance(symbolics[name], functools.partial):
@@ -97,14 +102,29 @@ def export_layer_norm(export: Callable[..., Any], g: Any, tensor: Any, *argument
         arguments: The operator's other ones: the shape, weight, bias, epsilon, and a switch that means nothing here.
     """
     shape, weight, bias, *rest = arguments
-    sizes = helper._get_const(shape, "is", "normalized_shape")  # noqa: SLF001
-    has_weight, has_bias = (not helper._is_none(value) for value in (weight, bias))  # noqa: SLF001
-    dtype = _dtype_of(weight if has_weight else tensor)
-    weight = weight if has_weight else _constant(g, torch.ones(sizes, dtype=dtype))
-    bias = bias if has_bias else _constant(g, torch.zeros(sizes, dtype=dtype))
-    if dtype == _dtype_of(tensor):
-        return export(g, tensor, shape, weight, bias, *rest)
-    return _cast_like(g, export(g, _cast_like(g, tensor, weight), shape, weight, bias, *rest), tensor)
+    like = tensor if helper._is_none(weight) else weight  # noqa: SLF001
+    sizes = _sizes_of(shape)
+    if math.prod(sizes) > LARGEST_SHARED:
+        weight = _constant(g, torch.ones(sizes, dtype=_dtype_of(like))) if helper._is_none(weight) else weight  # noqa: SLF001
+        bias = _constant(g, torch.zeros(sizes, dtype=_dtype_of(like))) if helper._is_none(bias) else bias  # noqa: SLF001
+    elif helper._is_none(weight) or helper._is_none(bias):  # noqa: SLF001
+        export = symbolic_opset9.layer_norm
+    # Of the shape, either function wants to know how many dimensions it has, and no more.
+    normalized = export(g, _cast_like(g, tensor, like), [1] * len(sizes), weight, bias, *rest)
+    return _cast_like(g, normalized, tensor)
+
+
+def export_rms_norm(g: Any, tensor: Any, shape: Any, weight: Any = None, epsilon: Any = None) -> Any:
+    """``rms_norm``, in the type of its weight: the entries over the root of the mean of their squares."""
+    like = tensor if helper._is_none(weight) else weight  # noqa: SLF001
+    dtype, entries = _dtype_of(like), _cast_like(g, tensor, like)
+    smallest = torch.finfo(dtype).eps if helper._is_none(epsilon) else helper._parse_arg(epsilon, "f")  # noqa: SLF001
+    squares = g.op("Pow", entries, _constant(g, torch.tensor(2.0)))
+    mean = g.op("ReduceMean", squares, axes_i=list(range(-len(_sizes_of(shape)), 0)))
+    root = g.op("Sqrt", g.op("Add", mean, _constant(g, torch.tensor(smallest, dtype=dtype))))
+    normalized = g.op("Div", entries, root)
+    weighted = normalized if helper._is_none(weight) else g.op("Mul", normalized, weight)  # noqa: SLF001
+    return _cast_like(g, weighted, tensor)
 
 
 def export_convolution(export: Callable[..., Any], g: Any, *arguments: Any) -> Any:
@@ -181,6 +201,14 @@ def _swap_last(g: Any, tensor: Any) -> Any:
     return g.op("Transpose", tensor, perm_i=[*front, last, before])
 
 
+def _sizes_of(shape: Any) -> list[int]:
+    """The entries of a shape, 0 for those that are known only when the graph runs."""
+    if not helper._is_packed_list(shape):  # noqa: SLF001
+        return helper._parse_arg(shape, "is")  # type: ignore[no-any-return]  # noqa: SLF001
+    numbers = (helper._maybe_get_const(entry, "i") for entry in helper._unpack_list(shape))  # noqa: SLF001
+    return [number if isinstance(number, int) else 0 for number in numbers]
+
+
 def _slice_shape(g: Any, tensor: Any, start: int, end: int) -> Any:
     bounds = (_constant(g, torch.tensor([place])) for place in (start, end))
     return g.op("Slice", g.op("Shape", tensor), *bounds)
@@ -191,7 +219,8 @@ def _constant(g: Any, value: Any) -> Any:
 
 
 def _cast_like(g: Any, value: Any, tensor: Any) -> Any:
-    return g.op("Cast", value, to_i=helper._try_get_scalar_type(tensor).onnx_type())  # noqa: SLF001
+    found, wanted = (helper._try_get_scalar_type(each) for each in (value, tensor))  # noqa: SLF001
+    return value if found == wanted else g.op("Cast", value, to_i=wanted.onnx_type())
 
 
 def _zero_like(g: Any, tensor: Any) -> Any:
