@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from fuzz import valid
+from fuzz.files import BOMBS, bomb
 from fuzz.plan import Plan
 from fuzz.runner import run_cases
 
@@ -35,6 +36,8 @@ def main():
         valid.begin()
         valid.make_all(source)
         plan = Plan(source, args.seed)
+        for kind in BOMBS:
+            bomb(kind)
         numbers = list(range(args.first, args.first + args.cases)) if args.case is None else [args.case]
         print(f"{len(numbers)} of {plan.size} changes, seed {args.seed}", flush=True)
         found = collections.defaultdict(list)

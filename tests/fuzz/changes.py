@@ -79,13 +79,12 @@ class Json:
 
     def write(self, place, kind):
         """Writes it with a change at a place."""
-        self.content = _with(self.content, place, kind)
         # What a test writes may be no UTF-8.
-        self.file.write_bytes(self.text().encode("utf-8", "surrogatepass"))
+        self.file.write_bytes(self.text(place, kind).encode("utf-8", "surrogatepass"))
 
-    def text(self):
+    def text(self, place, kind):
         """What is to be written."""
-        return to_text(self.content, indent=2)
+        return to_text(_with(self.content, place, kind))
 
 
 class Lines(Json):
@@ -93,13 +92,16 @@ class Lines(Json):
 
     def read(self):
         """What each line holds."""
-        return [json.loads(line) for line in self.file.read_text(encoding="utf-8").splitlines()]
+        self._lines = self.file.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in self._lines]
 
-    def text(self):
-        """What is to be written."""
-        if not isinstance(self.content, list):
-            return to_text(self.content) + "\n"
-        return "".join(f"{to_text(line)}\n" for line in self.content)
+    def text(self, place, kind):
+        """What is to be written: all lines are as they were, but for the one that is changed."""
+        changed = _with(self.content, place, kind)
+        if not isinstance(changed, list):
+            return to_text(changed) + "\n"
+        known = {id(value): line for value, line in zip(self.content, self._lines, strict=True)}
+        return "".join(f"{known.get(id(value)) or to_text(value)}\n" for value in changed)
 
 
 class Database:

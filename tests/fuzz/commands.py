@@ -123,27 +123,27 @@ def _under(study, name):
 QUICK_READERS = {_emit: 8, _run: 2, _list: 5, _prune: 3, _delete: 1}
 """What reads the head and the answer of a study alone, and takes some milliseconds."""
 
-FULL_READERS = {_show: 1, _export: 1, _compare: 0.3, _check: 0.5, _go_on: 0.2, _begin: 0.2, _report: 0.1}
+FULL_READERS = {_show: 1, _export: 1, _compare: 0.3, _check: 0.5, _go_on: 0.1, _begin: 0.1, _report: 0.05}
 """What reads all of it; a page takes half a second."""
 
 READERS = {
     "study.json": {**QUICK_READERS, **FULL_READERS},
-    "result.json": {**QUICK_READERS, **FULL_READERS, _report: 0.3},
+    "result.json": {**QUICK_READERS, **FULL_READERS, _report: 0.2},
     "study.db": {**FULL_READERS, _prune: 0.3},
-    "batches.json": {_show: 2, _export: 2, _prune: 1, _report: 0.3},
+    "batches.json": {_show: 2, _export: 2, _prune: 1, _report: 0.2},
     "shared.json": {_show: 2, _export: 2, _prune: 1, _list: 1},
     "in_progress.json": {_prune: 2, _show: 1, _go_on: 1},
     "race.json": {_export: 2, _show: 0.5, _go_on: 0.2, _report: 0.2},
-    "analysis.json": {_export: 2, _go_on: 0.2, _begin: 0.2, _report: 0.3},
+    "analysis.json": {_export: 2, _go_on: 0.2, _begin: 0.2, _report: 0.2},
     "rejected.json": {_export: 2, _go_on: 0.5, _begin: 0.2},
     "confirmed.json": {_export: 2, _go_on: 0.5, _begin: 0.2},
     "plans.json": {_emit: 3, _run: 2, _check: 1},
 }
 """Who reads a file, by its name, and how often each of them is tried."""
 
-ANY_READER = {**QUICK_READERS, **FULL_READERS, _go_on: 1}
+ANY_READER = {**QUICK_READERS, **FULL_READERS, _go_on: 0.4}
 
-FOLLOWERS = {_emit: 3, _run: 1, _show: 2, _export: 1, _compare: 0.5, _begin: 0.5, _list: 2, _prune: 1, _report: 0.2}
+FOLLOWERS = {_emit: 3, _run: 1, _show: 2, _export: 1, _compare: 0.5, _begin: 0.3, _list: 2, _prune: 1, _report: 0.1}
 
 
 def reader_of(file, study, draw):

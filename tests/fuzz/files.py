@@ -37,13 +37,17 @@ class Place:
         path = Path(self.file)
         content = path.read_bytes() if path.is_file() else b""
         _remove(path)
-        KINDS[self.kind](path, content, draw)
+        if self.kind in BOMBS:
+            path.write_bytes(bomb(self.kind))
+        else:
+            KINDS[self.kind](path, content, draw)
         return f"{self.file} replaced: {self.kind}"
 
 
 def places_of(file):
     """What can be done to a file or folder."""
-    return [Place(str(file), kind) for kind in KINDS]
+    kinds = [*KINDS, *BOMBS] if file.suffix == ".jsonl" else KINDS
+    return [Place(str(file), kind) for kind in kinds]
 
 
 def _remove(path):
@@ -84,10 +88,15 @@ def _dig(path, _content, _draw):
         file.truncate(HOLE)
 
 
+BOMBS = {"bomb of lists": b"[],", "bomb of brackets": b"[", "bomb of zeros": b"\0", "bomb of lines": b"{}\n"}
+"""What small archives unpack to, by what is done to them."""
+
+
 @functools.cache
-def bomb(line):
-    """A small file that unpacks to 128 MiB of a line's text."""
-    return gzip.compress(line * (128 * MEGABYTE // len(line)), compresslevel=1)
+def bomb(kind):
+    """A small file that unpacks to a text of 64 MiB; all of them are made before processes are forked."""
+    text = BOMBS[kind] * (MEGABYTE // len(BOMBS[kind]))
+    return gzip.compress(text * 64, compresslevel=1)
 
 
 KINDS = {
@@ -115,10 +124,6 @@ KINDS = {
     "object": lambda path, *_: path.write_bytes(b"{}\n"),
     "digits": lambda path, *_: path.write_bytes(b"9" * 5000),
     "sparse": _dig,
-    "bomb of lists": lambda path, *_: path.write_bytes(bomb(b"[],")),
-    "bomb of brackets": lambda path, *_: path.write_bytes(bomb(b"[")),
-    "bomb of zeros": lambda path, *_: path.write_bytes(bomb(bytes(MEGABYTE))),
-    "bomb of lines": lambda path, *_: path.write_bytes(bomb(b"{}\n")),
     "not for us": lambda path, content, _: (path.write_bytes(content), path.chmod(0)),
     "other name": _replace_name,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +28,11 @@ class Plan:
     """
 
     def __init__(self, source, seed):
-        self.source, self.seed = source, seed
+        self.seed = seed
+        self.source = {
+            str(path.relative_to(source)): None if path.is_dir() else path.read_bytes()
+            for path in sorted(source.rglob("*"))
+        }
         with contextlib.chdir(source):
             self.changes = {
                 Field: list(_fields()),
@@ -86,7 +89,7 @@ class Case:
 
     Args:
         change: The change.
-        source: The folder of valid studies.
+        source: The content of each valid file by its path, and nothing for a folder.
         place: An empty folder.
     """
 
@@ -129,11 +132,10 @@ class Case:
         (self._outside / "docs").mkdir(parents=True)
         for name in ("keep.txt", "docs/01.log", "docs/result.json", "docs/output.log"):
             (self._outside / name).write_text("keep\n", encoding="utf-8")
-        work = self._sandbox.work
-        for name in (valid.SCRIPT, *self._needed()):
-            copy = shutil.copytree if (self._source / name).is_dir() else shutil.copyfile
-            (work / name).parent.mkdir(parents=True, exist_ok=True)
-            copy(self._source / name, work / name)
+        needed = (valid.SCRIPT, *self._needed())
+        for name, content in self._source.items():
+            if name.startswith(needed):
+                _write(self._sandbox.work / name, content)
 
     def _needed(self):
         """What the commands may read: the archive, or the study with those that belong to it, and another one."""
@@ -141,11 +143,15 @@ class Case:
             return f"studies/{valid.TUNED}", f"studies/{valid.UNANSWERED}", arguments.ARCHIVE
         if self._change.file.startswith(valid.ARCHIVES):
             return self._change.file, f"studies/{valid.UNANSWERED}"
-        study = self._change.file.split("/")[1]
-        return {*self._with_members(study), f"studies/{valid.UNANSWERED}"}
+        return f"studies/{self._change.file.split('/')[1]}", f"studies/{valid.UNANSWERED}"
 
-    def _with_members(self, study):
-        return [f"studies/{path.name}" for path in (self._source / "studies").iterdir() if path.name.partition("-")[0] == study]
+
+def _write(file, content):
+    if content is None:
+        file.mkdir(parents=True, exist_ok=True)
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
 
 
 def _documents():

@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 import functools
 import io
+import os
 from pathlib import Path
 
 from alembic.util import pyfiles
 
 from autorecompute import cli, trials
+from autorecompute.cli.tune import STORAGE_VARIABLE
 from autorecompute.figures import Figures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
@@ -80,6 +82,10 @@ class GraphBench(FormulaBench):
 def begin():
     """Has all commands of this process train on the formula."""
     trials.Bench = GraphBench
+    # It is made for each command, and is the same but for the variable that it reads.
+    make_parser = cli.make_parser
+    known = make_parser()
+    cli.make_parser = lambda: make_parser() if STORAGE_VARIABLE in os.environ else known
     # Opening a database, Optuna runs the scripts of its migrations, whatever it holds: most of the time that it takes.
     load, cached = pyfiles.load_module_py, functools.cache(pyfiles.load_module_py)
     pyfiles.load_module_py = lambda name, path: (load if "env" in name else cached)(name, path)

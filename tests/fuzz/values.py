@@ -9,6 +9,7 @@ import os
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m red\x1b[0m"
 MARKUP = "</script></style><script>alert(1)</script><img src=x onerror=alert(1)>"
 LONG = 100_000
+MANY = 30_000
 OUTSIDE = "@outside@"
 """Stands for the absolute path of a folder that no command may change."""
 
@@ -139,7 +140,7 @@ def _changed_list(value, kind):
         "doubled": value * 2,
         "first alone": value[:1],
         "reversed": value[::-1],
-        "long": (value or [1]) * (LONG // max(len(value), 1)),
+        "long": (value or [1]) * (MANY // max(len(value), 1)),
         "of its first": [value[:1]],
         "with null": [*value, None],
     }[kind]
@@ -153,15 +154,15 @@ def _changed_object(value, kind):
         "unknown key": {**value, "unknown": 1},
         "hostile keys": {**value, **SHAPES["hostile key"]},
         "renamed key": {**rest, "X=1; touch pwned; Y": value.get(first)},
-        "many keys": {**value, **{f"key{number}": number for number in range(LONG)}},
+        "many keys": {**value, **{f"key{number}": number for number in range(MANY)}},
     }[kind]
 
 
-def to_text(document, **layout):
+def to_text(document):
     """The document as JSON, with what :mod:`json` does not write put in."""
-    text = json.dumps(document, **layout)
+    text = json.dumps(document)
     for name, raw in RAW.items():
-        text = text.replace(json.dumps(name), raw)
+        text = text.replace(f'"{name}"', raw)
     return with_paths(text)
 
 
