@@ -15,6 +15,9 @@ _SECONDS_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What a terminal obeys instead of showing it, and what turns the direction of reading around."""
 
+_BYTES = re.compile("[\udc80-\udcff]+")
+"""What Python took in as bytes that are no UTF-8, and gives out as the same bytes: together they may be some."""
+
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
 
 
@@ -91,4 +94,8 @@ def printable(text: str, keeps: str = "\n") -> str:
     def write_out(found: re.Match[str]) -> str:
         return found[0] if found[0] in keeps else found[0].encode("unicode_escape").decode()
 
-    return _CONTROL.sub(write_out, text)
+    return _CONTROL.sub(write_out, _BYTES.sub(_decode, text))
+
+
+def _decode(found: re.Match[str]) -> str:
+    return found[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")

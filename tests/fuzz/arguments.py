@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +38,13 @@ VALID = {
 }
 """Command lines to begin from."""
 
+def _can_be_given(text):
+    """Whether the system lets a word be an argument."""
+    return "\0" not in text and not re.search("[\ud800-\udc7f\udd00-\udfff]", text)
+
+
 WORDS = {
-    **{name: text for name, text in TEXTS.items() if "\0" not in text},
+    **{name: text for name, text in TEXTS.items() if _can_be_given(text)},
     "nought": "0",
     "minus one": "-1",
     "exponent": "1e999",
@@ -94,7 +100,6 @@ VARIABLES = {
     "ORTMODULE_MEMORY_OPT_LEVEL": ("7", "", TEXTS["escape sequences"]),
     "ORTMODULE_MEMORY_OPT_CONFIG": ("pipe", "/dev/zero", "loop", TEXTS["escape sequences"]),
     "PYTHONPATH": ("", ":", TEXTS["escape sequences"]),
-    "TMPDIR": ("missing", "", SCRIPT, "loop"),
     "HOME": ("", "missing", SCRIPT),
 }
 
@@ -126,7 +131,7 @@ class Arguments:
             word = draw.choice(list(WORDS))
         arguments = [_safe(arguments, argument) for argument in arguments]
         # It looks at the installation, whatever the studies are.
-        arguments += ["--unknown"] if arguments[:1] == ["doctor"] else []
+        arguments = ["doctor", "--unknown", *arguments[1:]] if arguments[:1] == ["doctor"] else arguments
         return Command(tuple(arguments), *_changes_of(arguments), variables=variables)
 
 

@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import re
-import shlex
 import stat
 import subprocess
 import tempfile
@@ -100,12 +99,8 @@ def _changes(command, before, after):
 
 
 def _readable(name, text):
-    try:
-        decoded = text.decode()
-    except UnicodeDecodeError:
-        yield f"{name} is no UTF-8"
-        return
-    if wrong := controls_in(decoded):
+    # A path may be no UTF-8, and is printed as the bytes that it is.
+    if wrong := controls_in(text.decode(errors="surrogateescape")):
         yield f"{name} has control characters: {wrong}"
 
 
@@ -119,11 +114,11 @@ def _answer(command, ended):
     if command.is_json:
         yield from _json(ended.out)
     if verb == "report":
-        yield from _page(Path(ended.out.decode().removesuffix("\n")))
+        yield from _page(Path(os.fsdecode(ended.out.removesuffix(b"\n"))))
     if verb == "run" and command.arguments[-2:] == ("/usr/bin/env", "-0"):
         yield from _environment("run", _read_environment(ended.out))
     if verb == "emit" and "-o" not in command.arguments:
-        yield from _emitted(command, ended.out.decode())
+        yield from _emitted(command, ended.out.decode(errors="surrogateescape"))
 
 
 def _json(text):
@@ -154,14 +149,15 @@ def _emitted(command, text):
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         yield from _environment("emit", dict(line.partition("=")[::2] for line in lines))
         return
-    yield from _sourced(text)
+    yield from sourced(text)
 
 
-def _sourced(text):
-    """What a shell makes of it, in an empty folder and with no program to be found."""
+def sourced(text):
+    """What is wrong with what a shell makes of a text, in an empty folder and with no program to be found."""
     with tempfile.TemporaryDirectory() as empty:
-        script = f"PATH={empty}\neval {shlex.quote(text)}\nexec /usr/bin/env -0"
-        done = subprocess.run(["/bin/sh", "-c", script], cwd=empty, env={}, capture_output=True, check=False)
+        script = f"PATH={empty}; . /dev/stdin; exec /usr/bin/env -0"
+        given = text.encode(errors="surrogateescape")
+        done = subprocess.run(["/bin/sh", "-c", script], cwd=empty, env={}, input=given, capture_output=True, check=False)
         if done.returncode or done.stderr:
             yield f"a shell does not take what is emitted: {done.stderr[:300]!r}"
         if made := os.listdir(empty):

@@ -45,7 +45,8 @@ class Command:
     @property
     def is_json(self):
         """Whether what it prints is one JSON object."""
-        return "--json" in self.arguments or self.arguments[-2:] == ("--format", "json")
+        own = self.arguments[: self.arguments.index("--")] if "--" in self.arguments else self.arguments
+        return "--json" in own or self.arguments[-2:] == ("--format", "json")
 
 
 def _emit(study, draw):
@@ -148,7 +149,8 @@ FOLLOWERS = {_emit: 3, _run: 1, _show: 2, _export: 1, _compare: 0.5, _begin: 0.3
 
 def reader_of(file, study, draw):
     """A command that reads a file of a study."""
-    return _drawn(READERS.get(file.rpartition("/")[2], ANY_READER), study, draw)
+    name = file.rpartition("/")[2].partition("-")[0]
+    return _drawn(READERS.get(name, ANY_READER), study, draw)
 
 
 def follower(draw):

@@ -6,6 +6,7 @@ import functools
 import gzip
 import os
 import shutil
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ OUTSIDE = Path("../outside")
 """What belongs to nobody's study, seen from the working directory."""
 
 MEGABYTE = 2**20
+SECTOR = 512
 HOLE = 3 * 2**30
 """Bytes of a file that takes no room on the disk."""
 
@@ -36,7 +38,8 @@ class Place:
         """Puts it there; what was done, in words."""
         path = Path(self.file)
         content = path.read_bytes() if path.is_file() else b""
-        _remove(path)
+        if path.exists():
+            _remove(path)
         if self.kind in BOMBS:
             path.write_bytes(bomb(self.kind))
         else:
@@ -88,6 +91,14 @@ def _dig(path, _content, _draw):
         file.truncate(HOLE)
 
 
+def _name_another(path, _content, _draw):
+    # What SQLite leaves of a transaction over several databases: it deletes the file that is named when it is through.
+    name, magic, page = os.fsencode(_outside("keep.txt")), bytes.fromhex("d9d505f920a163d7"), 4096
+    head = (magic + struct.pack(">5I", 0, 1, 1, SECTOR, page)).ljust(SECTOR, b"\0")
+    end = name + struct.pack(">2I", len(name), sum(name)) + magic
+    path.write_bytes(head + struct.pack(">I", 2**30 // page + 1) + end)
+
+
 BOMBS = {"bomb of lists": b"[],", "bomb of brackets": b"[", "bomb of zeros": b"\0", "bomb of lines": b"{}\n"}
 """What small archives unpack to, by what is done to them."""
 
@@ -126,4 +137,5 @@ KINDS = {
     "sparse": _dig,
     "not for us": lambda path, content, _: (path.write_bytes(content), path.chmod(0)),
     "other name": _replace_name,
+    "journal that names a file": _name_another,
 }

@@ -177,3 +177,5 @@ def _places():
         yield from places_of(file)
     for study in (valid.TUNED, valid.SHARED):
         yield from places_of(Path("studies", study))
+    for ending in ("-journal", "-wal", "-shm"):
+        yield from places_of(Path("studies", valid.TUNED, f"study.db{ending}"))

@@ -58,6 +58,7 @@ TEXTS = {
     "NUL": "a\0b",
     "lone surrogate": "\ud800",
     "lone surrogate of a byte": "\udcff",
+    "control characters in bytes": "\udcc2\udc9b31m\udce2\udc80\udcae",
     "surrogate in text": "a\ud800\udbff b",
     "right to left": "a\u202etxt.exe\u2066\u200f",
     "invisible": "\u200b\ufeff\u2060",

@@ -64,6 +64,7 @@ HANGS = "#!/bin/sh\nexec sleep 600\n"
         ([], "VERB"),
         (["tune", "train.py", "--memory", "1GiB"], "unrecognized arguments: --memory"),
         (["tune", "train.py", "--storage", ""], "--storage is empty"),
+        (["tune", "train.py", "--study=--"], "'--study=--' has no value"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
