@@ -1,4 +1,7 @@
-"""``python -m fuzz``: many cases, or one of them again."""
+"""``python -m fuzz``, with ``tests`` among the paths of Python: many cases, or one of them again.
+
+``make fuzz N=20000 SEED=2`` runs it; what it finds comes with the line that runs that case again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import os
 # Cases run in several processes, and threads that wait for each other's processor take many times as long as one.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-import re
 import sys
 import tempfile
 import time
@@ -38,7 +40,7 @@ def main():
         plan = Plan(source, args.seed)
         for kind in BOMBS:
             bomb(kind)
-        numbers = list(range(args.first, args.first + args.cases)) if args.case is None else [args.case]
+        numbers = list(range(args.cases)) if args.case is None else [args.case]
         print(f"{len(numbers)} of {plan.size} changes, seed {args.seed}", flush=True)
         found = collections.defaultdict(list)
         for number, findings in run_cases(plan, Path(folder), numbers, args.jobs):
@@ -54,23 +56,21 @@ def main():
 
 def _parse():
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--case", type=int, help="this one alone")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--cases", type=int, default=2000, help="how many changes (default %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="gives their order and what each does (default %(default)s)"
+    )
+    parser.add_argument("--case", type=int, help="this one alone, with all that is known of it")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time (default %(default)s)")
     return parser.parse_args()
 
 
 def _print(number, finding, args):
     print(f"\n{finding.cause}")
-    print(f"  python -m fuzz --seed {args.seed} --case {number}")
-    print(f"  {finding.change[:LONGEST]!r}")
-    print(f"  {' '.join(finding.command)[:LONGEST]!r}")
+    print(f"  make fuzz SEED={args.seed} CASE={number}")
+    print(f"  {finding.change[:LONGEST]!r}, then {' '.join(finding.command)[:LONGEST]!r}", flush=True)
     if args.case is not None:
-        print(finding.complaint)
-        print(finding.crash)
-    sys.stdout.flush()
+        print(finding.complaint, finding.crash, sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ VALID = {
 }
 """Command lines to begin from."""
 
+
 def _can_be_given(text):
     """Whether the system lets a word be an argument."""
     return "\0" not in text and not re.search("[\ud800-\udc7f\udd00-\udfff]", text)
@@ -171,21 +172,25 @@ def _safe(arguments, argument):
     return with_paths(argument)
 
 
+WRITES = {
+    ("tune",): ("studies", "studies/*"),
+    ("check",): ("studies/*/workers/*",),
+    ("studies", "import"): ("studies/*",),
+    **dict.fromkeys((("show",), ("emit",), ("run",), ("report",)), ("studies/*/report.html", "studies/*/best*")),
+    ("studies", "show"): ("studies/*/best*",),
+}
+"""Where a verb may make or change files that nobody named."""
+
+REMOVES = (("tune",), ("studies", "delete"), ("studies", "prune"))
+
+
 def _changes_of(arguments):
     """What a command may write and remove."""
+    verbs = (tuple(arguments[:1]), tuple(arguments[:2]))
+    removes = any(verb in REMOVES for verb in verbs) or "--force" in arguments
     if any(word.startswith(_WRITING) for word in arguments):
-        return ("*",), ()
-    if arguments[:1] == ["tune"]:
-        return ("studies", "studies/*"), ("studies/*",)
-    if arguments[:1] == ["check"]:
-        return ("studies/*/workers/*",), ()
-    if arguments[:1] in (["show"], ["emit"], ["run"], ["report"]) or arguments[:2] == ["studies", "show"]:
-        return ("studies/*/report.html", "studies/*/best*"), ()
-    if arguments[:2] == ["studies", "import"]:
-        return ("studies/*",), ("studies/*",) if "--force" in arguments else ()
-    if arguments[:2] in (["studies", "delete"], ["studies", "prune"]):
-        return (), ("studies/*",)
-    return (), ()
+        return ("*",), ("studies/*",) * removes
+    return next((WRITES[verb] for verb in verbs if verb in WRITES), ()), ("studies/*",) * removes
 
 
 @functools.cache

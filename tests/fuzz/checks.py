@@ -61,7 +61,8 @@ def complaints(command, ended, before, after):
     Args:
         command: What was run.
         ended: How it ended.
-        before, after: Snapshots of the working directory and of what lies outside.
+        before: Snapshots of the working directory and of what lies outside.
+        after: The same afterwards.
     """
     yield from _ending(command, ended)
     yield from (f"did what no command may do: {line}" for line in ended.touched)
@@ -157,10 +158,12 @@ def sourced(text):
     with tempfile.TemporaryDirectory() as empty:
         script = f"PATH={empty}; . /dev/stdin; exec /usr/bin/env -0"
         given = text.encode(errors="surrogateescape")
-        done = subprocess.run(["/bin/sh", "-c", script], cwd=empty, env={}, input=given, capture_output=True, check=False)
+        done = subprocess.run(
+            ["/bin/sh", "-c", script], cwd=empty, env={}, input=given, capture_output=True, check=False
+        )
         if done.returncode or done.stderr:
             yield f"a shell does not take what is emitted: {done.stderr[:300]!r}"
-        if made := os.listdir(empty):
+        if made := sorted(path.name for path in Path(empty).iterdir()):
             yield f"a shell that takes what is emitted makes {made}"
         yield from _environment("emit", _read_environment(done.stdout))
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autorecompute import cli
 from autorecompute.emit import RENDERERS
 from fuzz.valid import QUICK, SCRIPT
-from fuzz.values import TEXTS, with_paths
 
 ENV = ("/usr/bin/env", "-0")
 OTHER = "unanswered"
 """A valid study beside the one that was changed."""
 
-IMPORTED = "imported"
-NEW = "new"
+IMPORTED, NEW = "imported", "new"
+CHECKED = 0.2
+"""Share of the imported studies that are checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,7 @@ READERS = {
 
 ANY_READER = {**QUICK_READERS, **FULL_READERS, _go_on: 0.4}
 
-FOLLOWERS = {_emit: 3, _run: 1, _show: 2, _export: 1, _compare: 0.5, _begin: 0.3, _list: 2, _prune: 1, _report: 0.1}
+FOLLOWERS = {_emit: 1, _run: 1, _show: 2, _export: 1, _compare: 0.5, _begin: 0.3, _list: 2, _prune: 1, _report: 0.1}
 
 
 def reader_of(file, study, draw):
@@ -153,9 +151,18 @@ def reader_of(file, study, draw):
     return _drawn(READERS.get(name, ANY_READER), study, draw)
 
 
-def follower(draw):
-    """A command that reads an imported study."""
-    return _drawn(FOLLOWERS, IMPORTED, draw)
+def undoing(command):
+    """The command, which may undo what a killed process wrote to the database: SQLite's journals are for that."""
+    database = "studies/*/study.db"
+    return replace(command, writes=(*command.writes, database), removes=(*command.removes, f"{database}-*"))
+
+
+def followers(draw):
+    """Commands that read an imported study; what to train with is given out after a check alone."""
+    if draw.random() < CHECKED:
+        check = Command(("check", IMPORTED, "--", SCRIPT), writes=(*_under(IMPORTED, "workers"), *_plans(IMPORTED)))
+        return check, draw.choice((_emit, _run))(IMPORTED, draw)
+    return (_drawn(FOLLOWERS, IMPORTED, draw),)
 
 
 def import_of(file, draw):

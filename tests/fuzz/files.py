@@ -10,9 +10,6 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-OUTSIDE = Path("../outside")
-"""What belongs to nobody's study, seen from the working directory."""
-
 MEGABYTE = 2**20
 SECTOR = 512
 HOLE = 3 * 2**30
@@ -61,14 +58,14 @@ def _remove(path):
 
 
 def _outside(name):
-    return os.path.abspath(OUTSIDE / name)
+    return Path.cwd().parent / "outside" / name
 
 
 def _lead_elsewhere(path, content, _draw):
     # A readable copy outside: what is read through it is as it was, and what is written would be another's.
-    elsewhere = OUTSIDE / f"copy of {path.name}"
+    elsewhere = _outside(f"copy of {path.name}")
     elsewhere.write_bytes(content)
-    path.symlink_to(elsewhere.absolute())
+    path.symlink_to(elsewhere)
 
 
 def _replace_name(path, content, _draw):

@@ -18,6 +18,9 @@ TURNS = (Field, Place, Field, Arguments, Field)
 """Which kind of change one case after the other makes."""
 
 LONGEST = 120
+ENCODINGS = (*["utf-8"] * 9, "ascii")
+"""What a terminal can show: mostly anything."""
+
 
 class Plan:
     """All changes there are, each kind in an order of its own that the seed gives.
@@ -104,7 +107,7 @@ class Case:
         with contextlib.chdir(self._sandbox.work):
             if isinstance(self._change, Arguments):
                 arguments.prepare()
-                yield from self._meet(str(self._change), self._change.command(draw))[1]
+                yield from self._meet(str(self._change), self._change.command(draw), draw)[1]
                 return
             done = self._change.change(draw)
             yield from self._read(done, draw)
@@ -112,16 +115,22 @@ class Case:
     def _read(self, done, draw):
         file = self._change.file
         if not file.startswith(valid.ARCHIVES):
-            yield from self._meet(done, commands.reader_of(file, file.split("/")[1], draw))[1]
+            command = commands.reader_of(file, file.split("/")[1], draw)
+            yield from self._meet(done, commands.undoing(command) if "study.db-" in file else command, draw)[1]
             return
-        ended, findings = self._meet(done, commands.import_of(file, draw))
+        ended, findings = self._meet(done, commands.import_of(file, draw), draw)
         yield from findings
-        if ended.code == 0:
-            yield from self._meet(done, commands.follower(draw))[1]
+        for command in commands.followers(draw) if ended.code == 0 else ():
+            yield from self._meet(done, command, draw)[1]
 
-    def _meet(self, done, command):
+    def _meet(self, done, command, draw):
         before = self._snapshot()
-        ended = self._sandbox.run(list(command.arguments), stdin=command.stdin, variables=command.variables)
+        ended = self._sandbox.run(
+            list(command.arguments),
+            stdin=command.stdin,
+            variables=command.variables,
+            encoding=draw.choice(ENCODINGS),
+        )
         found = list(checks.complaints(command, ended, before, self._snapshot()))
         return ended, [Finding(done, command.arguments, complaint, ended.crash) for complaint in found]
 

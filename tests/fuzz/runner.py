@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
-import dataclasses
 import gc
 import multiprocessing
 import os
@@ -81,8 +79,10 @@ class Worker:
     def last_words(self):
         """The case that the process died of, if one did that."""
         self._process.join()
-        self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace")
+        self.messages.close()
+        with self._errors:
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace")
         if self._process.exitcode and self.left:
             number = self.left.pop(0)
             complaint = f"ended its process with {self._process.exitcode}"
@@ -90,7 +90,7 @@ class Worker:
 
     def _work(self, sending, place):
         os.dup2(self._errors.fileno(), 2)
-        sys.__stderr__ = sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
+        sys.__stderr__ = sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
         limit_memory()
         for number in self.left:
             sending.send((number, _run(self._plan, place, number)))

@@ -13,9 +13,9 @@ import tempfile
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
 from autorecompute import cli
+from fuzz.watch import WATCH
 
 MOST_BYTES = 2**30
 MOST_SECONDS = 20
@@ -25,7 +25,6 @@ LONGEST_WAIT = 90
 CRASHED = 99
 """Stands for the exit code of a command that an exception ended."""
 
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -77,32 +76,39 @@ class Sandbox:
             "LANG": "C.UTF-8",
         }
 
-    def run(self, arguments, *, stdin=os.devnull, variables=(), main=cli.main):
+    def run(self, arguments, *, stdin=os.devnull, variables=(), encoding="utf-8", main=cli.main):
         """Runs a command, or what a test has instead of one.
 
         The process ends, with its stacks on standard error, where that takes too long.
         """
-        with _limited(sys.__stderr__):
-            with _restoring(), self._redirected(stdin), WATCH.over(self._place) as touched:
-                os.environ.clear()
-                os.environ.update({**self.environment, **dict(variables)})
-                tempfile.tempdir = None
-                os.chdir(self.work)
-                code, crash = (_fork if arguments[:1] == ["run"] else _call)(main, arguments)
+        with (
+            _limited(sys.__stderr__),
+            _restoring(),
+            self._redirected(stdin, encoding),
+            WATCH.over(self._place) as touched,
+        ):
+            os.environ.clear()
+            os.environ.update({**self.environment, **dict(variables)})
+            tempfile.tempdir = None
+            os.chdir(self.work)
+            code, crash = (_fork if arguments[:1] == ["run"] else _call)(main, arguments)
         written = [(self._place / name).read_bytes() for name in ("out", "err")]
         return Ended(code, *written, crash, tuple(dict.fromkeys(touched)))
 
     @contextlib.contextmanager
-    def _redirected(self, stdin):
+    def _redirected(self, stdin, encoding):
         """Has the three streams lead elsewhere; by Python's own names of them nobody has taken their place."""
         names = ("stdin", "stdout", "stderr", "__stdout__", "__stderr__")
         kept, copies = {name: getattr(sys, name) for name in names}, [os.dup(number) for number in range(3)]
-        targets = [os.open(stdin, os.O_RDONLY), *(self._new(name) for name in ("out", "err"))]
+        _lead([os.open(stdin, os.O_RDONLY), self._new("out"), self._new("err")])
+        streams = (
+            os.fdopen(0, encoding=encoding, closefd=False),
+            os.fdopen(1, "w", encoding=encoding, closefd=False),
+            os.fdopen(2, "w", encoding=encoding, errors="backslashreplace", closefd=False),
+        )
         try:
-            _lead(targets)
-            sys.stdin = open(0, encoding="utf-8", closefd=False)
-            sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)
-            sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+            for name, stream in zip(names, (*streams, *streams[1:]), strict=True):
+                setattr(sys, name, stream)
             yield
         finally:
             _flush()
@@ -179,106 +185,8 @@ def _fork(main, arguments):
         _flush()
         os._exit(code)
     os.close(writing)
-    with open(reading, encoding="utf-8", errors="replace") as said:
+    with os.fdopen(reading, encoding="utf-8", errors="replace") as said:
         if not select.select([said], [], [], 2 * LONGEST_WAIT)[0]:
             os.kill(child, signal.SIGKILL)
         crash = said.read()
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), crash
-
-
-class ForbiddenError(BaseException):
-    """Ends a command before it changes what is not its own, whoever runs the tests."""
-
-
-class Watch:
-    """Notes and prevents what no command may do, by Python's audit events."""
-
-    def __init__(self):
-        self._allowed, self._touched, self._is_hooked = (), None, False
-
-    @contextlib.contextmanager
-    def over(self, place):
-        """Watches this process meanwhile; gives the list of what it tries.
-
-        Args:
-            place: The folder that it may change things in.
-        """
-        if not self._is_hooked:
-            sys.addaudithook(self._hear)
-            self._is_hooked = True
-        self._allowed = tuple(f"{place}/{name}/" for name in ("work", "tmp", "home"))
-        touched = self._touched = []
-        try:
-            yield touched
-        finally:
-            self._touched = None
-
-    def allowing(self, call):
-        """What a function returns that may do anything."""
-        touched, self._touched = self._touched, None
-        try:
-            return call()
-        finally:
-            self._touched = touched
-
-    def _hear(self, event, arguments):
-        if self._touched is None:
-            return
-        if event == "open":
-            path, _, flags = arguments
-            if flags & _WRITES and not isinstance(path, int):
-                self._require_inside(event, path)
-        elif event in _CHANGES:
-            for path in arguments[: _CHANGES[event]]:
-                self._require_inside(event, path, follows=event in _FOLLOWING)
-        elif event == "sqlite3.connect":
-            self._require_inside(event, unquote(str(arguments[0]).removeprefix("file:").partition("?")[0]))
-        elif event in _FORBIDDEN:
-            self._refuse(f"{event}: {arguments!r}")
-
-    def _require_inside(self, event, path, *, follows=True):
-        if isinstance(path, int):
-            return
-        path = os.path.abspath(os.fsdecode(path))
-        folder, name = os.path.split(path)
-        real = os.path.realpath(path) if follows else os.path.join(os.path.realpath(folder), name)
-        if not real.startswith(self._allowed) and real != os.devnull:
-            self._refuse(f"{event}: {path} ({real})")
-
-    def _refuse(self, text):
-        touched, self._touched = self._touched, None
-        touched.append(text)
-        self._touched = touched
-        raise ForbiddenError(text)
-
-
-WATCH = Watch()
-"""A hook cannot be taken away again: there is one for the process."""
-
-_CHANGES = {
-    "os.remove": 1,
-    "os.rmdir": 1,
-    "os.mkdir": 1,
-    "os.rename": 2,
-    "os.truncate": 1,
-    "os.chmod": 1,
-    "os.chown": 1,
-    "os.utime": 1,
-    "os.link": 2,
-}
-"""Events by how many of their arguments are paths that are changed."""
-
-_FOLLOWING = {"os.truncate", "os.chmod", "os.chown", "os.utime"}
-
-_FORBIDDEN = {
-    "os.system",
-    "os.fork",
-    "os.forkpty",
-    "os.posix_spawn",
-    "subprocess.Popen",
-    "socket.connect",
-    "socket.getaddrinfo",
-    "pickle.find_class",
-    "urllib.Request",
-}
-"""What nothing that only reads a study does."""

@@ -8,12 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from autorecompute import cli
-from fuzz import arguments, commands
-from fuzz.changes import Field, fields_of
-from fuzz.plan import Plan
+from fuzz import arguments
 
 CASES = 2000
 TESTS = Path(__file__).parents[1]

@@ -65,7 +65,7 @@ def raise_error(_):
 
 def print_traceback(_):
     """Handles it in the user's sight."""
-    print("Traceback (most recent call last):", file=sys.stderr)
+    sys.stderr.write("Traceback (most recent call last):\n")
     return 3
 
 
@@ -203,4 +203,6 @@ def test_what_a_shell_would_run_is_found(text):
 
 def test_what_a_config_sets_is_let_through():
     """Comments, variables that are taken away, and those of a config."""
-    assert not list(checks.sourced("# study: $(touch x)\nunset AUTORECOMPUTE_ORT_PROBE\nexport ORTMODULE_MEMORY_OPT_LEVEL=1\n"))
+    assert not list(
+        checks.sourced("# study: $(touch x)\nunset AUTORECOMPUTE_ORT_PROBE\nexport ORTMODULE_MEMORY_OPT_LEVEL=1\n")
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
+from pathlib import Path
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m red\x1b[0m"
 MARKUP = "</script></style><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -169,4 +169,4 @@ def to_text(document):
 
 def with_paths(text):
     """The text with the path that stands for a folder outside; a case is run from the folder beside it."""
-    return text.replace(OUTSIDE, os.path.abspath("../outside"))
+    return text.replace(OUTSIDE, str(Path.cwd().parent / "outside"))
