@@ -60,6 +60,8 @@ def trace_of(tmp_path, monkeypatch):
     """The trace of a script that fails."""
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
+    # Processes that later tests spawn would run the script again.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
     def trace_of(program):
         script = tmp_path / "train.py"
