@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autorecompute.errors import UsageError
 from autorecompute.paths import shown
 from autorecompute.startup import WRAP_VARIABLE, prepend_to_python_path
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -85,10 +86,11 @@ def describe_changes(
     """A sentence about each variable whose inherited value the command will not see."""
     for name, value in variables.items():
         if inherited.get(name, value) != value:
-            yield f"{name}={inherited[name]} of your environment is replaced by {value}."
+            yield f"{name}={printable(inherited[name])} of your environment is replaced by {value}."
     for name in strays:
         if name in inherited:
-            yield f"{name}={inherited[name]} of your environment is removed: the study's config does without it."
+            value = printable(inherited[name])
+            yield f"{name}={value} of your environment is removed: the study's config does without it."
 
 
 def replace_process(command: list[str], environment: dict[str, str]) -> NoReturn:

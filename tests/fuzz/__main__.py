@@ -70,7 +70,7 @@ def _print(number, finding, args):
     print(f"  make fuzz SEED={args.seed} CASE={number}")
     print(f"  {finding.change[:LONGEST]!r}, then {' '.join(finding.command)[:LONGEST]!r}", flush=True)
     if args.case is not None:
-        print(finding.complaint, finding.crash, sep="\n", flush=True)
+        print(finding.complaint, finding.crash, finding.said, sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ def undoing(command):
 def followers(draw):
     """Commands that read an imported study; what to train with is given out after a check alone."""
     if draw.random() < CHECKED:
-        check = Command(("check", IMPORTED, "--", SCRIPT), writes=(*_under(IMPORTED, "workers"), *_plans(IMPORTED)))
+        check = Command(("check", IMPORTED, "--", SCRIPT), writes=(*_under(IMPORTED, "checked.json"), *_under(IMPORTED, "workers"), *_plans(IMPORTED)))
         return check, draw.choice((_emit, _run))(IMPORTED, draw)
     return (_drawn(FOLLOWERS, IMPORTED, draw),)
 

@@ -79,6 +79,7 @@ class Finding:
     command: tuple[str, ...]
     complaint: str
     crash: str = ""
+    said: str = ""
 
     @property
     def cause(self):
@@ -132,7 +133,7 @@ class Case:
             encoding=draw.choice(ENCODINGS),
         )
         found = list(checks.complaints(command, ended, before, self._snapshot()))
-        return ended, [Finding(done, command.arguments, complaint, ended.crash) for complaint in found]
+        return ended, [Finding(done, command.arguments, complaint, ended.crash, repr(ended.err)+str(command.variables)) for complaint in found]
 
     def _snapshot(self):
         return {"work": checks.snapshot(self._sandbox.work), "outside": checks.snapshot(self._outside)}
