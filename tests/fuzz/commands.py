@@ -1,39 +1,86 @@
-"""The commands that read a study, an archive or their arguments, and what each of them may change."""
+"""The commands that read a study or an archive, the command lines that nobody means, and what each may change."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import argparse
+import fnmatch
+import functools
+import os
+import re
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
+from autorecompute import cli
 from autorecompute.emit import RENDERERS
-from fuzz.valid import QUICK, SCRIPT
+from fuzz.valid import QUICK, SCRIPT, TUNED, UNANSWERED
+from fuzz.values import ESCAPES, PATHS, TEXTS, with_paths
 
-ENV = ("/usr/bin/env", "-0")
-OTHER = "unanswered"
-"""A valid study beside the one that was changed."""
+IMPORTED = "imported"
+ARCHIVE = "archives/tuned.jsonl"
+TUNE = f"tune {SCRIPT} --target-batch 32 --memory-limit 600MiB --study {{study}} {shlex.join(QUICK)}"
 
-IMPORTED, NEW = "imported", "new"
-CHECKED = 0.2
-"""Share of the imported studies that are checked."""
+HEAD_READERS = [
+    *(f"emit {{study}} --format {name}" for name in RENDERERS),
+    "run {study} -- /usr/bin/env -0",
+    *("show", "show --json", "studies list", "studies list --json", "studies show {study}"),
+    *("studies prune", "studies prune --dry-run", "studies delete {study} --force"),
+]
+"""What reads the head and the answer of a study alone, and takes some milliseconds."""
+
+READERS = [
+    *("show {study}", "show {study} --json", "show {study} --why"),
+    *("studies export {study}", "studies export {study} -o out.jsonl", "studies export {study} -o out.jsonl.gz"),
+    f"studies compare {{study}} {UNANSWERED}",
+    f"studies compare {UNANSWERED} {{study}} --json",
+]
+"""What reads all of it."""
+
+SLOW_READERS = ["report {study}", "report {study} -o out.html", TUNE, TUNE.replace("{study}", "new")]
+SLOW_READERS += [f"{TUNE} {option}" for option in ("--fresh", "--knobs", "--json", "--sampler greedy")]
+SLOW_READERS += ["check {study}", f"check {{study}} --json -- {SCRIPT}"]
+
+WEIGHTS = {
+    **dict.fromkeys(("study.json", "result.json"), (10, 5, 1)),
+    **dict.fromkeys(("study.db", "batches.json", "shared.json", "in_progress.json"), (1, 12, 1)),
+    **dict.fromkeys(("race.json", "analysis.json", "rejected.json", "confirmed.json"), (0, 3, 1)),
+    "plans.json": (8, 1, 1),
+}
+"""How often a file has which readers, by its name."""
+
+VERBS = {
+    "plans": f"plans {SCRIPT} --batch 32",
+    "doctor": "doctor",
+    "import": f"studies import {ARCHIVE} --study {IMPORTED}",
+    "nothing": "",
+    **{line.replace("{study} ", "").replace(" {study}", ""): line for line in (*HEAD_READERS, *READERS, *SLOW_READERS)},
+}
+"""Command lines to begin from."""
+
+CHANGES = {
+    "tune": (["studies", "studies/{study}", "studies/{study}/*", "studies/.draft*"], ["studies/{study}/*"]),
+    "check": (["studies/{study}/workers*", "studies/{study}/checked.json"], []),
+    "report": (["studies/{study}/report.html"], []),
+    "studies import": (["studies", "studies/{study}", "studies/{study}/*", "studies/.draft*"], []),
+    "studies delete": ([], ["studies/{study}", "studies/{study}/*"]),
+    "studies prune": ([], ["studies/*"]),
+}
+"""What a verb may make or change, and what it may remove; most of them may write the file of plans anew, too."""
+
+PLANS = ["studies/{study}/best*"]
+WRITING = ("-o", "--output", "--picture", "--storage")
+"""What is given after one of these is where the user wants a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command to run.
-
-    Attributes:
-        arguments: Those of ``autorecompute``.
-        writes: Where it may make or change files, as patterns from the working directory on.
-        removes: Where it may remove some.
-        stdin: The file that it reads.
-        variables: What is added to its environment.
-    """
+    """A command to run, about one study or about any; it may undo what a killed process wrote to the database."""
 
     arguments: tuple[str, ...]
-    writes: tuple[str, ...] = ()
-    removes: tuple[str, ...] = ()
-    stdin: str = "/dev/null"
+    study: str = "*"
+    stdin: str = os.devnull
     variables: tuple[tuple[str, str], ...] = ()
+    undoes: bool = False
 
     @property
     def verb(self):
@@ -46,133 +93,124 @@ class Command:
         own = self.arguments[: self.arguments.index("--")] if "--" in self.arguments else self.arguments
         return "--json" in own or self.arguments[-2:] == ("--format", "json")
 
-
-def _emit(study, draw):
-    return Command(("emit", study, "--format", draw.choice(list(RENDERERS))), writes=_plans(study))
-
-
-def _run(study, _):
-    return Command(("run", study, "--", *ENV), writes=_plans(study))
-
-
-def _list(_, draw):
-    words = draw.choice([("show",), ("studies", "list")])
-    return Command((*words, *draw.choice([(), ("--json",)])))
-
-
-def _prune(_, draw):
-    if draw.random() < 0.3:
-        return Command(("studies", "prune", "--dry-run"))
-    return Command(("studies", "prune"), removes=("studies/*",))
+    def may_change(self, name, *, is_gone):
+        """Whether it may make or change a file, or remove it."""
+        writes, removes = CHANGES.get(self.verb, ([], []))
+        allowed = [*removes] if is_gone else [*writes, *(PLANS if self.verb != "studies prune" else [])]
+        if self.undoes:
+            allowed.append("studies/*/study.db-*" if is_gone else "studies/*/study.db")
+        if not is_gone and any(word.startswith(WRITING) for word in self.arguments):
+            allowed.append("*" if self.study == "*" else "out.*")
+        if is_gone and "--force" in self.arguments:
+            allowed.append("studies/{study}/*")
+        return any(fnmatch.fnmatchcase(name, pattern.replace("{study}", self.study)) for pattern in allowed)
 
 
-def _delete(study, _):
-    return Command(("studies", "delete", study, "--force"), removes=(f"studies/{study}/*", f"studies/{study}"))
+def reader_of(file, draw):
+    """A command that reads a file of a study, or the folder of one."""
+    _, study, *names = file.split("/")
+    name = names[-1].partition("-")[0] if names else ""
+    line = draw.choice(draw.choices((HEAD_READERS, READERS, SLOW_READERS), WEIGHTS.get(name, (4, 4, 1)))[0])
+    return _command(line, study if "study new" not in line else "new", undoes="study.db-" in file, folder=study)
 
 
-def _check(study, draw):
-    words = draw.choice([(), ("--", SCRIPT)])
-    return Command(("check", study, *draw.choice([(), ("--json",)]), *words), writes=_under(study, "workers"))
-
-
-def _show(study, draw):
-    arguments = ("show", study, *draw.choice([(), ("--why",)]), *draw.choice([(), ("--json",)]))
-    return Command(arguments, writes=_plans(study))
-
-
-def _compare(study, draw):
-    return Command(("studies", "compare", *draw.sample([study, OTHER], 2), *draw.choice([(), ("--json",)])))
-
-
-def _export(study, draw):
-    file = draw.choice(["", "out.jsonl", "out.jsonl.gz"])
-    return Command(("studies", "export", study, *(("-o", file) if file else ())), writes=("out.jsonl*",))
-
-
-def _report(study, draw):
-    file = draw.choice(["", "out.html"])
-    writes = ("out.html", *_under(study, "report.html"), *_plans(study))
-    return Command(("report", study, *(("-o", file) if file else ())), writes=writes)
-
-
-def _go_on(study, draw):
-    return _tune(study, draw)
-
-
-def _begin(_, draw):
-    return _tune(NEW, draw)
-
-
-def _tune(study, draw):
-    changed = draw.choice([(), (), ("--fresh",), ("--knobs",), ("--json",), ("--sampler", "greedy")])
-    arguments = ("tune", SCRIPT, "--target-batch", "32", "--memory-limit", "600MiB", "--study", study, *QUICK, *changed)
-    return Command(arguments, writes=(*_under(study, ""), "studies/.draft*"), removes=_under(study, ""))
-
-
-def _plans(study):
-    """What is written anew where it is not as it was: the file of plans that the variables name."""
-    return _under(study, "best")
-
-
-def _under(study, name):
-    folder = f"studies/{study}/{name}".rstrip("/")
-    return (folder, f"{folder}/*")
-
-
-QUICK_READERS = {_emit: 8, _run: 2, _list: 5, _prune: 3, _delete: 1}
-"""What reads the head and the answer of a study alone, and takes some milliseconds."""
-
-FULL_READERS = {_show: 1, _export: 1, _compare: 0.3, _check: 0.5, _go_on: 0.1, _begin: 0.1, _report: 0.05}
-"""What reads all of it; a page takes half a second."""
-
-READERS = {
-    "study.json": {**QUICK_READERS, **FULL_READERS},
-    "result.json": {**QUICK_READERS, **FULL_READERS, _report: 0.2},
-    "study.db": {**FULL_READERS, _prune: 0.3},
-    "batches.json": {_show: 2, _export: 2, _prune: 1, _report: 0.2},
-    "shared.json": {_show: 2, _export: 2, _prune: 1, _list: 1},
-    "in_progress.json": {_prune: 2, _show: 1, _go_on: 1},
-    "race.json": {_export: 2, _show: 0.5, _go_on: 0.2, _report: 0.2},
-    "analysis.json": {_export: 2, _go_on: 0.2, _begin: 0.2, _report: 0.2},
-    "rejected.json": {_export: 2, _go_on: 0.5, _begin: 0.2},
-    "confirmed.json": {_export: 2, _go_on: 0.5, _begin: 0.2},
-    "plans.json": {_emit: 3, _run: 2, _check: 1},
-}
-"""Who reads a file, by its name, and how often each of them is tried."""
-
-ANY_READER = {**QUICK_READERS, **FULL_READERS, _go_on: 0.4}
-
-FOLLOWERS = {_emit: 1, _run: 1, _show: 2, _export: 1, _compare: 0.5, _begin: 0.3, _list: 2, _prune: 1, _report: 0.1}
-
-
-def reader_of(file, study, draw):
-    """A command that reads a file of a study."""
-    name = file.rpartition("/")[2].partition("-")[0]
-    return _drawn(READERS.get(name, ANY_READER), study, draw)
-
-
-def undoing(command):
-    """The command, which may undo what a killed process wrote to the database: SQLite's journals are for that."""
-    database = "studies/*/study.db"
-    return replace(command, writes=(*command.writes, database), removes=(*command.removes, f"{database}-*"))
-
-
-def followers(draw):
-    """Commands that read an imported study; what to train with is given out after a check alone."""
-    if draw.random() < CHECKED:
-        check = Command(("check", IMPORTED, "--", SCRIPT), writes=(*_under(IMPORTED, "checked.json"), *_under(IMPORTED, "workers"), *_plans(IMPORTED)))
-        return check, draw.choice((_emit, _run))(IMPORTED, draw)
-    return (_drawn(FOLLOWERS, IMPORTED, draw),)
+def follower(draw):
+    """A command that reads an imported study."""
+    return _command(draw.choice(draw.choices((HEAD_READERS, READERS, SLOW_READERS), (8, 10, 1))[0]), IMPORTED)
 
 
 def import_of(file, draw):
     """The command that reads an archive."""
-    writes = (*_under(IMPORTED, ""), "studies", "studies/.draft*")
     # A shell would wait for who writes a pipe, and open nothing that is gone.
     if draw.random() < 0.2 and Path(file).is_file():
-        return Command(("studies", "import", "-", "--study", IMPORTED), writes=writes, stdin=file)
-    return Command(("studies", "import", file, "--study", IMPORTED), writes=writes)
+        return Command(("studies", "import", "-", "--study", IMPORTED), IMPORTED, stdin=file)
+    return _command(f"studies import {file} --study {IMPORTED}", IMPORTED)
 
 
-def _drawn(weights, study, draw):
-    return draw.choices(list(weights), list(weights.values()))[0](study, draw)
+def check_of_import(draw):
+    """The command after which an imported study is given out, and one that does."""
+    check = _command(f"check {{study}} -- {SCRIPT}", IMPORTED)
+    return check, _command(draw.choice(HEAD_READERS[: len(RENDERERS) + 1]), IMPORTED)
+
+
+def _command(line, study, *, undoes=False, folder=None):
+    return Command(tuple(line.format(study=folder or study).split()), study, undoes=undoes)
+
+
+def _can_be_given(text):
+    """Whether the system lets a word be an argument."""
+    return "\0" not in text and not re.search("[\ud800-\udc7f\udd00-\udfff]", text)
+
+
+WORDS = [
+    *filter(_can_be_given, TEXTS),
+    *PATHS,
+    *("0", "-1", "1e999", "9" * 400, "9" * 5000, f"{'9' * 400}GiB", "\u0663\u0662", "1_000", "nan", "inf", "8,16,,32"),
+    *("sequence=9999999999999999999999", "5GiB", "1s", "--", "-", "x" * 300, f"{'x' * 300}.py", "x/" * 3000),
+    *(TUNED, f"{TUNED}/", f"studies/{TUNED}", f"studies/{TUNED}/study.json", ARCHIVE, "studies", f"{SCRIPT}/x"),
+    *("loop", "loop/x.html", "pipe", "missing/x.html", "/dev/zero", "/dev/full"),
+    *("journal:~nouser/x", "journal:pipe", "journal:loop", "journal:studies", f"journal:{SCRIPT}", "journal:"),
+    *("postgresql://me:secret@localhost:port/base", "postgresql://", "postgresql://me:secret@[::1", "mysql://me:s@h/b"),
+]
+
+VARIABLES = {
+    "COLUMNS": ("0", "1", "-5", "9" * 30, "x"),
+    "AUTORECOMPUTE_STORAGE": tuple(word for word in WORDS if word.startswith(("journal:", "postgresql:"))),
+    "ORTMODULE_LOG_LEVEL": ("", "FOO", "VERBOSE", ESCAPES),
+    "ORTMODULE_MEMORY_OPT_LEVEL": ("7", "", ESCAPES),
+    "ORTMODULE_MEMORY_OPT_CONFIG": ("pipe", "/dev/zero", "loop", ESCAPES),
+    "PYTHONPATH": ("", ":", ESCAPES),
+    "HOME": ("", "missing", SCRIPT),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A command line that is changed, and the word that comes in."""
+
+    base: str
+    word: str
+
+    def command(self, draw):
+        """The command, whatever it became."""
+        arguments, word, variables = VERBS[self.base].format(study=TUNED).split(), self.word, ()
+        if draw.random() < 0.15:
+            name = draw.choice(list(VARIABLES))
+            variables = ((name, draw.choice(VARIABLES[name])),)
+        for _ in range(draw.choice((1, 1, 1, 2))):
+            _change(arguments, self.base, word, draw)
+            word = draw.choice(WORDS)
+        if any(argument.startswith(WRITING) for argument in arguments):
+            # A command that is told to write outside may do so.
+            arguments = ["elsewhere" if any(path in word for path in PATHS) else word for word in arguments]
+        # It looks at the installation, whatever the studies are.
+        arguments = ["doctor", "--unknown", *arguments[1:]] if arguments[:1] == ["doctor"] else arguments
+        return Command(tuple(map(with_paths, arguments)), variables=variables)
+
+
+def prepare():
+    """Puts what the words speak of into the working directory."""
+    Path("loop").symlink_to("loop")
+    os.mkfifo("pipe")
+
+
+def _change(arguments, base, word, draw):
+    place = draw.randrange(len(arguments) + 1)
+    how = draw.choice(("replace", "replace", "option", "option", "drop", "repeat", "insert"))
+    if how == "option" and (options := _options(base)):
+        option = draw.choice(options)
+        arguments[place:place] = draw.choice(([option, word], [f"{option}={word}"], [option]))
+    elif how == "insert" or place == len(arguments):
+        arguments.insert(place, word)
+    else:
+        arguments[place : place + 1] = {"drop": [], "repeat": [arguments[place]] * 2}.get(how, [word])
+
+
+@functools.cache
+def _options(base):
+    """The options of a verb."""
+    parser = cli.make_parser()
+    for word in VERBS[base].split():
+        choices = next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
+        parser = choices.get(word, parser)
+    return [option for action in parser._actions for option in action.option_strings]
