@@ -3,7 +3,7 @@
 # make docs   builds the documentation into site/
 # make docs-serve  shows it on this machine, and builds again what is changed
 # make system  installs the Debian packages that tests need, where they are missing
-# make fuzz  changes studies and archives at random and has every verb read them: N=20000 changes, SEED=2, one CASE=17
+# make fuzz  changes studies and archives at random and has every verb read them: CASES=20000, SEED=2, one CASE=17
 # make bench  measures what tuning costs and gains, as ratios
 # make bench-noise  counts how often noise makes a race choose a wrong winner
 # make golden-plans  records the plans of the studies, which the tests compare with
@@ -76,7 +76,7 @@ test-fuzz: install
 	$(VENV)/bin/python -m pytest tests/fuzz
 
 fuzz: install
-	PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(N:%=--cases %) $(SEED:%=--seed %) $(CASE:%=--case %)
+	PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(CASES:%=--cases %) $(SEED:%=--seed %) $(CASE:%=--case %)
 
 # The page of a study in Debian's Chromium.
 test-browser: install system

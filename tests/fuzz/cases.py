@@ -200,7 +200,7 @@ class _Worker:
         if self._process.exitcode and self.left:
             number = self.left.pop(0)
             complaint = f"ended its process with {self._process.exitcode}"
-            yield number, [Finding(repr(plan.change_of(number))[:120], None, complaint, said[-4000:])]
+            yield number, [Finding(repr(plan.change_of(number))[:120], None, complaint, said[:4000])]
 
     def _work(self, plan, place, sending):
         os.dup2(self._errors.fileno(), 2)

@@ -91,7 +91,8 @@ def _become(file, arguments, environment):
 @contextlib.contextmanager
 def _limited():
     """Ends this process, with its stacks, where what follows takes too long."""
-    errors = sys.__stderr__
+    # Where standard error leads now: the command has another one.
+    errors = os.dup(2)
     faulthandler.register(signal.SIGPROF, file=errors, chain=True)
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     faulthandler.dump_traceback_later(LONGEST_WAIT, exit=True, file=errors)
@@ -101,6 +102,7 @@ def _limited():
         faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.unregister(signal.SIGPROF)
+        os.close(errors)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,9 @@ import os
 from pathlib import Path
 
 from alembic.util import pyfiles
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.engine import Engine
+from sqlalchemy.util import LRUCache
 
 from autorecompute import cli, trials
 from autorecompute.cli.tune import STORAGE_VARIABLE
@@ -86,6 +89,13 @@ def begin():
     make_parser = cli.make_parser
     known = make_parser()
     cli.make_parser = lambda: make_parser() if STORAGE_VARIABLE in os.environ else known
+    # Each engine would compile its statements again, as long as it takes to run all else of a command.
+    begin_engine, compiled = Engine.__init__, LRUCache(1000)
+    Engine.__init__ = lambda self, *args, **options: begin_engine(self, *args, **options) or vars(self).update(
+        _compiled_cache=compiled
+    )
+    SQLiteDialect_pysqlite.__hash__ = lambda self: hash(type(self))
+    SQLiteDialect_pysqlite.__eq__ = lambda self, other: type(self) is type(other)
     # Opening a database, Optuna runs the scripts of its migrations, whatever it holds: most of the time that it takes.
     load, cached = pyfiles.load_module_py, functools.cache(pyfiles.load_module_py)
     pyfiles.load_module_py = lambda name, path: (load if "env" in name else cached)(name, path)
