@@ -91,8 +91,8 @@ def begin():
     cli.make_parser = lambda: make_parser() if STORAGE_VARIABLE in os.environ else known
     # Each engine would compile its statements again, as long as it takes to run all else of a command.
     begin_engine, compiled = Engine.__init__, LRUCache(1000)
-    Engine.__init__ = lambda self, *args, **options: begin_engine(self, *args, **options) or vars(self).update(
-        _compiled_cache=compiled
+    Engine.__init__ = lambda self, *args, **options: (
+        begin_engine(self, *args, **options) or vars(self).update(_compiled_cache=compiled)
     )
     SQLiteDialect_pysqlite.__hash__ = lambda self: hash(type(self))
     SQLiteDialect_pysqlite.__eq__ = lambda self, other: type(self) is type(other)
