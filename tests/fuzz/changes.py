@@ -215,11 +215,7 @@ def _name_another(path, *_):
 KINDS = {
     "nothing": lambda *_: None,
     "a symlink to a copy outside": _lead_to_a_copy,
-    "a symlink to a file outside": _leading("keep.txt"),
-    "a symlink to a folder outside": _leading("docs"),
-    "a symlink to nothing outside": _leading("missing"),
-    "a symlink to a device": _leading("/dev/zero"),
-    "a symlink to the root": _leading("/"),
+    **{f"a symlink to {target}": _leading(target) for target in ("keep.txt", "docs", "missing", "/dev/zero", "/")},
     "a symlink to itself": lambda path, *_: path.symlink_to(path.name),
     "a pipe": lambda path, *_: os.mkfifo(path),
     "a folder": lambda path, *_: (path / "deep" / "er").mkdir(parents=True),
@@ -233,14 +229,10 @@ KINDS = {
     "one that nobody may read": lambda path, content, _: (path.write_bytes(content), path.chmod(0)),
     "called otherwise": lambda path, content, _: path.with_name("abc").write_bytes(content),
     "a journal that names a file": _name_another,
-    "empty": b"",
     "deep": b"[" * 200_000,
     "many lists": b"[" + b"[]," * MEGABYTE + b"[]]\n",
-    "null": b"null\n",
-    "a list": b"[]\n",
-    "an object": b"{}\n",
-    "digits": b"9" * 5000,
 }
+KINDS |= {"empty": b"", "null": b"null\n", "a list": b"[]\n", "an object": b"{}\n", "digits": b"9" * 5000}
 
 BOMBS = {"a bomb of lists": b"[],", "a bomb of brackets": b"[", "a bomb of zeros": b"\0", "a bomb of lines": b"{}\n"}
 """What small archives unpack to."""

@@ -19,6 +19,7 @@ from fuzz.values import ESCAPES, PATHS, TEXTS, with_paths
 IMPORTED = "imported"
 ARCHIVE = "archives/tuned.jsonl"
 TUNE = f"tune {SCRIPT} --target-batch 32 --memory-limit 600MiB --study {{study}} {shlex.join(QUICK)}"
+NEW = TUNE.replace("{study}", "new")
 
 HEAD_READERS = [
     *(f"emit {{study}} --format {name}" for name in RENDERERS),
@@ -36,7 +37,7 @@ READERS = [
 ]
 """What reads all of it."""
 
-SLOW_READERS = ["report {study}", "report {study} -o out.html", TUNE, TUNE.replace("{study}", "new")]
+SLOW_READERS = ["report {study}", "report {study} -o out.html", TUNE, NEW]
 SLOW_READERS += [f"{TUNE} {option}" for option in ("--fresh", "--knobs", "--json", "--sampler greedy")]
 SLOW_READERS += ["check {study}", f"check {{study}} --json -- {SCRIPT}"]
 
@@ -57,17 +58,20 @@ VERBS = {
 }
 """Command lines to begin from."""
 
+PLANS = "studies/{study}/best*"
+"""The file of plans, which is written anew where it is not as it was."""
+
 CHANGES = {
+    **dict.fromkeys(("show", "emit", "run", "studies show"), ([PLANS], [])),
     "tune": (["studies", "studies/{study}", "studies/{study}/*", "studies/.draft*"], ["studies/{study}/*"]),
-    "check": (["studies/{study}/workers*", "studies/{study}/checked.json"], []),
-    "report": (["studies/{study}/report.html"], []),
+    "check": (["studies/{study}/workers*", "studies/{study}/checked.json", PLANS], []),
+    "report": (["studies/{study}/report.html", PLANS], []),
     "studies import": (["studies", "studies/{study}", "studies/{study}/*", "studies/.draft*"], []),
     "studies delete": ([], ["studies/{study}", "studies/{study}/*"]),
     "studies prune": ([], ["studies/*"]),
 }
-"""What a verb may make or change, and what it may remove; most of them may write the file of plans anew, too."""
+"""What a verb may make or change, and what it may remove."""
 
-PLANS = ["studies/{study}/best*"]
 WRITING = ("-o", "--output", "--picture", "--storage")
 """What is given after one of these is where the user wants a file."""
 
@@ -96,7 +100,7 @@ class Command:
     def may_change(self, name, *, is_gone):
         """Whether it may make or change a file, or remove it."""
         writes, removes = CHANGES.get(self.verb, ([], []))
-        allowed = [*removes] if is_gone else [*writes, *(PLANS if self.verb != "studies prune" else [])]
+        allowed = [*removes] if is_gone else [*writes]
         if self.undoes:
             allowed.append("studies/*/study.db-*" if is_gone else "studies/*/study.db")
         if not is_gone and any(word.startswith(WRITING) for word in self.arguments):
@@ -111,7 +115,7 @@ def reader_of(file, draw):
     _, study, *names = file.split("/")
     name = names[-1].partition("-")[0] if names else ""
     line = draw.choice(draw.choices((HEAD_READERS, READERS, SLOW_READERS), WEIGHTS.get(name, (4, 4, 1)))[0])
-    return _command(line, study if "study new" not in line else "new", undoes="study.db-" in file, folder=study)
+    return _command(line, study, undoes="study.db-" in file)
 
 
 def follower(draw):
@@ -133,8 +137,9 @@ def check_of_import(draw):
     return check, _command(draw.choice(HEAD_READERS[: len(RENDERERS) + 1]), IMPORTED)
 
 
-def _command(line, study, *, undoes=False, folder=None):
-    return Command(tuple(line.format(study=folder or study).split()), study, undoes=undoes)
+def _command(line, study, *, undoes=False):
+    own = "new" if line.startswith(NEW) else study
+    return Command(tuple(line.format(study=study).split()), own, undoes=undoes)
 
 
 def _can_be_given(text):
