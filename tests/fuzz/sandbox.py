@@ -177,7 +177,7 @@ class _Watch:
         path = Path(os.fsdecode(path))
         # What is removed or made is an entry of its folder, wherever it leads.
         real = f"{os.path.realpath(path.parent)}/{path.name}" if event in _ENTRIES else os.path.realpath(path)
-        if not real.startswith(self.allowed) and real != os.devnull:
+        if not f"{real}/".startswith(self.allowed) and real != os.devnull:
             self._refuse(f"{event}: {path} is {real}")
 
     def _refuse(self, text):
