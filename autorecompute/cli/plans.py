@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.cli.batches import positive
-from autorecompute.cli.looking import LEVEL_VARIABLE, look, shows_peak
-from autorecompute.cli.tune import add_script_arguments
+from autorecompute.cli.looking import log_variables, look, shows_peak
+from autorecompute.cli.scripts import add_script_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,17 +50,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--with",
         dest="beside",
         metavar="CONFIG",
-        help="the same, with this config held against no recompute: all, none, level1, level2, numbers of plans like "
+        help="the same, with this config held against no recompute: all, none, another preset, numbers of plans like "
         "1,4, or a file of plans (default: what the environment switches on, else all)",
     )
-    peak.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw both timelines: .png, .svg, .pdf, or .html to look into"
-    )
+    peak.add_argument("--picture", type=Path, metavar="FILE", help="draw both timelines: .png, .svg or .pdf")
     peak.add_argument("--memory-limit", metavar="SIZE", help="does it fit, and with what: 40GiB, 900MiB")
     parser.add_argument(
         "--log-level",
         choices=LEVELS,
-        help=f"as ORTModule's: problems only, the summary, details; its log goes to stderr (default {LEVEL_VARIABLE})",
+        help="problems only, the summary, details; the training system's own log goes to stderr (default: what its own "
+        "variable says)",
     )
     parser.set_defaults(run=run)
 
@@ -74,10 +73,9 @@ def _dimension(text: str) -> tuple[str, int]:
 
 def run(args: argparse.Namespace) -> int:
     """Detects, profiles if that is wanted, and prints."""
-    from autorecompute.reports.as_json import dumps
-    from autorecompute.reports.peak_json import peak_as_plain
+    from autorecompute import codec
     from autorecompute.reports.picture import save_picture
-    from autorecompute.reports.plans_json import overviews_as_plain
+    from autorecompute.reports.plans_json import Plans
 
     level = args.log_level or _level_in_environment()
     overviews, view = look(args, level)
@@ -86,8 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if view is not None and args.picture is not None:
         save_picture(view.timelines(), args.picture)
     if args.json:
-        peak = {"peak": peak_as_plain(view)} if view is not None else {}
-        print(dumps({**overviews_as_plain(overviews), **peak}))
+        print(codec.dumps(Plans.of(overviews, view)))
     else:
         _print(args, level, overviews, view)
     return 0
@@ -111,5 +108,5 @@ def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Over
 
 
 def _level_in_environment() -> str | None:
-    word = os.environ.get(LEVEL_VARIABLE, "").lower()
+    word = next((os.environ[name] for name in log_variables() if name in os.environ), "").lower()
     return "warning" if word in {"error", "fatal"} else word if word in LEVELS else None

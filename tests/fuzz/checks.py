@@ -12,12 +12,15 @@ import tempfile
 import unicodedata
 from pathlib import Path
 
-from autorecompute.backends import ORTMODULE, emission_of
-from autorecompute.startup import WRAP_VARIABLE
+from autorecompute.backends.ortmodule.controller import KNOBS, import_hooks
+from autorecompute.backends.ortmodule.environment import CONFIG_VARIABLE, LEVEL_VARIABLE
+from autorecompute.startup import HOOKS_VARIABLE, format_hooks
 from autorecompute.worker.protocol import BATCH_VARIABLE
 
 OUTCOMES = Path(__file__).parents[2] / "docs" / "outcomes.md"
-EMISSION = emission_of(ORTMODULE)
+HOOKS = [format_hooks(import_hooks(wrap=wrap)) for wrap in (False, True)]
+"""What processes may be told to call, whatever a study holds."""
+
 PLANS_FILE = re.compile(r".*/work/studies/[^/]+/best/plans\.json")
 ROWS = re.compile(r"(?:[A-Za-z]\w*\+)+:[12]:-1(?:,(?:[A-Za-z]\w*\+)+:[12]:-1)*")
 """How ONNX Runtime before 1.19 is given plans."""
@@ -151,9 +154,9 @@ def _environment(verb, environment):
 
 def _is_ours(name, value):
     """Whether a config or a knob may set a variable to this."""
-    if name == EMISSION.CONFIG_VARIABLE:
+    if name == CONFIG_VARIABLE:
         return bool(PLANS_FILE.fullmatch(value) or ROWS.fullmatch(value))
     if name == BATCH_VARIABLE:
         return value.isdecimal()
-    of_knobs = [knob.variables[name] for knob in EMISSION.KNOBS if name in knob.variables]
-    return value in {EMISSION.LEVEL_VARIABLE: ["1", "2"], WRAP_VARIABLE: ["1"]}.get(name, of_knobs)
+    of_knobs = [knob.variables[name] for knob in KNOBS if name in knob.variables]
+    return value in {LEVEL_VARIABLE: ["1", "2"], HOOKS_VARIABLE: HOOKS}.get(name, of_knobs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autorecompute.backends import ORTMODULE
+from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.measurement import Device
 from autorecompute.studies import Problem, Sizes, StudyFolder, sources
 from autorecompute.studies.archive import compress, dump
@@ -189,12 +189,12 @@ def test_a_damaged_study_stops_no_other(store, tmp_path, nearest, notes, name):
 def test_what_is_shipped_can_be_read():
     """Each archive is whole, small, about plans of ONNX Runtime 1.19.2, and brings nothing along but configs."""
     archives = sorted(sources.shipped_folder().glob(sources.ARCHIVE_PATTERN))
-    trusted = Trusted(backend=ORTMODULE, knobs=frozenset())
+    trusted = Trusted(knobs={ORTMODULE: frozenset()})
     assert archives
     for file in archives:
         records = read_archive(file)
         require_trusted(records, trusted)
         assert records.result is not None
         assert records.result.best is not None
-        assert records.head.problem.onnxruntime == "1.19.2"
+        assert records.head.problem.plan_versions == {"onnxruntime": "1.19.2"}
         assert file.stat().st_size < 200_000
