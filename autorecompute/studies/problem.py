@@ -28,9 +28,6 @@ MEMORY_TOLERANCE = 0.005
 MOST_PLANS = 1_000
 """Training systems find dozens, and all that is done with them takes their number squared."""
 
-MOST_DIMS = 1_000
-"""The inputs of a model have a handful each, and every one of them is a line of what is compared."""
-
 SEVERAL_BATCHES = 0
 """The batch of a study that looks for the best one, and has a study of its own for each."""
 
@@ -142,18 +139,11 @@ class Sizes:
         dims: Dimensions of the first batch other than the batch itself: the length of its sequences, for instance.
         resting_bytes: Memory held before the first activation existed.
         space: The plans with all that is known of them.
-
-    Raises:
-        ValueError: it has more dimensions than can be.
     """
 
     dims: dict[str, Count] = field(default_factory=dict)
     resting_bytes: Bytes = 0
     space: Space = field(default_factory=lambda: Space(plans=()))
-
-    def __post_init__(self) -> None:
-        if len(self.dims) > MOST_DIMS:
-            raise ValueError(f"has {len(self.dims)} dimensions, {MOST_DIMS} is the most")
 
     @classmethod
     def of(cls, detection: Detection) -> Self:

@@ -6,11 +6,9 @@ import dataclasses
 
 import pytest
 
-from autorecompute import codec
 from autorecompute.measurement import Device
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.archive_reading import read_archive
-from autorecompute.studies.problem import MOST_DIMS
 from autorecompute.studies.sources import shipped_folder
 from autorecompute.studies.transfer import Tuned
 from autorecompute.units import GIB, KIB, MIB
@@ -87,11 +85,3 @@ def test_a_shipped_study_is_known_after_a_restart():
     (file,) = shipped_folder().glob("bert_mlm.jsonl.gz")
     problem = read_archive(file).head.problem
     assert dataclasses.replace(problem, device_bytes=problem.device_bytes + 12 * KIB).differences(problem) == []
-
-
-def test_a_study_with_too_many_dimensions_is_none():
-    """Each would be a line of what is compared, and thousands of them take minutes to print."""
-    dims = {f"axis{number}": 8 for number in range(MOST_DIMS)}
-    assert codec.from_plain({"dims": dims}, Sizes).dims == dims
-    with pytest.raises(codec.UnreadableError, match="dimensions"):
-        codec.from_plain({"dims": {**dims, "batch": 8}}, Sizes)
