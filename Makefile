@@ -71,7 +71,7 @@ lint: install
 test-unit: install
 	$(VENV)/bin/python $(PYTEST) tests/unit
 
-# Two thousand changes to studies and archives, in half a minute on two cores.
+# Two thousand changes to studies, archives and command lines: a minute and a half of one processor.
 test-fuzz: install
 	$(VENV)/bin/python -m pytest tests/fuzz
 

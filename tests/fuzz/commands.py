@@ -62,7 +62,7 @@ PLANS = "studies/{study}/best*"
 """The file of plans, which is written anew where it is not as it was."""
 
 CHANGES = {
-    **dict.fromkeys(("show", "emit", "run", "studies show"), ([PLANS], [])),
+    **dict.fromkeys(("show", "emit", "run", "studies show", "studies compare"), ([PLANS], [])),
     "tune": (["studies", "studies/{study}", "studies/{study}/*", "studies/.draft*"], ["studies/{study}/*"]),
     "check": (["studies/{study}/workers*", "studies/{study}/checked.json", PLANS], []),
     "report": (["studies/{study}/report.html", PLANS], []),

@@ -10,7 +10,7 @@ ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m red\x1b[0m"
 OUTSIDE = "@outside@"
 """Stands for the absolute path of a folder that no command may change."""
 
-LONG, MANY = 100_000, 30_000
+LONG, MANY = 100_000, 90_000
 
 RAW = {
     "@deep@": "[" * LONG + "]" * LONG,
