@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from autorecompute.backends.registry import AUTO
 from autorecompute.cli.scripts import asked_job
 from autorecompute.errors import ScriptError, UsageError, WrongBatchError
-from autorecompute.plans import Config
 from autorecompute.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from autorecompute.memory import PeakView
-    from autorecompute.plans import Space
+    from autorecompute.plans import Config, Space
     from autorecompute.reports.overview import Overview
     from autorecompute.trials import Bench, Job
 
@@ -139,6 +138,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
 
     from autorecompute.backends.registry import backend_of
     from autorecompute.memory import PeakView
+    from autorecompute.plans import Config
     from autorecompute.tuning.survey import survey, telling_configs
 
     space = overview.detection.space
