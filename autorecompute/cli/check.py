@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.cli.batches import positive
 from autorecompute.errors import NothingFitsError, UsageError
+from autorecompute.paths import shown
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def job_of(command: Sequence[str], *, wrap: bool) -> Job:
     scripts = [place for place, word in enumerate(command) if place and word.endswith(SUFFIX)]
     place = min([*modules, *scripts], default=None)
     if place is None:
-        raise UsageError(f"No script is named in '{shlex.join(command)}'. Write it as: train.py ARGUMENTS")
+        raise UsageError(f"No script is named in {shown(shlex.join(command))}. Write it as: train.py ARGUMENTS")
     is_module = place in modules
     start = list(command[: place - is_module])
     # python alone is the interpreter that this runs in, as when it was tuned.

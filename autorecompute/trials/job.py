@@ -52,7 +52,7 @@ class Job:
             shlex.split(self.launcher)
         except ValueError as error:
             raise UsageError(
-                f"--launcher {self.launcher} cannot be read: {error}. Quote it as a shell would."
+                f"--launcher {shown(self.launcher)} cannot be read: {error}. Quote it as a shell would."
             ) from error
 
     @property
