@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.work import Work
+
 FORWARD, BACKWARD, OUTSIDE = "forward", "backward", "outside"
 
 
@@ -58,6 +60,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
     Args:
         known: Tensors that are alive already, such as parameters and the optimizer's state.
         segment: Tells which part of the step runs; asked at every change.
+        work: Told of every operator.
 
     Attributes:
         base: Bytes of what was alive already.
@@ -66,11 +69,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         events: All changes, in order.
     """
 
-    def __init__(self, known: Iterable[Tensor] = (), segment: Callable[[], Segment] | None = None) -> None:
+    def __init__(
+        self, known: Iterable[Tensor] = (), segment: Callable[[], Segment] | None = None, work: Work | None = None
+    ) -> None:
         super().__init__()
         self.now = self.peak = 0
         self.events: list[Event] = []
-        self._segment = segment
+        self._segment, self._work = segment, work
         self._sizes: dict[int, int] = {}
         self._is_on = False
         self._storages = Storages(self._gone)
@@ -93,6 +98,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
+        if self._work is not None:
+            self._work.add(function, args, kwargs or {}, result)
         for tensor in tensors_in(result):
             self._see(tensor)
         return result

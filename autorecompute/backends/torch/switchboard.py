@@ -10,9 +10,10 @@ from torch._ops import OpOverload
 
 from autorecompute.backends.torch.attention import AttentionCheckpoint, intercept_attention
 from autorecompute.backends.torch.checkpoints import MATMULS, Checkpoint
-from autorecompute.backends.torch.choices import CHECKPOINT, DROP, KEEP_MATMUL, Choice
 from autorecompute.backends.torch.interception import Around, put_around, release
+from autorecompute.backends.torch.options import DROP, KEEP_MATMUL
 from autorecompute.backends.torch.structure import first_of, is_within
+from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -94,7 +95,7 @@ class Switchboard:
         Raises:
             ValueError: A choice names an unknown site or option, or two choices are for one site.
         """
-        chosen = sorted(choices)
+        chosen = sorted(choices, key=str)
         repeated = [site for site, times in collections.Counter(choice.site for choice in chosen).items() if times > 1]
         if repeated:
             raise ValueError(f"there are two choices for {repeated[0]}")
@@ -179,26 +180,3 @@ class Switchboard:
             operators = self.sites[effect.site].kept if effect.option == KEEP_MATMUL else ()
             self._checkpoints[key] = Checkpoint(self._modules[effect.path], operators)
         return self._checkpoints[key]
-
-
-def presets(sites: Iterable[Site], blocks: Collection[str]) -> dict[str, frozenset[Choice]]:
-    """Configs that people know by name.
-
-    Args:
-        sites: The sites of a model.
-        blocks: The names of the sites that are whole blocks.
-
-    Returns:
-        ``none``, and as far as the model has what they are about: ``blocks`` (what ``gradient_checkpointing_enable()``
-        does), ``half_of_blocks``, ``keep_matmul`` and ``operators``.
-    """
-    found = list(sites)
-    whole = [site for site in found if site.name in blocks]
-    named = {
-        "none": [],
-        "blocks": [Choice(site.name, CHECKPOINT) for site in whole],
-        "half_of_blocks": [Choice(site.name, CHECKPOINT, (len(site.occurrences) + 1) // 2) for site in whole],
-        "keep_matmul": [Choice(site.name, KEEP_MATMUL) for site in whole if KEEP_MATMUL in site.options],
-        "operators": [Choice(site.name, DROP) for site in found if DROP in site.options],
-    }
-    return {name: frozenset(choices) for name, choices in named.items() if choices or name == "none"}

@@ -1,0 +1,108 @@
+"""How a config for plain PyTorch is switched on from outside the process, and what memory it takes.
+
+Imports no torch: the controller asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorecompute.backends.interface import Knob, Rendered
+from autorecompute.backends.torch.extra import TorchDetection
+from autorecompute.backends.torch.forecast import TorchMemoryModel
+from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
+from autorecompute.errors import UsageError
+from autorecompute.plans import Choice, Config, Offer
+from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.worth import explain_worthless
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from pathlib import Path
+
+    from autorecompute.measurement import Detection
+    from autorecompute.memory import MemoryModel
+
+MEMORY_VARIABLES = (VARIABLE,)
+"""What decides about recompute; left over from elsewhere it changes what is trained."""
+
+PLANS_FILE = "plans.json"
+MODEL = "model"
+"""Under this name a detection's versions say which model it was."""
+
+EXPANDABLE_SEGMENTS = Knob(
+    name="expandable_segments",
+    variables={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    effect="torch's allocator grows its segments: less is lost to fragments",
+    needs="CUDA",
+)
+KNOBS = (EXPANDABLE_SEGMENTS,)
+
+NOTE = (
+    "nothing reads it by itself: start the script with 'autorecompute run', or let it call autorecompute.apply(model) "
+    "before it trains"
+)
+
+ALL = -1
+
+
+def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Rendered:
+    """What switches the config and the knobs of these names on; nothing where neither changes anything.
+
+    Raises:
+        UsageError: there is no knob of one of these names.
+    """
+    if strangers := sorted(set(knobs) - {knob.name for knob in KNOBS}):
+        raise UsageError(f"This autorecompute knows no setting '{strangers[0]}'. Tune again with --knobs.")
+    variables = {name: value for knob in KNOBS if knob.name in knobs for name, value in knob.variables.items()}
+    if config.is_none:
+        return Rendered(variables=variables)
+    file = folder.absolute() / PLANS_FILE
+    content = PlansFile(config=config, model=versions.get(MODEL, ""), torch=versions.get("torch", ""))
+    return Rendered(variables={VARIABLE: str(file), **variables}, files={file: content.text}, notes={VARIABLE: NOTE})
+
+
+def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
+    """What can be recomputed at these dimensions, under what these variables switch on.
+
+    Raises:
+        UsageError: the file that they name cannot be read.
+    """
+    wanted = requested(environment)
+    config = wanted.config if wanted is not None else Config()
+    occurrences = {choice: plan.occurrences for plan in detection.plans for choice in plan.choices}
+    known = {on: occurrences.get(Choice(on.site, on.option)) for on in sorted(config.choices, key=str)}
+    taken = {on: places for on, places in known.items() if places is not None}
+    unknown = tuple(str(on) for on, places in known.items() if places is None)
+    extra = TorchDetection.of(detection)
+    summary = f"Recompute: {'ON' if taken else 'OFF'}   {VARIABLE}={environment.get(VARIABLE) or 'not set'}"
+    return Offer(
+        plans=tuple(sorted(detection.plans, key=lambda plan: (-(plan.saving_bytes or 0), plan.id))),
+        summary=summary,
+        is_on=bool(taken),
+        config=Config(frozenset(taken)),
+        requested={on: ALL if on.count is None else on.count for on in taken},
+        recomputed={on: places if on.count is None else min(on.count, places) for on, places in taken.items()},
+        unknown=unknown,
+        problems=tuple(f"the model offers no plan {text}" for text in unknown),
+        notes=tuple(_notes(extra)),
+        worthless=explain_worthless(detection.plans, dims),
+    )
+
+
+def _notes(extra: TorchDetection) -> Iterator[str]:
+    yield "a saving is of what is kept between the forward and the backward pass; the peak may fall by more or by less"
+    if extra.steps is not None and not extra.steps.has_own_loss:
+        yield "the model returns no loss: what the script's loss takes is not in a forecast, and comes on top"
+    if extra.no_steps:
+        yield f"no peak is forecast: {extra.no_steps}"
+    yield from extra.refusals
+
+
+def memory_of(detection: Detection) -> MemoryModel | None:
+    """What the detection tells of the memory of every config; ``None`` where no step could be run on fake tensors."""
+    steps = TorchDetection.of(detection).steps
+    if steps is None:
+        return None
+    sizes = {name: size for name, size in detection.dims.items() if name != BATCH}
+    return TorchMemoryModel(detection.space, steps, detection.resting_bytes, sizes)
