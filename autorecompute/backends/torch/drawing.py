@@ -81,6 +81,10 @@ def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
         size = round(float(change[place]))
         if part.phase == FORWARD:
             pending[part.name] = pending.get(part.name, 0) + size
+            if size < 0 and found:  # it lets go of what an earlier part kept
+                name, first, last, kept = found.pop()
+                found.append((name, first, last, kept + size))
+                continue
             found.append((f"kept by {_name(part)}", place, last_of.get(part.name, len(parts) - 1), size))
         elif part.phase == BACKWARD:
             left = size + pending.pop(part.name, 0)

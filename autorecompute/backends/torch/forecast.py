@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from autorecompute.memory import Timeline
 
 LIKELY_ERROR = 0.01
-WORST_ERROR = 0.06
-"""Shares of the activations: mixes on fake tensors were off by 5 % at worst, of a post-LN model."""
+WORST_ERROR = 0.12
+"""Shares of the activations. Mixes were off by 5 % at worst for a post-LN model, and by 10 % for a ResNet whose blocks
+end with a ReLU in place; all others were exact to a hundredth."""
 
 CHUNK = 4096
 """Configs that are simulated together: their arrays stay in the processor's cache."""

@@ -14,7 +14,7 @@ from autorecompute import codec
 from autorecompute.backends.ortmodule.sessions import observe_batch
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
-from autorecompute.backends.torch.environment import MODEL
+from autorecompute.backends.torch.controller import MODEL
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.gradients import check_gradients, few_samples
@@ -68,6 +68,10 @@ class TorchBackend:
         self._listener = listener
         decide_elsewhere()
         self._roots.install()
+
+    def uninstall(self) -> None:
+        """Follows nothing any more."""
+        self._roots.uninstall()
 
     def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A module is about to be called in training."""
