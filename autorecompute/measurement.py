@@ -48,9 +48,9 @@ class Outcome(enum.StrEnum):
     SCRIPT_ERROR = "script_error"
     """The script raised, or ended before enough steps."""
     EXPORT_ERROR = "export_error"
-    """ORT could not take the model, so the script would run in plain PyTorch."""
+    """The training system cannot take the model."""
     FELL_BACK = "fell_back"
-    """ORTModule went on in plain PyTorch, where nothing is recomputed."""
+    """The script went on without the training system, and nothing is recomputed."""
     WRONG_BATCH = "wrong_batch"
     """The model received another batch than the target."""
     DIVERGED = "diverged"
@@ -238,6 +238,11 @@ def require_versions(versions: Mapping[str, str], *names: str) -> None:
         raise ValueError(f"has no version of {', '.join(missing)}")
 
 
+def describe_software(versions: Mapping[str, str]) -> str:
+    """The packages that train and their versions, in words."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if name not in {"python", "backend"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detection:
     """What the worker found at session creation, before any step ran at the target batch.
@@ -251,7 +256,8 @@ class Detection:
         aliases: The names that the training system has for each of them.
         graph: Digest of the training graph's structure: operators, shapes, types and wiring, no names.
         device: Where it trains.
-        versions: ``python``, ``torch``, ``onnxruntime``, ``backend``.
+        versions: ``python``, ``torch``, ``backend`` (the training system's name), and what else the system is made of.
+        plan_versions: Names among the versions that decide what a plan means.
         batch: Samples a forward is to receive: the target batch, or what the script gave first where there is none.
         resting_bytes: Memory held before the first activation existed.
         outside_bytes: CUDA only: memory of the card in use outside of this process's allocator at that moment; ``None``
@@ -269,6 +275,7 @@ class Detection:
     graph: str
     device: Device
     versions: dict[str, str]
+    plan_versions: tuple[str, ...] = ()
     batch: Count = 0
     resting_bytes: Bytes = 0
     outside_bytes: Bytes | None = None
@@ -276,7 +283,7 @@ class Detection:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require_versions(self.versions, "backend", "onnxruntime", "torch")
+        require_versions(self.versions, "backend", "torch", *self.plan_versions)
 
     @property
     def space(self) -> Space:

@@ -224,7 +224,7 @@ class Result:
     knobs: tuple[KnobFigures, ...] = ()
 
     def __post_init__(self) -> None:
-        require_versions(self.versions, "backend", "onnxruntime")
+        require_versions(self.versions, "backend")
 
     def ending(self, search_end: SearchEnd) -> Result:
         """The answer of a search that ended so; without a config it says nothing where there was more to be tried."""

@@ -21,7 +21,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.units import MIB
@@ -40,7 +39,7 @@ def measure_limit(study, batch):
     """What a whole process needs to train the batch without recompute."""
     job = Job(script=STUDIES / study / "train.py", arguments=("--device", "cpu"))
     with tempfile.TemporaryDirectory() as logs:
-        bench = Bench(job, batch, Path(logs), emission_of(ORTMODULE).MEMORY_VARIABLES)
+        bench = Bench(job, batch, Path(logs))
         with bench:
             bench.detect()
             return bench.watch({}, Effort(), batch).peak_bytes

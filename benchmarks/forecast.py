@@ -13,7 +13,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
@@ -58,7 +57,7 @@ def choose_configs(space):
 
 def predict(job, logs, batch):
     """The forecast of each config at the batch, from steps at a small one."""
-    with Bench(job, PROFILED_BATCH, logs, emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
+    with Bench(job, PROFILED_BATCH, logs) as bench:
         space = bench.detect().space
         small = survey(bench, choose_configs(space))
     found = OrtMemoryModel(space, small)
@@ -84,7 +83,7 @@ def report_simulation(found):
 
 def measure(job, logs, batch, configs):
     """The peak of each config at the batch, where it could be measured."""
-    with Bench(job, batch, logs, emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
+    with Bench(job, batch, logs) as bench:
         peaks = {config: bench.measure(config, EFFORT).peak_bytes for config in configs}
         return bench.detect().resting_bytes, {config: peak for config, peak in peaks.items() if peak}
 

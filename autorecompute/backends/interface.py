@@ -1,4 +1,4 @@
-"""What the worker asks of a training system that can recompute activations."""
+"""What a training system has to offer: one half for the controller, one for the user's process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class Emission:
     """What makes an unmodified script train with a config.
 
     Attributes:
@@ -67,18 +67,69 @@ class Rendered:
     notes: dict[str, str] = field(default_factory=dict)
 
 
-class Emission(Protocol):
-    """How a config is switched on from outside the process; a module that imports no part of the training system."""
+@dataclass(frozen=True, slots=True)
+class ImportHook:
+    """A function of the backend that a process calls by itself when it imports a module.
 
-    MEMORY_VARIABLES: tuple[str, ...]
+    Attributes:
+        module: The module whose import calls the function.
+        comes_first: Whether the function is called before the module runs, rather than when it has been imported.
+        function: The function, as ``package.module:function``; it takes no arguments.
+        missed: What happens in a process that cannot call it, in words.
+    """
+
+    module: str
+    comes_first: bool
+    function: str
+    missed: str
+
+
+class ControllerBackend(Protocol):
+    """A training system as the controller sees it: a module that imports no part of the system."""
+
+    NAME: str
+    """What users call it on the command line."""
+
+    VARIABLES: tuple[str, ...]
     """All environment variables that decide about recompute."""
+
+    WRAPS: bool
+    """Whether models train in a module of its own, which it can put around the model of a script that does not."""
+
+    TRIAL_VARIABLES: Mapping[str, str]
+    """What is set for trials."""
+
+    LOG_VARIABLE: str
+    """The variable that says how much the system logs; empty where it has none."""
 
     KNOBS: Sequence[Knob]
     """What ``tune --knobs`` tries, in this order."""
 
+    HINTS: Sequence[Knob]
+    """What users may try themselves."""
+
+    DIAGNOSIS: str
+    """A module that prints what is installed, as JSON, when it is run in a process of its own."""
+
+    REPAIR: str
+    """A module that builds what can be built here, when it is run; empty where there is nothing to build."""
+
+    def import_hooks(self, *, wrap: bool) -> Sequence[ImportHook]:
+        """What a process needs that trains with an emission, in a script that is wrapped or not."""
+        ...
+
+    def usage_notes(self, *, study: str, wrap: bool) -> Mapping[str, str]:
+        """What whoever sets the variables without ``run`` has to do besides, by what it is about.
+
+        Args:
+            study: The study's name, as a shell needs it.
+            wrap: Whether the study was tuned with ``--wrap``.
+        """
+        ...
+
     def render(
         self, config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path
-    ) -> Rendered:
+    ) -> Emission:
         """What switches the config and the knobs of these names on.
 
         Args:
@@ -105,13 +156,6 @@ class Emission(Protocol):
         """What these profiled steps tell of the memory of every config."""
         ...
 
-
-class Knobs(Protocol):
-    """The settings besides recompute; a module like that of an ``Emission``."""
-
-    HINTS: Sequence[Knob]
-    """What users may try themselves."""
-
     def why_not(self, knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
         """Why a knob cannot be tried on a config, in words; empty where it can.
 
@@ -133,11 +177,15 @@ class Knobs(Protocol):
         ...
 
 
-class Backend(Protocol):
-    """One training system, inside the user's process."""
+class WorkerBackend(Protocol):
+    """A training system inside the user's process."""
 
-    def install(self, listener: Listener) -> None:
+    def install(self, listener: Listener, *, wrap: bool) -> None:
         """Hooks into the training system before the user's script runs.
+
+        Args:
+            listener: Who is told of it.
+            wrap: Whether the system is to train the model of a script that does not ask for it.
 
         Raises:
             SetupError: the system is not installed, or a part of it is missing.
@@ -164,6 +212,10 @@ class Backend(Protocol):
 
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
+        ...
+
+    def why_nothing_trained(self, *, wrap: bool) -> str:
+        """Why a script that ends or goes on may never have come to training, and what to do about it, in sentences."""
         ...
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     folder, result = StudyFolder(args.study), load_result(args.study)
     require_best(result)
     command = as_typed(args.rest) or _stored_command(folder, result)
-    job = job_of(command, wrap=result.wrap)
+    job = replace(job_of(command, wrap=result.wrap), backend=result.versions["backend"])
     report = _check(folder, result, job, args.steps)
     _print(report, as_json=args.json)
     if not report.is_valid:
@@ -146,18 +146,18 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
 
 
 def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None) -> Bench:
-    from autorecompute.backends import ORTMODULE, emission_of, render
+    from autorecompute.backends.registry import render
     from autorecompute.plans import Config
     from autorecompute.studies.plain import require_plain
     from autorecompute.studies.writing import saying_what_fails
     from autorecompute.trials import Bench
 
     require_plain(folder)
-    emission, logs = emission_of(ORTMODULE), folder.workers / "check"
+    logs = folder.workers / "check"
     with saying_what_fails(logs):
         logs.mkdir(parents=True, exist_ok=True)
     knobs = render(Config(), stored.best.knobs, stored.result.versions, logs).variables
-    bench = Bench(job, batch, logs, emission.MEMORY_VARIABLES, limit_bytes=stored.problem.limit_bytes)
+    bench = Bench(job, batch, logs, limit_bytes=stored.problem.limit_bytes)
     return bench.under(knobs, logs) if knobs else bench
 
 

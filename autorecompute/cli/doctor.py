@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 from autorecompute.errors import SetupError
 
 if TYPE_CHECKING:
-    from autorecompute.backends.ortmodule.diagnose import Finding
+    from collections.abc import Mapping
+
+    from autorecompute.backends.findings import Finding
+    from autorecompute.backends.interface import ControllerBackend
 
 EXAMPLES = """examples:
   autorecompute doctor           what is installed, what is missing, and the command that repairs it
-  autorecompute doctor --fix     build the extensions of ORTModule first
+  autorecompute doctor --fix     build what can be built here first
   autorecompute doctor --json    for a program
 """
 
-BACKEND = "autorecompute.backends.ortmodule"
 TIMEOUT_SECONDS = 300.0
 TAIL_LINES = 5
 
@@ -30,48 +32,58 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help="what is installed, what is missing, and the repair",
-        description="Looks at every piece that training with ORTModule needs. Exit code 3 where one is missing.",
+        description="Looks at every piece that training needs. Exit code 3 where nothing can train.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--fix", action="store_true", help="build the extensions that are missing, then look")
+    parser.add_argument("--fix", action="store_true", help="build what is missing and can be built here, then look")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Reports on the installation of this interpreter, and returns 3 where it cannot train.
+    """Reports on the installation of this interpreter, and returns 3 where nothing can train.
 
     Raises:
         SetupError: the look at the installation did not come to its end.
     """
-    from autorecompute.backends.ortmodule.diagnose import blocking
+    from autorecompute.backends.registry import controllers
 
+    backends = controllers()
     if args.fix:
-        build_extensions()
-    findings = diagnose()
+        for backend in backends:
+            build(backend)
+    found = {backend.NAME: diagnose(backend) for backend in backends}
     if args.json:
-        sys.stdout.write(as_json(findings) + "\n")
+        sys.stdout.write(as_json(found) + "\n")
     else:
-        print_report(findings)
-    return SetupError.exit_code if blocking(findings) else 0
+        print_report(found)
+    return 0 if is_ready(found) else SetupError.exit_code
 
 
-def build_extensions() -> None:
-    """Builds the missing extensions, its progress going to stderr; whether it helped, the report will tell."""
-    subprocess.run([sys.executable, "-m", f"{BACKEND}.extensions"], stdin=subprocess.DEVNULL, stdout=2, check=False)
+def is_ready(found: Mapping[str, list[Finding]]) -> bool:
+    """Whether one of the backends has all that it needs."""
+    from autorecompute.backends.findings import blocking
+
+    return any(not blocking(findings) for findings in found.values())
 
 
-def diagnose() -> list[Finding]:
+def build(backend: ControllerBackend) -> None:
+    """Builds what the backend can build here, its progress going to stderr; whether it helped, the report will tell."""
+    if backend.REPAIR:
+        subprocess.run([sys.executable, "-m", backend.REPAIR], stdin=subprocess.DEVNULL, stdout=2, check=False)
+
+
+def diagnose(backend: ControllerBackend) -> list[Finding]:
     """Looks at the installation from a process of its own: torch is never imported here, and a broken one may crash.
 
     Raises:
         SetupError: that process died, or took longer than five minutes.
     """
     from autorecompute import codec
-    from autorecompute.backends.ortmodule.diagnose import Finding
+    from autorecompute.backends.findings import Finding
 
-    command = [sys.executable, "-m", f"{BACKEND}.diagnose"]
+    command = [sys.executable, "-m", backend.DIAGNOSIS]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
@@ -94,33 +106,36 @@ def explain_death(returncode: int, stderr: str, command: list[str]) -> str:
     tail = "\n".join(stderr.rstrip().splitlines()[-TAIL_LINES:])
     return (
         f"The look at the installation {end}. Its last words:\n{tail}\n"
-        f"Reinstall torch and onnxruntime-training. To see all of it, run: {' '.join(command)}"
+        f"Reinstall torch and what trains with it. To see all of it, run: {' '.join(command)}"
     )
 
 
-def as_json(findings: list[Finding]) -> str:
-    """``{"ok": …, "findings": […]}``."""
+def as_json(found: Mapping[str, list[Finding]]) -> str:
+    """``{"ok": …, "findings": […]}``, each finding with its backend."""
     from autorecompute import codec
-    from autorecompute.backends.ortmodule.diagnose import blocking
 
-    return json.dumps({"ok": not blocking(findings), "findings": codec.to_plain(findings)}, indent=2)
+    findings = [{"backend": name, **codec.to_plain(finding)} for name, group in found.items() for finding in group]
+    return json.dumps({"ok": is_ready(found), "findings": findings}, indent=2)
 
 
-def print_report(findings: list[Finding]) -> None:
+def print_report(found: Mapping[str, list[Finding]]) -> None:
     """Prints a line for each finding, and below it, where something is wrong, the repair."""
     from rich.console import Console
     from rich.text import Text
 
-    from autorecompute.backends.ortmodule.diagnose import Status, blocking
+    from autorecompute.backends.findings import Status, blocking
 
     styles = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "bold red"}
     # A command must be copied whole: the terminal may wrap it, rich may not.
     console = Console(highlight=False, soft_wrap=True)
-    width = max(len(finding.name) for finding in findings)
-    for finding in findings:
-        mark = Text(f"{finding.status:<7}", style=styles[finding.status])
-        console.print(mark, Text(f" {finding.name:<{width}}  {finding.found}"), sep="")
-        if finding.remedy:
-            console.print(Text(f"{'':<8}{finding.remedy}", style="bold"))
-    missing = len(blocking(findings))
-    console.print(f"\nMissing: {missing}. Repair from the top." if missing else "\nReady to train.")
+    width = max(len(finding.name) for findings in found.values() for finding in findings)
+    for name, findings in found.items():
+        if len(found) > 1:
+            console.print(Text(f"backend {name}", style="bold"))
+        for finding in findings:
+            mark = Text(f"{finding.status:<7}", style=styles[finding.status])
+            console.print(mark, Text(f" {finding.name:<{width}}  {finding.found}"), sep="")
+            if finding.remedy:
+                console.print(Text(f"{'':<8}{finding.remedy}", style="bold"))
+        missing = len(blocking(findings))
+        console.print(f"\nMissing: {missing}. Repair from the top." if missing else "\nReady to train.")

@@ -9,6 +9,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.registry import AUTO
+from autorecompute.cli.scripts import asked_job
 from autorecompute.errors import ScriptError, UsageError, WrongBatchError
 from autorecompute.plans import Config
 from autorecompute.units import parse_bytes
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from autorecompute.plans import Space
     from autorecompute.reports.overview import Overview
     from autorecompute.trials import Bench, Job
-
-LEVEL_VARIABLE = "ORTMODULE_LOG_LEVEL"
 
 DETECTION_BATCH = 8
 """Plans do not depend on the batch: a script that takes one is given no more than this to find them."""
@@ -42,16 +42,9 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
         AutorecomputeError: there is nothing to look at, for one of the reasons that have an exit code.
     """
     from autorecompute.reports.picture import require_picture_file
-    from autorecompute.trials import Job
 
     limit_bytes = parse_bytes(args.memory_limit) if args.memory_limit is not None else None
-    job = Job(
-        script=args.script,
-        arguments=tuple(args.rest),
-        batch_flag=args.batch_flag,
-        launcher=args.launcher,
-        wrap=args.wrap,
-    )
+    job = asked_job(args)
     if job.takes_batch and args.batch is None:
         raise UsageError("The script's arguments take a batch and none is given. Add --batch N.")
     if args.picture is not None:
@@ -59,7 +52,7 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
     if args.launcher and _profiles(args):
         raise UsageError("One process is profiled at a time: leave out --launcher, or --peak and --memory-limit.")
     if args.log_level is not None:
-        os.environ[LEVEL_VARIABLE] = args.log_level.upper()
+        os.environ |= dict.fromkeys(log_variables(), args.log_level.upper())
     follows = level not in {None, "warning"} and not args.debug_script
     try:
         return _look_at(_small_batch(job, args), job, args, limit_bytes, follows=follows)
@@ -73,17 +66,16 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
 def _look_at(
     batch: int | None, job: Job, args: argparse.Namespace, limit_bytes: int | None, *, follows: bool
 ) -> tuple[list[Overview], PeakView | None]:
-    from autorecompute.backends import ORTMODULE, emission_of
+    from autorecompute.backends.registry import backend_of
     from autorecompute.reports.overview import Overview, choose_dims
 
-    backend = emission_of(ORTMODULE)
-    with _bench(batch, job, backend.MEMORY_VARIABLES, follows=follows, debugs=args.debug_script) as bench:
+    with _bench(batch, job, follows=follows, debugs=args.debug_script) as bench:
         detections = bench.detect_ranks()
         asked = [(detection, choose_dims(detection, args.batch, args.dim)) for detection in detections]
         overviews = [
             Overview(
                 detection=detection,
-                offer=backend.offer(detection, os.environ, dims),
+                offer=backend_of(detection.versions).offer(detection, os.environ, dims),
                 dims=dims,
                 command=_tune_command(args, job),
             )
@@ -91,6 +83,13 @@ def _look_at(
         ]
         view = _survey(args, bench, overviews[0], limit_bytes) if _profiles(args) else None
     return overviews, view
+
+
+def log_variables() -> list[str]:
+    """The variables that say how much the training systems log."""
+    from autorecompute.backends.registry import controllers
+
+    return [backend.LOG_VARIABLE for backend in controllers() if backend.LOG_VARIABLE]
 
 
 def _profiles(args: argparse.Namespace) -> bool:
@@ -103,7 +102,7 @@ def shows_peak(args: argparse.Namespace) -> bool:
 
 
 @contextlib.contextmanager
-def _bench(batch: int | None, job: Job, cleared: tuple[str, ...], *, follows: bool, debugs: bool) -> Iterator[Bench]:
+def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Iterator[Bench]:
     from autorecompute.trials import Bench, Follower
     from autorecompute.trials.private import make_private_folder
 
@@ -114,7 +113,7 @@ def _bench(batch: int | None, job: Job, cleared: tuple[str, ...], *, follows: bo
     follower = Follower(logs, sys.stderr.buffer) if follows else contextlib.nullcontext()
     try:
         # Followed inside the bench: what a launcher has to say of being ended is of no interest.
-        with Bench(job, batch, logs, cleared, debugs=debugs) as bench, follower:
+        with Bench(job, batch, logs, debugs=debugs) as bench, follower:
             yield bench
     except ScriptError:
         # Its message names the log.
@@ -138,7 +137,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     from rich.console import Console
     from rich.progress import track
 
-    from autorecompute.backends import emission_of
+    from autorecompute.backends.registry import backend_of
     from autorecompute.memory import PeakView
     from autorecompute.tuning.survey import survey, telling_configs
 
@@ -152,7 +151,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
         print(f"autorecompute: {space.describe(config)} could not be profiled and is not shown", file=sys.stderr)
         config = Config()
     detection = overview.detection
-    model = emission_of(detection.versions["backend"]).memory_model(space, found)
+    model = backend_of(detection.versions).memory_model(space, found)
     return PeakView(
         model=model,
         config=config,
@@ -186,6 +185,7 @@ def _tune_command(args: argparse.Namespace, job: Job) -> str:
     flags += [f"--memory-limit={args.memory_limit}"] if args.memory_limit is not None else []
     flags += [f"--batch-flag={args.batch_flag}"] if args.batch_flag is not None else []
     flags += [f"--launcher={args.launcher}"] if args.launcher else []
+    flags += [f"--backend={args.backend}"] if args.backend != AUTO else []
     flags += ["--wrap"] if args.wrap else []
     rest = ["--", *job.arguments] if job.arguments else []
     return shlex.join(["autorecompute", "tune", str(args.script), *flags, *rest])

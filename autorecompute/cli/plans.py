@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.cli.batches import positive
-from autorecompute.cli.looking import LEVEL_VARIABLE, look, shows_peak
-from autorecompute.cli.tune import add_script_arguments
+from autorecompute.cli.looking import log_variables, look, shows_peak
+from autorecompute.cli.scripts import add_script_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--with",
         dest="beside",
         metavar="CONFIG",
-        help="the same, with this config held against no recompute: all, none, level1, level2, numbers of plans like "
+        help="the same, with this config held against no recompute: all, none, another preset, numbers of plans like "
         "1,4, or a file of plans (default: what the environment switches on, else all)",
     )
     peak.add_argument(
@@ -60,7 +60,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--log-level",
         choices=LEVELS,
-        help=f"as ORTModule's: problems only, the summary, details; its log goes to stderr (default {LEVEL_VARIABLE})",
+        help="problems only, the summary, details; the training system's own log goes to stderr (default: what its own "
+        "variable says)",
     )
     parser.set_defaults(run=run)
 
@@ -111,5 +112,5 @@ def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Over
 
 
 def _level_in_environment() -> str | None:
-    word = os.environ.get(LEVEL_VARIABLE, "").lower()
+    word = next((os.environ[name] for name in log_variables() if name in os.environ), "").lower()
     return "warning" if word in {"error", "fatal"} else word if word in LEVELS else None

@@ -9,20 +9,20 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autorecompute.errors import UsageError
-from autorecompute.startup import WRAP_VARIABLE, prepend_to_python_path
+from autorecompute.startup import HOOKS_VARIABLE, format_hooks, prepend_to_python_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from autorecompute.backends import Rendered
+    from autorecompute.backends.interface import Emission
 
 EXAMPLES = """examples:
   autorecompute run bert -- python train.py --batch-size 32
   autorecompute run bert -- torchrun --nproc-per-node 2 train.py --batch-size 32
 
-The command gets the study's variables, AUTORECOMPUTE_BATCH_SIZE, and ORTModule adapted to the installed PyTorch; where
-the study was tuned with --wrap, its model is wrapped again. The batch is yours to give, as when the study was tuned.
-Python with -I, -S or -E is neither adapted nor made to wrap: import autorecompute.compat in the script there.
+The command gets the study's variables and AUTORECOMPUTE_BATCH_SIZE, and its Python processes are prepared for the
+config as the study's trials were; where it was tuned with --wrap, the model is wrapped again. The batch is yours to
+give, as when the study was tuned. Python with -I, -S or -E cannot be prepared.
 """
 
 
@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: there is no such study, or the command cannot be started.
         NothingFitsError: the study has no config to train with.
     """
+    from autorecompute.backends import registry
     from autorecompute.emit.handing import hand_out
     from autorecompute.emit.provenance import require_best, stray_variables
     from autorecompute.studies import StudyFolder, load_result
@@ -55,25 +56,25 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
     result = load_result(args.study)
     rendered = hand_out(StudyFolder(args.study), result)
-    variables = variables_of(rendered, require_best(result).batch, wrap=result.wrap)
+    hooks = registry.backend_of(result.versions).import_hooks(wrap=result.wrap)
+    variables = {**variables_of(rendered, require_best(result).batch), HOOKS_VARIABLE: format_hooks(hooks)}
     strays = stray_variables(rendered, result)
-    strays += [] if result.wrap else [WRAP_VARIABLE]
     for change in describe_changes(os.environ, variables, strays):
         print(f"autorecompute: {change}", file=sys.stderr)
     replace_process(args.rest, training_environment(os.environ, variables, strays))
 
 
-def variables_of(rendered: Rendered, batch: int, *, wrap: bool) -> dict[str, str]:
-    """The config's variables, the one that scripts may read the batch from, and the one that has the model wrapped."""
+def variables_of(rendered: Emission, batch: int) -> dict[str, str]:
+    """The config's variables, and the one that scripts may read the batch from."""
     from autorecompute.worker.protocol import BATCH_VARIABLE
 
-    return {**rendered.variables, BATCH_VARIABLE: str(batch), **({WRAP_VARIABLE: "1"} if wrap else {})}
+    return {**rendered.variables, BATCH_VARIABLE: str(batch)}
 
 
 def training_environment(
     inherited: Mapping[str, str], variables: Mapping[str, str], strays: Sequence[str]
 ) -> dict[str, str]:
-    """The inherited environment with these variables, without the strays, and with ORTModule adapted."""
+    """The inherited environment with these variables, without the strays, and with the folder that prepares Python."""
     kept = {name: value for name, value in inherited.items() if name not in strays}
     return {**kept, **variables, "PYTHONPATH": prepend_to_python_path(inherited.get("PYTHONPATH", ""))}
 

@@ -156,10 +156,10 @@ def run_import(args: argparse.Namespace) -> int:
 
 
 def _trusted() -> Trusted:
-    from autorecompute.backends import ORTMODULE, emission_of
+    from autorecompute.backends.registry import controllers
     from autorecompute.studies.importing import Trusted
 
-    return Trusted(backend=ORTMODULE, knobs=frozenset(knob.name for knob in emission_of(ORTMODULE).KNOBS))
+    return Trusted(knobs={backend.NAME: frozenset(knob.name for knob in backend.KNOBS) for backend in controllers()})
 
 
 def run_delete(args: argparse.Namespace) -> int:

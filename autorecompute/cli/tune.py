@@ -10,9 +10,9 @@ import os
 import re
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.registry import AUTO
 from autorecompute.cli.batches import (
     add_batch_arguments,
     asked_batches,
@@ -20,6 +20,7 @@ from autorecompute.cli.batches import (
     in_a_name,
     positive,
 )
+from autorecompute.cli.scripts import add_script_arguments, asked_job
 from autorecompute.errors import InterruptedByUser, LeftToOthers, NothingFitsError, UsageError
 from autorecompute.units import MIB, format_count, parse_bytes, parse_seconds
 
@@ -78,17 +79,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run, storage_of_environment=os.environ.get(STORAGE_VARIABLE))
 
 
-def add_script_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what every verb that starts the user's script takes."""
-    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script; its arguments follow --")
-    parser.add_argument("--batch-flag", metavar="FLAG", help="the script's flag that takes the batch")
-    parser.add_argument("--launcher", default="", metavar="COMMAND", help="what starts the script instead of python")
-    parser.add_argument("--wrap", action="store_true", help="wrap the model of a script that has no ORTModule in it")
-    parser.add_argument(
-        "--debug-script", action="store_true", help="leave the terminal to the script, for breakpoint() and pdb in it"
-    )
-
-
 def run(args: argparse.Namespace) -> int:
     """Tunes, or answers from the finished study."""
     began_seconds = time.monotonic()
@@ -96,19 +86,12 @@ def run(args: argparse.Namespace) -> int:
     timeout_seconds = parse_seconds(args.timeout) if args.timeout else None
     from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
-    from autorecompute.trials import Job
     from autorecompute.trials.bench import Effort
     from autorecompute.trials.signals import ignoring_interrupts, interruptible
     from autorecompute.tuning import TuningSettings
 
     require_installed(args.sampler)
-    job = Job(
-        script=args.script,
-        arguments=tuple(args.rest),
-        batch_flag=args.batch_flag,
-        launcher=args.launcher,
-        wrap=args.wrap,
-    )
+    job = asked_job(args)
     batch, batches = asked_batches(args)
     job.script_arguments(batch)
     settings = TuningSettings(
@@ -161,6 +144,7 @@ def default_name(job: Job, batch: int | str | None, limit_bytes: int | None) -> 
     script = job.script.resolve()
     parts = [str(script), *job.arguments, job.batch_flag, job.launcher, batch, limit_bytes]
     parts += ["--wrap"] if job.wrap else []
+    parts += [job.backend] if job.backend != AUTO and not job.wrap else []
     tag = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:TAG_LENGTH]
     words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.stem}").strip("_-.")[:LONGEST_WORDS]
     return f"{words or 'study'}{f'-b{batch}' if batch else ''}-{tag}"
@@ -176,7 +160,6 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
     as_json: bool,
     debugs: bool,
 ) -> int:
-    from autorecompute.backends import ORTMODULE, emission_of
     from autorecompute.reports.live import LiveView
     from autorecompute.studies.writing import saying_what_fails
     from autorecompute.trials import Bench
@@ -192,7 +175,6 @@ def _tune(  # noqa: PLR0913  (the user decides about each of them)
             job,
             batch,
             logs,
-            cleared=emission_of(ORTMODULE).MEMORY_VARIABLES,
             limit_bytes=settings.limit_bytes,
             debugs=debugs and study is folder,
         )

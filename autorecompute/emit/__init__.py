@@ -9,12 +9,12 @@ from autorecompute.emit import as_json, dotenv, shell
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autorecompute.backends import Rendered
+    from autorecompute.backends.interface import Emission
     from autorecompute.result import Result
 
 __all__ = ["RENDERERS"]
 
-RENDERERS: dict[str, Callable[[Result, Rendered], str]] = {
+RENDERERS: dict[str, Callable[[Result, Emission], str]] = {
     "shell": shell.render,
     "dotenv": dotenv.render,
     "json": as_json.render,

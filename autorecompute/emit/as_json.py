@@ -9,11 +9,11 @@ from autorecompute import __version__, codec
 from autorecompute.emit.provenance import require_best, stray_variables
 
 if TYPE_CHECKING:
-    from autorecompute.backends import Rendered
+    from autorecompute.backends.interface import Emission
     from autorecompute.result import Best, Result
 
 
-def render(result: Result, rendered: Rendered) -> str:
+def render(result: Result, rendered: Emission) -> str:
     """One object: ``environment``, ``config`` (its choices), and where they come from; bytes and seconds throughout."""
     best = require_best(result)
     plain = {

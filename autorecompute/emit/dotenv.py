@@ -12,13 +12,13 @@ from autorecompute.emit.provenance import comment_lines
 from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
-    from autorecompute.backends import Rendered
+    from autorecompute.backends.interface import Emission
     from autorecompute.result import Result
 
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_@%+:,./=-]+")
 
 
-def render(result: Result, rendered: Rendered) -> str:
+def render(result: Result, rendered: Emission) -> str:
     """Comments and a ``NAME=value`` line for each variable.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import render
+from autorecompute.backends.registry import render
 from autorecompute.emit.provenance import require_best
 from autorecompute.errors import UsageError
 from autorecompute.studies.confirmed_here import describe_unconfirmed, is_confirmed_here
@@ -12,12 +12,12 @@ from autorecompute.studies.plain import require_plain
 from autorecompute.studies.writing import stale, write_files
 
 if TYPE_CHECKING:
-    from autorecompute.backends import Rendered
+    from autorecompute.backends.interface import Emission
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
 
 
-def hand_out(folder: StudyFolder, result: Result) -> Rendered:
+def hand_out(folder: StudyFolder, result: Result) -> Emission:
     """What to train with, for whoever asks for it: the files that the variables name hold the answer's plans.
 
     Args:
@@ -40,7 +40,7 @@ def hand_out(folder: StudyFolder, result: Result) -> Rendered:
     return rendered
 
 
-def hand_out_if_any(folder: StudyFolder, result: Result | None) -> Rendered | None:
+def hand_out_if_any(folder: StudyFolder, result: Result | None) -> Emission | None:
     """What to train with, for whoever is told of a study; ``None`` where there is nothing that may be trained with.
 
     Raises:

@@ -6,12 +6,12 @@ import shlex
 from typing import TYPE_CHECKING
 
 from autorecompute import __version__
-from autorecompute.backends import emission_of
+from autorecompute.backends.registry import backend_of
 from autorecompute.errors import NothingFitsError
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
-    from autorecompute.backends import Rendered
+    from autorecompute.backends.interface import Emission
     from autorecompute.figures import Figures
     from autorecompute.result import Best, Result
 
@@ -36,13 +36,12 @@ def require_best(result: Result) -> Best:
     return result.best
 
 
-def stray_variables(rendered: Rendered, result: Result) -> list[str]:
+def stray_variables(rendered: Emission, result: Result) -> list[str]:
     """The variables that must not be set beside the config's own: they would change what is recomputed."""
-    emission = emission_of(result.versions["backend"])
-    return [name for name in emission.MEMORY_VARIABLES if name not in rendered.variables]
+    return [name for name in backend_of(result.versions).VARIABLES if name not in rendered.variables]
 
 
-def comment_lines(result: Result, rendered: Rendered) -> list[str]:
+def comment_lines(result: Result, rendered: Emission) -> list[str]:
     """The provenance as comments, each on one line whatever its values hold.
 
     Raises:
@@ -58,7 +57,7 @@ def comment_lines(result: Result, rendered: Rendered) -> list[str]:
     return [f"# {_on_one_line(f'{label}: {text}')}" for label, text in facts.items()]
 
 
-def _describe_use(best: Best, result: Result, rendered: Rendered) -> dict[str, str]:
+def _describe_use(best: Best, result: Result, rendered: Emission) -> dict[str, str]:
     facts = {"recompute": f"{best.description} (config {best.config.hash})"}
     if not rendered.variables:
         facts["nothing has to be set"] = "the batch trains without recompute"
@@ -68,14 +67,7 @@ def _describe_use(best: Best, result: Result, rendered: Rendered) -> dict[str, s
     turned = [knob for knob in result.knobs if knob.kept]
     if turned:
         facts["other settings"] = "; ".join(f"{knob.name} {knob.sentence}" for knob in turned)
-    if result.wrap:
-        facts["the script has no ORTModule"] = (
-            f"start it with 'autorecompute run {shlex.quote(result.study)} -- COMMAND', nothing else wraps its model"
-        )
-    else:
-        facts["torch newer than 2.6"] = (
-            "start the script with 'autorecompute run', or import autorecompute.compat in it before ORTModule"
-        )
+    facts |= backend_of(result.versions).usage_notes(study=shlex.quote(result.study), wrap=result.wrap)
     return facts
 
 

@@ -1,4 +1,4 @@
-"""Memory of torch's CUDA allocator, which ORTModule shares, with the driver's own count beside it."""
+"""Memory of torch's CUDA allocator, with the driver's own count beside it."""
 
 from __future__ import annotations
 

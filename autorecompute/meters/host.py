@@ -27,7 +27,7 @@ class HostMeter:
         """
 
     def release(self) -> None:
-        """Collects garbage and hands free heap pages back; ORT's arena goes only with its session."""
+        """Collects garbage and hands free heap pages back; what an allocator keeps for itself stays."""
         gc.collect()
         self._libc.malloc_trim(0)
 

@@ -1,7 +1,7 @@
 """Sizes over symbolic dimensions, read as arithmetic and as nothing else.
 
-The texts are ORT's, or stand in files that anybody may have written. They are read by Python's own grammar, of which
-numbers, names, seven operators and five functions are left, and never run.
+The texts come from a training system, or stand in files that anybody may have written. They are read by Python's own
+grammar, of which numbers, names, seven operators and five functions are left, and never run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 FUNCTIONS = ("floor", "ceiling", "Max", "Min", "Mod")
-"""What stands in the shapes that ORT infers; sympy has them under the same names."""
+"""What stands in inferred shapes; sympy has them under the same names."""
 
 NO_PART = f"an expression holds more than numbers, names, + - * / // % ** and {', '.join(FUNCTIONS)}"
 

@@ -34,7 +34,7 @@ def choose_config(text: str, space: Space, numbered: Sequence[Plan]) -> Config:
         UsageError: nothing is called that.
     """
     named = {"all": space.presets[ALL_ON]}
-    # level1 is easier to type than level_1.
+    # A name without its underscore is easier to type.
     named |= {name.replace("_", ""): preset for name, preset in space.presets.items()} | space.presets
     if text in named:
         return named[text]

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.registry import backend_of
 from autorecompute.figures import Figures
 from autorecompute.reports.predictions import describe_predictions
 from autorecompute.reports.words import (
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from autorecompute.backends import Rendered
+    from autorecompute.backends.interface import Emission
     from autorecompute.measurement import GradientCheck, Trial
     from autorecompute.result import Best, Result
 
@@ -31,7 +32,6 @@ RUNNERS_UP = 3
 FAR_APART = 1.5
 """So many times as fast in one process as in another is no matter of a busy moment's noise any more."""
 NOT_OUR_COMMAND = "the command came with an archive, from whoever made it: read it before you run it"
-OWN_VARIABLES = "AUTORECOMPUTE_"
 BEST = "best"
 
 
@@ -121,7 +121,7 @@ def describe_disturbed(trials: Sequence[Trial]) -> str:
     return f"{format_count(marked, 'trial')} disturbed by something else on the machine" if marked else ""
 
 
-def lines_to_paste(result: Result, rendered: Rendered | None) -> list[str]:
+def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
     """What to do to train with the answer, commands on lines of their own; empty where there is none.
 
     Args:
@@ -136,7 +136,7 @@ def lines_to_paste(result: Result, rendered: Rendered | None) -> list[str]:
     return [*lines, *remarks(result, rendered)]
 
 
-def exports(rendered: Rendered) -> list[str]:
+def exports(rendered: Emission) -> list[str]:
     """The variables to train with, as a shell sets them."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in rendered.variables.items()]
     return lines or ["# nothing to set: train without recompute"]
@@ -147,15 +147,15 @@ def run_command(result: Result) -> str:
     return f"autorecompute run {shlex.quote(result.study)} -- {shlex.join(result.command)}"
 
 
-def remarks(result: Result, rendered: Rendered) -> list[str]:
+def remarks(result: Result, rendered: Emission) -> list[str]:
     """What else has to be done."""
     lines: list[str] = []
     best = result.best
     if best is None:
         return lines
-    # Ours are read where ORTModule is adapted, and nowhere else.
-    if not result.wrap and any(name.startswith(OWN_VARIABLES) for name in rendered.variables):
-        lines.append("the variables alone take a script that imports autorecompute.compat; run needs nothing in it")
+    if rendered.variables and not result.wrap:
+        notes = backend_of(result.versions).usage_notes(study=shlex.quote(result.study), wrap=False)
+        lines += [f"{about}: {note}" for about, note in notes.items()]
     if not result.command_gives_batch:
         lines.append(f"and give the script a batch of {best.batch}: while tuning, its DataLoader was told")
     return lines

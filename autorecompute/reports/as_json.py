@@ -14,12 +14,12 @@ from autorecompute.reports.predictions import summarise
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autorecompute.backends import Rendered
+    from autorecompute.backends.interface import Emission
     from autorecompute.measurement import Trial
     from autorecompute.result import Result
 
 
-def result_as_plain(result: Result, trials: Sequence[Trial], rendered: Rendered | None) -> dict[str, Any]:
+def result_as_plain(result: Result, trials: Sequence[Trial], rendered: Emission | None) -> dict[str, Any]:
     """The contract's object, with all figures of the last screen; what was not measured is ``None``.
 
     Args:

@@ -18,7 +18,7 @@ from autorecompute.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autorecompute.backends import Rendered
+    from autorecompute.backends.interface import Emission
     from autorecompute.figures import Figures
     from autorecompute.result import Best, Result
     from autorecompute.studies.records import StudyRecords
@@ -44,7 +44,7 @@ def print_comparison(first: StudyRecords, second: StudyRecords) -> None:
 
 
 def comparison_as_plain(
-    first: StudyRecords, second: StudyRecords, rendered: Sequence[Rendered | None]
+    first: StudyRecords, second: StudyRecords, rendered: Sequence[Emission | None]
 ) -> dict[str, Any]:
     """The same as JSON has it.
 
@@ -58,7 +58,7 @@ def comparison_as_plain(
     return {"differences": codec.to_plain(differences), "studies": studies}
 
 
-def _as_plain(records: StudyRecords, rendered: Rendered | None) -> dict[str, Any]:
+def _as_plain(records: StudyRecords, rendered: Emission | None) -> dict[str, Any]:
     result = records.result
     return {
         "study": records.head.study,

@@ -66,7 +66,7 @@ def _describe(nearest: Nearest) -> str:
 
 def _consequence(nearest: Nearest, differences: Sequence[Difference]) -> str:
     if not nearest.is_source:
-        return "its plans are others, or of another ONNX Runtime: it tells nothing of this problem"
+        return "its plans are others, or mean something else: it tells nothing of this problem"
     if differences or nearest.is_shipped:
         return "its plans are the same: a tuning starts from what it knows, unless --fresh is given"
     return "it is about the same problem: its answer is taken over, unless --fresh is given"

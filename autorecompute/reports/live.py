@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from autorecompute.measurement import Outcome
+from autorecompute.measurement import Outcome, describe_software
 from autorecompute.reports.console import Guarded, guarded
 from autorecompute.reports.plane import DRAWN, TYPED, best_of, draw_plane
 from autorecompute.reports.words import format_rate, format_relative, shorten
@@ -87,11 +87,10 @@ class LiveView:
         deadline_seconds: float,
     ) -> None:
         """Tells what the script trains and how far the study has come."""
-        versions = detection.versions
         self._say(
             f"{format_count(len(detection.plans), 'plan')} at batch {detection.batch} on "
-            f"{escape(detection.device.name)}, limit {format_bytes(limit_bytes)}; torch {versions['torch']}, "
-            f"ONNX Runtime {versions['onnxruntime']}"
+            f"{escape(detection.device.name)}, limit {format_bytes(limit_bytes)}; "
+            f"{escape(describe_software(detection.versions))}"
         )
         if known_trials:
             whose = "of all workers" if self._is_shared else "of an earlier session"

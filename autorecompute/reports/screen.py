@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from autorecompute.backends import Rendered
+    from autorecompute.backends.interface import Emission
     from autorecompute.measurement import Trial
     from autorecompute.result import Result
 
@@ -36,7 +36,7 @@ NAME_WIDTH = 60
 
 
 def print_result(
-    result: Result, trials: Sequence[Trial], folder: Path, rendered: Rendered | None, console: Console | None = None
+    result: Result, trials: Sequence[Trial], folder: Path, rendered: Emission | None, console: Console | None = None
 ) -> None:
     """Prints the answer: the table, the verdict and the lines to paste.
 

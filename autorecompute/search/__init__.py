@@ -1,4 +1,4 @@
-"""Chooses which config to measure next. Knows nothing of processes and ORT."""
+"""Chooses which config to measure next. Knows nothing of processes and training systems."""
 
 from __future__ import annotations
 

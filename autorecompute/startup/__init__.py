@@ -1,24 +1,31 @@
-"""Adapts ORTModule to a current PyTorch in processes whose script says nothing about it.
+"""Prepares processes for a study's config whose script says nothing about it.
 
 ``autorecompute run`` puts this folder first on ``PYTHONPATH``. Every Python process below then loads the
-``sitecustomize`` that lies here; a process that imports ORTModule is adapted at that moment, one that imports torch is
-made to wrap its model if the study was tuned so, and any other notices nothing. Children inherit the variable, so a
-launcher such as torchrun passes it on. Nothing but ``sitecustomize`` may lie here: any other module would shadow one of
-the user's.
+``sitecustomize`` that lies here. It reads from a variable which functions of ours to call when the process imports
+which modules, such as torch; a process that imports none of them notices nothing. Children inherit the variables, so a
+launcher such as torchrun passes them on. Nothing but ``sitecustomize`` may lie here: any other module would shadow one
+of the user's.
 
 The environment that trains must have autorecompute installed. An interpreter that is told to ignore ``PYTHONPATH``
-(``-E``, ``-I``) or the ``site`` module (``-S``, ``-I``) is not reached: there, the script imports
-``autorecompute.compat`` and wraps its model itself.
+(``-E``, ``-I``) or the ``site`` module (``-S``, ``-I``) is not reached.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autorecompute.backends.interface import ImportHook
 
 FOLDER = Path(__file__).parent
-WRAP_VARIABLE = "AUTORECOMPUTE_WRAP"
-"""Set to anything, it makes ``sitecustomize`` have the model wrapped; spelt out there a second time."""
+HOOKS_VARIABLE = "AUTORECOMPUTE_HOOKS"
+"""What is called at which import; ``sitecustomize`` spells it out a second time."""
+
+BEFORE, AFTER = "before", "after"
 
 
 def prepend_to_python_path(inherited: str) -> str:
@@ -30,3 +37,10 @@ def prepend_to_python_path(inherited: str) -> str:
     # An empty entry would mean the working directory: none may arise from joining.
     entries = inherited.split(os.pathsep) if inherited else []
     return os.pathsep.join([str(FOLDER), *(entry for entry in entries if entry != str(FOLDER))])
+
+
+def format_hooks(hooks: Iterable[ImportHook]) -> str:
+    """The value of ``AUTORECOMPUTE_HOOKS``: ``before MODULE FUNCTION WHAT IS MISSED``, one after the other."""
+    return ";".join(
+        f"{BEFORE if hook.comes_first else AFTER} {hook.module} {hook.function} {hook.missed}" for hook in hooks
+    )

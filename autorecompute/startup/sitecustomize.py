@@ -14,44 +14,57 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-ORTMODULE = "onnxruntime.training.ortmodule"
-WRAP_VARIABLE = "AUTORECOMPUTE_WRAP"
+HOOKS_VARIABLE = "AUTORECOMPUTE_HOOKS"
+OURS = "autorecompute.backends."
+"""Functions are called from modules below this one alone, whatever the variable says."""
 
 
-class OrtModuleWatch:
-    """An import hook that finds no module, and adapts ORTModule just before Python looks for it."""
+class Watch:
+    """An import hook that calls a function when a module is imported, and leaves the import to other finders.
+
+    Args:
+        module: The module that is waited for.
+        function: What is called, as ``package.module:function``.
+        missed: What happens in this process if it cannot be called, in words.
+    """
+
+    def __init__(self, module: str, function: str, missed: str) -> None:
+        self.module, self.function, self.missed = module, function, missed
+
+    def call(self) -> None:
+        """Calls the function, or tells on stderr why that cannot be done."""
+        name, _, attribute = self.function.partition(":")
+        try:
+            __import__(name)
+            getattr(sys.modules[name], attribute)()
+        except ImportError as error:
+            sys.stderr.write(
+                f"autorecompute: {self.missed} ({error}); install autorecompute for {sys.executable}, or import what "
+                "it misses there.\n"
+            )
+
+
+class Before(Watch):
+    """Calls just before Python looks for the module."""
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> None:
-        """Leaves every import to the finders behind this one."""
-        if fullname == ORTMODULE:
-            adapt_ortmodule()
+        """Finds nothing."""
+        if fullname == self.module:
+            self.call()
 
 
-def adapt_ortmodule() -> None:
-    """Repairs what ORTModule needs of the installed torch, or tells on stderr why it cannot."""
-    try:
-        from autorecompute.backends.ortmodule.adapter import adapt
-
-        adapt()
-    except ImportError as error:
-        sys.stderr.write(
-            f"autorecompute: ORTModule goes on without being adapted to this PyTorch ({error}); "
-            f"install autorecompute for {sys.executable}, or import what it misses there.\n"
-        )
-
-
-class TorchWatch:
-    """An import hook that finds torch as the finders behind it do, and has models wrapped as soon as it is imported."""
+class After(Watch):
+    """Calls as soon as the module has been imported."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """What the other finders find of torch; leaves every other import to them."""
-        if fullname != "torch":
+        """What the other finders find of the module; leaves every other import to them."""
+        if fullname != self.module:
             return None
         finders = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
         specs = (finder.find_spec(fullname, path, target) for finder in finders)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            call_after_import(spec, wrap_models)
+            call_after_import(spec, self.call)
         return spec
 
 
@@ -66,17 +79,17 @@ def call_after_import(spec: Any, function: Callable[[], None]) -> None:
     spec.loader.exec_module = execute_and_call
 
 
-def wrap_models() -> None:
-    """Has ORTModule train the model of this process, or tells on stderr why it cannot."""
-    try:
-        from autorecompute.backends.ortmodule.wrapping import install
+KINDS: dict[str, type[Before | After]] = {"before": Before, "after": After}
 
-        install()
-    except ImportError as error:
-        sys.stderr.write(
-            f"autorecompute: the model trains in plain PyTorch, as nothing can wrap it here ({error}); "
-            f"install autorecompute for {sys.executable}.\n"
-        )
+
+def watches(text: str) -> list[Before | After]:
+    """What the variable asks for; anything in it that is not ours is left out."""
+    found: list[Before | After] = []
+    for entry in filter(None, text.split(";")):
+        when, module, function, missed = (entry.split(" ", 3) + [""] * 3)[:4]
+        if when in KINDS and function.startswith(OURS):
+            found.append(KINDS[when](module, function, missed))
+    return found
 
 
 def run_shadowed() -> None:
@@ -100,7 +113,5 @@ def _entries_behind() -> list[str]:
 
 
 if __name__ == "sitecustomize":
-    sys.meta_path.insert(0, OrtModuleWatch())
-    if os.environ.get(WRAP_VARIABLE):
-        sys.meta_path.insert(0, TorchWatch())
+    sys.meta_path[:0] = watches(os.environ.get(HOOKS_VARIABLE, ""))
     run_shadowed()

@@ -1,4 +1,4 @@
-"""Studies on disk: the problem they solve, their Optuna storage, their folder. Knows nothing of ORT."""
+"""Studies on disk: the problem they solve, their Optuna storage, their folder. Knows no training system."""
 
 from __future__ import annotations
 

@@ -31,12 +31,10 @@ class Trusted:
     """What an archive may bring along.
 
     Attributes:
-        backend: The training system whose configs can be used here.
-        knobs: Names of the other settings that it has.
+        knobs: Names of the settings that are known, by the training system's name.
     """
 
-    backend: str
-    knobs: frozenset[str]
+    knobs: dict[str, frozenset[str]]
 
 
 def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force: bool) -> StudyFolder:
@@ -105,11 +103,13 @@ def require_trusted(records: StudyRecords, trusted: Trusted) -> None:
         UsageError: it is about others.
     """
     result = records.result
+    backends = {records.head.problem.backend, *([result.versions["backend"]] if result is not None else [])}
+    if len(backends) > 1 or not backends <= trusted.knobs.keys():
+        raise UsageError("The archive is about a training system that this autorecompute does not know. Update it.")
     bests = [*records.confirmed, *([result.best] if result is not None and result.best is not None else [])]
-    if strangers := sorted({name for best in bests for name in best.knobs} - trusted.knobs):
+    known = trusted.knobs[records.head.problem.backend]
+    if strangers := sorted({name for best in bests for name in best.knobs} - known):
         raise UsageError(
             f"The archive has the setting '{printable(strangers[0], '')}', which this autorecompute does not know. "
             "Nothing was imported. Install the version that wrote it."
         )
-    if result is not None and result.versions.get("backend") != trusted.backend:
-        raise UsageError("The archive is about a training system that this autorecompute does not know. Update it.")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
 from autorecompute import codec
+from autorecompute.measurement import describe_software
 from autorecompute.plans import Space, parse_choices
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, PositiveBytes, Range
@@ -45,8 +46,9 @@ class Problem:
         device: Kind and name of the device.
         device_bytes: Its memory.
         torch: Version of torch.
-        onnxruntime: Version of ONNX Runtime, which plan names depend on.
-        wrap: Whether the tool wraps the model: it then trains in ORTModule and is evaluated in PyTorch.
+        backend: The training system.
+        plan_versions: Versions that decide what a plan means, by package.
+        wrap: Whether the system trains the model of a script that does not ask for it.
 
     Raises:
         UsageError: the id of a plan is none.
@@ -60,7 +62,8 @@ class Problem:
     device: str
     device_bytes: Bytes
     torch: str
-    onnxruntime: str
+    backend: str
+    plan_versions: dict[str, str] = field(default_factory=dict)
     wrap: bool = False
 
     def __post_init__(self) -> None:
@@ -80,7 +83,8 @@ class Problem:
             device=f"{detection.device.kind} {detection.device.name}",
             device_bytes=detection.device.total_bytes,
             torch=detection.versions["torch"],
-            onnxruntime=detection.versions["onnxruntime"],
+            backend=detection.versions["backend"],
+            plan_versions={name: detection.versions[name] for name in detection.plan_versions},
             wrap=wrap,
         )
 
@@ -100,9 +104,20 @@ class Problem:
             "device": self.device,
             "device memory": f"{format_bytes(self.device_bytes)} ({self.device_bytes} bytes)",
             "torch": self.torch,
-            "onnxruntime": self.onnxruntime,
+            **self.plan_versions,
+            "backend": self.backend,
             "wrap": "yes" if self.wrap else "no",
         }
+
+    @property
+    def software(self) -> str:
+        """What it trains with, in words."""
+        return describe_software({"torch": self.torch, **self.plan_versions})
+
+    def has_same_plans(self, other: Problem) -> bool:
+        """Whether the plans are the same and mean the same."""
+        mine, theirs = ((it.plans, it.backend, it.plan_versions) for it in (self, other))
+        return mine == theirs
 
     def differences(self, other: Problem) -> list[str]:
         """The parts in which the other problem differs, in words: ``batch 32, not 16``."""

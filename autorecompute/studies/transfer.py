@@ -104,7 +104,7 @@ def find_nearest(tuned: Tuned, folder: StudyFolder, note: Callable[[str], None])
         note: Told of each study that is passed over, in a sentence.
     """
     for _, source, stored in _ranked(tuned, folder, note):
-        if not _has_same_plans(tuned.problem, stored.problem):
+        if not tuned.problem.has_same_plans(stored.problem):
             continue
         records = try_records(source, note)
         if records is not None and any(trial.measurement.outcome.is_measured for trial in records.trials):
@@ -127,7 +127,7 @@ def find_most_alike(tuned: Tuned, folder: StudyFolder, note: Callable[[str], Non
             name=source.name,
             is_shipped=source.is_shipped,
             tuned=stored,
-            is_source=_has_same_plans(tuned.problem, stored.problem),
+            is_source=tuned.problem.has_same_plans(stored.problem),
         )
     return None
 
@@ -141,14 +141,9 @@ def _ranked(
     return sorted(ranked, key=lambda entry: (entry[0], entry[1].name))
 
 
-def _has_same_plans(mine: Problem, theirs: Problem) -> bool:
-    # Plans are ORT's, and mean the same in one version of it alone.
-    return mine.plans == theirs.plans and mine.onnxruntime == theirs.onnxruntime
-
-
 def _distance(mine: Tuned, theirs: Tuned, source: Source) -> tuple[float, ...]:
     """How far apart two problems are: first what changes graph or machine, then the factors by which sizes differ."""
-    has_other_plans = float(not _has_same_plans(mine.problem, theirs.problem))
+    has_other_plans = float(not mine.problem.has_same_plans(theirs.problem))
     kinds = ("graph", "device", "torch", "wrap", "device_bytes")
     stored = mine.problem.seen_here(theirs.problem)
     changed = [float(getattr(mine.problem, kind) != getattr(stored, kind)) for kind in kinds]

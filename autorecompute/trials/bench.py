@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
+from autorecompute.backends import registry
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autorecompute.trials.job import Job
-
-TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", "PYTHONUNBUFFERED": "1"}
-"""Set for trials: a model that ORT cannot take must fail rather than train in plain PyTorch."""
 
 START_TIMEOUT_SECONDS = 900.0
 LEAST_STALL_SECONDS = 300.0
@@ -63,24 +61,22 @@ class Bench:
         job: What is trained.
         batch: The target batch; ``None`` takes what the script gives.
         logs: Folder for the workers' output.
-        cleared: Variables that must not reach a trial from the tuner's own environment.
         limit_bytes: What a trial may take of a card at most; ``None`` for all there is.
         debugs: Whether the first worker keeps the terminal and has all the time it wants.
     """
 
-    def __init__(  # noqa: PLR0913  (the user decides about each of them)
+    def __init__(
         self,
         job: Job,
         batch: int | None,
         logs: Path,
-        cleared: tuple[str, ...],
         *,
         limit_bytes: int | None = None,
         debugs: bool = False,
     ) -> None:
         self._limit_bytes, self._debugs = limit_bytes, debugs
         self._job, self._batch, self._logs = job, batch, logs
-        self._base = {name: value for name, value in os.environ.items() if name not in cleared}
+        self._base = {name: value for name, value in os.environ.items() if name not in registry.variables()}
         self._worker: WorkerProcess | None = None
         self._detection: Detection | None = None
         self._other_detections: tuple[Detection, ...] = ()
@@ -116,7 +112,7 @@ class Bench:
         """What can be recomputed; starts the script up to its first training session, where it waits.
 
         Raises:
-            ScriptError: the script fails before it trains, or never trains an ORTModule.
+            ScriptError: the script fails before it trains, or never trains a model that can be tuned.
             SetupError: the installation lacks something.
             UsageError: the batch cannot reach the model.
         """
@@ -127,7 +123,7 @@ class Bench:
                 message = self._start_trials()
             if not isinstance(message, Detection):
                 self.close()
-                raise failure_to_start(message, self.log, self.take_output(), wraps=self._job.wrap)
+                raise failure_to_start(message, self.log, self.take_output())
             assert self._worker is not None, "it has just spoken"
             self._detection = message
             answers = self._worker.answers[1:]
@@ -202,7 +198,7 @@ class Bench:
             logs: Folder for their output.
         """
         self.close()
-        other = Bench(self._job, self._batch, logs, (), limit_bytes=self._limit_bytes)
+        other = Bench(self._job, self._batch, logs, limit_bytes=self._limit_bytes)
         other._base = {**self._base, **variables}
         return other
 
@@ -226,11 +222,13 @@ class Bench:
             loader=self._detection.loader if self._detection is not None and watch is not None else "",
             watch=watch,
             limit_bytes=self._limit_bytes,
+            backend=self._job.backend,
             wrap=self._job.wrap,
         )
 
     def _start_trials(self) -> Message:
-        return self._start(lambda address: self._settings(address, self._batch), TRIAL_VARIABLES, self._batch)
+        variables = {**registry.trial_variables(self._job.backend), "PYTHONUNBUFFERED": "1"}
+        return self._start(lambda address: self._settings(address, self._batch), variables, self._batch)
 
     def _start(self, settings: Callable[[str], Settings], variables: Mapping[str, str], batch: int | None) -> Message:
         self.starts += 1

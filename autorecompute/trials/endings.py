@@ -45,14 +45,13 @@ def too_short(message: Message, steps: int, log: Path) -> ScriptError:
     )
 
 
-def failure_to_start(message: Message, log: Path, output: str, *, wraps: bool) -> AutorecomputeError:
+def failure_to_start(message: Message, log: Path, output: str) -> AutorecomputeError:
     """The error of a worker that came to no training session.
 
     Args:
         message: What it said last.
         log: The file with all its output.
         output: What it printed.
-        wraps: Whether the tool was to wrap the model.
     """
     if isinstance(message, Refused):
         return SetupError(message.message)
@@ -71,12 +70,7 @@ def failure_to_start(message: Message, log: Path, output: str, *, wraps: bool) -
             f"The script left with exit code {message.exit_code} before it trained. Check its arguments, which "
             f"follow --.{_quote(output, TAIL_LINES)}Its output: {log}"
         )
-    advice = (
-        "--wrap found no module that holds the optimizer's parameters and was called in training mode."
-        if wraps
-        else "Wrap the model before training: model = ORTModule(model); or let the tool wrap it: --wrap."
-    )
-    return ScriptError(f"The script ended and no ORTModule was trained. {advice} Its output: {log}")
+    return ScriptError(f"The script ended before it trained. {message.advice} Its output: {log}")
 
 
 def _describe_failure(failed: Failed, output: str) -> str:

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from autorecompute.backends.registry import AUTO
 from autorecompute.errors import UsageError
 from autorecompute.paths import is_file, shown
 from autorecompute.worker.protocol import BATCH_VARIABLE
@@ -24,7 +25,8 @@ class Job:
         batch_flag: A flag of the script that takes the batch.
         launcher: What stands before ``-m MODULE`` to start it, ``torchrun --nproc-per-node 1`` for instance; empty for
             this interpreter.
-        wrap: Whether the script has no ORTModule and its model is to be wrapped.
+        backend: The training system, by its name; ``auto`` for the one that the script uses.
+        wrap: Whether that system is to train the model of a script that does not ask for it.
 
     Raises:
         UsageError: there is no such script, or the launcher cannot be read.
@@ -34,6 +36,7 @@ class Job:
     arguments: tuple[str, ...] = ()
     batch_flag: str | None = None
     launcher: str = ""
+    backend: str = AUTO
     wrap: bool = False
 
     def __post_init__(self) -> None:

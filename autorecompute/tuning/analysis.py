@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import emission_of
+from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError
 from autorecompute.plans import Config
 from autorecompute.studies.analysis import keep_analysis, read_analysis
@@ -30,7 +30,7 @@ def analyse(place: Workplace, detection: Detection, budget: Budget) -> MemoryMod
     ``None``, with a note, where they cannot be had or would take the time that is left: the search then has to learn
     from trials alone.
     """
-    backend, space = emission_of(detection.versions["backend"]), detection.space
+    backend, space = backend_of(detection.versions), detection.space
     kept = read_analysis(place.folder)
     if kept is not None:
         return backend.memory_model(space, kept)
@@ -59,9 +59,8 @@ def _survey(place: Workplace, detection: Detection) -> StepProfiles:
         return survey(place.bench, configs, small)
     # What takes the batch from its command line has to be started again; two at once might not fit the device.
     place.bench.close()
-    cleared = emission_of(detection.versions["backend"]).MEMORY_VARIABLES
     logs = place.logs / "analysis"
     with saying_what_fails(logs):
         logs.mkdir(parents=True, exist_ok=True)
-    with Bench(place.job, small, logs, cleared) as bench:
+    with Bench(place.job, small, logs) as bench:
         return survey(bench, configs)

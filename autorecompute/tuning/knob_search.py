@@ -8,7 +8,7 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from autorecompute.backends import emission_of, knobs_of
+from autorecompute.backends import registry
 from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Measurement, Outcome
@@ -79,8 +79,7 @@ class KnobSearch:
     def __init__(self, place: Workplace, budget: Budget, detection: Detection, problem: Problem) -> None:
         self._place, self._budget = place, budget
         self._detection, self._limit_bytes = detection, problem.limit_bytes
-        backend = detection.versions["backend"]
-        self._emission, self._knobs = emission_of(backend), knobs_of(backend)
+        self._backend = registry.backend_of(detection.versions)
         self._logs = place.folder.workers / "knobs"
 
     def run(self, result: Result, keep: Callable[[Result], None]) -> Result:
@@ -97,7 +96,7 @@ class KnobSearch:
             return result
         if not result.knobs:
             result = self._save(replace(result, knobs=tuple(self._begin(result.best.config))), keep)
-        for knob in self._emission.KNOBS:
+        for knob in self._backend.KNOBS:
             known = next((figures for figures in result.knobs if figures.name == knob.name), None)
             if known is None or not known.is_open or not self._budget.allows(*A_KNOB):
                 continue
@@ -111,10 +110,10 @@ class KnobSearch:
         return result
 
     def _begin(self, config: Config) -> list[KnobFigures]:
-        inherited = {name: text for name, text in os.environ.items() if name not in self._emission.MEMORY_VARIABLES}
+        inherited = {name: text for name, text in os.environ.items() if name not in registry.variables()}
         return [
-            KnobFigures(name=knob.name, why_not=self._knobs.why_not(knob, config, self._detection, inherited))
-            for knob in self._emission.KNOBS
+            KnobFigures(name=knob.name, why_not=self._backend.why_not(knob, config, self._detection, inherited))
+            for knob in self._backend.KNOBS
         ]
 
     def _save(self, result: Result, keep: Callable[[Result], None]) -> Result:
@@ -142,8 +141,8 @@ class KnobSearch:
         return figures, _with_figures(turned, [pair.other for pair in pairs]) if figures.kept else best
 
     def _turn(self, best: Best, names: tuple[str, ...], under: Detection) -> tuple[Best, str]:
-        """The config as far as its plans exist under the knobs: ORT ignores plans that it does not find, silently."""
-        plans = self._knobs.plans_under(names, under)
+        """The config as far as its plans exist under the knobs: others might be ignored without a word."""
+        plans = self._backend.plans_under(names, under)
         choices = best.config.choices & {choice for plan in plans for choice in plan.choices}
         if choices == best.config.choices:
             return replace(best, knobs=names), ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import render
+from autorecompute.backends.registry import render
 from autorecompute.figures import Figures
 from autorecompute.search.choice import MODEL
 from autorecompute.studies import StudyFolder

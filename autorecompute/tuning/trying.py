@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import render
+from autorecompute.backends.registry import render
 from autorecompute.errors import ScriptError
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.result import SearchEnd

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule import wrapping
-from autorecompute.backends.ortmodule.sessions import OrtModuleBackend
+from autorecompute.backends import registry
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.worker import hooks
@@ -25,6 +24,8 @@ from autorecompute.worker.script import last_lines, main_file, run_as_main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from autorecompute.backends.interface import WorkerBackend
 
 PR_SET_PDEATHSIG = 1
 
@@ -37,39 +38,38 @@ def main() -> int:
     settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE).encode(), Settings)
     # Every launcher of torch's kind tells its children who they are by these two.
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    channel, backend = Channel(settings.address), OrtModuleBackend(Path(settings.address).parent)
+    channel = Channel(settings.address)
     channel.send(Hello(rank=rank, world_size=world_size, pid=os.getpid()))
-    agent = Agent(channel, backend, settings, is_alone=world_size == 1)
     try:
-        backend.install(agent)
+        backend = registry.worker(settings.backend, Path(settings.address).parent)
+        agent = Agent(channel, backend, settings, is_alone=world_size == 1)
+        backend.install(agent, wrap=settings.wrap)
     except SetupError as error:
         channel.send(Refused(message=str(error)))
         return 1
-    if settings.wrap:
-        wrapping.install()
     hooks.follow_steps(agent.on_step, agent.on_skip)
     hooks.follow_losses(agent.on_loss)
     return _run(channel, backend, agent, script=sys.argv[1], arguments=sys.argv[2:])
 
 
-def _run(channel: Channel, backend: OrtModuleBackend, agent: Agent, *, script: str, arguments: list[str]) -> int:
+def _run(channel: Channel, backend: WorkerBackend, agent: Agent, *, script: str, arguments: list[str]) -> int:
     try:
         run_as_main(script, arguments)
     except Abandon:
         return 1
     except SystemExit as request:
         code = request.code if isinstance(request.code, int) else int(request.code is not None)
-        channel.send(Ended(steps=agent.steps, exit_code=code))
+        channel.send(Ended(steps=agent.steps, exit_code=code, advice=agent.advice))
         return code
     except BaseException as error:  # noqa: BLE001  (whatever ends the user's script is told to the controller)
         channel.send(_describe_failure(error, backend, script))
         return 1
-    channel.send(Ended(steps=agent.steps))
+    channel.send(Ended(steps=agent.steps, advice=agent.advice))
     return 0
 
 
-def _describe_failure(error: BaseException, backend: OrtModuleBackend, script: str) -> Failed:
-    # What a breakpoint in the model raises reaches us wrapped in what ORTModule makes of it.
+def _describe_failure(error: BaseException, backend: WorkerBackend, script: str) -> Failed:
+    # What a breakpoint in the model raises reaches us wrapped in what the training system makes of it.
     for origin in _origins(error):
         if isinstance(origin, bdb.BdbQuit):
             return Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(origin, script))

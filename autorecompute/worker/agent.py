@@ -16,7 +16,7 @@ from autorecompute.worker.window import Window
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autorecompute.backends.interface import Backend
+    from autorecompute.backends.interface import WorkerBackend
     from autorecompute.measurement import Detection, GradientCheck
     from autorecompute.worker.channel import Channel
 
@@ -28,15 +28,6 @@ PATIENCE_STEPS = 12
 
 PATIENCE_SKIPS = 50
 """So many steps in a row may be skipped by a GradScaler: it begins with a scale that is too large, and halves it."""
-
-WRAP_BY_HAND = (
-    "Wrap the model before training: from onnxruntime.training.ortmodule import ORTModule; model = ORTModule(model); "
-    "or let the tool wrap it: --wrap."
-)
-NOTHING_TO_WRAP = (
-    "--wrap found no module that holds the optimizer's parameters and was called in training mode. "
-    "Call the model itself, model(inputs), rather than a method of it."
-)
 
 
 class Abandon(BaseException):
@@ -54,7 +45,7 @@ class Agent:
             the same step, or the one that waits for an order would keep the others waiting for its gradients.
     """
 
-    def __init__(self, channel: Channel, backend: Backend, settings: Settings, *, is_alone: bool = True) -> None:
+    def __init__(self, channel: Channel, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True) -> None:
         self._channel, self._backend, self._settings = channel, backend, settings
         self._is_alone = is_alone
         self._target = settings.target_batch
@@ -75,6 +66,11 @@ class Agent:
         self._warnings: tuple[str, ...] = ()
         self._foreign_steps = 0
         self.steps = 0
+
+    @property
+    def advice(self) -> str:
+        """Why a script may never come to training, and what to do about it, in sentences."""
+        return self._backend.why_nothing_trained(wrap=self._settings.wrap)
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Tells what was detected and begins with the config that the controller answers."""
@@ -123,7 +119,10 @@ class Agent:
 
     def on_fallback(self, message: str) -> None:
         """Ends the script: its steps would say nothing about recompute."""
-        self._fail(Outcome.FELL_BACK, f"The script goes on in plain PyTorch, where nothing is recomputed. {message}")
+        self._fail(
+            Outcome.FELL_BACK,
+            f"The script goes on without the training system that is tuned, and nothing is recomputed. {message}",
+        )
 
     def on_step(self, optimizer: Any) -> None:
         """Ends a training step; an optimizer that steps without a new forward belongs to the step before."""
@@ -209,8 +208,8 @@ class Agent:
         if self._window is None and not self.steps and self._foreign_steps >= STEPS_WITHOUT_SESSION:
             self._fail(
                 Outcome.SCRIPT_ERROR,
-                f"The script took {self._foreign_steps} optimizer steps and no ORTModule was trained. "
-                + (NOTHING_TO_WRAP if self._settings.wrap else WRAP_BY_HAND),
+                f"The script took {self._foreign_steps} optimizer steps without training a model that can be tuned. "
+                f"{self.advice}",
             )
 
     def _skip(self, window: Window) -> None:

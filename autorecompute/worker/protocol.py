@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autorecompute import codec
+from autorecompute.backends.registry import AUTO
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 
@@ -92,7 +93,8 @@ class Settings:
         loader: Where that DataLoader is made, as an earlier :class:`~autorecompute.measurement.Detection` told.
         watch: Measure these steps of the run as it is, without swapping anything; ``None`` to obey orders.
         limit_bytes: What the process may take of its device, where that can be enforced; ``None`` for all there is.
-        wrap: Whether ORTModule is to train the model of a script that has no ORTModule.
+        backend: The training system, by its name; ``auto`` for the one that the script uses.
+        wrap: Whether that system is to train the model of a script that does not ask for it.
     """
 
     address: str
@@ -101,6 +103,7 @@ class Settings:
     loader: str = ""
     watch: Order | None = None
     limit_bytes: int | None = None
+    backend: str = AUTO
     wrap: bool = False
 
 
@@ -111,10 +114,12 @@ class Ended:
     Attributes:
         steps: Optimizer steps it took.
         exit_code: What it gave to ``sys.exit``.
+        advice: Why it may never have come to training, and what to do about it, in sentences.
     """
 
     steps: int
     exit_code: int = 0
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as Grid
 
-from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
@@ -74,11 +73,10 @@ def look_here(replay):
     """Measures both."""
     plain = replay.table.plain
     script, arguments = STUDIES / plain["study"] / "train.py", ("--device", "cpu", *STEPS, *plain["arguments"])
-    variables = emission_of(ORTMODULE).MEMORY_VARIABLES
     least = min(replay.truths, key=lambda config: replay.truths[config].peak_bytes)
     with (
         tempfile.TemporaryDirectory() as logs,
-        Bench(Job(script=script, arguments=arguments), plain["batch"], Path(logs), variables) as bench,
+        Bench(Job(script=script, arguments=arguments), plain["batch"], Path(logs)) as bench,
     ):
         none_bytes, least_bytes = (bench.measure(config, Effort()).peak_bytes for config in (Config(), least))
     return Here(least_bytes, none_bytes, least_bytes - replay.truths[least].peak_bytes)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autorecompute import codec
-from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.savings import evaluate
@@ -204,10 +203,9 @@ def is_steady(seconds):
 
 def begin(job, recipe, logs):
     """The head of a table: what is measured, where, and what an analysis of small steps tells before any trial."""
-    variables = emission_of(ORTMODULE).MEMORY_VARIABLES
-    with Bench(job, PROFILED_BATCH, logs, variables) as bench:
+    with Bench(job, PROFILED_BATCH, logs) as bench:
         found = survey(bench, telling_configs(bench.detect().space), bench.detect().space)
-    with Bench(job, recipe.batch, logs, variables) as bench:
+    with Bench(job, recipe.batch, logs) as bench:
         detection = bench.detect()
         peak_bytes = bench.measure(Config(), Effort()).peak_bytes
     dims = {**detection.dims, BATCH: recipe.batch}
@@ -251,7 +249,7 @@ def record(name):
             journal.begin(begin(job, recipe, Path(logs)))
         configs = [Config.parse(texts) for texts in journal.head["configs"].values()]
         print(f"{name}: {len(configs)} configs of {len(journal.head['plans'])} plans", flush=True)
-        with Bench(job, recipe.batch, Path(logs), emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
+        with Bench(job, recipe.batch, Path(logs)) as bench:
             bench.measure(Config(), Effort())
             presets = bench.detect().space.presets.values()
             Recorder(bench, journal, configs, presets).run()

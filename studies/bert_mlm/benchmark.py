@@ -17,7 +17,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
@@ -94,7 +93,7 @@ def holds(value: float, goal: str) -> bool:
 def measure_starts(where: Path, batch: int, starts: int) -> dict[str, float]:
     """What a fresh process for each config costs beyond its steps, and the memory without recompute."""
     job, effort, overheads, whole = Job(script=SCRIPT), Effort(), [], []
-    with Bench(job, batch, where, emission_of(ORTMODULE).MEMORY_VARIABLES) as bench:
+    with Bench(job, batch, where) as bench:
         for _ in range(starts):
             bench.close()
             began = time.monotonic()

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
@@ -145,8 +144,8 @@ def test_a_checkpointed_model_is_told_to_leave_that_to_the_plans(refused, model)
 
 def test_checkpointing_without_effect_is_warned_about(scripts, tmp_path):
     """The other form of gradient checkpointing is exported without it, which a warning says."""
-    job, variables = Job(script=scripts / "checkpointed.py", arguments=()), emission_of(ORTMODULE).MEMORY_VARIABLES
-    with Bench(job, None, tmp_path, variables) as bench:
+    job = Job(script=scripts / "checkpointed.py", arguments=())
+    with Bench(job, None, tmp_path) as bench:
         (warning,) = bench.measure(Config(), Effort(warmup=1, steps=2)).warnings
     assert "switch gradient checkpointing off" in warning
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.backends.ortmodule.gradients import TOLERANCES
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
@@ -41,8 +40,7 @@ def test_masks_out_of_step_are_seen(checks):
 def forgetful(scripts, tmp_path_factory):
     """A script on a bench that calls its model in training mode without a backward, after some steps."""
     job = Job(script=scripts / "transformer.py", arguments=("--dropout", "0.1", "--forget"))
-    variables = emission_of(ORTMODULE).MEMORY_VARIABLES
-    with Bench(job, None, tmp_path_factory.mktemp("forgetful"), variables) as bench:
+    with Bench(job, None, tmp_path_factory.mktemp("forgetful")) as bench:
         yield bench
 
 

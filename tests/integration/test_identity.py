@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.trials import Bench, Job
 
 
@@ -14,10 +13,9 @@ def digest(scripts, tmp_path_factory):
 
     def digest(*arguments, seed="0"):
         job = Job(script=scripts / "naming.py", arguments=arguments)
-        cleared = emission_of(ORTMODULE).MEMORY_VARIABLES
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONHASHSEED", seed)
-            with Bench(job, None, tmp_path_factory.mktemp("logs"), cleared) as bench:
+            with Bench(job, None, tmp_path_factory.mktemp("logs")) as bench:
                 return bench.detect().graph
 
     return digest

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
@@ -94,7 +93,7 @@ def begin(make_group, inside, scripts, tmp_path):
             launcher = shlex.join([*inside(make_group(GROUP_BYTES)), sys.executable])
             arguments = ("--fault", fault, "--at-step", "6")
             job = Job(script=scripts / "breaking.py", arguments=arguments, launcher=launcher)
-            bench = stack.enter_context(Bench(job, None, tmp_path, emission_of(ORTMODULE).MEMORY_VARIABLES))
+            bench = stack.enter_context(Bench(job, None, tmp_path))
             assert bench.measure(Config(), EFFORT).outcome is Outcome.OK
             return bench
 

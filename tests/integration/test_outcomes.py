@@ -6,7 +6,6 @@ import contextlib
 
 import pytest
 
-from autorecompute.backends import ORTMODULE, emission_of
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job, bench
@@ -24,7 +23,7 @@ def begin(tmp_path, scripts):
 
         def begin(script, *arguments):
             job = Job(script=scripts / script, arguments=arguments)
-            started = stack.enter_context(Bench(job, None, tmp_path, emission_of(ORTMODULE).MEMORY_VARIABLES))
+            started = stack.enter_context(Bench(job, None, tmp_path))
             assert started.measure(Config(), EFFORT).outcome is Outcome.OK
             return started
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from autorecompute.backends import render
+from autorecompute.backends.registry import render
 from autorecompute.emit.handing import hand_out
 from autorecompute.plans import Config
 

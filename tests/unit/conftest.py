@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from autorecompute.backends import ORTMODULE
+from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.figures import Figures
 from autorecompute.measurement import Detection, Device, Measurement, Outcome, Trial
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor

@@ -32,7 +32,7 @@ BASE = {
     "ranges",
     "__init__",
 }
-SWITCHES = {"backends.ortmodule.environment"}
+REGISTRY = {"backends.registry", "backends.interface", "backends.findings"}
 ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
     "errors": set(),
@@ -51,15 +51,15 @@ FLOW = {
     "__init__": BASE,
     "meters": BASE,
     "backends": {"meters.*", *BASE},
-    "worker": {"backends.*", "meters.*", *BASE},
-    "trials": {"worker.protocol", *BASE},
+    "worker": {*REGISTRY, "meters.*", *BASE},
+    "trials": {"worker.protocol", *REGISTRY, *BASE},
     "search": {"studies.frozen", *BASE},
     "studies": BASE,
-    "tuning": {"search.*", "trials.*", "studies.*", "backends", *BASE},
-    "reports": {"studies.*", "search.hindsight", "backends", *BASE},
+    "tuning": {"search.*", "trials.*", "studies.*", *REGISTRY, *BASE},
+    "reports": {"studies.*", "search.hindsight", *REGISTRY, *BASE},
     "testing": BASE,
-    "emit": {"studies.*", "backends", *SWITCHES, *BASE},
-    "startup": {"backends.ortmodule.wrapping", *ADAPTER},
+    "emit": {"studies.*", *REGISTRY, *BASE},
+    "startup": {"backends.interface"},
     "compat": ADAPTER,
     "cli": {"*"},
     "__main__": {"cli.*"},
@@ -89,6 +89,7 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.operators",
     "backends.ortmodule.checkpointing",
     "backends.ortmodule.wrapping",
+    "backends.common.*",
     "backends.torch.*",
 }
 TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}
@@ -146,6 +147,25 @@ def test_imports_go_one_way(module):
     room = room_of(module)
     elsewhere = {name for name in own_imports_of(MODULES[module]) if room_of(name) != room}
     assert {name for name in elsewhere if not is_among(name, FLOW[room])} == set()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("backends.")])
+def test_backends_are_asked_for_by_name(module):
+    """Nothing outside of their own room imports a backend, but for the one line that scripts may begin with."""
+    inside = {name for name in own_imports_of(MODULES[module]) if name.count(".") > 1 and name.startswith("backends.")}
+    assert inside <= (ADAPTER if module == "compat" else set())
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("backends.")])
+def test_backends_know_nothing_of_each_other(module):
+    """A backend imports its own folder and what all of them share."""
+    own = module.split(".")[1]
+    others = {
+        name.split(".")[1]
+        for name in own_imports_of(MODULES[module])
+        if name.count(".") > 1 and name.startswith("backends.")
+    }
+    assert others <= {own, "common"}
 
 
 def test_no_room_leads_back_to_itself():

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from autorecompute import codec
+from autorecompute.backends.findings import Finding, Status, blocking
 from autorecompute.backends.ortmodule import cuda_headers, diagnose, distributions, extensions
-from autorecompute.backends.ortmodule.diagnose import Finding, Status, blocking
 from autorecompute.cli import doctor
 from autorecompute.errors import SetupError
 

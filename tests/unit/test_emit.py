@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends import ORTMODULE, render
+from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.backends.ortmodule.environment import (
     CONFIG_VARIABLE,
     LEVEL_VARIABLE,
@@ -20,6 +20,7 @@ from autorecompute.backends.ortmodule.environment import (
     plans_file_text,
 )
 from autorecompute.backends.ortmodule.grammar import Level, config_of_level
+from autorecompute.backends.registry import render
 from autorecompute.cli import emit
 from autorecompute.emit import RENDERERS
 from autorecompute.emit.handing import hand_out

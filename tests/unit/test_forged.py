@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends import ORTMODULE
+from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.cli import main
 from autorecompute.studies import Problem, StudyFolder
 

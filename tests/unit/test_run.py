@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends import ORTMODULE, render
+from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.backends.ortmodule.environment import (
     CONFIG_VARIABLE,
     LEVEL_VARIABLE,
     plans_file_text,
 )
+from autorecompute.backends.registry import render
 from autorecompute.errors import NothingFitsError, SetupError, UsageError
 from autorecompute.figures import Figures
 from autorecompute.measurement import Device

@@ -7,9 +7,8 @@ import platform
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from autorecompute import codec
+from autorecompute.backends.common.device import describe_device
 from autorecompute.backends.ortmodule.axes import Axis, canonical_names
 from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
 from autorecompute.backends.ortmodule.extra import OrtDetection, has_layer_boundaries
@@ -18,7 +17,7 @@ from autorecompute.backends.ortmodule.insight_table import read_clusters
 from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD
 from autorecompute.backends.ortmodule.sharing import find_sharing
 from autorecompute.backends.ortmodule.structure import digest_graph
-from autorecompute.measurement import Detection, Device
+from autorecompute.measurement import Detection
 from autorecompute.plans import Cluster, Plan, saving_of
 from autorecompute.plans.savings import evaluate, simplify
 
@@ -56,6 +55,7 @@ def detect(manager: Any) -> Detection:
         graph=digest_graph(graph),
         device=describe_device(manager._device),  # noqa: SLF001
         versions=read_versions(),
+        plan_versions=("onnxruntime",),
         extra=codec.to_plain(extra),
     )
 
@@ -155,17 +155,6 @@ def correct_for_sharing(
         return plan
     stated = plan.stated or plan.saving
     return replace(plan, saving_bytes=saving_bytes, saving=saving, stated=stated)
-
-
-def describe_device(device: Any) -> Device:
-    """The device that ORTModule placed the model on."""
-    if device.type == "cuda":
-        import torch
-
-        properties = torch.cuda.get_device_properties(device)
-        return Device(kind="cuda", name=properties.name, uuid=str(properties.uuid), total_bytes=properties.total_memory)
-    name = platform.processor() or platform.machine()
-    return Device(kind="cpu", name=f"{name}, {psutil.cpu_count()} cores", total_bytes=psutil.virtual_memory().total)
 
 
 def read_versions() -> dict[str, str]:

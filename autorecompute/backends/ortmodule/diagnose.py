@@ -6,15 +6,14 @@ traceback: each is a finding.
 
 from __future__ import annotations
 
-import enum
 import importlib
 import os
 import platform
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from autorecompute.backends.findings import Finding, Status, blocking
 from autorecompute.backends.ortmodule import adapter, cuda_libraries, extensions
 from autorecompute.backends.ortmodule.distributions import owns_file, parse_release, pip, version_of
 from autorecompute.errors import SetupError
@@ -37,33 +36,6 @@ CORE = "onnxruntime_pybind11_state"
 """The compiled module of which every distribution has its own."""
 
 
-class Status(enum.StrEnum):
-    """How a piece was found."""
-
-    OK = "ok"
-    WARNING = "warning"
-    """Training works, and something is still not as it should be."""
-    MISSING = "missing"
-    """Training cannot work."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One piece of the installation.
-
-    Attributes:
-        name: The piece.
-        status: How it was found.
-        found: What was found, in words, without a full stop.
-        remedy: What repairs it, ending in a command where there is one; empty where nothing is wrong.
-    """
-
-    name: str
-    status: Status
-    found: str
-    remedy: str = ""
-
-
 def findings() -> list[Finding]:
     """Every piece, in the order in which they are to be repaired."""
     found = [_check_python(), *_check_packages(probe_cuda=True)]
@@ -83,11 +55,6 @@ def _check_packages(*, probe_cuda: bool) -> list[Finding]:
         return [*found, _check_onnx()]
     cuda = _check_cuda_libraries() if probe_cuda else []
     return [*found, _check_onnx(), *cuda, *map(_check_extension, extensions.needed())]
-
-
-def blocking(found: list[Finding]) -> list[Finding]:
-    """Those of the findings that keep training from working."""
-    return [finding for finding in found if finding.status is Status.MISSING]
 
 
 def _ok(name: str, found: str) -> Finding:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.interface import Knob, Rendered
+from autorecompute.backends.interface import Emission, Knob
 from autorecompute.backends.ortmodule.grammar import Level, level_of, read_request, rows_of
 from autorecompute.backends.ortmodule.offer import Request, make_offer
 from autorecompute.errors import SetupError, UsageError
@@ -77,7 +77,7 @@ def probe_config_of(level: Level, environment: Mapping[str, str]) -> str:
     return (environment.get(PROBE_VARIABLE) or IGNORING_LAYERS) if level is Level.CHOSEN else WITHIN_LAYERS
 
 
-def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Rendered:
+def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
     """What switches the config and the knobs of these names on; nothing where neither changes anything.
 
     Raises:
@@ -90,7 +90,7 @@ def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str
     notes = {"plans file": "must be readable under the same path wherever the script trains"} if has_file else {}
     if PROBE_VARIABLE in variables:
         notes[PROBE_VARIABLE] = PROBE_NOTE
-    return Rendered(variables=variables, files={plans_file: plans_file_text(config)} if has_file else {}, notes=notes)
+    return Emission(variables=variables, files={plans_file: plans_file_text(config)} if has_file else {}, notes=notes)
 
 
 def environment_for(

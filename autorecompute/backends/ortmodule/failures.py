@@ -6,6 +6,7 @@ import re
 import traceback
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.common.failures import is_out_of_memory, last_line
 from autorecompute.backends.ortmodule.operators import chain, explanation_of, find_call, is_of_export, uses_bfloat16
 from autorecompute.backends.ortmodule.wrapping import WrappingError
 from autorecompute.errors import SetupError
@@ -13,16 +14,6 @@ from autorecompute.measurement import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-OUT_OF_MEMORY_TEXTS = (
-    "out of memory",
-    "Failed to allocate memory",
-    "bad_alloc",
-    "can't allocate memory",
-    "CUDA failure 2",
-    "ALLOC_FAILED",
-)
-"""Seen from ORT's arena, its CUDA provider, the C++ runtime and torch's allocators."""
 
 CHECKPOINTING_TEXTS = ("CheckpointFunction", "Model uses gradient checkpointing")
 """Torch's word for it, and ORT's where ORT exports custom functions."""
@@ -54,8 +45,8 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
     """The outcome that an exception stands for, and a sentence about it."""
     links = chain(error)
     text = "\n".join(str(link) for link in links)
-    if isinstance(error, MemoryError) or any(known in text for known in OUT_OF_MEMORY_TEXTS):
-        return Outcome.OOM, f"out of memory: {_last_line(error)}"
+    if is_out_of_memory(error, text):
+        return Outcome.OOM, f"out of memory: {last_line(error)}"
     if refusal := next((link for link in links if isinstance(link, WrappingError)), None):
         return Outcome.EXPORT_ERROR, str(refusal)
     if any(known in text for known in CHECKPOINTING_TEXTS):
@@ -64,7 +55,7 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
         return Outcome.EXPORT_ERROR, COMPILED
     if isinstance(error, Exception) and (is_of_export(error) or _is_fallback(links) or any(map(text.count, VERBS))):
         return Outcome.EXPORT_ERROR, _explain(error, text)
-    return Outcome.SCRIPT_ERROR, f"{type(error).__name__}: {_last_line(error)}"
+    return Outcome.SCRIPT_ERROR, f"{type(error).__name__}: {last_line(error)}"
 
 
 def require_ortmodule() -> None:
@@ -73,7 +64,8 @@ def require_ortmodule() -> None:
     Raises:
         SetupError: something is missing; the message holds doctor's line about it.
     """
-    from autorecompute.backends.ortmodule.diagnose import blocking, findings_for_training
+    from autorecompute.backends.findings import blocking
+    from autorecompute.backends.ortmodule.diagnose import findings_for_training
 
     missing = blocking(findings_for_training())
     if missing:
@@ -110,8 +102,3 @@ def _is_fallback(links: Sequence[BaseException]) -> bool:
     from onnxruntime.training.ortmodule._fallback_exceptions import ORTModuleFallbackException
 
     return any(isinstance(link, ORTModuleFallbackException) for link in links)
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -9,24 +9,20 @@ with each.
 
 from __future__ import annotations
 
-import math
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.measurement import GradientCheck
+from autorecompute.backends.common.gradients import compare, scalar_of
 from autorecompute.plans import Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-STEPS = 3
-SAMPLES = 2
-"""So few samples of the batch are compared: the batch need not fit without recompute."""
+    from autorecompute.measurement import GradientCheck
 
+STEPS = 3
 SEED = 20_230
-TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2}
-"""Largest difference, relative to the largest gradient of a parameter, that kernels with unordered sums may leave."""
 
 
 def check_gradients(
@@ -48,9 +44,7 @@ def check_gradients(
     with _seeded_dropouts(manager._onnx_models.optimized_model.graph):  # noqa: SLF001
         expected = _gradients(Config(), named, forward, rebuild)
         found = _gradients(config, named, forward, rebuild)
-    worst, parameter, dtype = _worst_difference(named, expected, found)
-    agrees = worst <= TOLERANCES.get(dtype, 0.0)
-    return GradientCheck(agrees=agrees, worst=worst, parameter="" if agrees else parameter, steps=STEPS)
+    return compare(named, expected, found)
 
 
 @contextmanager
@@ -83,67 +77,6 @@ def _gradients(
     onnxruntime.set_seed(SEED)
     parameters = [parameter for _, parameter in named]
     try:
-        return [list(torch.autograd.grad(_scalar(forward()), parameters, allow_unused=True)) for _ in range(STEPS)]
+        return [list(torch.autograd.grad(scalar_of(forward()), parameters, allow_unused=True)) for _ in range(STEPS)]
     finally:
         onnxruntime.set_seed(torch.initial_seed() % sys.maxsize)
-
-
-def _scalar(outputs: Any) -> Any:
-    """One number that all differentiable outputs weigh in; a loss among them is taken alone."""
-    tensors = [tensor for tensor in _flatten(outputs) if tensor.requires_grad]
-    losses = [tensor for tensor in tensors if tensor.numel() == 1]
-    return losses[0].sum() if losses else sum((tensor.float() * _weights_like(tensor)).sum() for tensor in tensors)
-
-
-def _weights_like(tensor: Any) -> Any:
-    # A plain sum has no gradient behind a softmax: uneven weights have one everywhere.
-    import torch
-
-    return torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32).cos().view_as(tensor)
-
-
-def _flatten(value: Any) -> list[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [tensor for item in value for tensor in _flatten(item)] if isinstance(value, list | tuple) else []
-
-
-def _worst_difference(
-    named: list[tuple[str, Any]], expected: list[list[Any]], found: list[list[Any]]
-) -> tuple[float, str, str]:
-    """The largest relative difference, the parameter it is in, and that parameter's type."""
-    differences = [
-        (_difference(theirs, ours), name, str(parameter.dtype).removeprefix("torch."))
-        for step_expected, step_found in zip(expected, found, strict=True)
-        for (name, parameter), theirs, ours in zip(named, step_expected, step_found, strict=True)
-        if theirs is not None or ours is not None
-    ]
-    return max(differences, default=(0.0, "", "float32"))
-
-
-def _difference(expected: Any, found: Any) -> float:
-    if expected is None or found is None:
-        return math.inf
-    scale = expected.abs().max().item()
-    difference = (expected - found).abs().max().item()
-    if difference == 0:
-        return 0.0
-    # Not a number must not pass for small, nor a gradient where there should be none.
-    return difference / scale if math.isfinite(difference) and scale > 0 else math.inf
-
-
-def slice_batch(value: Any, batch: int, samples: int = SAMPLES) -> Any:
-    """The same structure with every tensor of ``batch`` rows cut to its first few."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value[:samples] if value.dim() > 0 and value.shape[0] == batch else value
-    if isinstance(value, dict):
-        return {key: slice_batch(item, batch, samples) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(slice_batch(item, batch, samples) for item in value)
-    return value

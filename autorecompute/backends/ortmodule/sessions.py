@@ -9,16 +9,16 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.ortmodule import failures, logs
+from autorecompute.backends.common.batches import observe_batch, slice_batch
+from autorecompute.backends.ortmodule import failures, logs, wrapping
 from autorecompute.backends.ortmodule.adapter import adapt
 from autorecompute.backends.ortmodule.checkpointing import Checkpointing
 from autorecompute.backends.ortmodule.detection import detect, name_dims
 from autorecompute.backends.ortmodule.environment import probe_config_of
-from autorecompute.backends.ortmodule.gradients import check_gradients, slice_batch
+from autorecompute.backends.ortmodule.gradients import check_gradients
 from autorecompute.backends.ortmodule.grammar import Level, level_of, rows_of
 from autorecompute.backends.ortmodule.pairing import ForwardPairing
 from autorecompute.backends.ortmodule.profiling import Profiler
@@ -32,6 +32,16 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import Listener
     from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.memory import StepProfile
+
+
+WRAP_BY_HAND = (
+    "Wrap the model before training: from onnxruntime.training.ortmodule import ORTModule; model = ORTModule(model); "
+    "or let the tool wrap it: --wrap."
+)
+NOTHING_TO_WRAP = (
+    "--wrap found no module that holds the optimizer's parameters and was called in training mode. "
+    "Call the model itself, model(inputs), rather than a method of it."
+)
 
 
 class OrtModuleBackend:
@@ -49,8 +59,12 @@ class OrtModuleBackend:
         self._profiler = Profiler(folder)
         self._folder = folder
 
-    def install(self, listener: Listener) -> None:
+    def install(self, listener: Listener, *, wrap: bool) -> None:
         """Hooks into every training session that ORTModule will create.
+
+        Args:
+            listener: Who is told of it.
+            wrap: Whether ORTModule is to train the model of a script that has none.
 
         Raises:
             SetupError: ORTModule is not installed, or its extensions are missing.
@@ -85,6 +99,12 @@ class OrtModuleBackend:
         self._profiler.install(TrainingManager)
         TrainingManager._create_execution_agent = create_and_tell  # noqa: SLF001
         TrainingManager.forward = forward_and_tell
+        if wrap:
+            wrapping.install()
+
+    def why_nothing_trained(self, *, wrap: bool) -> str:
+        """Why a script may never have come to training, and what to do about it, in sentences."""
+        return f"No ORTModule was trained. {NOTHING_TO_WRAP if wrap else WRAP_BY_HAND}"
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
         """Rebuilds every training session with another config, the first one profiled if that is wanted."""
@@ -169,21 +189,3 @@ def _write_plans(config: Config, folder: Path) -> str:
     # Ranks that train together switch at the same moment: one of them may be reading what another writes.
     write_whole(file, json.dumps(rows))
     return str(file)
-
-
-def observe_batch(values: list[Any]) -> int:
-    """Samples in one call of the model: the first dimension that most of its tensors share; 0 without any tensor."""
-    sizes = Counter(int(value.shape[0]) for value in _tensors(values) if value.dim() > 0)
-    return sizes.most_common(1)[0][0] if sizes else 0
-
-
-def _tensors(value: Any) -> list[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []

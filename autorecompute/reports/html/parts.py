@@ -41,11 +41,6 @@ class Part:
         return {**self.sizes.dims, BATCH: self.problem.batch}
 
     @property
-    def backend(self) -> str:
-        """The training system."""
-        return "ortmodule"
-
-    @property
     def space(self) -> Space:
         """Its plans."""
         return self.sizes.space

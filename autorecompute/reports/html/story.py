@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends import knobs_of, render
+from autorecompute.backends.registry import backend_of, render
 from autorecompute.reports.answer import (
     NOT_OUR_COMMAND,
     Line,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from autorecompute.backends import Rendered
+    from autorecompute.backends.interface import Emission
     from autorecompute.measurement import Trial
     from autorecompute.reports.html.parts import Part
     from autorecompute.result import Result
@@ -140,14 +140,14 @@ def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict
     }
 
 
-def _remarks(result: Result, rendered: Rendered | None, folder: StudyFolder) -> tuple[str, ...]:
+def _remarks(result: Result, rendered: Emission | None, folder: StudyFolder) -> tuple[str, ...]:
     if rendered is None:
         return () if result.best is None else (describe_unconfirmed(result.study),)
     return (*remarks(result, rendered), *([NOT_OUR_COMMAND] if folder.is_imported else []))
 
 
 def _hints(result: Result) -> Iterator[tuple[str, str, str, str]]:
-    for hint in knobs_of(result.versions["backend"]).HINTS:
+    for hint in backend_of(result.versions).HINTS:
         variables = " ".join(f"{name}={value}" for name, value in hint.variables.items())
         yield hint.name, variables, hint.effect, hint.needs
 
@@ -181,7 +181,7 @@ def _facts(folder: StudyFolder, result: Result | None, parts: Sequence[Part]) ->
         "device": problem.device,
         "memory limit": format_bytes(problem.limit_bytes),
         "batch": str(problem.batch or "one of several"),
-        "versions": f"torch {problem.torch}, ONNX Runtime {problem.onnxruntime}, autorecompute {head.autorecompute}",
+        "versions": f"{problem.software}, autorecompute {head.autorecompute}",
         "begun": head.created,
         "problem": problem.digest,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autorecompute.backends import emission_of
+from autorecompute.backends import registry
 from autorecompute.plans import Config
 from autorecompute.reports.html.charts import Plane, Point, draw_plane, draw_timelines
 from autorecompute.reports.words import format_rate, format_relative
@@ -89,7 +89,7 @@ def explain(part: Part, best: Best | None) -> Why:
 
 def _memory_of(part: Part) -> MemoryModel | None:
     small = read_analysis(part.folder)
-    return None if small is None else emission_of(part.backend).memory_model(part.space, small)
+    return None if small is None else registry.controller(part.problem.backend).memory_model(part.space, small)
 
 
 def _look_back(part: Part, memory: MemoryModel) -> Hindsight | None:

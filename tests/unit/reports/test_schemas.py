@@ -10,7 +10,7 @@ from importlib.resources import files
 import pytest
 from jsonschema import Draft202012Validator
 
-from autorecompute.backends.ortmodule.diagnose import Finding, Status
+from autorecompute.backends.findings import Finding, Status
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.cli import main
 from autorecompute.cli.doctor import as_json

@@ -18,7 +18,8 @@ import jsonschema
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends import ORTMODULE, emission_of
+from autorecompute.backends.ortmodule.controller import KNOBS
+from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.backends.ortmodule.grammar import rows_of
 from autorecompute.emit.handing import hand_out
 from autorecompute.errors import SetupError, UsageError
@@ -36,7 +37,7 @@ from autorecompute.studies.records import read_records, write_records
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
 
-TRUSTED = Trusted(backend=ORTMODULE, knobs=frozenset(knob.name for knob in emission_of(ORTMODULE).KNOBS))
+TRUSTED = Trusted(knobs={ORTMODULE: frozenset(knob.name for knob in KNOBS)})
 STANDING = {
     "trial": 1,
     "description": "all plans",

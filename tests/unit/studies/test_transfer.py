@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autorecompute.backends import ORTMODULE
+from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.measurement import Device
 from autorecompute.studies import Problem, Sizes, StudyFolder, sources
 from autorecompute.studies.archive import compress, dump

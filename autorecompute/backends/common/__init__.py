@@ -1,0 +1,1 @@
+"""What every training system that trains with torch needs, inside the user's process."""

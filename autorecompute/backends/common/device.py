@@ -1,0 +1,21 @@
+"""Where the model trains."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import psutil
+
+from autorecompute.measurement import Device
+
+
+def describe_device(device: Any) -> Device:
+    """The ``torch.device`` that the model lies on."""
+    if device.type == "cuda":
+        import torch
+
+        properties = torch.cuda.get_device_properties(device)
+        return Device(kind="cuda", name=properties.name, uuid=str(properties.uuid), total_bytes=properties.total_memory)
+    name = platform.processor() or platform.machine()
+    return Device(kind="cpu", name=f"{name}, {psutil.cpu_count()} cores", total_bytes=psutil.virtual_memory().total)

@@ -1,0 +1,29 @@
+"""What an exception says of memory, whoever raised it."""
+
+from __future__ import annotations
+
+OUT_OF_MEMORY_TEXTS = (
+    "out of memory",
+    "Failed to allocate memory",
+    "bad_alloc",
+    "can't allocate memory",
+    "CUDA failure 2",
+    "ALLOC_FAILED",
+)
+"""Seen from torch's allocators, the C++ runtime and CUDA libraries."""
+
+
+def is_out_of_memory(error: BaseException, text: str) -> bool:
+    """Whether an exception means that memory ran out.
+
+    Args:
+        error: The exception.
+        text: Its text, and those of the exceptions behind it.
+    """
+    return isinstance(error, MemoryError) or any(known in text for known in OUT_OF_MEMORY_TEXTS)
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of its text that says anything; its type where there is none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,72 @@
+"""Compares gradients of two runs of the same step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from autorecompute.measurement import GradientCheck
+
+TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2}
+"""Largest difference, relative to the largest gradient of a parameter, that kernels with unordered sums may leave."""
+
+
+def compare(named: list[tuple[str, Any]], expected: list[list[Any]], found: list[list[Any]]) -> GradientCheck:
+    """Whether gradients agree within the tolerance of their type.
+
+    Args:
+        named: The parameters with their names.
+        expected: For each step, the gradient of each parameter without recompute; ``None`` where it has none.
+        found: The same with recompute.
+    """
+    worst, parameter, dtype = worst_difference(named, expected, found)
+    agrees = worst <= TOLERANCES.get(dtype, 0.0)
+    return GradientCheck(agrees=agrees, worst=worst, parameter="" if agrees else parameter, steps=len(expected))
+
+
+def scalar_of(outputs: Any) -> Any:
+    """One number that all differentiable outputs weigh in; a loss among them is taken alone."""
+    tensors = [tensor for tensor in _flatten(outputs) if tensor.requires_grad]
+    losses = [tensor for tensor in tensors if tensor.numel() == 1]
+    return losses[0].sum() if losses else sum((tensor.float() * _weights_like(tensor)).sum() for tensor in tensors)
+
+
+def _weights_like(tensor: Any) -> Any:
+    # A plain sum has no gradient behind a softmax: uneven weights have one everywhere.
+    import torch
+
+    return torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32).cos().view_as(tensor)
+
+
+def _flatten(value: Any) -> list[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [tensor for item in value for tensor in _flatten(item)] if isinstance(value, list | tuple) else []
+
+
+def worst_difference(
+    named: list[tuple[str, Any]], expected: list[list[Any]], found: list[list[Any]]
+) -> tuple[float, str, str]:
+    """The largest relative difference, the parameter it is in, and that parameter's type."""
+    differences = [
+        (_difference(theirs, ours), name, str(parameter.dtype).removeprefix("torch."))
+        for step_expected, step_found in zip(expected, found, strict=True)
+        for (name, parameter), theirs, ours in zip(named, step_expected, step_found, strict=True)
+        if theirs is not None or ours is not None
+    ]
+    return max(differences, default=(0.0, "", "float32"))
+
+
+def _difference(expected: Any, found: Any) -> float:
+    if expected is None or found is None:
+        return math.inf
+    scale = expected.abs().max().item()
+    difference = (expected - found).abs().max().item()
+    if difference == 0:
+        return 0.0
+    # Not a number must not pass for small, nor a gradient where there should be none.
+    return difference / scale if math.isfinite(difference) and scale > 0 else math.inf

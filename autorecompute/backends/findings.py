@@ -1,0 +1,38 @@
+"""What is found of an installation, piece by piece, and the repair of each."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Status(enum.StrEnum):
+    """How a piece was found."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """Training works, and something is still not as it should be."""
+    MISSING = "missing"
+    """Training cannot work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One piece of the installation.
+
+    Attributes:
+        name: The piece.
+        status: How it was found.
+        found: What was found, in words, without a full stop.
+        remedy: What repairs it, ending in a command where there is one; empty where nothing is wrong.
+    """
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+
+
+def blocking(found: list[Finding]) -> list[Finding]:
+    """Those of the findings that keep training from working."""
+    return [finding for finding in found if finding.status is Status.MISSING]

@@ -1,0 +1,111 @@
+"""The training systems by name. No other module names one."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, cast
+
+from autorecompute.errors import SetupError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from autorecompute.backends.interface import ControllerBackend, Emission, WorkerBackend
+    from autorecompute.plans import Config
+
+AUTO = "auto"
+"""Whichever training system the script uses."""
+
+PACKAGES = {"ortmodule": "autorecompute.backends.ortmodule"}
+"""The folder of each, as a package: its module ``controller`` is one half, what its ``worker`` makes is the other."""
+
+
+def controller(name: str) -> ControllerBackend:
+    """The controller's half of the backend of this name.
+
+    Raises:
+        SetupError: there is none.
+    """
+    return cast("ControllerBackend", _load(name, "controller"))
+
+
+def controllers() -> list[ControllerBackend]:
+    """The controller's half of every backend."""
+    return [controller(name) for name in PACKAGES]
+
+
+def choose_backend(name: str, *, wrap: bool) -> str:
+    """The backend to train with: the one that wraps models, where one is to be wrapped and none was named.
+
+    Args:
+        name: What was asked for, ``AUTO`` or a name.
+        wrap: Whether the model of the script is to be wrapped.
+
+    Raises:
+        UsageError: the backend that was named wraps no models.
+    """
+    if not wrap:
+        return name
+    wrapping = [backend.NAME for backend in controllers() if backend.WRAPS]
+    if name not in {AUTO, *wrapping}:
+        raise UsageError(f"The backend {name} takes models as they are. Leave out --wrap, or --backend {name}.")
+    return name if name != AUTO else wrapping[0]
+
+
+def worker(name: str, folder: Path) -> WorkerBackend:
+    """The half inside the user's process of the backend of this name.
+
+    Args:
+        name: One of them, or ``AUTO``.
+        folder: Where it may write files; whoever gave it removes it.
+
+    Raises:
+        SetupError: there is none of this name.
+    """
+    if name == AUTO:
+        name = next(iter(PACKAGES))
+    return cast("WorkerBackend", _load(name, "worker").make_backend(folder))
+
+
+def backend_of(versions: Mapping[str, str]) -> ControllerBackend:
+    """The backend that trained with these versions, as a detection or a result has them.
+
+    Raises:
+        SetupError: this autorecompute does not know it.
+    """
+    return controller(versions.get("backend", ""))
+
+
+def variables() -> tuple[str, ...]:
+    """All environment variables that decide about recompute in any of them."""
+    return tuple(dict.fromkeys(name for backend in controllers() for name in backend.VARIABLES))
+
+
+def trial_variables(name: str) -> dict[str, str]:
+    """What is set for trials of the backend of this name, or of any where it is ``AUTO``."""
+    chosen = controllers() if name == AUTO else [controller(name)]
+    return {variable: value for backend in chosen for variable, value in backend.TRIAL_VARIABLES.items()}
+
+
+def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], folder: Path) -> Emission:
+    """What makes an unmodified script train with a config; derived each time, and stored nowhere.
+
+    Args:
+        config: What to recompute.
+        knobs: Names of the other settings that are on.
+        versions: Versions of what trains, as a detection has them; ``backend`` among them.
+        folder: Where files lie that the variables name.
+
+    Raises:
+        SetupError: these versions read no config of this form.
+        UsageError: the config cannot be written for them, or there is no knob of one of these names.
+    """
+    return backend_of(versions).render(config, knobs=knobs, versions=versions, folder=folder)
+
+
+def _load(name: str, half: str) -> Any:
+    # The name may come from a file, and must not choose what is imported.
+    if name not in PACKAGES:
+        raise SetupError(f"This autorecompute knows no training system '{name}'. Install the version that does.")
+    return importlib.import_module(f"{PACKAGES[name]}.{half}")

@@ -1,0 +1,50 @@
+"""What every verb takes that starts the user's script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autorecompute.backends.registry import AUTO, PACKAGES, choose_backend
+
+if TYPE_CHECKING:
+    import argparse
+
+    from autorecompute.trials import Job
+
+
+def add_script_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what every verb that starts the user's script takes."""
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script; its arguments follow --")
+    parser.add_argument("--batch-flag", metavar="FLAG", help="the script's flag that takes the batch")
+    parser.add_argument("--launcher", default="", metavar="COMMAND", help="what starts the script instead of python")
+    parser.add_argument(
+        "--backend",
+        choices=(AUTO, *PACKAGES),
+        default=AUTO,
+        help="the training system that recomputes (default: the one that the script uses)",
+    )
+    parser.add_argument(
+        "--wrap", action="store_true", help="put the model into the backend's own module, where the script does not"
+    )
+    parser.add_argument(
+        "--debug-script", action="store_true", help="leave the terminal to the script, for breakpoint() and pdb in it"
+    )
+
+
+def asked_job(args: argparse.Namespace) -> Job:
+    """What the arguments of every such verb ask to train.
+
+    Raises:
+        UsageError: there is no such script, its launcher cannot be read, or the backend does not wrap models.
+    """
+    from autorecompute.trials import Job
+
+    return Job(
+        script=args.script,
+        arguments=tuple(args.rest),
+        batch_flag=args.batch_flag,
+        launcher=args.launcher,
+        backend=choose_backend(args.backend, wrap=args.wrap),
+        wrap=args.wrap,
+    )

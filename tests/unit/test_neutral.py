@@ -1,0 +1,40 @@
+"""Training systems are named in their own folders alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import autorecompute
+
+ROOT = Path(autorecompute.__file__).parent
+BACKENDS = ROOT / "backends"
+OWN_WORDS = re.compile(r"\bORT\b|onnx|ortmodule|recompute levels?|level_?[12]\b|probe config", re.IGNORECASE)
+COMPAT = "compat.py"
+"""The one line that scripts with an ORTModule of their own import."""
+
+NAMED = {"backends/registry.py": r"PACKAGES = \{.*?\}"}
+"""Where a backend is named, and in what."""
+
+
+def neutral_files():
+    """Every text of the package outside of the folders of the backends."""
+    for file in sorted(ROOT.rglob("*")):
+        place = file.relative_to(ROOT)
+        is_of_a_backend = place.parts[0] == "backends" and len(place.parts) > 2 and place.parts[1] != "common"
+        if (
+            file.suffix in {".py", ".json", ".html", ".css", ".js", ".j2"}
+            and not is_of_a_backend
+            and file.name != COMPAT
+        ):
+            yield str(place)
+
+
+@pytest.mark.parametrize("place", list(neutral_files()))
+def test_no_training_system_is_spoken_of_outside_its_folder(place):
+    """No file that serves every backend has a word of one of them, but for the table of their names."""
+    text = (ROOT / place).read_text(encoding="utf-8")
+    text = re.sub(NAMED.get(place, r"(?!)"), "", text, flags=re.DOTALL)
+    assert OWN_WORDS.findall(text) == []
