@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 class Listener(Protocol):
     """Who is told what happens in the training process."""
 
+    @property
+    def target_batch(self) -> int | None:
+        """Samples that a forward is to receive; ``None`` for as many as the script gives."""
+        ...
+
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """A training session exists and no step has run in it; the answer is the config to train with."""
         ...
@@ -96,6 +101,12 @@ class ControllerBackend(Protocol):
     WRAPS: bool
     """Whether models train in a module of its own, which it can put around the model of a script that does not."""
 
+    USED_BY: str
+    """The module by whose import a script tells that it uses the system; empty for the one that trains all others."""
+
+    PROFILES: bool
+    """Whether single steps can be profiled; a system that cannot tells of memory by :meth:`memory_of`."""
+
     TRIAL_VARIABLES: Mapping[str, str]
     """What is set for trials."""
 
@@ -150,6 +161,10 @@ class ControllerBackend(Protocol):
         Raises:
             UsageError: they hold what the training system cannot read.
         """
+        ...
+
+    def memory_of(self, detection: Detection) -> MemoryModel | None:
+        """What a detection alone tells of the memory of every config; ``None`` where it tells nothing."""
         ...
 
     def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel:

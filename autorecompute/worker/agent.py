@@ -68,6 +68,11 @@ class Agent:
         self.steps = 0
 
     @property
+    def target_batch(self) -> int | None:
+        """Samples that a forward is to receive; ``None`` where the first one tells."""
+        return self._target
+
+    @property
     def advice(self) -> str:
         """Why a script may never come to training, and what to do about it, in sentences."""
         return self._backend.why_nothing_trained(wrap=self._settings.wrap)

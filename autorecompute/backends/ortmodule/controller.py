@@ -12,18 +12,23 @@ from autorecompute.backends.ortmodule.knobs import HINTS, plans_under, why_not
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autorecompute.measurement import Detection
+
 __all__ = [
     "DIAGNOSIS",
     "HINTS",
     "KNOBS",
     "LOG_VARIABLE",
     "NAME",
+    "PROFILES",
     "REPAIR",
     "TRIAL_VARIABLES",
+    "USED_BY",
     "VARIABLES",
     "WRAPS",
     "import_hooks",
     "memory_model",
+    "memory_of",
     "offer",
     "plans_under",
     "render",
@@ -33,6 +38,8 @@ __all__ = [
 
 NAME = "ortmodule"
 WRAPS = True
+PROFILES = True
+USED_BY = "onnxruntime.training.ortmodule"
 TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
 """A model that ORT cannot take must fail rather than train in plain PyTorch."""
 
@@ -41,7 +48,7 @@ DIAGNOSIS = "autorecompute.backends.ortmodule.diagnose"
 REPAIR = "autorecompute.backends.ortmodule.extensions"
 
 ADAPT = ImportHook(
-    module="onnxruntime.training.ortmodule",
+    module=USED_BY,
     comes_first=True,
     function="autorecompute.backends.ortmodule.adapter:adapt",
     missed="ORTModule goes on without being adapted to this PyTorch",
@@ -52,6 +59,11 @@ WRAP = ImportHook(
     function="autorecompute.backends.ortmodule.wrapping:install",
     missed="the model trains in plain PyTorch, as nothing can wrap it here",
 )
+
+
+def memory_of(detection: Detection) -> None:
+    """Nothing: steps have to be profiled."""
+    del detection
 
 
 def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:

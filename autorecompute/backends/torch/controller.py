@@ -1,13 +1,10 @@
-"""How a config for plain PyTorch is switched on from outside the process, and what memory it takes.
-
-Imports no torch: the controller asks.
-"""
+"""Plain PyTorch as the controller sees it: how a config is switched on, and what memory it takes. Imports no torch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.interface import Knob, Rendered
+from autorecompute.backends.interface import Emission, ImportHook, Knob
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
@@ -17,14 +14,22 @@ from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.worth import explain_worthless
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from autorecompute.measurement import Detection
-    from autorecompute.memory import MemoryModel
+    from autorecompute.memory import MemoryModel, StepProfiles
+    from autorecompute.plans import Plan, Space
 
-MEMORY_VARIABLES = (VARIABLE,)
-"""What decides about recompute; left over from elsewhere it changes what is trained."""
+NAME = "torch"
+VARIABLES = (VARIABLE,)
+WRAPS = False
+TRIAL_VARIABLES: Mapping[str, str] = {}
+LOG_VARIABLE = ""
+DIAGNOSIS = "autorecompute.backends.torch.diagnose"
+REPAIR = ""
+USED_BY = ""
+PROFILES = False
 
 PLANS_FILE = "plans.json"
 MODEL = "model"
@@ -37,16 +42,21 @@ EXPANDABLE_SEGMENTS = Knob(
     needs="CUDA",
 )
 KNOBS = (EXPANDABLE_SEGMENTS,)
+HINTS: Sequence[Knob] = ()
 
-NOTE = (
-    "nothing reads it by itself: start the script with 'autorecompute run', or let it call autorecompute.apply(model) "
-    "before it trains"
+APPLY = ImportHook(
+    module="torch",
+    comes_first=False,
+    function="autorecompute.backends.torch.applying:follow_environment",
+    missed="nothing is recomputed",
 )
+
+BY_HAND = "the script has to call autorecompute.apply(model) before it trains"
 
 ALL = -1
 
 
-def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Rendered:
+def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
     """What switches the config and the knobs of these names on; nothing where neither changes anything.
 
     Raises:
@@ -56,10 +66,40 @@ def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str
         raise UsageError(f"This autorecompute knows no setting '{strangers[0]}'. Tune again with --knobs.")
     variables = {name: value for knob in KNOBS if knob.name in knobs for name, value in knob.variables.items()}
     if config.is_none:
-        return Rendered(variables=variables)
+        return Emission(variables=variables)
     file = folder.absolute() / PLANS_FILE
     content = PlansFile(config=config, model=versions.get(MODEL, ""), torch=versions.get("torch", ""))
-    return Rendered(variables={VARIABLE: str(file), **variables}, files={file: content.text}, notes={VARIABLE: NOTE})
+    return Emission(
+        variables={VARIABLE: str(file), **variables},
+        files={file: content.text},
+        notes={"plans file": "must be readable under the same path wherever the script trains"},
+    )
+
+
+def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:
+    """The plans are applied to the first module that trains."""
+    del wrap
+    return (APPLY,)
+
+
+def usage_notes(*, study: str, wrap: bool) -> Mapping[str, str]:
+    """What a script needs that is not started by ``run``."""
+    del study, wrap
+    return {"without 'autorecompute run'": BY_HAND}
+
+
+def why_not(knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
+    """Why a knob cannot be tried, in words; empty where it can."""
+    del config
+    if detection.device.kind != "cuda":
+        return "only on CUDA"
+    return "set already" if any(name in inherited for name in knob.variables) else ""
+
+
+def plans_under(names: Collection[str], detection: Detection) -> Sequence[Plan]:
+    """The plans that exist under knobs: they change none."""
+    del names
+    return detection.plans
 
 
 def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
@@ -91,12 +131,16 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
 
 
 def _notes(extra: TorchDetection) -> Iterator[str]:
-    yield "a saving is of what is kept between the forward and the backward pass; the peak may fall by more or by less"
     if extra.steps is not None and not extra.steps.has_own_loss:
         yield "the model returns no loss: what the script's loss takes is not in a forecast, and comes on top"
     if extra.no_steps:
         yield f"no peak is forecast: {extra.no_steps}"
     yield from extra.refusals
+
+
+def memory_model(space: Space, small: StepProfiles) -> MemoryModel:
+    """Never asked: the detection tells the memory of every config."""
+    raise NotImplementedError
 
 
 def memory_of(detection: Detection) -> MemoryModel | None:

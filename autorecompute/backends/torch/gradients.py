@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from autorecompute.backends.torch.storages import tensors_in
+from autorecompute.backends.common.gradients import TOLERANCES, scalar_of
 from autorecompute.backends.torch.untouched import untouched, without_autocast
 from autorecompute.measurement import GradientCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch.nn import Module
 
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
 SEEDS = (20_230, 20_231)
 """A step is compared from each."""
-
-SAMPLES = 2
-"""So few samples of the batch are compared: the batch need not fit without recompute."""
-
-TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-"""On a card: the largest difference, relative to the largest gradient of a parameter, that sums in another order may
-leave. On a CPU nothing may differ."""
 
 LOSS, BUFFER = "the loss", "buffer "
 
@@ -59,20 +52,10 @@ def check_gradients(
     finally:
         board.set(before)
     kind = _kind_of(model, place)
+    # On a card sums may come in another order. On a CPU nothing may differ.
     is_exact = all(parameter.device.type == "cpu" for parameter in model.parameters())
     agrees = worst <= (0.0 if is_exact else TOLERANCES.get(kind, 0.0))
     return GradientCheck(agrees=agrees, worst=worst, parameter="" if agrees else place, steps=len(SEEDS))
-
-
-def few_samples(value: Any, batch: int) -> Any:
-    """The same structure with every tensor of ``batch`` samples cut to its first few."""
-    if isinstance(value, Tensor):
-        return value[:SAMPLES] if value.dim() > 0 and value.shape[0] == batch else value
-    if isinstance(value, dict):
-        return type(value)({key: few_samples(item, batch) for key, item in value.items()})
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(few_samples(item, batch) for item in value)
-    return value
 
 
 def _step(model: Module, seed: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor | None]:
@@ -80,26 +63,12 @@ def _step(model: Module, seed: int, args: Sequence[Any], kwargs: Mapping[str, An
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     with untouched(model), torch.enable_grad():
         torch.manual_seed(seed)
-        loss = _scalar(model(*args, **kwargs))
+        loss = scalar_of(model(*args, **kwargs))
         with without_autocast():
             gradients = torch.autograd.grad(loss, [parameter for _, parameter in named], allow_unused=True)
         buffers = {f"{BUFFER}{name}": buffer.clone() for name, buffer in model.named_buffers()}
     found = {name: gradient for (name, _), gradient in zip(named, gradients, strict=True)}
     return {LOSS: loss.detach(), **found, **buffers}
-
-
-def _scalar(result: Any) -> Tensor:
-    """One number in which all results weigh that gradients go back through; a loss among them is taken alone."""
-    tensors = [tensor for tensor in tensors_in(result) if tensor.requires_grad]
-    loss = next((tensor for tensor in tensors if tensor.numel() == 1), None)
-    if loss is not None:
-        return loss.sum()
-    return torch.stack([(tensor.float() * _weights_like(tensor)).sum() for tensor in tensors]).sum()
-
-
-def _weights_like(tensor: Tensor) -> Tensor:
-    # A plain sum has no gradient behind a softmax: uneven weights have one everywhere.
-    return torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32).cos().view(tensor.shape)
 
 
 def _worst(expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | None]) -> tuple[float, str]:
@@ -119,6 +88,6 @@ def _difference(expected: Tensor | None, found: Tensor | None) -> float:
     return difference / scale if math.isfinite(difference) and scale > 0 else math.inf
 
 
-def _kind_of(model: Module, name: str) -> torch.dtype:
-    parameters: Callable[..., Any] = model.named_parameters
-    return next((parameter.dtype for known, parameter in parameters() if known == name), torch.float32)
+def _kind_of(model: Module, name: str) -> str:
+    kinds = {known: str(parameter.dtype).removeprefix("torch.") for known, parameter in model.named_parameters()}
+    return kinds.get(name, "float32")

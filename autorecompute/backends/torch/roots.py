@@ -33,10 +33,11 @@ class Roots:
 
     Args:
         watcher: Who is told.
+        leaves: Tells modules that are none and hold none, whatever an optimizer has of them.
     """
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
+    def __init__(self, watcher: Watcher, leaves: Callable[[Module], bool] = lambda _module: False) -> None:
+        self._watcher, self._leaves = watcher, leaves
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._roots: weakref.WeakSet[Module] = weakref.WeakSet()
         self._others: weakref.WeakSet[Module] = weakref.WeakSet()
@@ -88,6 +89,10 @@ class Roots:
             return False
         trained = {parameter for optimizer in self._optimizers for parameter in _parameters_of(optimizer)}
         if isinstance(module, DistributedDataParallel) or trained.isdisjoint(map(id, module.parameters())):
+            self._others.add(module)
+            return False
+        if self._leaves(module):
+            self._others.update(module.modules())
             self._others.add(module)
             return False
         self._roots.add(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from torch._ops import OpOverload
@@ -82,10 +83,11 @@ class Switchboard:
         self.sites: Mapping[str, Site] = {site.name: site for site in sites}
         self._rewriters = rewriters or {}
         paths = {path for site in self.sites.values() for path in site.occurrences}
-        self._modules = {path: model.get_submodule(path) for path in sorted(paths)}
+        # Whoever keeps the switches must not keep the model with them.
+        self._modules = {path: weakref.ref(model.get_submodule(path)) for path in sorted(paths)}
         self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
         self._attention = AttentionCheckpoint()
-        self._on: list[Module] = []
+        self._on: list[str] = []
         self.choices: frozenset[Choice] = frozenset()
         self.effects: frozenset[Effect] = frozenset()
 
@@ -151,13 +153,15 @@ class Switchboard:
         """
         chosen = frozenset(choices)
         effects = self.resolve(chosen)
-        for module in self._on:
-            release(module)
+        for path in self._on:
+            if (module := self._modules[path]()) is not None:
+                release(module)
         intercept_attention(on=any(self.sites[effect.site].attention for effect in effects))
         arounds = self._arounds(effects)
         for path, chain in arounds.items():
-            put_around(self._modules[path], chain)
-        self._on = [self._modules[path] for path in arounds]
+            if (module := self._modules[path]()) is not None:
+                put_around(module, chain)
+        self._on = list(arounds)
         self.choices, self.effects = chosen, effects
 
     def _arounds(self, effects: Iterable[Effect]) -> dict[str, list[Around]]:
@@ -178,5 +182,7 @@ class Switchboard:
         key = (effect.path, effect.option)
         if key not in self._checkpoints:
             operators = self.sites[effect.site].kept if effect.option == KEEP_MATMUL else ()
-            self._checkpoints[key] = Checkpoint(self._modules[effect.path], operators)
+            module = self._modules[effect.path]()
+            assert module is not None, "a model that is gone has nothing to switch"
+            self._checkpoints[key] = Checkpoint(module, operators)
         return self._checkpoints[key]

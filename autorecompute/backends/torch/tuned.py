@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 class Tuned:
     """A model with its switches.
 
+    The model is not kept by it.
+
     Attributes:
-        model: The model.
+        reference: To the model.
         found: What a probe found in it.
         board: Its switches.
     """
 
-    model: Module
+    reference: weakref.ref[Module]
     found: Detected
     board: Switchboard
 
@@ -41,7 +44,7 @@ class Tuned:
             RefusedModelError: nothing of it can be recomputed.
         """
         found = detect(model, args, kwargs)
-        return cls(model, found, found.switchboard(model))
+        return cls(weakref.ref(model), found, found.switchboard(model))
 
     def switch(self, config: Config) -> None:
         """Have the next forward pass recompute what the config says and nothing else.
@@ -57,10 +60,13 @@ class Tuned:
     @property
     def missed(self) -> tuple[str, ...]:
         """Paths of the units whose operators were kept in some calls, as their graph was another one there."""
+        model = self.reference()
+        if model is None:
+            return ()
         rewrites = {
             effect.path: around
             for effect in self.board.effects
-            for around in around_of(self.model.get_submodule(effect.path))
+            for around in around_of(model.get_submodule(effect.path))
             if isinstance(around, Rewrite)
         }
         return tuple(sorted(path for path, rewrite in rewrites.items() if rewrite.missed))

@@ -5,19 +5,20 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import weakref
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.sessions import observe_batch
+from autorecompute.backends.common.batches import observe_batch, slice_batch
+from autorecompute.backends.common.device import describe_device
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
-from autorecompute.backends.torch.controller import MODEL
+from autorecompute.backends.torch.controller import MODEL, NAME
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fakes import Script
-from autorecompute.backends.torch.gradients import check_gradients, few_samples
+from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.backends.torch.identity import digest_of, name_of, sizes_of
 from autorecompute.backends.torch.plans_file import requested
 from autorecompute.backends.torch.roots import Roots
@@ -26,12 +27,13 @@ from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.survey import survey_steps
 from autorecompute.backends.torch.tuned import Tuned
 from autorecompute.backends.torch.values import UnknownValueError
-from autorecompute.measurement import Detection, Device
+from autorecompute.measurement import Detection
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from torch.nn import Module
 
@@ -40,7 +42,21 @@ if TYPE_CHECKING:
     from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.memory import StepProfile
 
-NAME = "torch"
+NOTHING_TRAINED = (
+    "No module that holds the parameters of a torch optimizer was called in training mode. Call the model itself, "
+    "model(inputs), rather than a method of it, and after the optimizer was made."
+)
+
+
+def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
+    """The backend; ``registry`` asks for it.
+
+    Args:
+        folder: Where it may write files; it writes none.
+        leaves: Tells modules that another training system trains.
+    """
+    del folder
+    return TorchBackend(leaves)
 
 
 class TorchBackend:
@@ -50,21 +66,22 @@ class TorchBackend:
     validation) get the same config, and whatever else trains is left as it is.
 
     Args:
-        batch: Samples that a step is to have; ``None`` for those that the script gives.
+        leaves: Tells modules that another training system trains.
     """
 
-    def __init__(self, batch: int | None = None) -> None:
-        self._batch = batch
-        self._roots = Roots(self)
+    def __init__(self, leaves: Callable[[Module], bool] = lambda _module: False) -> None:
+        self._roots = Roots(self, leaves)
         self._listener: Listener | None = None
         self._name = ""
-        self._tuned: dict[int, Tuned] = {}
+        self._tuned: weakref.WeakKeyDictionary[Module, Tuned] = weakref.WeakKeyDictionary()
+        self._is_alike: weakref.WeakKeyDictionary[Module, bool] = weakref.WeakKeyDictionary()
         self._config = Config()
         self._leaves_alone = False
         self._open: set[object] = set()
 
-    def install(self, listener: Listener) -> None:
+    def install(self, listener: Listener, *, wrap: bool = False) -> None:
         """Follows every optimizer that will be made, and the modules that they train."""
+        del wrap
         self._listener = listener
         decide_elsewhere()
         self._roots.install()
@@ -76,12 +93,14 @@ class TorchBackend:
     def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A module is about to be called in training."""
         assert self._listener is not None, "nothing is followed before install()"
-        if id(root) not in self._tuned and not self._leaves_alone:
-            self._welcome(root, args, kwargs)
-        if not self._name or name_of(root) == self._name:
+        if root not in self._is_alike:
+            self._name = self._name or name_of(root)
+            self._is_alike[root] = name_of(root) == self._name
+        if self._is_alike[root]:
             batch = observe_batch([*args, *kwargs.values()])
-            check = functools.partial(self._check, root, batch, args, kwargs)
-            self._listener.on_forward(batch, check)
+            self._listener.on_forward(batch, functools.partial(self._check, root, batch, args, kwargs))
+            if root not in self._tuned and not self._leaves_alone:
+                self._welcome(root, args, kwargs)
 
     def has_run(self, root: Module, result: Any) -> None:
         """A module was called in training: its forward is open until gradients come back."""
@@ -121,36 +140,40 @@ class TorchBackend:
         places = ", ".join(path or "the model" for path in missed)
         return (f"some calls of {places} made another graph than the first one: their operators were kept there",)
 
+    def why_nothing_trained(self, *, wrap: bool) -> str:
+        """Why a script may never have come to training, and what to do about it, in sentences."""
+        del wrap
+        return NOTHING_TRAINED
+
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
         return failures.classify(error)
 
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A module trains for the first time."""
+        """A module that is to be tuned trains for the first time."""
         assert self._listener is not None, "nothing is followed before install()"
-        if self._name:
-            if name_of(root) == self._name:
-                self._tuned[id(root)] = tuned = Tuned.of(root, args, kwargs)
-                tuned.switch(self._config)
-            return
-        config = self._listener.on_session(functools.partial(self._detect, root, args, kwargs))
-        if not self._name:
-            self._watch(root, args, kwargs)
-            return
-        self.switch(config)
+        if not self._tuned:
+            config = self._listener.on_session(functools.partial(self._detect, root, args, kwargs))
+            if self._tuned:
+                self.switch(config)
+            else:
+                self._watch(root, args, kwargs)
+        elif root not in self._tuned:
+            self._tuned[root] = tuned = Tuned.of(root, args, kwargs)
+            tuned.switch(self._config)
 
     def _watch(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Trains as the environment says: nobody asked what there is."""
-        self._name, self._leaves_alone = name_of(root), True
+        self._leaves_alone = True
         wanted = requested(os.environ)
         if wanted is not None and not wanted.config.is_none:
-            self._tuned[id(root)] = apply_now(wanted, root, args, kwargs)
+            self._tuned[root] = apply_now(wanted, root, args, kwargs)
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
         tuned = Tuned.of(root, args, kwargs)
-        self._tuned[id(root)], self._name = tuned, name_of(root)
+        self._tuned[root] = tuned
         found, batch = tuned.found, observe_batch([*args, *kwargs.values()])
-        steps, no_steps = self._survey(tuned, batch, args, kwargs)
+        steps, no_steps = self._survey(root, tuned, batch, args, kwargs)
         space = space_of(found, tuned.board, steps)
         sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
         refusals = tuple(map(str, found.refusals))
@@ -160,19 +183,21 @@ class TorchBackend:
             conflicts=space.conflicts,
             dims={BATCH: batch, **sizes},
             graph=digest_of(root, found, sizes),
-            device=describe_device(root),
+            device=describe_device(next(root.parameters()).device),
             versions={**read_versions(), MODEL: self._name},
+            plan_versions=(MODEL,),
             extra=codec.to_plain(TorchDetection(refusals=refusals, steps=steps, no_steps=no_steps)),
         )
 
     def _survey(
-        self, tuned: Tuned, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, root: Module, tuned: Tuned, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Steps | None, str]:
         """What steps take, or why nobody can tell."""
-        sizes = (batch, self._batch) if self._batch is not None and self._batch != batch else None
-        script = Script(args, kwargs, self._roots.optimizers_of(tuned.model), batch=sizes)
+        target = self._listener.target_batch if self._listener is not None else None
+        sizes = (batch, target) if target is not None and target != batch else None
+        script = Script(args, kwargs, self._roots.optimizers_of(root), batch=sizes)
         try:
-            return survey_steps(tuned.model, tuned.found, tuned.board, script), ""
+            return survey_steps(root, tuned.found, tuned.board, script), ""
         except (UnknownValueError, RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             # The model's own code runs there on tensors without values, and may do anything with them.
             return None, f"the model cannot be run on fake tensors ({_first_line(error)})"
@@ -180,24 +205,14 @@ class TorchBackend:
     def _check(
         self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config
     ) -> GradientCheck:
-        board = self._tuned[id(root)].board
-        few_args, few_kwargs = few_samples(tuple(args), batch), few_samples(dict(kwargs), batch)
+        board = self._tuned[root].board
+        few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
         return check_gradients(root, board, config.choices, few_args, few_kwargs)
-
-
-def describe_device(model: Module) -> Device:
-    """The device of the model's first parameter."""
-    device = next(model.parameters()).device
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        return Device(kind="cuda", name=properties.name, uuid=str(properties.uuid), total_bytes=properties.total_memory)
-    name = platform.processor() or platform.machine()
-    return Device(kind="cpu", name=f"{name}, {psutil.cpu_count()} cores", total_bytes=psutil.virtual_memory().total)
 
 
 def read_versions() -> dict[str, str]:
     """The versions that plans and speed depend on."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "onnxruntime": "", "backend": NAME}
+    return {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME}
 
 
 def _first_line(error: BaseException) -> str:

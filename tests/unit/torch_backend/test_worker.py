@@ -23,8 +23,8 @@ from tiny_models import differences, make
 class Listener:
     """Answers with a config, and keeps what it was told."""
 
-    def __init__(self, config, *, looks):
-        self.config, self.looks = config, looks
+    def __init__(self, config, *, looks, batch):
+        self.config, self.looks, self.target_batch = config, looks, batch
         self.detections, self.batches, self.checks, self.wanted = [], [], [], []
 
     def on_session(self, detect):
@@ -46,7 +46,7 @@ def begin(monkeypatch):
     monkeypatch.setattr(applying._Elsewhere, "decides", False)
 
     def follow(config=None, *, looks=True, batch=None):
-        listener, backend = Listener(config or Config(), looks=looks), TorchBackend(batch)
+        listener, backend = Listener(config or Config(), looks=looks, batch=batch), TorchBackend()
         backend.install(listener)
         followed.append(backend)
         return listener, backend
