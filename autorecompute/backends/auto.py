@@ -11,7 +11,7 @@ from autorecompute.plans import Config
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autorecompute.backends.interface import ControllerBackend, Listener, WorkerBackend
+    from autorecompute.backends.interface import ControllerBackend, Listener, LiveMeter, WorkerBackend
     from autorecompute.measurement import Detection, GradientCheck, Outcome
     from autorecompute.memory import StepProfile
 
@@ -44,6 +44,10 @@ class AutoBackend:
     def switch(self, config: Config, *, profiles: bool = False) -> None:
         """As the one that trains does."""
         self._current.switch(config, profiles=profiles)
+
+    def live_meter(self) -> LiveMeter | None:
+        """That of the one that trains."""
+        return self._current.live_meter()
 
     def take_profile(self) -> StepProfile:
         """That of the one that trains."""

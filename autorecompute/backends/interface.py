@@ -192,6 +192,18 @@ class ControllerBackend(Protocol):
         ...
 
 
+class LiveMeter(Protocol):
+    """Counts the bytes of the tensors that are alive, through one step."""
+
+    def start(self) -> None:
+        """A step begins, which takes longer than others from now on."""
+        ...
+
+    def stop(self) -> int:
+        """The step has ended; the most bytes that it had alive beyond those alive at its start."""
+        ...
+
+
 class WorkerBackend(Protocol):
     """A training system inside the user's process."""
 
@@ -214,6 +226,10 @@ class WorkerBackend(Protocol):
             config: What to recompute.
             profiles: Whether the steps to come are profiled, until the next switch.
         """
+        ...
+
+    def live_meter(self) -> LiveMeter | None:
+        """What counts the bytes of live tensors; ``None`` where the device's allocator, or nobody, does."""
         ...
 
     def take_profile(self) -> StepProfile:

@@ -184,7 +184,9 @@ def test_no_room_leads_back_to_itself():
         ways = {room: targets - ends for room, targets in ways.items() if room not in ends}
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name in CONTROLLERS or not is_among(name, IN_THE_USERS_PROCESS)])
+@pytest.mark.parametrize(
+    "module", [name for name in MODULES if name in CONTROLLERS or not is_among(name, IN_THE_USERS_PROCESS)]
+)
 def test_the_controller_has_no_word_of_the_training_system(module):
     """No file of the controller's imports torch, ONNX Runtime, onnx or transformers, anywhere in it."""
     assert {name.partition(".")[0] for name in imports_of(MODULES[module])} & TRAINING == set()

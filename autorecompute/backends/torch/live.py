@@ -120,6 +120,30 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
             self.events.append(Event(self._segment(), size))
 
 
+class StepLive:
+    """Counts live tensors between two calls that a script lies between.
+
+    Args:
+        known: Tells the tensors that are alive when a step begins.
+    """
+
+    def __init__(self, known: Callable[[], Iterable[Tensor]]) -> None:
+        self._known = known
+        self._meter: LiveBytes | None = None
+
+    def start(self) -> None:
+        """A step begins."""
+        self._meter = LiveBytes(self._known())
+        self._meter.__enter__()
+
+    def stop(self) -> int:
+        """The most bytes alive beyond those that were at the start."""
+        meter, self._meter = self._meter, None
+        assert meter is not None, "a step that ends has begun"
+        meter.__exit__(None, None, None)
+        return meter.peak - meter.base
+
+
 class Timeline:
     """Tells which part of a step runs, from the calls of units and from the node that autograd is at.
 

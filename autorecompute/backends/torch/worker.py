@@ -20,6 +20,7 @@ from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.backends.torch.identity import digest_of, name_of, sizes_of
+from autorecompute.backends.torch.live import StepLive, tensors_of
 from autorecompute.backends.torch.plans_file import requested
 from autorecompute.backends.torch.roots import Roots
 from autorecompute.backends.torch.space import space_of
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from torch import Tensor
     from torch.nn import Module
 
     from autorecompute.backends.interface import Listener
@@ -76,7 +78,7 @@ class TorchBackend:
         self._tuned: weakref.WeakKeyDictionary[Module, Tuned] = weakref.WeakKeyDictionary()
         self._is_alike: weakref.WeakKeyDictionary[Module, bool] = weakref.WeakKeyDictionary()
         self._config = Config()
-        self._leaves_alone = False
+        self._has_told = self._leaves_alone = False
         self._open: set[object] = set()
 
     def install(self, listener: Listener, *, wrap: bool = False) -> None:
@@ -122,6 +124,12 @@ class TorchBackend:
         for tuned in self._tuned.values():
             tuned.switch(config)
 
+    def live_meter(self) -> StepLive | None:
+        """Counts live tensors on a CPU; on a card the allocator does."""
+        roots = list(self._is_alike)
+        is_on_cpu = all(one.device.type == "cpu" for root in roots for one in root.parameters())
+        return StepLive(lambda: self._tensors(roots)) if is_on_cpu else None
+
     def take_profile(self) -> StepProfile:
         """Never asked: fake steps have told what a profile would."""
         raise NotImplementedError
@@ -152,15 +160,16 @@ class TorchBackend:
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A module that is to be tuned trains for the first time."""
         assert self._listener is not None, "nothing is followed before install()"
-        if not self._tuned:
-            config = self._listener.on_session(functools.partial(self._detect, root, args, kwargs))
-            if self._tuned:
-                self.switch(config)
-            else:
-                self._watch(root, args, kwargs)
-        elif root not in self._tuned:
+        if self._has_told:  # the first one may be gone
             self._tuned[root] = tuned = Tuned.of(root, args, kwargs)
             tuned.switch(self._config)
+            return
+        self._has_told = True
+        config = self._listener.on_session(functools.partial(self._detect, root, args, kwargs))
+        if root in self._tuned:
+            self.switch(config)
+        else:
+            self._watch(root, args, kwargs)
 
     def _watch(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Trains as the environment says: nobody asked what there is."""
@@ -201,6 +210,10 @@ class TorchBackend:
         except (UnknownValueError, RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             # The model's own code runs there on tensors without values, and may do anything with them.
             return None, f"the model cannot be run on fake tensors ({_first_line(error)})"
+
+    def _tensors(self, roots: Sequence[Module]) -> list[Tensor]:
+        """Those that are alive between two steps."""
+        return [tensor for root in roots for tensor in tensors_of(root, self._roots.optimizers_of(root))]
 
     def _check(
         self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config

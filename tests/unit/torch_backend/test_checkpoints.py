@@ -343,7 +343,8 @@ def test_an_outer_checkpoint_takes_what_lies_inside():
 )
 def test_senseless_choices_change_nothing(choices, message):
     """What was on stays on where the new choices are refused."""
-    board = board_of(make("gpt2").model)
+    model = make("gpt2").model
+    board = board_of(model)
     board.set([Choice("transformer.h.*", CHECKPOINT, 1)])
     before = board.effects
     with pytest.raises(ValueError, match=message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 
 import pytest
@@ -36,7 +37,7 @@ class Listener:
     def on_forward(self, batch, check):
         """Compares what is wanted."""
         self.batches.append(batch)
-        self.checks += [check(config) for config in self.wanted]
+        self.checks += [check(config) for config in self.wanted if self.detections]
 
 
 @pytest.fixture
@@ -92,7 +93,8 @@ def test_training_goes_on_bit_for_bit_whatever_is_switched(name, begin):
 def test_the_config_of_the_answer_is_on_in_the_first_step(begin):
     """The first forward after the detection is recomputed already."""
     listener, backend = begin(Config.parse(["transformer.h.*:checkpoint"]))
-    train(make("gpt2"), steps=1)
+    training = make("gpt2")
+    train(training, steps=1)
     effects = {effect.path for tuned in backend._tuned.values() for effect in tuned.board.effects}
     assert effects == {"transformer.h.0", "transformer.h.1"}
     assert listener.detections[0].dims == {"batch": 4, "sequence": 32}
@@ -146,12 +148,15 @@ def test_evaluation_and_models_that_nobody_trains_are_not_followed(begin):
 def test_another_model_that_trains_is_left_as_it_is_and_a_twin_is_not(begin):
     """A second model of another kind gets no config and is not counted; one that is built alike gets the first's."""
     listener, backend = begin(Config.parse(["transformer.h.*:checkpoint"]))
-    train(make("gpt2"), steps=1)
-    train(make("resnet"), steps=1)
-    train(make("gpt2"), steps=1)
+    models = [make("gpt2"), make("resnet"), make("gpt2")]
+    for training in models:
+        train(training, steps=1)
     assert len(listener.detections) == 1
     assert listener.batches == [4, 4]
     assert len(backend._tuned) == 2
+    del models, training
+    gc.collect()
+    assert not backend._tuned
 
 
 def test_a_watched_process_trains_under_what_the_environment_names(begin, tmp_path, monkeypatch):
@@ -222,6 +227,7 @@ def test_wrong_gradients_are_found(begin):
     model = nn.Sequential(nn.Linear(4, 4), Drifting(), nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     listener.wanted = [Config.parse(["1:checkpoint"])]
+    model(torch.ones(8, 4))
     model(torch.ones(8, 4))
     del optimizer
     (check,) = listener.checks
