@@ -155,6 +155,14 @@ class ControllerBackend(Protocol):
         """
         ...
 
+    def script(self, config: Config, versions: Mapping[str, str]) -> str:
+        """Source of a file that switches the config on in a script without this package.
+
+        Raises:
+            UsageError: there is no such form for the config.
+        """
+        ...
+
     def offer(self, detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
         """What can be recomputed at these dimensions, under what these variables switch on.
 

@@ -93,7 +93,8 @@ IN_THE_USERS_PROCESS = {
     "backends.torch.*",
 }
 CONTROLLERS = {
-    f"backends.torch.{name}" for name in ("controller", "drawing", "extra", "forecast", "options", "plans_file")
+    f"backends.torch.{name}"
+    for name in ("controller", "drawing", "extra", "forecast", "options", "plans_file", "script")
 }
 """Those of a folder that runs in the user's process which the controller imports."""
 

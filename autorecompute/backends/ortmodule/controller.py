@@ -8,11 +8,13 @@ from autorecompute.backends.interface import ImportHook
 from autorecompute.backends.ortmodule.environment import KNOBS, memory_model, offer, render
 from autorecompute.backends.ortmodule.environment import MEMORY_VARIABLES as VARIABLES
 from autorecompute.backends.ortmodule.knobs import HINTS, plans_under, why_not
+from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autorecompute.measurement import Detection
+    from autorecompute.plans import Config
 
 __all__ = [
     "DIAGNOSIS",
@@ -32,6 +34,7 @@ __all__ = [
     "offer",
     "plans_under",
     "render",
+    "script",
     "usage_notes",
     "why_not",
 ]
@@ -64,6 +67,16 @@ WRAP = ImportHook(
 def memory_of(detection: Detection) -> None:
     """Nothing: steps have to be profiled."""
     del detection
+
+
+def script(config: Config, versions: Mapping[str, str]) -> str:
+    """None.
+
+    Raises:
+        UsageError: always.
+    """
+    del config, versions
+    raise UsageError("ORTModule reads variables, and no Python code can take their place. Use --format shell.")
 
 
 def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:

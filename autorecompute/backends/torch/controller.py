@@ -8,6 +8,7 @@ from autorecompute.backends.interface import Emission, ImportHook, Knob
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
+from autorecompute.backends.torch.script import write_script
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice, Config, Offer
 from autorecompute.plans.dimensions import BATCH
@@ -74,6 +75,15 @@ def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str
         files={file: content.text},
         notes={"plans file": "must be readable under the same path wherever the script trains"},
     )
+
+
+def script(config: Config, versions: Mapping[str, str]) -> str:
+    """Python source that imports torch alone, with a function ``apply_recompute(model)``.
+
+    Raises:
+        UsageError: the config recomputes more than whole modules.
+    """
+    return write_script(config, versions.get(MODEL, ""))
 
 
 def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:
