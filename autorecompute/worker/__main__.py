@@ -50,7 +50,7 @@ def main() -> int:
     channel = Channel(settings.address)
     channel.send(Hello(rank=rank, world_size=world_size, pid=os.getpid()))
     try:
-        backend = registry.worker(settings.backend, Path(settings.address).parent)
+        backend = registry.worker(settings.backend, Path(settings.address).parent, Path(sys.argv[1]))
         agent = Agent(channel, backend, settings, is_alone=world_size == 1)
         backend.install(agent, wrap=settings.wrap)
     except SetupError as error:
@@ -75,6 +75,9 @@ def _run(channel: Channel, backend: WorkerBackend, agent: Agent, words: list[str
         code = request.code if isinstance(request.code, int) else int(request.code is not None)
         channel.send(Ended(steps=agent.steps, exit_code=code, advice=agent.advice))
         return code
+    except SetupError as error:
+        channel.send(Refused(message=str(error)))
+        return 1
     except BaseException as error:  # noqa: BLE001  (whatever ends the user's script is told to the controller)
         channel.send(_describe_failure(error, backend, script))
         return 1
