@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute import codec
-
 if TYPE_CHECKING:
     from autorecompute.backends.interface import Emission
     from autorecompute.result import Result
@@ -17,6 +15,8 @@ def render(result: Result, rendered: Emission) -> str:
     Raises:
         NothingFitsError: the study has no config to train with.
     """
-    from autorecompute.emit.emitted import Emitted  # the records it is made of import NumPy, which --help must not
+    # --help asks for the formats, and must import neither NumPy nor cattrs.
+    from autorecompute import codec
+    from autorecompute.emit.emitted import Emitted
 
     return f"{codec.dumps(Emitted.of(result, rendered))}\n"

@@ -84,13 +84,16 @@ the first that was chosen, and an answer is made of it."""
 
 
 def analyse(context: TuningContext) -> MemoryModel | None:
-    """The model of memory that two profiled steps give, from the study's folder where they are kept there.
+    """The model of memory that the detection gives, or two profiled steps, from the study's folder where they are kept.
 
     ``None``, with a note, where they cannot be had or would take the time that is left: the search then has to learn
     from trials alone.
     """
     detection = context.detection
     backend, space = backend_of(detection.versions), detection.space
+    known = backend.memory_of(detection)
+    if known is not None or not backend.PROFILES:
+        return known
     kept = read_analysis(context.folder)
     if kept is not None:
         return backend.memory_model(space, kept)
