@@ -13,9 +13,9 @@ from autorecompute.trials.signals import OutOfTime, ignoring_interrupts
 from autorecompute.tuning.answer.race import race_winner
 from autorecompute.tuning.attempt import Attempt
 from autorecompute.tuning.budget import Task
+from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_little_time
 from autorecompute.tuning.knob_search import KnobSearch
 from autorecompute.tuning.ledger import LocalLedger
-from autorecompute.tuning.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
 from autorecompute.tuning.resources import device_lock
 from autorecompute.tuning.shared_ledger import SharedLedger
 from autorecompute.tuning.trial_runner import TrialRunner

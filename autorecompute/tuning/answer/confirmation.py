@@ -10,7 +10,7 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best, Rejection
 from autorecompute.tuning.budget import Task
-from autorecompute.tuning.no_fit import WHOLE_PROCESS_SHARE
+from autorecompute.tuning.explanations import WHOLE_PROCESS_SHARE
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from autorecompute.tuning.answer.verdict import PAIR, figures_of
 from autorecompute.tuning.batches.batch_answer import BatchAnswer, says_more
 from autorecompute.tuning.batches.throughput_curve import Tuned, draw
 from autorecompute.tuning.budget import Task
+from autorecompute.tuning.explanations import OUT_OF_TIME, explain_no_batch
 from autorecompute.tuning.knob_search import KnobSearch
-from autorecompute.tuning.no_fit import OUT_OF_TIME, explain_no_batch
 from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.tuning.tuner import Tuner
 from autorecompute.units import format_bytes, format_count

@@ -11,7 +11,7 @@ from autorecompute.backends.ortmodule.grammar import make_plan
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Rejection
-from autorecompute.tuning.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
+from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_little_time
 from autorecompute.units import GIB, MIB, parse_bytes
 
 LIMIT = 600 * MIB

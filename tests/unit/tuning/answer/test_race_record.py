@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from autorecompute.cli.tune import _describe_interruption
 from autorecompute.result import RaceEnd, Ranking
 from autorecompute.studies.race import FILE
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
 from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult, keep_race, read_race
+from autorecompute.tuning.explanations import explain_interruption
 from autorecompute.units import MIB
 
 
@@ -115,11 +115,11 @@ def test_what_fits_best_so_far_is_who_won_the_race(confirming):
     """Of a config that lost its race nobody is told that it is the best, however fast its trial was."""
     trials = trials_of(confirming)
     fastest, other = fitting_finalists(trials)[:2]
-    assert f"not confirmed: {kept(confirming)['standings'][0]['description']}." in _describe_interruption(
+    assert f"not confirmed: {kept(confirming)['standings'][0]['description']}." in explain_interruption(
         confirming.folder
     )
     ranking = Ranking(end=RaceEnd.RANKED, rounds=3, confidence=0.99)
     keep_race(confirming.folder, RaceResult(standings=(other, fastest), ranking=ranking), len(trials))
-    assert f"not confirmed: {other.trial.description}." in _describe_interruption(confirming.folder)
+    assert f"not confirmed: {other.trial.description}." in explain_interruption(confirming.folder)
     keep_race(confirming.folder, RaceResult(standings=(other, fastest), ranking=ranking), len(trials) - 1)
-    assert f"not confirmed: {fastest.trial.description}." in _describe_interruption(confirming.folder)
+    assert f"not confirmed: {fastest.trial.description}." in explain_interruption(confirming.folder)
