@@ -134,14 +134,15 @@ class Measurement:
         return self.samples / median if median and self.samples else None
 
     def under(self, limit_bytes: float) -> Measurement:
-        """The same steps under a limit: over it where their peak is higher, and otherwise as they are."""
-        peak_bytes = self.peak_bytes
-        if not self.outcome.is_measured or peak_bytes is None:
+        """The same steps under another limit. Only their outcome changes, and only where they were measured."""
+        if not self.outcome.is_measured or self.peak_bytes is None:
             return self
-        if peak_bytes <= limit_bytes:
-            return self if self.outcome is Outcome.OK else replace(self, outcome=Outcome.OK, message="")
-        message = f"{format_bytes(round(peak_bytes - limit_bytes))} over the limit"
-        return replace(self, outcome=Outcome.OVER_LIMIT, message=message)
+        excess_bytes = self.peak_bytes - limit_bytes
+        outcome = Outcome.OVER_LIMIT if excess_bytes > 0 else Outcome.OK
+        if outcome is self.outcome:
+            return self
+        message = f"{format_bytes(round(excess_bytes))} over the limit" if outcome is Outcome.OVER_LIMIT else ""
+        return replace(self, outcome=outcome, message=message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.intervals import interval
-from autorecompute.units import format_bytes, format_count
+from autorecompute.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -206,11 +206,9 @@ def _check_gradients(bench: Bench, best: Best) -> tuple[Outcome, str, Best]:
 
 
 def _judge(pairs: Sequence[Pair], limit_bytes: int) -> tuple[Outcome, str]:
-    base, other = pairs[-1]
+    base, other = pairs[-1].base, pairs[-1].other.under(limit_bytes)
     if other.outcome is not Outcome.OK:
         return other.outcome, other.message
-    if other.peak_bytes is not None and other.peak_bytes > limit_bytes:
-        return Outcome.OVER_LIMIT, f"{format_bytes(other.peak_bytes - limit_bytes)} over the limit"
     if not base.step_seconds:
         # Nothing is known of the knob, and the machine that took the other process may be back the next time.
         return Outcome.LOST, f"what it was to be compared with ended as {base.outcome}: {base.message}"

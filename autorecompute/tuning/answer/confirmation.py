@@ -105,7 +105,7 @@ class Confirmer:
 
     def _keep_failure(self, finalist: Finalist, measurement: Measurement, reason: str) -> None:
         config, peak_bytes = finalist.trial.config, measurement.peak_bytes
-        outcome = Outcome.OVER_LIMIT if measurement.outcome is Outcome.OK else measurement.outcome
+        outcome = measurement.under(self._context.problem.limit_bytes).outcome
         if outcome.is_about_memory:
             excess_bytes = self._assume_excess(finalist) if peak_bytes is None else peak_bytes - finalist.peak_bytes
             self._rejections.add(Rejection(config=config, outcome=outcome, reason=reason, excess_bytes=excess_bytes))

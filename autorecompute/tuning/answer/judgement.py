@@ -72,23 +72,23 @@ class Judgement:
         )
         was_confirmed = self._confirmer.configs
         best = self._confirm(standings)
-        weighed, compared = BaselineComparison(), True
+        beside_baseline, compared = BaselineComparison(), True
         if best is not None and needs_baseline_batch(best, self._context.settings):
-            weighed = BaselineBatch(self._context).compare(
+            beside_baseline = BaselineBatch(self._context).compare(
                 best, baseline, is_just_confirmed=best.config not in was_confirmed
             )
-            compared = weighed.rival is not None or self._context.budget.allows(Task.CONFIRMATION)
-            if compared and weighed.rival is None:
+            compared = beside_baseline.rival is not None or self._context.budget.allows(Task.CONFIRMATION)
+            if compared and beside_baseline.rival is None:
                 self._context.note("no smaller batch without recompute could be measured")
         if not compared:
             self._context.note("no time left to compare with a smaller batch without recompute")
         compared = compared and not self.ran_out and not (best is None and self._may_be_confirmed(trials))
-        return self.compose(best, weighed, trials, compared=compared)
+        return self.compose(best, beside_baseline, trials, compared=compared)
 
     def compose(
         self,
         best: Best | None,
-        weighed: BaselineComparison,
+        beside_baseline: BaselineComparison,
         trials: Sequence[Trial],
         *,
         compared: bool,
@@ -97,7 +97,7 @@ class Judgement:
 
         Args:
             best: The winner, if there is one.
-            weighed: How it compares with the largest batch that fits without recompute.
+            beside_baseline: How it compares with the largest batch that fits without recompute.
             trials: What the search measured.
             compared: Whether a rival was looked for, or need not be.
         """
@@ -105,7 +105,7 @@ class Judgement:
         return Result(
             study=self._context.folder.name,
             problem=self._context.problem.digest,
-            verdict=judge_recompute(best, weighed.comparison),
+            verdict=judge_recompute(best, beside_baseline.comparison),
             best=best,
             baseline=Figures.of(_baseline_of(trials)),
             presets={
@@ -113,8 +113,8 @@ class Judgement:
                 for name, config in self._context.detection.space.presets.items()
                 if not config.is_none
             },
-            rival=weighed.rival,
-            comparison=weighed.comparison,
+            rival=beside_baseline.rival,
+            comparison=beside_baseline.comparison,
             compared=compared,
             raced=self._raced,
             warnings=tuple(dict.fromkeys(text for trial in trials for text in trial.measurement.warnings)),

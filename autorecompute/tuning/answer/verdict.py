@@ -148,7 +148,7 @@ def measure_baseline_batch(  # noqa: PLR0913  (what its batch is guessed from, a
             break
         measurement = bench.watch({}, effort, guess)
         peak = measurement.peak_bytes
-        if measurement.outcome is Outcome.OK and peak is not None and peak <= limit_bytes:
+        if measurement.under(limit_bytes).outcome is Outcome.OK:
             found, least = measurement, guess * CLEARLY_LARGER
         else:
             too_large = guess
