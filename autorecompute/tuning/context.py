@@ -48,7 +48,7 @@ class TuningSettings:
         batch: The target batch; ``None`` takes what the script gives.
         sampler: Who proposes configs, by one of the names in ``search/choice.py``.
         is_fresh: Whether nothing is taken over from other studies.
-        rival: The largest batch that fits without recompute, where it was measured before.
+        baseline_batch: The largest batch that fits without recompute, where it was measured before.
         turns_knobs: Whether other settings are tried on the winner, each in fresh processes.
     """
 
@@ -60,7 +60,7 @@ class TuningSettings:
     batch: int | None = None
     sampler: str = MODEL
     is_fresh: bool = False
-    rival: Figures | None = None
+    baseline_batch: Figures | None = None
     turns_knobs: bool = False
 
 

@@ -1,4 +1,4 @@
-"""From trials to an answer: races the finalists, confirms the winner in a fresh process, and weighs it."""
+"""Decides on an answer: races the finalists, confirms the winner and compares it with the baseline batch."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Judgement:
             beside_baseline = BaselineBatch(self._context).compare(
                 best, baseline, is_just_confirmed=best.config not in was_confirmed
             )
-            compared = beside_baseline.rival is not None or self._context.budget.allows(Task.CONFIRMATION)
-            if compared and beside_baseline.rival is None:
+            compared = beside_baseline.baseline_batch is not None or self._context.budget.allows(Task.CONFIRMATION)
+            if compared and beside_baseline.baseline_batch is None:
                 self._context.note("no smaller batch without recompute could be measured")
         if not compared:
             self._context.note("no time left to compare with a smaller batch without recompute")
@@ -99,7 +99,7 @@ class Judgement:
             best: The winner, if there is one.
             beside_baseline: How it compares with the largest batch that fits without recompute.
             trials: What the search measured.
-            compared: Whether a rival was looked for, or need not be.
+            compared: Whether a baseline batch was looked for, or need not be.
         """
         by_hash = {trial.config.hash: trial for trial in trials}
         return Result(
@@ -113,7 +113,7 @@ class Judgement:
                 for name, config in self._context.detection.space.presets.items()
                 if not config.is_none
             },
-            rival=beside_baseline.rival,
+            rival=beside_baseline.baseline_batch,
             comparison=beside_baseline.comparison,
             compared=compared,
             raced=self._raced,
@@ -169,7 +169,7 @@ class Judgement:
             front,
             has_reference=has_reference,
             limit_bytes=self._context.problem.limit_bytes,
-            # Where the first rounds leave time for more, the winner's rival comes first.
+            # Where the first rounds leave time for more, the baseline batch comes first.
             deadline_seconds=min(deadline_seconds, end_seconds - self._context.budget.expect(Task.CONFIRMATION)),
             end_seconds=end_seconds,
             earlier=earlier,

@@ -171,9 +171,9 @@ PAIR = (Task.CONFIRMATION, Task.CONFIRMATION)
 
 @dataclass(frozen=True, slots=True)
 class BaselineComparison:
-    """The rival and how the winner compares; both ``None`` where there is nothing to compare, or no time to."""
+    """The baseline batch and how the winner compares; both ``None`` without anything to compare, or time to."""
 
-    rival: Figures | None = None
+    baseline_batch: Figures | None = None
     comparison: Comparison | None = None
 
 
@@ -188,31 +188,33 @@ class BaselineBatch:
         self._context = context
 
     def compare(self, best: Best, baseline: Trial | None, *, is_just_confirmed: bool) -> BaselineComparison:
-        """Measures the rival, unless it is known, and compares, as far as there is time.
+        """Measures the baseline batch, unless it is known, and compares, as far as there is time.
 
         Args:
-            best: A confirmed config that needs a rival.
+            best: A confirmed config that is to be compared.
             baseline: The trial without recompute.
             is_just_confirmed: Whether its fresh process was the last thing that ran.
         """
-        known = self._context.settings.rival
-        rival = known or self._measure_rival(baseline)
-        if rival is None or not rival.samples_per_second:
-            return BaselineComparison(rival)
+        known = self._context.settings.baseline_batch
+        baseline_batch = known or self._measure_baseline_batch(baseline)
+        if baseline_batch is None or not baseline_batch.samples_per_second:
+            return BaselineComparison(baseline_batch)
         comparison = PairedComparison(
             fresh_runs(self._context, self._context.emit(best.config), best.batch),
-            fresh_runs(self._context, {}, rival.batch),
+            fresh_runs(self._context, {}, baseline_batch.batch),
             least_ratio=LEAST_RATIO,
-            # Whoever knows the rival compares with it in the end, once for all batches.
+            # A tuning over several batches knows it, and compares with it once for all batches in the end.
             has_time=lambda: known is None and self._context.budget.allows(*PAIR),
         )
-        ratio = best.samples_per_second / rival.samples_per_second
-        return BaselineComparison(rival, comparison.run(ratio, are_neighbours=known is None and is_just_confirmed))
+        ratio = best.samples_per_second / baseline_batch.samples_per_second
+        return BaselineComparison(
+            baseline_batch, comparison.run(ratio, are_neighbours=known is None and is_just_confirmed)
+        )
 
-    def _measure_rival(self, baseline: Trial | None) -> Figures | None:
+    def _measure_baseline_batch(self, baseline: Trial | None) -> Figures | None:
         if self._context.budget.allows(Task.CONFIRMATION):
             self._context.note("measuring the largest batch that fits without recompute")
-        rival = measure_baseline_batch(
+        baseline_batch = measure_baseline_batch(
             self._context.bench,
             self._context.settings.effort,
             self._context.problem,
@@ -220,7 +222,7 @@ class BaselineBatch:
             peak_bytes=baseline.measurement.peak_bytes if baseline else None,
             has_time=lambda: self._context.budget.allows(Task.CONFIRMATION),
         )
-        return figures_of(rival) if rival is not None else None
+        return figures_of(baseline_batch) if baseline_batch is not None else None
 
 
 def fresh_runs(context: TuningContext, environment: dict[str, str], batch: int | None) -> Callable[[], float | None]:
@@ -241,7 +243,7 @@ def needs_baseline_batch(best: Best | None, settings: TuningSettings) -> bool:
 
 
 def judge_recompute(best: Best | None, comparison: Comparison | None) -> Verdict:
-    """What the winner and its rival say about recompute."""
+    """What the winner and the baseline batch say about recompute."""
     if best is None:
         return Verdict.NO_FIT
     if best.config.is_none:

@@ -25,7 +25,7 @@ from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import OutOfTime, deferring_interrupts, ignoring_interrupts
 from autorecompute.tuning.answer.verdict import PAIR, figures_of
 from autorecompute.tuning.batches.batch_answer import BatchAnswer, says_more
-from autorecompute.tuning.batches.throughput_curve import Tuned, draw
+from autorecompute.tuning.batches.throughput_curve import TunedBatch, draw
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.explanations import OUT_OF_TIME, explain_no_batch
 from autorecompute.tuning.knob_search import KnobSearch
@@ -63,7 +63,7 @@ class BatchTuner:
         self.so_far: Result | None = None
         """The answer that an interruption leaves, or that an earlier run left which was asked for the same."""
         self._batch_answer: BatchAnswer | None = None
-        self._tuned: list[Tuned] = []
+        self._tuned: list[TunedBatch] = []
         self._record = BatchRecord(asked=self._batches)
 
     def run(self) -> Result:
@@ -248,7 +248,7 @@ class BatchTuner:
             max_trials=trials,
             timeout_seconds=timeout_seconds,
             began_seconds=time.monotonic(),
-            rival=self._rival(),
+            baseline_batch=self._baseline_batch(),
             turns_knobs=False,
         )
         with using(folder), self._open_bench(batch, folder) as bench:
@@ -272,9 +272,9 @@ class BatchTuner:
     def _add(self, batch: int, result: Result) -> None:
         trials = _trials_of(study_of_batch(self._folder, batch))
         peaks = [peak for trial in trials if (peak := trial.measurement.peak_bytes) is not None]
-        self._tuned.append(Tuned(batch=batch, result=result, least_peak_bytes=min(peaks, default=None)))
+        self._tuned.append(TunedBatch(batch=batch, result=result, least_peak_bytes=min(peaks, default=None)))
 
-    def _rival(self) -> Figures | None:
+    def _baseline_batch(self) -> Figures | None:
         """The largest batch that fits without recompute; ``None`` where the first tuning has yet to find it."""
         fitting = [point for point in self._curve if point.fits_without]
         is_known = fitting and (not self._batches or self._tuned)
