@@ -6,7 +6,7 @@ import enum
 import math
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autorecompute.memory import StepProfile
 from autorecompute.plans import Cluster, Config, Plan, Space
@@ -24,11 +24,9 @@ from autorecompute.ranges import (
     RatioEnd,
     Seconds,
     StepSeconds,
+    require_versions,
 )
 from autorecompute.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Outcome(enum.StrEnum):
@@ -135,11 +133,9 @@ class Measurement:
 
     def under(self, limit_bytes: float) -> Measurement:
         """The same steps under another limit. Only their outcome changes, and only where they were measured."""
-        if not self.outcome.is_measured or self.peak_bytes is None:
-            return self
-        excess_bytes = self.peak_bytes - limit_bytes
+        excess_bytes = (self.peak_bytes or 0) - limit_bytes
         outcome = Outcome.OVER_LIMIT if excess_bytes > 0 else Outcome.OK
-        if outcome is self.outcome:
+        if outcome is self.outcome or not self.outcome.is_measured:
             return self
         message = f"{format_bytes(round(excess_bytes))} over the limit" if outcome is Outcome.OVER_LIMIT else ""
         return replace(self, outcome=outcome, message=message)
@@ -243,21 +239,6 @@ class Device:
     name: str
     uuid: str = ""
     total_bytes: Bytes
-
-
-def require_versions(versions: Mapping[str, str], *names: str) -> None:
-    """Checks that the versions which others ask for are there.
-
-    Raises:
-        ValueError: one is missing.
-    """
-    if missing := [name for name in names if name not in versions]:
-        raise ValueError(f"has no version of {', '.join(missing)}")
-
-
-def describe_software(versions: Mapping[str, str]) -> str:
-    """The packages that train and their versions, in words."""
-    return ", ".join(f"{name} {version}" for name, version in versions.items() if name not in {"python", "backend"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

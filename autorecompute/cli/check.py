@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.batches import positive
+from autorecompute.cli.batch_options import positive
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.paths import shown
 from autorecompute.units import printable
@@ -182,7 +182,7 @@ def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None
 
 def _print(report: CheckReport, *, as_json: bool) -> None:
     from autorecompute import codec
-    from autorecompute.reports.check import Checked, print_check
+    from autorecompute.reports.check_report import Checked, print_check
 
     if as_json:
         print(codec.dumps(Checked.of(report)))

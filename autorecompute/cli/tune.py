@@ -8,12 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.batches import (
-    add_batch_arguments,
-    asked_batches,
-    in_a_name,
-    positive,
-)
+from autorecompute.cli.batch_options import add_batch_arguments, asked_batches, in_a_name, positive
 from autorecompute.cli.scripts import add_script_arguments, asked_job
 from autorecompute.errors import InterruptedByUser, LeftToOthers, NothingFitsError, UsageError
 from autorecompute.units import MIB, parse_bytes, parse_seconds
@@ -22,7 +17,7 @@ if TYPE_CHECKING:
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.sharing import StorageUrl
-    from autorecompute.tuning import Session
+    from autorecompute.tuning import TuningSession
 
 SAMPLERS = ("model", "greedy", "tpe", "gp", "nsga2", "random", "brute")
 """The searchers there are; their code is imported once one is needed."""
@@ -76,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.studies import StudyFolder
     from autorecompute.trials.bench import Effort
     from autorecompute.trials.signals import ignoring_interrupts, interruptible
-    from autorecompute.tuning import Session, TuningSettings, default_name
+    from autorecompute.tuning import TuningSession, TuningSettings, default_name
 
     require_installed(args.sampler)
     job = asked_job(args)
@@ -96,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     storage = _storage(args, is_for_one=batches is not None or args.knobs)
     label = batch if batches is None else in_a_name(batches)
     folder = StudyFolder(default_name(job, label, limit_bytes) if args.study is None else args.study)
-    session = Session(
+    session = TuningSession(
         job=job, folder=folder, settings=settings, batches=batches, storage=storage, debugs=args.debug_script
     )
     with interruptible():
@@ -129,7 +124,7 @@ def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None
     return parse_storage(text, source)
 
 
-def _tune(session: Session, *, as_json: bool) -> int:
+def _tune(session: TuningSession, *, as_json: bool) -> int:
     from autorecompute.reports.live import LiveView
     from autorecompute.trials.signals import ignoring_interrupts
 
@@ -160,9 +155,9 @@ def _tune(session: Session, *, as_json: bool) -> int:
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
     from autorecompute import codec
     from autorecompute.emit.handing import hand_out_if_any
-    from autorecompute.reports.as_json import Answer
+    from autorecompute.reports.answer_json import Answer
     from autorecompute.reports.screen import print_result
-    from autorecompute.studies.batches import trials_of_answer
+    from autorecompute.studies.batch_studies import trials_of_answer
 
     trials = trials_of_answer(folder, result)
     rendered = hand_out_if_any(folder, result)

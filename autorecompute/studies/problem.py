@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from autorecompute import codec
 from autorecompute.errors import UsageError
-from autorecompute.measurement import describe_software
 from autorecompute.plans import Space, parse_choices
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, PositiveBytes, Range
 from autorecompute.studies.identity import compare
-from autorecompute.units import format_bytes, format_count
+from autorecompute.units import describe_software, format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autorecompute.tuning.batches.batch_tuner import BatchTuner
 from autorecompute.tuning.context import Progress, TuningContext, TuningSettings
-from autorecompute.tuning.session import Session, default_name
+from autorecompute.tuning.session import TuningSession, default_name
 from autorecompute.tuning.tuner import Tuner
 
-__all__ = ["BatchTuner", "Progress", "Session", "Tuner", "TuningContext", "TuningSettings", "default_name"]
+__all__ = ["BatchTuner", "Progress", "Tuner", "TuningContext", "TuningSession", "TuningSettings", "default_name"]

@@ -35,7 +35,7 @@ _UNFIT_FOR_NAMES = re.compile(r"[^\w.-]")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Session:
+class TuningSession:
     """What one command tunes.
 
     Attributes:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.studies import Sizes, race
+from autorecompute.studies import Sizes
 from autorecompute.studies.problem import bind
-from autorecompute.studies.sharing import Answer
-from autorecompute.studies.sharing.messages import Phase
+from autorecompute.studies.race_record import FILE, RaceRecord
+from autorecompute.studies.sharing import PublishedAnswer
+from autorecompute.studies.sharing.messages import Stage
 from autorecompute.studies.sharing.mirror import required_of, share, write_mirror
 from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.peers import Peers
@@ -55,7 +56,7 @@ class SharedLedger:
         self._peers = Peers(shared, context.note)
         self._began_seconds = time.monotonic()
         self._is_bound = False
-        self._known: Answer | None = None
+        self._known: PublishedAnswer | None = None
         self._told: set[int] = set()
         self._is_waiting = False
 
@@ -78,12 +79,12 @@ class SharedLedger:
     @property
     def is_closing(self) -> bool:
         """Whether one of them makes the answer, or has made it."""
-        return self._is_answered or Phase.CONFIRMING in self._shared.others.values()
+        return self._is_answered or Stage.CONFIRMING in self._shared.others.values()
 
     @property
     def is_confirming(self) -> bool:
         """Whether its turn to make the answer has come."""
-        return self._phase is Phase.CONFIRMING
+        return self._phase is Stage.CONFIRMING
 
     @property
     def seconds(self) -> float:
@@ -149,14 +150,14 @@ class SharedLedger:
         if self.is_confirming:
             return False
         before, was_closing = self._state, self.is_closing
-        self._shared.enter(Phase.DONE)
+        self._shared.enter(Stage.DONE)
         while True:
             self._shared.refresh()
             if self._is_answered:
                 return False
             # Whoever made the answer and went away may have left something to search for.
             if (self._state != before or was_closing) and not self.is_closing:
-                self._shared.enter(Phase.SEARCHING)
+                self._shared.enter(Stage.SEARCHING)
                 return True
             was_closing = self.is_closing
             if self._takes_turn():
@@ -172,7 +173,7 @@ class SharedLedger:
     def resume(self) -> None:
         """Whoever told it is waited for, should it still be there."""
         self._known = self._shared.answer
-        self._shared.enter(Phase.SEARCHING)
+        self._shared.enter(Stage.SEARCHING)
 
     def publish(self, result: Result) -> Result:
         """With all that the folders of the others need; who was taken for dead meanwhile is told as well."""
@@ -180,9 +181,9 @@ class SharedLedger:
         if (told := self.published_answer()) is not None:
             return told
         self._shared.publish(
-            Answer(
+            PublishedAnswer(
                 result=result,
-                race=self._folder.read(race.FILE, race.RaceRecord),
+                race=self._folder.read(FILE, RaceRecord),
                 rejections=tuple(self._folder.rejections()),
                 confirmed=tuple(self._folder.confirmed()),
             )
@@ -217,7 +218,7 @@ class SharedLedger:
             )
 
     @property
-    def _phase(self) -> Phase | None:
+    def _phase(self) -> Stage | None:
         return self._shared.phases.get(self._shared.session)
 
     @property
@@ -233,16 +234,16 @@ class SharedLedger:
         if not self._is_my_turn():
             return False
         # Whoever begins to search at this moment sees that, or is seen after it.
-        self._shared.enter(Phase.CONFIRMING)
+        self._shared.enter(Stage.CONFIRMING)
         self._shared.refresh()
         if self._is_my_turn():
             return True
-        self._shared.enter(Phase.DONE)
+        self._shared.enter(Stage.DONE)
         return False
 
     def _is_my_turn(self) -> bool:
         others = self._shared.others
-        are_through = all(phase is Phase.DONE for phase in others.values()) and not self._shared.view.running
+        are_through = all(phase is Stage.DONE for phase in others.values()) and not self._shared.view.running
         return are_through and all(self._shared.session < session for session in others)
 
     def _tell_waiting(self) -> None:
@@ -262,12 +263,12 @@ class SharedLedger:
         bind(self._folder, self._context.problem, self._context.command, Sizes.of(self._context.detection))
         self._is_bound = True
 
-    def _take(self, answer: Answer) -> Result:
+    def _take(self, answer: PublishedAnswer) -> Result:
         """Writes an answer into the own folder."""
         self._folder.keep_rejections(answer.rejections)
         self._folder.keep_confirmed(answer.confirmed)
         if answer.race is not None:
-            self._folder.write(race.FILE, codec.to_plain(answer.race))
+            self._folder.write(FILE, codec.to_plain(answer.race))
         result = replace(answer.result, study=self._folder.name)
         self._folder.finish(result)
         return result

@@ -9,7 +9,7 @@ from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, ScriptError
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config
-from autorecompute.search.opening import Opening
+from autorecompute.search.opening_configs import Opening
 from autorecompute.studies.analysis import keep_analysis, read_analysis
 from autorecompute.studies.writing import saying_what_fails
 from autorecompute.trials import Bench

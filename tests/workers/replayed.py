@@ -25,7 +25,7 @@ from autorecompute.emit.handing import hand_out_if_any  # noqa: E402
 from autorecompute.errors import AutorecomputeError, InterruptedByUser  # noqa: E402
 from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noqa: E402
 from autorecompute.plans import Config  # noqa: E402
-from autorecompute.reports.as_json import Answer  # noqa: E402
+from autorecompute.reports.answer_json import Answer  # noqa: E402
 from autorecompute.reports.live import LiveView  # noqa: E402
 from autorecompute.studies import StudyFolder  # noqa: E402
 from autorecompute.studies.analysis import keep_analysis  # noqa: E402

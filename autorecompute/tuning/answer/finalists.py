@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Trial
-from autorecompute.studies.race import RoundRecord
+from autorecompute.studies.race_record import RoundRecord
 from autorecompute.tuning.intervals import Interval, centre, interval
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from autorecompute import codec
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import RaceEnd, Ranking
-from autorecompute.studies.race import FILE, RaceRecord, StandingRecord
+from autorecompute.studies.race_record import FILE, RaceRecord, StandingRecord
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, Round, gap, rank
 

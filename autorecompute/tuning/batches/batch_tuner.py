@@ -17,7 +17,7 @@ from autorecompute.result import SearchEnd
 from autorecompute.search import BatchChooser, Fastest, Limits, Listed
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import share
-from autorecompute.studies.batches import BatchRecord, keep_batches, read_batches, study_of_batch
+from autorecompute.studies.batch_studies import BatchRecord, keep_batches, read_batches, study_of_batch
 from autorecompute.studies.problem import SEVERAL_BATCHES, bind, require_own
 from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import using

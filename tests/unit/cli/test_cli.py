@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from autorecompute.cli import main
-from autorecompute.cli.batches import in_a_name
+from autorecompute.cli.batch_options import in_a_name
 from autorecompute.errors import InterruptedByUser, SetupError, UsageError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome

@@ -11,7 +11,7 @@ from autorecompute.backends.ortmodule.memory import OrtMemoryModel, Simulator, d
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config, Space
 from autorecompute.search import ModelSearcher
-from autorecompute.search.model import MARGIN, SLACK
+from autorecompute.search.model_searcher import MARGIN, SLACK
 
 SEEDS = range(3)
 SHARES = (0.2, 0.4, 0.6, 0.8)

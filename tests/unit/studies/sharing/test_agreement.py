@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from autorecompute.errors import UsageError
-from autorecompute.studies.race import RaceRecord
+from autorecompute.studies.race_record import RaceRecord
 from autorecompute.studies.sharing import Answer, SharedStudy
 from stand_ins.sharing import LIMIT
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from autorecompute.result import RaceEnd, Ranking
-from autorecompute.studies.race import FILE
+from autorecompute.studies.race_record import FILE
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
 from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult, keep_race, read_race

@@ -19,7 +19,7 @@ from autorecompute.plans import Config
 from autorecompute.result import Verdict
 from autorecompute.studies import list_studies, load_result
 from autorecompute.studies.analysis import FILE
-from autorecompute.studies.batches import study_of_batch, trials_of_answer
+from autorecompute.studies.batch_studies import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.units import MIB
