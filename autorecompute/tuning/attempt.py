@@ -35,8 +35,8 @@ class Attempt:
         context: What the tuning works with.
         ledger: Where trials are kept.
         runner: Measures them.
-        prior: What a stored study tells the search; ``None`` where there is none.
-        transfer: What is told of the study that this one started from.
+        prior: What a stored study knows; ``None`` where there is none.
+        transfer: What the answer says of the study that this one started from.
         set_answer: Is given each answer that an interruption would leave; ``None`` takes the last one back.
     """
 

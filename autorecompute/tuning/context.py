@@ -65,7 +65,7 @@ class TuningSettings:
 
 
 class Progress(Protocol):
-    """Told of each step of a tuning, in order."""
+    """Watches a tuning. Its methods are called for each step, in order."""
 
     def detected(
         self,
@@ -150,7 +150,7 @@ class TuningContext:
         return self.job.plain_command(self.settings.batch)
 
     def note(self, text: str) -> None:
-        """Tells whoever watches."""
+        """Reports a line to whoever watches."""
         self.progress.note(text)
 
     def detect(self) -> None:

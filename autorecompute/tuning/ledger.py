@@ -29,7 +29,7 @@ class Ledger(Protocol):
 
     @property
     def store(self) -> TrialStore | None:
-        """The study's own database, where nobody else adds to it."""
+        """The study's own database; ``None`` where other workers add trials, too."""
         ...
 
     @property
@@ -99,11 +99,11 @@ class Ledger(Protocol):
         ...
 
     def resume(self) -> None:
-        """Searches for a better answer than the one that was told."""
+        """Searches for a better answer than the one that was published."""
         ...
 
     def publish(self, result: Result) -> Result:
-        """Tells the others the answer; gives the one that stands, should another one have been first."""
+        """Publishes the answer. Gives the one that stands: that of another worker, if that was first."""
         ...
 
     def close(self) -> None:
@@ -178,12 +178,12 @@ class LocalLedger:
         return unwritten + taken
 
     def refresh(self) -> list[Trial]:
-        """Nobody else adds a trial."""
+        """No other worker adds a trial."""
         return []
 
     @contextmanager
     def claim(self, proposal: Proposal, description: str) -> Iterator[int | None]:
-        """Leaves a lost trial where nobody is left to write down another one."""
+        """Leaves a lost trial if this process dies before it can write down another one."""
         number = self.store.next_number
         with surviving_crash(self._folder, number, proposal, description):
             yield number
@@ -194,14 +194,14 @@ class LocalLedger:
         return trial
 
     def wait(self) -> bool:
-        """Nobody can change anything."""
+        """There is no other worker to wait for."""
         return False
 
     def published_answer(self) -> None:
-        """Nobody else answers."""
+        """There is no other worker."""
 
     def resume(self) -> None:
-        """Nobody has told any."""
+        """There is no published answer to improve."""
 
     def publish(self, result: Result) -> Result:
         """The folder has it."""
@@ -217,7 +217,7 @@ LOSSES = 2
 
 @contextmanager
 def surviving_crash(folder: StudyFolder, number: int, proposal: Proposal, description: str) -> Iterator[None]:
-    """Leaves a trial with the outcome ``lost`` in the folder where nobody is left to write down another one.
+    """Leaves a trial with the outcome ``lost`` in the folder if this process dies in the block.
 
     Raises:
         SetupError: the folder cannot be written.
@@ -241,7 +241,7 @@ def surviving_crash(folder: StudyFolder, number: int, proposal: Proposal, descri
 
 
 def settled(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials without the lost ones: a config that was lost too often has one to tell of all."""
+    """The trials without the lost ones. A config that was lost too often keeps one lost trial."""
     losses: Counter[Config] = Counter()
     decided = []
     for trial in trials:

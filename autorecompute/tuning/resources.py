@@ -69,14 +69,14 @@ def device_lock(context: TuningContext) -> Iterator[None]:
     """
     purpose, is_same = _purpose(context), False
 
-    def tell(text: str) -> None:
+    def note_wait(text: str) -> None:
         nonlocal is_same
         is_same = context.shared is not None and f"({purpose})" in text
         context.note(f"{text}{', for this same study: it is taken over if that one goes away' * is_same}")
 
     with ExitStack() as held:
         try:
-            held.enter_context(hold_device(context.detection.device, purpose, tell))
+            held.enter_context(hold_device(context.detection.device, purpose, note_wait))
         except OutOfTime:
             raise TooLittleTimeError(_describe_late(is_same=is_same)) from None
         yield

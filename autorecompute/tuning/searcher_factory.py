@@ -24,7 +24,7 @@ class SearcherFactory:
 
     Args:
         context: What the tuning works with.
-        prior: What a stored study tells; ``None`` where there is none.
+        prior: What a stored study knows; ``None`` where there is none.
     """
 
     def __init__(self, context: TuningContext, prior: Prior | None) -> None:

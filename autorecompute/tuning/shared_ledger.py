@@ -1,4 +1,4 @@
-"""One of several tunings of a study: what it measures nobody else does, and the last of them makes the answer."""
+"""The trials of several tunings of one study. No config is measured twice, and one of the workers makes the answer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SharedLedger:
         self._began_seconds = time.monotonic()
         self._is_bound = False
         self._known: PublishedAnswer | None = None
-        self._told: set[int] = set()
+        self._seen: set[int] = set()
         self._is_waiting = False
 
     @property
@@ -92,7 +92,7 @@ class SharedLedger:
         return time.monotonic() - self._began_seconds
 
     def begin(self) -> bool:
-        """Compares the problem with that of the others; where nobody has begun, :meth:`start` begins."""
+        """Compares the problem with that of the others; a new study begins with :meth:`start`."""
         agreed = self._shared.check(self._context.problem, is_limit_free=self._is_limit_free)
         self._known = self._shared.answer
         if agreed is not None:
@@ -105,20 +105,20 @@ class SharedLedger:
         return None if self._known is None or not self._is_bound else self._take(self._known)
 
     def start(self) -> list[Trial]:
-        """Begins the study where nobody has, which claims the run without recompute."""
+        """Begins the study if it is new, by a claim on the run without recompute."""
         space = self._context.detection.space
         self._agree(self._shared.join(self._context.problem, space, is_limit_free=self._is_limit_free))
         self._require_memory()
         self._bind()
-        self._told = {trial.number for trial in self.trials}
-        self._peers.tell_others()
+        self._seen = {trial.number for trial in self.trials}
+        self._peers.note_others()
         return []
 
     def refresh(self) -> list[Trial]:
         """Reads the storage."""
         self._shared.refresh()
-        news = [trial for trial in self.trials if trial.number not in self._told]
-        self._told |= {trial.number for trial in news}
+        news = [trial for trial in self.trials if trial.number not in self._seen]
+        self._seen |= {trial.number for trial in news}
         return news
 
     @contextmanager
@@ -142,7 +142,7 @@ class SharedLedger:
                 self._context.note(f"{trial.description} was given to another worker meanwhile")
                 return None
             trial = replace(trial, number=number)
-        self._told.add(trial.number)
+        self._seen.add(trial.number)
         return trial
 
     def wait(self) -> bool:
@@ -155,15 +155,15 @@ class SharedLedger:
             self._shared.refresh()
             if self._is_answered:
                 return False
-            # Whoever made the answer and went away may have left something to search for.
+            # A worker that made the answer and ended may have left something to search for.
             if (self._state != before or was_closing) and not self.is_closing:
                 self._shared.enter(Stage.SEARCHING)
                 return True
             was_closing = self.is_closing
             if self._takes_turn():
                 return False
-            self._tell_waiting()
-            self._peers.tell_awaited()
+            self._note_waiting()
+            self._peers.note_awaited()
             time.sleep(POLL_SECONDS)
 
     def published_answer(self) -> Result | None:
@@ -171,15 +171,15 @@ class SharedLedger:
         return self._take(self._shared.answer) if self._is_answered and self._shared.answer is not None else None
 
     def resume(self) -> None:
-        """Whoever told it is waited for, should it still be there."""
+        """The worker that published the answer is waited for if it is still alive."""
         self._known = self._shared.answer
         self._shared.enter(Stage.SEARCHING)
 
     def publish(self, result: Result) -> Result:
-        """With all that the folders of the others need; who was taken for dead meanwhile is told as well."""
+        """With all that other folders need. A worker that was taken for dead gets the published answer instead."""
         self._shared.refresh()
-        if (told := self.published_answer()) is not None:
-            return told
+        if (published := self.published_answer()) is not None:
+            return published
         self._shared.publish(
             PublishedAnswer(
                 result=result,
@@ -233,7 +233,7 @@ class SharedLedger:
     def _takes_turn(self) -> bool:
         if not self._is_my_turn():
             return False
-        # Whoever begins to search at this moment sees that, or is seen after it.
+        # A worker that begins to search now sees this phase, or is seen by the look that follows.
         self._shared.enter(Stage.CONFIRMING)
         self._shared.refresh()
         if self._is_my_turn():
@@ -246,7 +246,7 @@ class SharedLedger:
         are_through = all(phase is Stage.DONE for phase in others.values()) and not self._shared.view.running
         return are_through and all(self._shared.session < session for session in others)
 
-    def _tell_waiting(self) -> None:
+    def _note_waiting(self) -> None:
         is_over = self.is_closing
         if is_over and not self._is_waiting:
             # Nothing is left to measure here, unless the one who confirms should die.

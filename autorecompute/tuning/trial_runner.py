@@ -40,12 +40,12 @@ class TrialRunner:
         self._warned: set[str] = set()
 
     def search(self, searcher: Searcher, limit_bytes: int, after_trial: Callable[[list[Trial]], None]) -> SearchEnd:
-        """Measures until nothing is left to gain, for nobody who works on the study, or trials or time are used up.
+        """Measures until no worker of the study has anything left to gain, or until trials or time are used up.
 
         Args:
-            searcher: Who proposes.
+            searcher: Proposes configs.
             limit_bytes: What is held against each peak.
-            after_trial: Told all trials after each of them.
+            after_trial: Called with all trials after each of them.
         """
         reference: Reference | None = None
         while True:

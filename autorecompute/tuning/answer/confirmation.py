@@ -63,7 +63,7 @@ class Confirmer:
         return (Task.CONFIRMATION,) if config.is_none else (Task.CHECK, Task.CONFIRMATION)
 
     def confirm(self, finalist: Finalist) -> Best | None:
-        """The config with the figures of its fresh process; ``None`` where it was not confirmed, which is told.
+        """The config with the figures of its fresh process; ``None`` with a note where it was not confirmed.
 
         Raises:
             SetupError: the folder cannot be written.
@@ -114,8 +114,8 @@ class Confirmer:
             self._failures[config] = reason
 
     def _assume_excess(self, finalist: Finalist) -> int:
-        # Whoever runs out of memory leaves no peak: it needed more than the limit, and nobody saw how much more. The
-        # usual share lets a second search begin below the steps of this config, not at them.
+        # A process that runs out of memory leaves no peak, only the fact that it needed more than the limit. The usual
+        # share lets a second search begin below the steps of this config, not at them.
         return (
             self._context.problem.limit_bytes - finalist.peak_bytes + round(finalist.peak_bytes * WHOLE_PROCESS_SHARE)
         )

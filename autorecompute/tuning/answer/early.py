@@ -1,4 +1,4 @@
-"""Confirms the best so far while the search goes on, and keeps it, so that whoever stops it has an answer."""
+"""Confirms the best so far during the search and keeps it, so that an interrupted tuning has an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finalists, what each of them measured round by round, and who comes before whom by that."""
+"""Finalists: what each measured in every round, and their order by that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG_TIE = -math.log1p(-TIE)
 """The same, between the logarithms of two step times."""
 
 SPREAD_CONFIDENCE = 0.95
-"""How surely a relative throughput lies in the spread that is told with it."""
+"""How surely a relative throughput lies in the spread that is printed with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +122,6 @@ def _lag(entry: Finalist, other: Finalist) -> float:
 
 
 def _differences(first: Finalist, second: Finalist) -> list[float]:
-    # Only what two finalists did in the same round is compared: the weather of a round cancels.
+    # Only what two finalists did in the same round is compared: what slows a whole round cancels.
     rounds = zip(first.rounds, second.rounds, strict=False)
     return [math.log(own.seconds / others.seconds) for own, others in rounds]

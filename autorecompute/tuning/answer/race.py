@@ -101,7 +101,7 @@ def race(  # noqa: PLR0913  (what bounds a race)
         deadline_seconds: Time on the monotonic clock after which no round begins, but those before the first look.
         end_seconds: Time at which the race should be over, be it before the first look; the first round is always run.
         earlier: A race of the same finalists that was not over, whose rounds count.
-        after_round: Told after each round but the last possible one how far the race has come.
+        after_round: Called with the race so far after each round but the last possible one.
     """
     found = _Race(bench, standings, limit_bytes, has_reference=has_reference)
     if earlier is not None:
@@ -124,7 +124,7 @@ class _Race:
 
     def take_over(self, earlier: RaceResult) -> None:
         self._rounds = earlier.rounds
-        # Whoever was not in the last round was beaten before.
+        # A finalist that was not in the last round was beaten before.
         last = [entry for entry in earlier.standings if len(entry.rounds) == self._rounds]
         self._running = {entry.trial.config: entry for entry in last}
         self._beaten = [entry for entry in earlier.standings if entry not in last]

@@ -92,7 +92,7 @@ class PairedComparison:
 def compare(ratios: Sequence[float], least_ratio: float) -> Comparison:
     """What ratios of throughput, one of each pair, say about a ratio that is to be reached.
 
-    Told is their median: of three pairs one may be spoilt. It lies within the interval, which is that of their mean.
+    The ratio is their median, because one of three pairs may be spoilt. The interval is that of their mean.
     """
     logs = [math.log(ratio) for ratio in ratios]
     edge = math.log(least_ratio)
@@ -248,7 +248,7 @@ def judge_recompute(best: Best | None, comparison: Comparison | None) -> Verdict
         return Verdict.NO_FIT
     if best.config.is_none:
         return Verdict.NOT_NEEDED
-    # Processes that ran minutes apart do not tell.
+    # Processes that ran minutes apart are never compared.
     if comparison is not None and comparison.pairs and comparison.ratio < LEAST_RATIO:
         return Verdict.DOES_NOT_PAY
     return Verdict.RECOMPUTE_PAYS

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from autorecompute.tuning.context import TuningContext
 
 LEAST_TRIALS = 6
-"""A batch gets so many trials at least, as long as there are any: fewer tell nothing of the plans."""
+"""A batch gets so many trials at least, as long as there are any: fewer say nothing about the plans."""
 
 
 class BatchTuner:
@@ -218,7 +218,7 @@ class BatchTuner:
         return SearchEnd.TRIALS if SearchEnd.TRIALS in ends else SearchEnd.NOTHING_LEFT
 
     def _finish_so_far(self, search_end: SearchEnd) -> None:
-        """Leaves whoever interrupts the rest with the best of what was finished, here or in an earlier run."""
+        """Keeps the best of what was finished, here or in an earlier run, for an interruption of the rest."""
         if self._batch_answer is None:
             return
         with deferring_interrupts():
