@@ -12,7 +12,7 @@ import pytest
 from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
-from autorecompute.studies.sharing.messages import Phase
+from autorecompute.studies.sharing.messages import Stage
 from autorecompute.trials.signals import OutOfTime
 from autorecompute.tuning.answer.judgement import CONFIRMATIONS
 from stand_ins.emitted import choices_of
@@ -206,6 +206,6 @@ def test_what_the_dead_were_measuring_is_measured_by_another(work_in, partner):
 def test_another_one_confirms_where_the_first_dies(work_in, partner):
     """Who waits for a confirmation makes the answer itself once the other one is gone."""
     partner.give_up()
-    partner.enter(Phase.CONFIRMING)
+    partner.enter(Stage.CONFIRMING)
     partner._pulse.stop()
     assert work_in("mine").run().best.confirmed
