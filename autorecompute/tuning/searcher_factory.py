@@ -41,10 +41,8 @@ class SearcherFactory:
         detection = self._context.detection
         dims = {**detection.dims, BATCH: detection.batch}
         if not self._is_analysed:
-            self._memory, self._is_analysed = (
-                analyse(self._context),
-                True,
-            )
+            self._memory = analyse(self._context)
+            self._is_analysed = True
         searcher = make_searcher(
             self._context.settings.sampler,
             detection.space,

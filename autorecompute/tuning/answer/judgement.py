@@ -10,7 +10,12 @@ from autorecompute.figures import Figures
 from autorecompute.result import Ranking, Result
 from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
 from autorecompute.tuning.answer.race import FINALISTS, RaceResult, keep_race, race, read_race
-from autorecompute.tuning.answer.verdict import BaselineBatch, BaselineComparison, judge_recompute, needs_baseline_batch
+from autorecompute.tuning.answer.verdict import (
+    BaselineComparison,
+    compare_with_baseline_batch,
+    judge_recompute,
+    needs_baseline_batch,
+)
 from autorecompute.tuning.budget import Task
 from autorecompute.units import format_count
 
@@ -48,13 +53,7 @@ class Judgement:
         self._ranked: tuple[Config, Ranking] | None = None
         self._raced: dict[str, float] = {}
 
-    def decide(
-        self,
-        trials: Sequence[Trial],
-        *,
-        steps: Mapping[int, float],
-        search_seconds: float,
-    ) -> Result:
+    def decide(self, trials: Sequence[Trial], *, steps: Mapping[int, float], search_seconds: float) -> Result:
         """The answer, with everything in it measured.
 
         Args:
@@ -66,16 +65,15 @@ class Judgement:
         baseline = _baseline_of(trials)
         deadline_seconds = time.monotonic() + RACE_SHARE * search_seconds
         standings = self._rank(
-            fitting_finalists(self._rejections.remaining(trials), steps),
-            trials,
-            deadline_seconds=deadline_seconds,
+            fitting_finalists(self._rejections.remaining(trials), steps), trials, deadline_seconds=deadline_seconds
         )
         was_confirmed = self._confirmer.configs
         best = self._confirm(standings)
         beside_baseline, compared = BaselineComparison(), True
         if best is not None and needs_baseline_batch(best, self._context.settings):
-            beside_baseline = BaselineBatch(self._context).compare(
-                best, baseline, is_just_confirmed=best.config not in was_confirmed
+            is_just_confirmed = best.config not in was_confirmed
+            beside_baseline = compare_with_baseline_batch(
+                self._context, best, baseline, is_just_confirmed=is_just_confirmed
             )
             compared = beside_baseline.baseline_batch is not None or self._context.budget.allows(Task.CONFIRMATION)
             if compared and beside_baseline.baseline_batch is None:
@@ -86,12 +84,7 @@ class Judgement:
         return self.compose(best, beside_baseline, trials, compared=compared)
 
     def compose(
-        self,
-        best: Best | None,
-        beside_baseline: BaselineComparison,
-        trials: Sequence[Trial],
-        *,
-        compared: bool,
+        self, best: Best | None, beside_baseline: BaselineComparison, trials: Sequence[Trial], *, compared: bool
     ) -> Result:
         """The answer that these make.
 
@@ -135,13 +128,7 @@ class Judgement:
         compared = not needs_baseline_batch(best, self._context.settings)
         return self.compose(best, BaselineComparison(), trials, compared=compared)
 
-    def _rank(
-        self,
-        standings: list[Finalist],
-        trials: Sequence[Trial],
-        *,
-        deadline_seconds: float,
-    ) -> list[Finalist]:
+    def _rank(self, standings: list[Finalist], trials: Sequence[Trial], *, deadline_seconds: float) -> list[Finalist]:
         front, baseline = standings[:FINALISTS], _baseline_of(trials)
         has_reference = baseline is not None and baseline.measurement.outcome.is_measured
         is_needless = len(front) == 1 and not has_reference

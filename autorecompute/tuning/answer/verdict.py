@@ -177,52 +177,45 @@ class BaselineComparison:
     comparison: Comparison | None = None
 
 
-class BaselineBatch:
-    """Compares a winner with the largest batch that fits without recompute.
+def compare_with_baseline_batch(
+    context: TuningContext, best: Best, baseline: Trial | None, *, is_just_confirmed: bool
+) -> BaselineComparison:
+    """Measures the baseline batch, unless it is known, and compares, as far as there is time.
 
     Args:
         context: What the tuning works with.
+        best: A confirmed config.
+        baseline: The trial without recompute.
+        is_just_confirmed: Whether its fresh process was the last thing that ran.
     """
+    known = context.settings.baseline_batch
+    baseline_batch = known or _find_baseline_batch(context, baseline)
+    if baseline_batch is None or not baseline_batch.samples_per_second:
+        return BaselineComparison(baseline_batch)
+    comparison = PairedComparison(
+        fresh_runs(context, context.emit(best.config), best.batch),
+        fresh_runs(context, {}, baseline_batch.batch),
+        least_ratio=LEAST_RATIO,
+        # A tuning over several batches knows it, and compares with it once for all batches in the end.
+        has_time=lambda: known is None and context.budget.allows(*PAIR),
+    )
+    ratio = best.samples_per_second / baseline_batch.samples_per_second
+    are_neighbours = known is None and is_just_confirmed
+    return BaselineComparison(baseline_batch, comparison.run(ratio, are_neighbours=are_neighbours))
 
-    def __init__(self, context: TuningContext) -> None:
-        self._context = context
 
-    def compare(self, best: Best, baseline: Trial | None, *, is_just_confirmed: bool) -> BaselineComparison:
-        """Measures the baseline batch, unless it is known, and compares, as far as there is time.
-
-        Args:
-            best: A confirmed config that is to be compared.
-            baseline: The trial without recompute.
-            is_just_confirmed: Whether its fresh process was the last thing that ran.
-        """
-        known = self._context.settings.baseline_batch
-        baseline_batch = known or self._measure_baseline_batch(baseline)
-        if baseline_batch is None or not baseline_batch.samples_per_second:
-            return BaselineComparison(baseline_batch)
-        comparison = PairedComparison(
-            fresh_runs(self._context, self._context.emit(best.config), best.batch),
-            fresh_runs(self._context, {}, baseline_batch.batch),
-            least_ratio=LEAST_RATIO,
-            # A tuning over several batches knows it, and compares with it once for all batches in the end.
-            has_time=lambda: known is None and self._context.budget.allows(*PAIR),
-        )
-        ratio = best.samples_per_second / baseline_batch.samples_per_second
-        return BaselineComparison(
-            baseline_batch, comparison.run(ratio, are_neighbours=known is None and is_just_confirmed)
-        )
-
-    def _measure_baseline_batch(self, baseline: Trial | None) -> Figures | None:
-        if self._context.budget.allows(Task.CONFIRMATION):
-            self._context.note("measuring the largest batch that fits without recompute")
-        baseline_batch = measure_baseline_batch(
-            self._context.bench,
-            self._context.settings.effort,
-            self._context.problem,
-            resting_bytes=self._context.detection.resting_bytes,
-            peak_bytes=baseline.measurement.peak_bytes if baseline else None,
-            has_time=lambda: self._context.budget.allows(Task.CONFIRMATION),
-        )
-        return figures_of(baseline_batch) if baseline_batch is not None else None
+def _find_baseline_batch(context: TuningContext, baseline: Trial | None) -> Figures | None:
+    if context.budget.allows(Task.CONFIRMATION):
+        context.note("measuring the largest batch that fits without recompute")
+    found = measure_baseline_batch(
+        context.bench,
+        context.settings.effort,
+        context.problem,
+        resting_bytes=context.detection.resting_bytes,
+        peak_bytes=baseline.measurement.peak_bytes if baseline else None,
+        has_time=lambda: context.budget.allows(Task.CONFIRMATION),
+    )
+    return figures_of(found) if found is not None else None
 
 
 def fresh_runs(context: TuningContext, environment: dict[str, str], batch: int | None) -> Callable[[], float | None]:
