@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autorecompute import jsontext
+from autorecompute import documents, jsontext
 from autorecompute.jsontext import UnreadableError
 from autorecompute.plans import Choice, Config
 from autorecompute.units import printable
@@ -59,6 +59,11 @@ def decode(text: bytes | str, kind: type[T]) -> T:
     return from_plain(jsontext.parse(text.encode() if isinstance(text, str) else text), kind)
 
 
+def dumps(document: object) -> str:
+    """The document as verbs print it, for people and programs; what is no finite number is null."""
+    return jsontext.write(to_plain(document), indent=2, keeps_not_finite=False)
+
+
 def _describe(error: Exception, kind: str) -> str:
     """Which record is not described, and which of its fields, as far as that can be told."""
     from cattrs import transform_error
@@ -86,5 +91,6 @@ def _converter() -> Converter:
     converter = make_converter()
     converter.register_unstructure_hook(Choice, str)
     converter.register_unstructure_hook(Config, lambda config: config.texts)
+    documents.register(converter)
     structuring.register(converter)
     return converter

@@ -66,17 +66,26 @@ def read_file(path: Path) -> Any:
         return parse(file.read(LARGEST_TEXT + 1))
 
 
-def write(plain: object, *, indent: int | None = None) -> str:
-    """The plain value as JSON in ASCII; a number that is not finite, which JSON has no word for, as a string."""
-    return json.dumps(_finite(plain), allow_nan=False, indent=indent, separators=None if indent else (",", ":"))
+def write(plain: object, *, indent: int | None = None, keeps_not_finite: bool = True) -> str:
+    """The plain value as JSON in ASCII.
+
+    Args:
+        plain: The value.
+        indent: Spaces for each level; ``None`` for all on one line.
+        keeps_not_finite: Whether a number that JSON has no word for, such as NaN, becomes a string; else it is null.
+    """
+    separators = None if indent else (",", ":")
+    return json.dumps(_finite(plain, keeps=keeps_not_finite), allow_nan=False, indent=indent, separators=separators)
 
 
-def _finite(plain: object) -> object:
+def _finite(plain: object, *, keeps: bool) -> object:
     if isinstance(plain, dict):
-        return {name: _finite(value) for name, value in plain.items()}
+        return {name: _finite(value, keeps=keeps) for name, value in plain.items()}
     if isinstance(plain, list | tuple):
-        return [_finite(value) for value in plain]
-    return str(plain) if isinstance(plain, float) and not math.isfinite(plain) else plain
+        return [_finite(value, keeps=keeps) for value in plain]
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return str(plain) if keeps else None
+    return plain
 
 
 def _refuse(word: str) -> NoReturn:

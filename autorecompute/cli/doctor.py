@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import subprocess
 import sys
@@ -48,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         SetupError: the look at the installation did not come to its end.
     """
     from autorecompute.backends.registry import controllers
+    from autorecompute.cli.installation import is_ready
 
     backends = controllers()
     if args.fix:
@@ -59,13 +59,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_report(found)
     return 0 if is_ready(found) else SetupError.exit_code
-
-
-def is_ready(found: Mapping[str, list[Finding]]) -> bool:
-    """Whether one of the backends has all that it needs."""
-    from autorecompute.backends.findings import blocking
-
-    return any(not blocking(findings) for findings in found.values())
 
 
 def build(backend: ControllerBackend) -> None:
@@ -113,9 +106,9 @@ def explain_death(returncode: int, stderr: str, command: list[str]) -> str:
 def as_json(found: Mapping[str, list[Finding]]) -> str:
     """``{"ok": …, "findings": […]}``, each finding with its backend."""
     from autorecompute import codec
+    from autorecompute.cli.installation import Installation
 
-    findings = [{"backend": name, **codec.to_plain(finding)} for name, group in found.items() for finding in group]
-    return json.dumps({"ok": is_ready(found), "findings": findings}, indent=2)
+    return codec.dumps(Installation.of(found))
 
 
 def print_report(found: Mapping[str, list[Finding]]) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from autorecompute.backends.registry import AUTO
 from autorecompute.cli.scripts import asked_job
 from autorecompute.errors import ScriptError, SetupError, UsageError, WrongBatchError
-from autorecompute.plans import Config
 from autorecompute.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from autorecompute.memory import MemoryModel, PeakView
-    from autorecompute.plans import Space
+    from autorecompute.plans import Config, Space
     from autorecompute.reports.overview import Overview
     from autorecompute.trials import Bench, Job
 
@@ -138,6 +137,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     from rich.progress import track
 
     from autorecompute.backends.registry import backend_of
+    from autorecompute.plans import Config
     from autorecompute.tuning.survey import survey, telling_configs
 
     detection, space = overview.detection, overview.detection.space
@@ -189,11 +189,14 @@ def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Confi
 
 
 def _tune_command(args: argparse.Namespace, job: Job) -> str:
+    from autorecompute.worker.protocol import MODULE_FLAG
+
     flags = [f"--target-batch={args.batch}"] if args.batch is not None else []
     flags += [f"--memory-limit={args.memory_limit}"] if args.memory_limit is not None else []
     flags += [f"--batch-flag={args.batch_flag}"] if args.batch_flag is not None else []
     flags += [f"--launcher={args.launcher}"] if args.launcher else []
     flags += [f"--backend={args.backend}"] if args.backend != AUTO else []
     flags += ["--wrap"] if args.wrap else []
+    script = [MODULE_FLAG, str(args.script)] if args.is_module else [str(args.script)]
     rest = ["--", *job.arguments] if job.arguments else []
-    return shlex.join(["autorecompute", "tune", str(args.script), *flags, *rest])
+    return shlex.join(["autorecompute", "tune", *script, *flags, *rest])

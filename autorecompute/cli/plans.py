@@ -53,9 +53,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the same, with this config held against no recompute: all, none, another preset, numbers of plans like "
         "1,4, or a file of plans (default: what the environment switches on, else all)",
     )
-    peak.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw both timelines: .png, .svg, .pdf, or .html to look into"
-    )
+    peak.add_argument("--picture", type=Path, metavar="FILE", help="draw both timelines: .png, .svg or .pdf")
     peak.add_argument("--memory-limit", metavar="SIZE", help="does it fit, and with what: 40GiB, 900MiB")
     parser.add_argument(
         "--log-level",
@@ -75,10 +73,9 @@ def _dimension(text: str) -> tuple[str, int]:
 
 def run(args: argparse.Namespace) -> int:
     """Detects, profiles if that is wanted, and prints."""
-    from autorecompute.reports.as_json import dumps
-    from autorecompute.reports.peak_json import peak_as_plain
+    from autorecompute import codec
     from autorecompute.reports.picture import save_picture
-    from autorecompute.reports.plans_json import overviews_as_plain
+    from autorecompute.reports.plans_json import Plans
 
     level = args.log_level or _level_in_environment()
     overviews, view = look(args, level)
@@ -87,8 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if view is not None and args.picture is not None:
         save_picture(view.timelines(), args.picture)
     if args.json:
-        peak = {"peak": peak_as_plain(view)} if view is not None else {}
-        print(dumps({**overviews_as_plain(overviews), **peak}))
+        print(codec.dumps(Plans.of(overviews, view)))
     else:
         _print(args, level, overviews, view)
     return 0

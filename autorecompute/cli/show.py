@@ -11,8 +11,10 @@ from autorecompute.units import printable
 if TYPE_CHECKING:
     import argparse
 
+    from autorecompute.documents import Absent
+    from autorecompute.reports.identity import NearestStudy
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.transfer import Nearest, Tuned
+    from autorecompute.studies.transfer import Tuned
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,7 +60,11 @@ def run_show(args: argparse.Namespace) -> int:
     tuned = Tuned.of(folder.head())
     nearest = find_most_alike(tuned, folder, _note) if args.why else None
     if args.json:
-        _print_json(folder, tuned, {"nearest": nearest} if args.why else {})
+        from autorecompute.documents import ABSENT
+        from autorecompute.reports.identity import NearestStudy
+
+        told = None if nearest is None else NearestStudy.of(tuned, nearest)
+        _print_json(folder, tuned, told if args.why else ABSENT)
     else:
         _print(folder, tuned)
         if args.why:
@@ -73,23 +79,23 @@ def _note(text: str) -> None:
     print(printable(text), file=sys.stderr)
 
 
-def _print_json(folder: StudyFolder, tuned: Tuned, asked: dict[str, Nearest | None]) -> None:
+def _print_json(folder: StudyFolder, tuned: Tuned, nearest: NearestStudy | Absent | None) -> None:
+    from autorecompute import codec
     from autorecompute.emit.handing import hand_out_if_any
-    from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
-    from autorecompute.reports.identity import nearest_as_plain
+    from autorecompute.reports.as_json import Answer, MeasuredTrial, ShownStudy
     from autorecompute.studies.batches import trials_of_answer
-    from autorecompute.studies.folder import head_as_plain
     from autorecompute.studies.records import trials_of
 
     trials, result = trials_of(folder), folder.result()
     rendered = hand_out_if_any(folder, result)
-    plain = {
-        "provenance": head_as_plain(folder.head(), is_imported=folder.is_imported),
-        "identity": tuned.parts,
-        "result": result_as_plain(result, trials_of_answer(folder, result), rendered) if result else None,
-        "trials": trials_as_plain(trials),
-    }
-    print(dumps({**plain, **{name: nearest_as_plain(tuned, nearest) for name, nearest in asked.items()}}))
+    shown = ShownStudy(
+        provenance=folder.provenance(),
+        identity=tuned.parts,
+        result=Answer.of(result, trials_of_answer(folder, result), rendered) if result else None,
+        trials=tuple(map(MeasuredTrial.of, trials)),
+        nearest=nearest,
+    )
+    print(codec.dumps(shown))
 
 
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
@@ -131,11 +137,11 @@ def _describe_unanswered(folder: StudyFolder) -> str:
 
 def list_all(folders: list[StudyFolder], *, as_json: bool) -> None:
     """Prints the studies there are."""
-    from autorecompute.reports.as_json import dumps
-    from autorecompute.reports.listing import print_studies, study_as_plain
+    from autorecompute import codec
+    from autorecompute.reports.listing import StudyLine, StudyList, print_studies
 
-    plain = [study_as_plain(folder) for folder in folders]
+    studies = tuple(map(StudyLine.of, folders))
     if as_json:
-        print(dumps({"studies": plain}))
+        print(codec.dumps(StudyList(studies=studies)))
     else:
-        print_studies(plain)
+        print_studies(studies)

@@ -90,9 +90,9 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_compare(args: argparse.Namespace) -> int:
     """Prints two studies side by side."""
+    from autorecompute import codec
     from autorecompute.emit.handing import hand_out_if_any
-    from autorecompute.reports.as_json import dumps
-    from autorecompute.reports.compare import comparison_as_plain, print_comparison
+    from autorecompute.reports.compare import ComparedStudies, print_comparison
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.records import read_records
 
@@ -100,7 +100,7 @@ def run_compare(args: argparse.Namespace) -> int:
     first, second = map(read_records, folders)
     if args.json:
         rendered = [hand_out_if_any(folder, folder.result()) for folder in folders]
-        print(dumps(comparison_as_plain(first, second, rendered)))
+        print(codec.dumps(ComparedStudies.of(first, second, rendered)))
     else:
         print_comparison(first, second)
     return 0

@@ -146,7 +146,9 @@ def default_name(job: Job, batch: int | str | None, limit_bytes: int | None) -> 
     parts += ["--wrap"] if job.wrap else []
     parts += [job.backend] if job.backend != AUTO and not job.wrap else []
     tag = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:TAG_LENGTH]
-    words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.stem}").strip("_-.")[:LONGEST_WORDS]
+    words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.name.removesuffix('.py')}").strip("_-.")[
+        :LONGEST_WORDS
+    ]
     return f"{words or 'study'}{f'-b{batch}' if batch else ''}-{tag}"
 
 
@@ -245,15 +247,16 @@ def _describe_standing(shared: SharedStudy) -> str:
 
 
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
+    from autorecompute import codec
     from autorecompute.emit.handing import hand_out_if_any
-    from autorecompute.reports.as_json import dumps, result_as_plain
+    from autorecompute.reports.as_json import Answer
     from autorecompute.reports.screen import print_result
     from autorecompute.studies.batches import trials_of_answer
 
     trials = trials_of_answer(folder, result)
     rendered = hand_out_if_any(folder, result)
     if as_json:
-        print(dumps(result_as_plain(result, trials, rendered)))
+        print(codec.dumps(Answer.of(result, trials, rendered)))
     else:
         print_result(result, trials, folder.path, rendered)
 

@@ -1,65 +1,180 @@
-"""The answer as the one object that ``tune --json`` prints."""
+"""The answer as the one object that ``tune --json`` prints, and a study with all its trials as ``show --json`` does."""
 
 from __future__ import annotations
 
-import json
-import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from autorecompute import codec
+from autorecompute.documents import INLINED, Absent, Document
+from autorecompute.figures import CurvePoint, Figures
+from autorecompute.measurement import Trial
+from autorecompute.plans import Config
+from autorecompute.ranges import Batch, PositiveBytes, Rate, Ratio
 from autorecompute.reports.answer import runners_up
-from autorecompute.reports.curve import curve_as_plain
-from autorecompute.reports.predictions import summarise
+from autorecompute.reports.identity import NearestStudy
+from autorecompute.reports.predictions import Summary, summarise
+from autorecompute.result import Best, Result
+from autorecompute.studies.provenance import Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autorecompute.backends.interface import Emission
-    from autorecompute.measurement import Trial
-    from autorecompute.result import Result
 
 
-def result_as_plain(result: Result, trials: Sequence[Trial], rendered: Emission | None) -> dict[str, Any]:
-    """The contract's object, with all figures of the last screen; what was not measured is ``None``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestConfig(Document):
+    """The config to train with.
 
-    Args:
-        result: The answer.
-        trials: The trials that it was chosen from.
-        rendered: What to train with; ``None`` where there is nothing.
+    Attributes:
+        best: The config and its figures.
+        env: The variables that switch it on; ``None`` where the study was imported and not checked here.
     """
-    plain: dict[str, Any] = codec.to_plain(result)
-    plain["curve"] = curve_as_plain(result.curve)
-    others = runners_up(result, trials)
-    plain["runners_up"] = [{"description": name, **codec.to_plain(figures)} for name, figures in others]
-    plain["predictions"] = codec.to_plain(summarise(trials))
-    best = plain["best"]
-    if best is not None:
-        config, variables = best.pop("config"), rendered.variables if rendered is not None else None
-        plain["best"] = {"config": config, "env": variables, **best}
-    return plain
+
+    best: Annotated[Best, INLINED]
+    env: dict[str, str] | None
 
 
-def trials_as_plain(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Every trial with all its samples, and the figures derived from them."""
-    return [
-        {
-            **codec.to_plain(trial),
-            "hash": trial.config.hash,
-            "relative_throughput": trial.relative_throughput,
-            "samples_per_second": trial.measurement.samples_per_second,
-        }
-        for trial in trials
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class With(Document):
+    """What a batch comes to with recompute.
+
+    Attributes:
+        figures: Those of the run that confirmed the best config; ``None`` throughout where none fits.
+        study: The study that tuned it.
+        description: The best config in a few words, or that none fits.
+        least_peak_bytes: The least peak that any config was seen to have.
+        config: Its choices; ``None`` where none fits.
+    """
+
+    figures: Annotated[Figures, INLINED]
+    study: str
+    description: str
+    least_peak_bytes: PositiveBytes | None
+    config: Config | None
 
 
-def dumps(plain: object) -> str:
-    """The value as JSON for people and programs; what is no finite number is null, as JSON has no word for it."""
-    return json.dumps(_finite(plain), indent=2, allow_nan=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point(Document):
+    """A batch on the curve of throughput against batch.
+
+    Attributes:
+        batch: Samples a forward.
+        without: Without recompute.
+        with_: With it; ``None`` where the batch fits without, or was not tuned.
+    """
+
+    batch: Batch
+    without: Figures
+    with_: With | None
+
+    @classmethod
+    def of(cls, point: CurvePoint) -> Point:
+        """The point of an answer's curve."""
+        told = point.recomputed
+        if told is None:
+            return cls(batch=point.batch, without=point.without, with_=None)
+        recomputed = With(
+            figures=told.figures,
+            study=told.study,
+            description=told.description,
+            least_peak_bytes=told.least_peak_bytes,
+            config=told.config,
+        )
+        return cls(batch=point.batch, without=point.without, with_=recomputed)
 
 
-def _finite(plain: object) -> object:
-    if isinstance(plain, dict):
-        return {name: _finite(value) for name, value in plain.items()}
-    if isinstance(plain, list | tuple):
-        return [_finite(value) for value in plain]
-    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerUp(Document):
+    """A config that fits and was not the best.
+
+    Attributes:
+        description: The config in a few words.
+        figures: What it came to.
+    """
+
+    description: str
+    figures: Annotated[Figures, INLINED]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Document):
+    """The answer of a study.
+
+    Attributes:
+        result: The answer as the study keeps it.
+        best: The config to train with; ``None`` where none fits.
+        curve: Every batch that was measured, the smallest first; empty where one batch was asked for.
+        runners_up: The fastest others that fit, as on the last screen; of several batches, at that of ``best``.
+        predictions: How far off the predictions were, of several batches at that of ``best``; ``None`` without any.
+    """
+
+    result: Annotated[Result, INLINED]
+    best: BestConfig | None
+    curve: tuple[Point, ...]
+    runners_up: tuple[RunnerUp, ...]
+    predictions: Summary | None
+
+    @classmethod
+    def of(cls, result: Result, trials: Sequence[Trial], rendered: Emission | None) -> Answer:
+        """The answer, with all figures of the last screen.
+
+        Args:
+            result: The answer.
+            trials: The trials that it was chosen from.
+            rendered: What to train with; ``None`` where there is nothing.
+        """
+        env = rendered.variables if rendered is not None else None
+        return cls(
+            result=result,
+            best=None if result.best is None else BestConfig(best=result.best, env=env),
+            curve=tuple(map(Point.of, result.curve)),
+            runners_up=tuple(RunnerUp(description=name, figures=told) for name, told in runners_up(result, trials)),
+            predictions=summarise(trials),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTrial(Document):
+    """One config as measured in a study, with all its samples and the figures that follow from them.
+
+    Attributes:
+        trial: The trial.
+        hash: Twelve hexadecimal digits, the same for equal configs.
+        relative_throughput: Throughput relative to the reference's of the same minutes; ``None`` without one.
+        samples_per_second: Throughput of the median step; ``None`` where none was timed.
+    """
+
+    trial: Annotated[Trial, INLINED]
+    hash: str
+    relative_throughput: Ratio | None
+    samples_per_second: Rate | None
+
+    @classmethod
+    def of(cls, trial: Trial) -> MeasuredTrial:
+        """A trial of a study."""
+        return cls(
+            trial=trial,
+            hash=trial.config.hash,
+            relative_throughput=trial.relative_throughput,
+            samples_per_second=trial.measurement.samples_per_second,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownStudy(Document):
+    """A study with all its trials.
+
+    Attributes:
+        provenance: What the study is about.
+        identity: The parts of what makes two tunings the same, in words: ``batch``, for instance.
+        result: Its answer; ``None`` as long as it has none.
+        trials: Every trial, in the order they ended.
+        nearest: With ``--why`` only: the stored study that it is most like; ``None`` where there is no other.
+    """
+
+    provenance: Provenance
+    identity: dict[str, str]
+    result: Answer | None
+    trials: tuple[MeasuredTrial, ...]
+    nearest: NearestStudy | Absent | None

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute import codec
+from autorecompute.documents import INLINED, Document
 from autorecompute.reports.console import make_console
-from autorecompute.studies.checked import CheckVerdict
-
-if TYPE_CHECKING:
-    from autorecompute.studies.checked import CheckReport
+from autorecompute.studies.checked import CheckReport, CheckVerdict
 
 NOTE_WIDTH = 80
 """A file has no edge at which a long note would wrap."""
 STYLES = {CheckVerdict.OK: "green", CheckVerdict.FAILS: "bold red", CheckVerdict.DIFFERS: "yellow"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked(Document):
+    """Whether a stored config still holds here.
+
+    Attributes:
+        valid: Whether the config still holds here: no line fails.
+        report: What was found.
+    """
+
+    valid: bool
+    report: Annotated[CheckReport, INLINED]
+
+    @classmethod
+    def of(cls, report: CheckReport) -> Checked:
+        """What a check found."""
+        return cls(valid=report.is_valid, report=report)
 
 
 def print_check(report: CheckReport) -> None:
@@ -33,8 +49,3 @@ def print_check(report: CheckReport) -> None:
     console.print(table)
     console.print()
     console.print(Text(f"{report.config}: {'valid here' if report.is_valid else 'not valid here'}"))
-
-
-def check_as_plain(report: CheckReport) -> dict[str, Any]:
-    """The report as JSON has it."""
-    return {"valid": report.is_valid, **codec.to_plain(report)}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute import codec
-from autorecompute.reports.as_json import result_as_plain
+from autorecompute.ranges import Count
+from autorecompute.reports.as_json import Answer
 from autorecompute.reports.console import make_console
 from autorecompute.reports.identity import differences_table
 from autorecompute.reports.words import describe_verdict, format_rate, format_spread
+from autorecompute.studies.identity import Difference
 from autorecompute.studies.transfer import Tuned
 from autorecompute.units import format_bytes, format_seconds
 
@@ -24,6 +26,61 @@ if TYPE_CHECKING:
     from autorecompute.studies.records import StudyRecords
 
 UNKNOWN = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedStudy:
+    """One of two studies.
+
+    Attributes:
+        study: Its name.
+        problem: Digest of its problem.
+        trials: How many configs it measured.
+        result: Its answer; ``None`` as long as it has none.
+    """
+
+    study: str
+    problem: str
+    trials: Count
+    result: Answer | None
+
+    @classmethod
+    def of(cls, records: StudyRecords, rendered: Emission | None) -> ComparedStudy:
+        """A study, and what to train with by it; ``None`` where there is nothing."""
+        result = records.result
+        return cls(
+            study=records.head.study,
+            problem=records.head.problem.digest,
+            trials=len(records.trials),
+            result=None if result is None else Answer.of(result, records.trials, rendered),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedStudies:
+    """Two studies side by side.
+
+    Attributes:
+        differences: In what their problems differ; empty where in nothing.
+        studies: Both, as they were named.
+    """
+
+    differences: tuple[Difference, ...]
+    studies: tuple[ComparedStudy, ...]
+
+    @classmethod
+    def of(cls, first: StudyRecords, second: StudyRecords, rendered: Sequence[Emission | None]) -> ComparedStudies:
+        """The same as :func:`print_comparison` prints.
+
+        Args:
+            first: A study.
+            second: Another one.
+            rendered: What to train with by each of them; ``None`` where there is nothing.
+        """
+        return cls(
+            differences=tuple(Tuned.of(first.head).compare(Tuned.of(second.head))),
+            studies=tuple(map(ComparedStudy.of, (first, second), rendered)),
+        )
 
 
 def print_comparison(first: StudyRecords, second: StudyRecords) -> None:
@@ -41,31 +98,6 @@ def print_comparison(first: StudyRecords, second: StudyRecords) -> None:
     for name, tell in _figures(first, second).items():
         table.add_row(name, Text(tell(first)), Text(tell(second)))
     console.print(table)
-
-
-def comparison_as_plain(
-    first: StudyRecords, second: StudyRecords, rendered: Sequence[Emission | None]
-) -> dict[str, Any]:
-    """The same as JSON has it.
-
-    Args:
-        first: A study.
-        second: Another one.
-        rendered: What to train with by each of them; ``None`` where there is nothing.
-    """
-    differences = Tuned.of(first.head).compare(Tuned.of(second.head))
-    studies = [_as_plain(records, answer) for records, answer in zip((first, second), rendered, strict=True)]
-    return {"differences": codec.to_plain(differences), "studies": studies}
-
-
-def _as_plain(records: StudyRecords, rendered: Emission | None) -> dict[str, Any]:
-    result = records.result
-    return {
-        "study": records.head.study,
-        "problem": records.head.problem.digest,
-        "trials": len(records.trials),
-        "result": None if result is None else result_as_plain(result, records.trials, rendered),
-    }
 
 
 def _figures(*studies: StudyRecords) -> dict[str, Callable[[StudyRecords], str]]:

@@ -1,13 +1,12 @@
-"""The curve of throughput against batch, as a small table and as JSON."""
+"""The curve of throughput against batch, as a small table."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute import codec
 from autorecompute.measurement import Outcome
 from autorecompute.reports.words import shorten
 from autorecompute.units import format_bytes
@@ -57,20 +56,3 @@ def _cells_with(recomputed: Recomputed | None) -> tuple[str, ...]:
     if recomputed.config is None:
         peak = format_bytes(recomputed.least_peak_bytes)
     return (speed, peak, recomputed.description, recomputed.study)
-
-
-def curve_as_plain(curve: Sequence[CurvePoint]) -> list[dict[str, Any]]:
-    """The contract's list: each ``batch`` with what it does ``without`` recompute and ``with`` it."""
-    return [
-        {
-            "batch": point.batch,
-            "without": codec.to_plain(point.without),
-            "with": _recomputed_as_plain(point.recomputed) if point.recomputed is not None else None,
-        }
-        for point in curve
-    ]
-
-
-def _recomputed_as_plain(recomputed: Recomputed) -> dict[str, Any]:
-    plain = codec.to_plain(recomputed)
-    return {**plain.pop("figures"), **plain}

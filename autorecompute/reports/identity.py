@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute import codec
 from autorecompute.reports.console import make_console
+from autorecompute.studies.identity import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autorecompute.studies.identity import Difference
     from autorecompute.studies.transfer import Nearest, Tuned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearestStudy:
+    """A stored study that another is like.
+
+    Attributes:
+        study: Its name.
+        is_shipped: Whether it comes with autorecompute.
+        has_same_plans: Whether a tuning starts from it: its plans are the same.
+        differences: In what their problems differ; empty where in nothing.
+    """
+
+    study: str
+    is_shipped: bool
+    has_same_plans: bool
+    differences: tuple[Difference, ...]
+
+    @classmethod
+    def of(cls, tuned: Tuned, nearest: Nearest) -> NearestStudy:
+        """The study that is nearest to another one."""
+        return cls(
+            study=nearest.name,
+            is_shipped=nearest.is_shipped,
+            has_same_plans=nearest.is_source,
+            differences=tuple(tuned.compare(nearest.tuned)),
+        )
 
 
 def print_identity(digest: str, parts: Mapping[str, str]) -> None:
@@ -46,18 +73,6 @@ def differences_table(differences: Sequence[Difference], here: str, there: str) 
     for difference in differences:
         table.add_row(difference.part, Text(difference.here), Text(difference.there))
     return table
-
-
-def nearest_as_plain(tuned: Tuned, nearest: Nearest | None) -> dict[str, Any] | None:
-    """The same as JSON has it."""
-    if nearest is None:
-        return None
-    return {
-        "study": nearest.name,
-        "is_shipped": nearest.is_shipped,
-        "has_same_plans": nearest.is_source,
-        "differences": codec.to_plain(tuned.compare(nearest.tuned)),
-    }
 
 
 def _describe(nearest: Nearest) -> str:

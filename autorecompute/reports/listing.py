@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from autorecompute.errors import AutorecomputeError
 from autorecompute.reports.console import make_console
+from autorecompute.result import Verdict
 from autorecompute.studies.records import require_database
 from autorecompute.studies.sharing.mirror import shared_from
 
@@ -20,21 +22,51 @@ if TYPE_CHECKING:
     from autorecompute.studies import StudyFolder
 
 
-def study_as_plain(folder: StudyFolder) -> dict[str, Any]:
-    """A study in a line; one that cannot be read says why instead of hiding the others."""
-    try:
-        require_database(folder)
-        head, result = folder.head(), folder.result()
-        shared = "; shared" if shared_from(folder) is not None else ""
-    except AutorecomputeError as error:
-        return {"study": folder.name, "problem": None, "verdict": None, "command": None, "note": str(error)}
-    return {
-        "study": folder.name,
-        "problem": head.problem.digest,
-        "verdict": str(result.verdict) if result and result.verdict else None,
-        "command": list(head.command),
-        "note": _describe(result) + shared,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyLine:
+    """A study in a line.
+
+    Attributes:
+        study: Its name.
+        problem: Digest of its problem; ``None`` where it cannot be read.
+        verdict: What was found out; ``None`` without an answer.
+        command: The command that was tuned; ``None`` where it cannot be read.
+        note: The best config, that there is no answer yet, or why it cannot be read.
+    """
+
+    study: str
+    problem: str | None
+    verdict: Verdict | None
+    command: tuple[str, ...] | None
+    note: str
+
+    @classmethod
+    def of(cls, folder: StudyFolder) -> StudyLine:
+        """A study in a line; one that cannot be read says why instead of hiding the others."""
+        try:
+            require_database(folder)
+            head, result = folder.head(), folder.result()
+            shared = "; shared" if shared_from(folder) is not None else ""
+        except AutorecomputeError as error:
+            return cls(study=folder.name, problem=None, verdict=None, command=None, note=str(error))
+        return cls(
+            study=folder.name,
+            problem=head.problem.digest,
+            verdict=None if result is None else result.verdict,
+            command=head.command,
+            note=_describe(result) + shared,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyList:
+    """The studies there are.
+
+    Attributes:
+        studies: The studies, by name.
+    """
+
+    studies: tuple[StudyLine, ...]
 
 
 def _describe(result: Result | None) -> str:
@@ -46,7 +78,7 @@ def _describe(result: Result | None) -> str:
     return f"{found}, so far" if result.search_end.is_early else found
 
 
-def print_studies(studies: Sequence[dict[str, Any]]) -> None:
+def print_studies(studies: Sequence[StudyLine]) -> None:
     """Prints the studies as a table, or where they would be."""
     if not studies:
         print("No study in ./studies. Begin one: autorecompute tune train.py --target-batch N")
@@ -55,16 +87,16 @@ def print_studies(studies: Sequence[dict[str, Any]]) -> None:
     for column in ("study", "verdict", "best", "command"):
         table.add_column(column, no_wrap=column in {"study", "verdict"})
     for study in studies:
-        note = study["note"] if _is_readable(study) else "cannot be read: see below"
-        cells = (study["study"], study["verdict"] or "-", note, shlex.join(study["command"] or ["-"]))
+        note = study.note if _is_readable(study) else "cannot be read: see below"
+        cells = (study.study, study.verdict or "-", note, shlex.join(study.command or ["-"]))
         table.add_row(*map(Text, cells))
     console = make_console()
     console.print(table)
     for study in studies:
         if not _is_readable(study):
             # A sentence that would make the column, and with it every row, as wide as itself.
-            console.print(Text(f"\n{study['study']}: {study['note']}"))
+            console.print(Text(f"\n{study.study}: {study.note}"))
 
 
-def _is_readable(study: dict[str, Any]) -> bool:
-    return study["command"] is not None
+def _is_readable(study: StudyLine) -> bool:
+    return study.command is not None

@@ -1,78 +1,220 @@
-"""The part ``peak`` of what ``plans --json`` prints; docs/json.md describes each field."""
+"""The part ``peak`` of what ``plans --json`` prints."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from autorecompute.memory import find_chain
+from autorecompute.memory import Phase, find_chain
+from autorecompute.plans import Config
+from autorecompute.ranges import AnyBytes, Bytes, Count, PositiveBytes, Ratio
 
 if TYPE_CHECKING:
     from autorecompute.memory import Effect, Forecast, PeakView, Timeline
 
 
-def peak_as_plain(view: PeakView) -> dict[str, Any]:
-    """Timelines, effects and forecasts, all of them predicted from the profiled steps."""
-    return {
-        "dims": view.dims,
-        "profiled_dims": view.model.dims,
-        "is_predicted": view.is_predicted,
-        "likely_error": view.model.likely_error,
-        "worst_error": view.none.error_share,
-        "limit_bytes": view.limit_bytes,
-        "timelines": {name: _timeline_as_plain(view, timeline) for name, timeline in view.timelines().items()},
-        "effects": [_effect_as_plain(view, effect) for effect in view.effects()],
-        "forecasts": [_forecast_as_plain(view, forecast) for forecast in view.forecasts()],
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """An operation of a step.
+
+    Attributes:
+        name: The training system's name of it.
+        operator: What it computes.
+        phase: What it is for.
+        live_bytes: What is alive meanwhile.
+    """
+
+    name: str
+    operator: str
+    phase: Phase
+    live_bytes: Bytes
 
 
-def _timeline_as_plain(view: PeakView, timeline: Timeline) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """A tensor that is alive at the peak.
+
+    Attributes:
+        bytes: Its size in bytes.
+        shape: Its sizes, as expressions in the dimensions.
+        node: The operation that makes it.
+        operator: What that computes.
+        phase: What that is for.
+        plan: The plan that would save it, or recomputed it; ``None`` without one.
+    """
+
+    bytes: Bytes
+    shape: tuple[str, ...]
+    node: str
+    operator: str
+    phase: Phase
+    plan: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeline:
+    """A step of one config.
+
+    Attributes:
+        peak_bytes: Alive at the peak.
+        peak_operation: Position of the operation during which that is.
+        stash_bytes: What the forward pass leaves for the backward pass.
+        backward_operation: Position of the first operation after the forward pass.
+        operations: All that runs, in order.
+        recomputed_operations: How many run once more.
+        recomputed_before_peak: How many of them before the peak, in the chain that leads there.
+        largest_at_peak: The largest tensors that are alive then.
+    """
+
+    peak_bytes: Bytes
+    peak_operation: Count
+    stash_bytes: Bytes
+    backward_operation: Count
+    operations: tuple[Moment, ...]
+    recomputed_operations: Count
+    recomputed_before_peak: Count
+    largest_at_peak: tuple[Alive, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEffect:
+    """What a plan does.
+
+    Attributes:
+        config: The plan.
+        stash_saving_bytes: What it saves alone of what the forward pass leaves.
+        peak_saving_bytes: What it saves alone at the peak.
+        recompute_share: Time of what runs once more, as a share of all kernels of a step.
+        peak_of_all_others_bytes: Alive at the peak with every other plan on; ``None`` where that was not profiled.
+    """
+
+    config: str
+    stash_saving_bytes: AnyBytes
+    peak_saving_bytes: AnyBytes
+    recompute_share: Ratio
+    peak_of_all_others_bytes: Bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigForecast:
+    """What a config should need.
+
+    Attributes:
+        config: The config in a few words.
+        choices: Its choices.
+        peak_bytes: Peak of the process.
+        live_bytes: Tensors that are alive then.
+        stash_bytes: What the forward pass leaves for the backward pass.
+        recompute_share: Time of what runs once more, as a share of all kernels of a step.
+        holds_limit: Whether it should fit; ``None`` without a limit.
+        is_near_limit: Whether that is not sure; ``None`` without a limit.
+        largest_batch: Up to which batch it should fit, without a margin; ``None`` without a limit or a batch.
+    """
+
+    config: str
+    choices: Config
+    peak_bytes: Bytes
+    live_bytes: Bytes
+    stash_bytes: Bytes
+    recompute_share: Ratio
+    holds_limit: bool | None
+    is_near_limit: bool | None
+    largest_batch: Count | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """What the peak is made of; all of it is predicted from profiled steps.
+
+    Attributes:
+        dims: The dimensions that everything is told at.
+        profiled_dims: Those of the profiled steps.
+        is_predicted: Whether the two differ.
+        likely_error: By which share forecasts are off in half of all cases.
+        worst_error: The same at worst.
+        limit_bytes: The limit that was asked about; ``None`` without one.
+        timelines: By config, the one without recompute first.
+        effects: What each plan does.
+        forecasts: What each profiled config should need.
+    """
+
+    dims: dict[str, Count]
+    profiled_dims: dict[str, Count]
+    is_predicted: bool
+    likely_error: Ratio
+    worst_error: Ratio
+    limit_bytes: PositiveBytes | None
+    timelines: dict[str, StepTimeline]
+    effects: tuple[PlanEffect, ...]
+    forecasts: tuple[ConfigForecast, ...]
+
+    @classmethod
+    def of(cls, view: PeakView) -> Peak:
+        """Timelines, effects and forecasts."""
+        return cls(
+            dims=view.dims,
+            profiled_dims=view.model.dims,
+            is_predicted=view.is_predicted,
+            likely_error=view.model.likely_error,
+            worst_error=view.none.error_share,
+            limit_bytes=view.limit_bytes,
+            timelines={name: _timeline(view, timeline) for name, timeline in view.timelines().items()},
+            effects=tuple(_effect(view, effect) for effect in view.effects()),
+            forecasts=tuple(_forecast(view, forecast) for forecast in view.forecasts()),
+        )
+
+
+def _timeline(view: PeakView, timeline: Timeline) -> StepTimeline:
     plans, chain = view.model.plans_by_tensor(), find_chain(timeline)
     operations = timeline.profile.operations
-    return {
-        "peak_bytes": timeline.peak_bytes,
-        "peak_operation": timeline.peak,
-        "stash_bytes": timeline.stash_bytes,
-        "backward_operation": timeline.profile.backward,
-        "operations": [
-            {"name": operation.name, "operator": operation.operator, "phase": operation.phase, "live_bytes": live}
-            for operation, live in zip(operations, timeline.live_bytes, strict=True)
-        ],
-        "recomputed_operations": chain.recomputed,
-        "recomputed_before_peak": len(chain.operations),
-        "largest_at_peak": [
-            {
-                "bytes": size,
-                "shape": list(tensor.shape),
-                "node": operations[tensor.first].name,
-                "operator": operations[tensor.first].operator,
-                "phase": operations[tensor.first].phase,
-                "plan": plans[tensor.name].id if tensor.name in plans else None,
-            }
-            for tensor, size in timeline.largest_at_peak()
-        ],
-    }
+    moments = (
+        Moment(name=operation.name, operator=operation.operator, phase=operation.phase, live_bytes=live)
+        for operation, live in zip(operations, timeline.live_bytes, strict=True)
+    )
+    largest = (
+        Alive(
+            bytes=size,
+            shape=tensor.shape,
+            node=operations[tensor.first].name,
+            operator=operations[tensor.first].operator,
+            phase=operations[tensor.first].phase,
+            plan=plans[tensor.name].id if tensor.name in plans else None,
+        )
+        for tensor, size in timeline.largest_at_peak()
+    )
+    return StepTimeline(
+        peak_bytes=timeline.peak_bytes,
+        peak_operation=timeline.peak,
+        stash_bytes=timeline.stash_bytes,
+        backward_operation=timeline.profile.backward,
+        operations=tuple(moments),
+        recomputed_operations=chain.recomputed,
+        recomputed_before_peak=len(chain.operations),
+        largest_at_peak=tuple(largest),
+    )
 
 
-def _effect_as_plain(view: PeakView, effect: Effect) -> dict[str, Any]:
+def _effect(view: PeakView, effect: Effect) -> PlanEffect:
     none = view.none
-    return {
-        "config": effect.plan.id,
-        "stash_saving_bytes": none.stash_bytes - effect.alone.stash_bytes,
-        "peak_saving_bytes": none.live_bytes - effect.alone.live_bytes,
-        "recompute_share": effect.alone.recompute_share,
-        "peak_of_all_others_bytes": None if effect.left_out is None else effect.left_out.live_bytes,
-    }
+    return PlanEffect(
+        config=effect.plan.id,
+        stash_saving_bytes=none.stash_bytes - effect.alone.stash_bytes,
+        peak_saving_bytes=none.live_bytes - effect.alone.live_bytes,
+        recompute_share=effect.alone.recompute_share,
+        peak_of_all_others_bytes=None if effect.left_out is None else effect.left_out.live_bytes,
+    )
 
 
-def _forecast_as_plain(view: PeakView, forecast: Forecast) -> dict[str, Any]:
-    return {
-        "config": view.describe(forecast.config),
-        "choices": forecast.config.texts,
-        "peak_bytes": forecast.peak_bytes,
-        "live_bytes": forecast.live_bytes,
-        "stash_bytes": forecast.stash_bytes,
-        "recompute_share": forecast.recompute_share,
-        "holds_limit": None if view.limit_bytes is None else forecast.peak_bytes <= view.limit_bytes,
-        "is_near_limit": None if view.limit_bytes is None else forecast.is_near(view.limit_bytes),
-        "largest_batch": view.largest_batch(forecast.config),
-    }
+def _forecast(view: PeakView, forecast: Forecast) -> ConfigForecast:
+    limit = view.limit_bytes
+    return ConfigForecast(
+        config=view.describe(forecast.config),
+        choices=forecast.config,
+        peak_bytes=forecast.peak_bytes,
+        live_bytes=forecast.live_bytes,
+        stash_bytes=forecast.stash_bytes,
+        recompute_share=forecast.recompute_share,
+        holds_limit=None if limit is None else forecast.peak_bytes <= limit,
+        is_near_limit=None if limit is None else forecast.is_near(limit),
+        largest_batch=view.largest_batch(forecast.config),
+    )

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import io
+import itertools
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import SetupError, UsageError
+from autorecompute.memory import Phase
 from autorecompute.paths import require_place, shown, write_named
-from autorecompute.reports.interactive import COLORS, make_page
 from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from matplotlib.axes import Axes
+
     from autorecompute.memory import Timeline
 
-PAGE = ".html"
-FORMATS = (".png", ".svg", ".pdf", PAGE)
+FORMATS = (".png", ".svg", ".pdf")
 
 WIDTH_INCHES, HEIGHT_INCHES = 7.0, 4.5
+COLUMNS = 220
+"""A timeline has no more points than a screen shows."""
+
+COLORS = {
+    str(Phase.FORWARD): "#4477aa",
+    str(Phase.LOSS): "#ccbb44",
+    str(Phase.BACKWARD): "#228833",
+    str(Phase.RECOMPUTE): "#ee6677",
+    "ink": "0.4",
+}
+"""Told apart by readers with any colour vision (Paul Tol's bright scheme)."""
 
 
 def require_picture_file(file: Path) -> None:
@@ -39,17 +52,41 @@ def save_picture(timelines: Mapping[str, Timeline], file: Path) -> None:
 
     Args:
         timelines: What to draw, by name.
-        file: Where to; its suffix tells the format. An HTML page can be looked into.
+        file: Where to; its suffix tells the format.
 
     Raises:
-        SetupError: matplotlib or plotly is not installed, or the disk is full.
+        SetupError: matplotlib is not installed, or the disk is full.
         UsageError: the file cannot be written.
     """
     try:
-        picture = make_page(timelines).encode() if file.suffix == PAGE else _draw(timelines, file.suffix)
+        picture = _draw(timelines, file.suffix)
     except ModuleNotFoundError as error:
         raise SetupError(f'A picture needs {error.name}. Install it: pip install "autorecompute[report]".') from error
     write_named(file, picture, force=True)
+
+
+def draw_timeline(axes: Axes, timeline: Timeline, colors: Mapping[str, str]) -> None:
+    """Draws what is alive during each operation, in MiB, by the phase that it was made in.
+
+    Args:
+        axes: Where to.
+        timeline: What to draw.
+        colors: The colour of each phase, and ``ink`` for the line at the beginning of the backward pass.
+    """
+    live, count = timeline.live_bytes, len(timeline.live_bytes)
+    columns = min(count, COLUMNS)
+    edges = [column * count // columns for column in range(columns + 1)]
+    # Of each stretch the moment of its highest memory is drawn: thinned out otherwise, a peak may be lost.
+    places = [max(range(start, end), key=live.__getitem__) for start, end in itertools.pairwise(edges)]
+    held = {str(phase): values for phase, values in timeline.live_by_phase().items() if any(values)}
+    axes.stackplot(
+        places,
+        [[values[place] / MIB for place in places] for values in held.values()],
+        labels=list(held),
+        colors=[colors[phase] for phase in held],
+        linewidth=0,
+    )
+    axes.axvline(timeline.profile.backward, color=colors["ink"], linestyle=":", linewidth=1)
 
 
 def _draw(timelines: Mapping[str, Timeline], suffix: str) -> bytes:
@@ -58,10 +95,7 @@ def _draw(timelines: Mapping[str, Timeline], suffix: str) -> bytes:
     figure = Figure(figsize=(WIDTH_INCHES * len(timelines), HEIGHT_INCHES), layout="constrained")
     axes = figure.subplots(1, len(timelines), sharey=True, squeeze=False)[0]
     for axis, (name, timeline) in zip(axes, timelines.items(), strict=True):
-        live = {phase: held for phase, held in timeline.live_by_phase().items() if any(held)}
-        mebibytes = [[size / MIB for size in held] for held in live.values()]
-        axis.stackplot(range(len(timeline.live_bytes)), mebibytes, labels=list(live), colors=[COLORS[p] for p in live])
-        axis.axvline(timeline.profile.backward, color="0.4", linestyle=":", linewidth=1)
+        draw_timeline(axis, timeline, COLORS)
         axis.annotate(
             f"{format_bytes(timeline.peak_bytes)}, {timeline.profile.operations[timeline.peak].operator}",
             (timeline.peak, timeline.peak_bytes / MIB),

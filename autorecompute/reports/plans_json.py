@@ -1,99 +1,279 @@
-"""What ``plans --json`` prints; docs/json.md describes each field."""
+"""What ``plans --json`` prints."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
+from autorecompute.documents import ABSENT, Absent, Document
+from autorecompute.plans import Config
 from autorecompute.plans.savings import evaluate
+from autorecompute.ranges import AnyBytes, Bytes, Count, PositiveCount, Ratio
+from autorecompute.reports.peak_json import Peak
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autorecompute.memory import PeakView
     from autorecompute.plans import Activation, Alternative, Cluster
     from autorecompute.reports.overview import Overview, PlanLine
 
 
-def overviews_as_plain(overviews: Sequence[Overview]) -> dict[str, Any]:
-    """The one object, of the first rank with what the others keep; a saving with an unknown dimension is ``None``."""
-    overview = overviews[0]
-    detection = overview.detection
-    return {
-        "switched_on": {
-            "on": overview.offer.is_on,
-            "summary": overview.offer.summary,
-            "config": {str(choice): count for choice, count in overview.offer.requested.items()},
-            "unknown": list(overview.offer.unknown),
-        },
-        "plans": [_line_as_plain(line) for line in overview.lines()],
-        "insights": _clusters_as_plain(overview),
-        "other_ranks": [_rank_as_plain(rank, other) for rank, other in enumerate(overviews) if rank],
-        "problems": list(overview.offer.problems),
-        "presets": {name: preset.texts for name, preset in detection.space.presets.items()},
-        "dims": overview.dims,
-        "first_batch_dims": detection.dims,
-        "aliases": {name: list(aliases) for name, aliases in detection.aliases.items()},
-        "device": {"kind": detection.device.kind, "name": detection.device.name},
-        "versions": detection.versions,
-        "command": overview.command,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchedOn:
+    """What the environment switches on.
+
+    Attributes:
+        on: Whether anything is.
+        summary: The same in a line.
+        config: How many occurrences each choice is asked for, -1 for all.
+        unknown: What the model does not offer.
+    """
+
+    on: bool
+    summary: str
+    config: dict[str, int]
+    unknown: tuple[str, ...]
 
 
-def _rank_as_plain(rank: int, overview: Overview) -> dict[str, Any]:
-    return {
-        "rank": rank,
-        "dims": overview.dims,
-        "first_batch_dims": overview.detection.dims,
-        "insights": _clusters_as_plain(overview),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedPlan:
+    """A plan.
+
+    Attributes:
+        plan: Its number, from 1.
+        status: Whether it is switched on.
+        config: What to switch on.
+        label: The plan in a few words.
+        option: How it is recomputed, in the training system's word.
+        frequency: How many places it covers.
+        counts: Whether it can be switched on for some of them only.
+        saving_bytes: What it saves of what is kept for backward; ``None`` where a dimension is unknown.
+        saving_symbolic: The same as an expression in the dimensions.
+        saving_bytes_by_batch: The same at other batches, by batch.
+        stated_bytes: What the training system states.
+        is_corrected: Whether it states another figure.
+        requested_count: How many occurrences are asked for, -1 for all; ``None`` where it is off.
+        recomputed_count: At how many places it is recomputed.
+    """
+
+    plan: PositiveCount
+    status: Literal["ON", "OFF"]
+    config: str
+    label: str
+    option: str
+    frequency: Count
+    counts: bool
+    saving_bytes: AnyBytes | None
+    saving_symbolic: str
+    saving_bytes_by_batch: dict[str, AnyBytes | None]
+    stated_bytes: AnyBytes | None
+    is_corrected: bool
+    requested_count: int | None
+    recomputed_count: Count
 
 
-def _line_as_plain(line: PlanLine) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptActivation:
+    """An output that is not kept.
+
+    Attributes:
+        output: Which output of the operation, from 0.
+        shape: Its sizes, as expressions in the dimensions.
+        element_bytes: Bytes of one element.
+        saved_percent: Which share of it is saved.
+        reuse_frequency: In how many places it lies in a buffer that another output has left.
+        saving_bytes: What it saves over all places; ``None`` where a dimension is unknown.
+    """
+
+    output: Count
+    shape: tuple[str, ...]
+    element_bytes: Bytes
+    saved_percent: Ratio
+    reuse_frequency: Count
+    saving_bytes: AnyBytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsightOption:
+    """A way to recompute a cluster.
+
+    Attributes:
+        config: What to switch on.
+        option: How it is recomputed.
+        requested_count: How many occurrences are asked for; ``None`` where it is off.
+        saving_bytes: What it saves over all places; ``None`` where a dimension is unknown.
+        activations: What is not kept then.
+    """
+
+    config: str
+    option: str
+    requested_count: int | None
+    saving_bytes: AnyBytes | None
+    activations: tuple[KeptActivation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Insight:
+    """A cluster of places that are alike.
+
+    Attributes:
+        frequency: How many places.
+        options: Ways to recompute them, mutually exclusive, in the order of preference.
+    """
+
+    frequency: Count
+    options: tuple[InsightOption, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """A further rank.
+
+    Attributes:
+        rank: Its number, from 1.
+        dims: The dimensions that its savings are evaluated at.
+        first_batch_dims: The dimensions of its first batch.
+        insights: Each of its clusters of places that are alike.
+    """
+
+    rank: PositiveCount
+    dims: dict[str, Count]
+    first_batch_dims: dict[str, Count]
+    insights: tuple[Insight, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingDevice:
+    """Where a model trains.
+
+    Attributes:
+        kind: ``cpu`` or ``cuda``.
+        name: The processor's or card's name.
+    """
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plans(Document):
+    """What could be recomputed.
+
+    Attributes:
+        switched_on: What the environment switches on.
+        plans: Each plan offered, the largest saving first.
+        insights: Each cluster of places that are alike.
+        other_ranks: Each further rank that trains along; all else is the first rank's.
+        problems: What is wrong with what is switched on, a sentence each.
+        presets: The configs that go by a name, each as its choices.
+        dims: The dimensions that savings are evaluated at.
+        first_batch_dims: The dimensions of the first batch.
+        aliases: The training system's names of each dimension.
+        device: Where it trains.
+        versions: Software that it trains with.
+        command: A command to go on with.
+        peak: What the peak is made of; with ``--peak``, ``--picture`` or ``--memory-limit`` only.
+    """
+
+    switched_on: SwitchedOn
+    plans: tuple[OfferedPlan, ...]
+    insights: tuple[Insight, ...]
+    other_ranks: tuple[Rank, ...]
+    problems: tuple[str, ...]
+    presets: dict[str, Config]
+    dims: dict[str, Count]
+    first_batch_dims: dict[str, Count]
+    aliases: dict[str, tuple[str, ...]]
+    device: TrainingDevice
+    versions: dict[str, str]
+    command: str
+    peak: Peak | Absent
+
+    @classmethod
+    def of(cls, overviews: Sequence[Overview], view: PeakView | None = None) -> Plans:
+        """The plans of the first rank with what the other ranks keep.
+
+        Args:
+            overviews: What each rank found.
+            view: What the peak is made of, where that was asked for.
+        """
+        overview = overviews[0]
+        detection, offer = overview.detection, overview.offer
+        return cls(
+            switched_on=SwitchedOn(
+                on=offer.is_on,
+                summary=offer.summary,
+                config={str(choice): count for choice, count in offer.requested.items()},
+                unknown=offer.unknown,
+            ),
+            plans=tuple(map(_offered, overview.lines())),
+            insights=_insights(overview),
+            other_ranks=tuple(_rank(rank, other) for rank, other in enumerate(overviews) if rank),
+            problems=offer.problems,
+            presets=detection.space.presets,
+            dims=overview.dims,
+            first_batch_dims=detection.dims,
+            aliases=detection.aliases,
+            device=TrainingDevice(kind=detection.device.kind, name=detection.device.name),
+            versions=detection.versions,
+            command=overview.command,
+            peak=ABSENT if view is None else Peak.of(view),
+        )
+
+
+def _rank(rank: int, overview: Overview) -> Rank:
+    found = overview.detection.dims
+    return Rank(rank=rank, dims=overview.dims, first_batch_dims=found, insights=_insights(overview))
+
+
+def _offered(line: PlanLine) -> OfferedPlan:
     plan = line.plan
-    return {
-        "plan": line.number,
-        "status": "ON" if line.is_on else "OFF",
-        "config": plan.id,
-        "label": plan.label,
-        "option": plan.option,
-        "frequency": plan.occurrences,
-        "counts": plan.counts,
-        "saving_bytes": line.saving_bytes,
-        "saving_symbolic": plan.saving,
-        "saving_bytes_by_batch": {str(batch): saved for batch, saved in line.bytes_by_batch.items()},
-        "stated_bytes": line.saving_bytes if plan.stated is None else line.stated_bytes,
-        "is_corrected": plan.stated is not None,
-        "requested_count": line.requested,
-        "recomputed_count": line.recomputed,
-    }
+    return OfferedPlan(
+        plan=line.number,
+        status="ON" if line.is_on else "OFF",
+        config=plan.id,
+        label=plan.label,
+        option=plan.option,
+        frequency=plan.occurrences,
+        counts=plan.counts,
+        saving_bytes=line.saving_bytes,
+        saving_symbolic=plan.saving,
+        saving_bytes_by_batch={str(batch): saved for batch, saved in line.bytes_by_batch.items()},
+        stated_bytes=line.saving_bytes if plan.stated is None else line.stated_bytes,
+        is_corrected=plan.stated is not None,
+        requested_count=line.requested,
+        recomputed_count=line.recomputed,
+    )
 
 
-def _clusters_as_plain(overview: Overview) -> list[dict[str, Any]]:
-    return [
-        {
-            "frequency": cluster.occurrences,
-            "options": [_alternative_as_plain(overview, cluster, way) for way in cluster.alternatives],
-        }
+def _insights(overview: Overview) -> tuple[Insight, ...]:
+    return tuple(
+        Insight(
+            frequency=cluster.occurrences,
+            options=tuple(_option(overview, cluster, way) for way in cluster.alternatives),
+        )
         for cluster in overview.offer.clusters
-    ]
+    )
 
 
-def _alternative_as_plain(overview: Overview, cluster: Cluster, way: Alternative) -> dict[str, Any]:
+def _option(overview: Overview, cluster: Cluster, way: Alternative) -> InsightOption:
     occurrences, dims = cluster.occurrences, overview.dims
-    return {
-        "config": str(way.choice),
-        "option": way.choice.option,
-        "requested_count": overview.offer.requested.get(way.choice),
-        "saving_bytes": evaluate(f"{occurrences}*({way.saving})", dims),
-        "activations": [_activation_as_plain(activation, occurrences, dims) for activation in way.activations],
-    }
+    return InsightOption(
+        config=str(way.choice),
+        option=way.choice.option,
+        requested_count=overview.offer.requested.get(way.choice),
+        saving_bytes=evaluate(f"{occurrences}*({way.saving})", dims),
+        activations=tuple(_kept(activation, occurrences, dims) for activation in way.activations),
+    )
 
 
-def _activation_as_plain(activation: Activation, occurrences: int, dims: Mapping[str, int]) -> dict[str, Any]:
-    return {
-        "output": activation.output,
-        "shape": list(activation.shape),
-        "element_bytes": activation.element_bytes,
-        "saved_percent": activation.saved_percent,
-        "reuse_frequency": activation.reuse_frequency,
-        "saving_bytes": evaluate(f"{occurrences}*{activation.saving}", dims),
-    }
+def _kept(activation: Activation, occurrences: int, dims: Mapping[str, int]) -> KeptActivation:
+    return KeptActivation(
+        output=activation.output,
+        shape=activation.shape,
+        element_bytes=activation.element_bytes,
+        saved_percent=activation.saved_percent,
+        reuse_frequency=activation.reuse_frequency,
+        saving_bytes=evaluate(f"{occurrences}*{activation.saving}", dims),
+    )

@@ -6,6 +6,8 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autorecompute.ranges import Count, Ratio
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -26,13 +28,13 @@ class Summary:
         steps_within_interval: How many step times were within their 90 % interval.
     """
 
-    trials: int
-    peak_median_error: float
-    peak_worst_error: float
-    within_interval: int
-    step_median_error: float | None
-    steps: int
-    steps_within_interval: int
+    trials: Count
+    peak_median_error: Ratio
+    peak_worst_error: Ratio
+    within_interval: Count
+    step_median_error: Ratio | None
+    steps: Count
+    steps_within_interval: Count
 
     @property
     def sentence(self) -> str:

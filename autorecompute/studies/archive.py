@@ -1,6 +1,6 @@
 """A study as one portable file: JSON lines, each an object with one key that tells what it holds.
 
-The first line is ``study``, the last one ``end``; ``schemas/study_archive.schema.json`` has them all. Paths are cut
+The first line is ``study``, the last one ``end``; :mod:`autorecompute.schemas` has a schema of them all. Paths are cut
 down to names of files, and nothing of the machine is kept but what figures depend on. The same study gives the same
 bytes.
 """
@@ -11,17 +11,26 @@ import gzip
 import json
 import math
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from autorecompute import codec
+from autorecompute.documents import INLINED, Document
+from autorecompute.measurement import Trial
+from autorecompute.ranges import PositiveCount
+from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies.analysis import Analysis
+from autorecompute.studies.batches import BatchRecord
+from autorecompute.studies.problem import Head
+from autorecompute.studies.race import RaceRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autorecompute.studies.records import StudyRecords
 
-FORMAT, VERSION = "autorecompute study archive", 2
+FORMAT: Final = "autorecompute study archive"
+VERSION: Final = 2
 GZIP_SUFFIX = ".gz"
 _PATH = re.compile(r"(?<![\w/.])(?!//)~?/(?:[^\s/\"'`,;:()\[\]]+/)*(?=[^\s/\"'`,;:()\[\]])")
 """All of an absolute path but its last part, which stays."""
@@ -30,10 +39,46 @@ _WITH_NODE_NAMES = "analysis"
 """The nodes of an exported graph are called like absolute paths, and are none."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLine(Document):
+    """First line: what the study is about, and where it comes from.
+
+    Attributes:
+        format: What the file is.
+        version: Counts up when older archives can no longer be read.
+        digest: Sixteen hexadecimal digits, equal for equal problems.
+        head: What the study is about; absolute paths in its command are cut down to names.
+    """
+
+    format: Literal["autorecompute study archive"] = FORMAT
+    version: Literal[2] = VERSION
+    digest: str
+    head: Annotated[Head, INLINED]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastLine:
+    """Last line.
+
+    Attributes:
+        lines: How many lines there are, with this one.
+    """
+
+    lines: PositiveCount
+
+
+SINGLE: dict[str, type[Any]] = {"race": RaceRecord, "batches": BatchRecord, "analysis": Analysis, "result": Result}
+"""What an archive has a line of at most, by the line's key."""
+
+SEVERAL: dict[str, type[Any]] = {"trial": Trial, "rejection": Rejection, "confirmed": Best}
+LINES: dict[str, type[Any]] = {"study": FirstLine, **SEVERAL, **SINGLE, "end": LastLine}
+"""The record of each line, by its only key."""
+
+
 def dump(records: StudyRecords) -> bytes:
     """The archive of a study."""
     lines = [json.dumps(line, allow_nan=False, separators=(",", ":")) for line in _lines(_portable(records))]
-    end = json.dumps({"end": {"lines": len(lines) + 1}}, separators=(",", ":"))
+    end = json.dumps({"end": codec.to_plain(LastLine(lines=len(lines) + 1))}, separators=(",", ":"))
     return "".join(f"{line}\n" for line in (*lines, end)).encode()
 
 
@@ -50,15 +95,14 @@ def _portable(records: StudyRecords) -> StudyRecords:
 
 
 def _lines(records: StudyRecords) -> Iterator[dict[str, Any]]:
-    head = {"format": FORMAT, "version": VERSION, "digest": records.head.problem.digest}
-    yield _line("study", {**head, **codec.to_plain(records.head)})
+    yield _line("study", codec.to_plain(FirstLine(digest=records.head.problem.digest, head=records.head)))
     for trial in records.trials:
         yield _line("trial", codec.to_plain(trial))
     for rejection in records.rejections:
         yield _line("rejection", codec.to_plain(rejection))
     for best in records.confirmed:
         yield _line("confirmed", codec.to_plain(best))
-    for name in ("race", "batches", "analysis", "result"):
+    for name in SINGLE:
         if (value := getattr(records, name)) is not None:
             yield _line(name, codec.to_plain(value))
 

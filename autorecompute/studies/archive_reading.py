@@ -12,14 +12,11 @@ from autorecompute import codec
 from autorecompute.errors import UsageError
 from autorecompute.jsontext import LARGEST_TEXT, MOST_VALUES, UnreadableError, count_values, parse
 from autorecompute.measurement import Trial
-from autorecompute.paths import open_named
+from autorecompute.paths import open_named, shown
 from autorecompute.result import Best, Rejection, Result
-from autorecompute.studies.analysis import Analysis
-from autorecompute.studies.archive import FORMAT, VERSION
-from autorecompute.studies.batches import BatchRecord
+from autorecompute.studies.archive import FORMAT, SEVERAL, SINGLE, VERSION
 from autorecompute.studies.plausible import WrongLineError, require_confirmed, require_own_choices
 from autorecompute.studies.problem import Head
-from autorecompute.studies.race import RaceRecord
 from autorecompute.studies.records import StudyRecords
 from autorecompute.units import MIB
 
@@ -97,7 +94,7 @@ class _Draft:
         if kind == "end":
             _require_count(value, number)
             self.is_ended = True
-        elif kind in _SINGLE:
+        elif kind == "study" or kind in SINGLE:
             if kind in self.found:
                 raise WrongLineError(f"holds a second {kind}")
             self.found[kind] = self._read_single(kind, value)
@@ -105,15 +102,15 @@ class _Draft:
             self._append(kind, value)
 
     def _read_single(self, kind: str, value: Any) -> Any:
-        record = _read_head(value) if kind == "study" else codec.from_plain(value, _SINGLE[kind])
+        record = _read_head(value) if kind == "study" else codec.from_plain(value, SINGLE[kind])
         if isinstance(record, Result):
             require_confirmed(record, self.confirmed, self.head.problem, self.head.sizes.space)
         return record
 
     def _append(self, kind: str, value: Any) -> None:
-        if kind not in _SEVERAL:
+        if kind not in SEVERAL:
             raise WrongLineError(f"holds '{kind[:40]}', which this autorecompute does not know")
-        self._keep(codec.from_plain(value, _SEVERAL[kind]))
+        self._keep(codec.from_plain(value, SEVERAL[kind]))
 
     def _keep(self, record: Trial | Rejection | Best) -> None:
         require_own_choices(record.config, self.head.sizes.space)
@@ -160,15 +157,6 @@ def _read_head(value: Any) -> Head:
 
 _OF_THE_LINE = {"format", "version", "digest"}
 """What the first line has beside what the study is about."""
-
-_SINGLE: dict[str, type[Any]] = {
-    "study": Head,
-    "race": RaceRecord,
-    "batches": BatchRecord,
-    "analysis": Analysis,
-    "result": Result,
-}
-_SEVERAL: dict[str, type[Any]] = {"trial": Trial, "rejection": Rejection, "confirmed": Best}
 
 
 def _entry(line: dict[str, Any]) -> tuple[str, Any]:
@@ -221,7 +209,9 @@ def _open(file: Path) -> Iterator[BinaryIO]:
             with gzip.GzipFile(fileobj=plain) as unpacked:
                 yield cast("BinaryIO", unpacked)
     except OSError as error:
-        raise UsageError(f"'{file}' cannot be read: {error.strerror or error}. Give the path of an archive.") from error
+        raise UsageError(
+            f"{shown(file)} cannot be read: {error.strerror or error}. Give the path of an archive."
+        ) from error
 
 
 def _open_plain(file: Path) -> io.BufferedReader:
@@ -239,4 +229,4 @@ def _naming(file: Path, number: int) -> Iterator[None]:
 
 
 def _refuse(file: Path, number: int, why: str) -> NoReturn:
-    raise UsageError(f"'{file}' is no archive that can be read: line {number} {why}. Nothing was imported.")
+    raise UsageError(f"{shown(file)} is no archive that can be read: line {number} {why}. Nothing was imported.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from autorecompute.ranges import PositiveBytes, Rate, Ratio
+
 
 class CheckVerdict(enum.StrEnum):
     """What a line of a check says."""
@@ -58,10 +60,10 @@ class CheckReport:
     config: str
     command: tuple[str, ...]
     lines: tuple[CheckLine, ...]
-    limit_bytes: int
-    peak_bytes: int | None = None
-    samples_per_second: float | None = None
-    relative_throughput: float | None = None
+    limit_bytes: PositiveBytes
+    peak_bytes: PositiveBytes | None = None
+    samples_per_second: Rate | None = None
+    relative_throughput: Ratio | None = None
 
     @property
     def is_valid(self) -> bool:

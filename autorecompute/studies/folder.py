@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autorecompute import __version__, codec, jsontext
+from autorecompute.documents import ABSENT
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
@@ -27,6 +28,7 @@ from autorecompute.studies.machine import this_machine
 from autorecompute.studies.names import is_name, require_name
 from autorecompute.studies.plain import require_plain
 from autorecompute.studies.problem import Head, Sizes
+from autorecompute.studies.provenance import Provenance
 from autorecompute.studies.writing import saying_what_fails, write_atomically
 
 if TYPE_CHECKING:
@@ -127,7 +129,16 @@ class StudyFolder:
 
     def keep_head(self, head: Head, *, is_imported: bool = False) -> None:
         """Writes down what the study is about, and whether it comes from an archive, in ``study.json``."""
-        self.write(STUDY, head_as_plain(head, is_imported=is_imported))
+        self.write(STUDY, codec.to_plain(_provenance_of(head, this_machine(), is_imported=is_imported)))
+
+    def provenance(self) -> Provenance:
+        """What the study is about, and where it comes from.
+
+        Raises:
+            UsageError: there is no such study, or another version of autorecompute made it.
+            SetupError: it cannot be read.
+        """
+        return _provenance_of(self.head(), self._provenance().get(MACHINE), is_imported=self.is_imported)
 
     def head(self) -> Head:
         """What the study is about, as ``study.json`` has it.
@@ -259,15 +270,14 @@ class StudyFolder:
             ) from error
 
 
-def head_as_plain(head: Head, *, is_imported: bool) -> dict[str, Any]:
-    """What ``study.json`` holds.
-
-    Args:
-        head: What the study is about.
-        is_imported: Whether it comes from an archive.
-    """
-    plain = {"format": FORMAT, "digest": head.problem.digest, **codec.to_plain(head)}
-    return {**plain, IS_IMPORTED: True} if is_imported else {**plain, MACHINE: this_machine()}
+def _provenance_of(head: Head, machine: object, *, is_imported: bool) -> Provenance:
+    return Provenance(
+        format=FORMAT,
+        digest=head.problem.digest,
+        head=head,
+        machine=machine if isinstance(machine, str) and not is_imported else ABSENT,
+        is_imported=True if is_imported else ABSENT,
+    )
 
 
 def list_studies(root: Path | None = None) -> list[StudyFolder]:

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from autorecompute.schemas import DOCUMENTS, schema_of
+
 LOADED = {"audio": "src", "iframe": "src", "img": "src", "script": "src", "source": "src", "video": "src"}
 """What a browser fetches by itself, by tag and attribute; links are looked at by their relation."""
 
@@ -98,6 +100,14 @@ def test_every_option_is_on_the_site(site, options):
     """The page of verbs has all options that there are."""
     page = (site / "verbs.html").read_text()
     assert [option for option in sorted(options) if option not in page] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_field_is_on_the_site(site, name):
+    """The page of JSON has every field of what a verb prints, and a heading for the verb."""
+    page = (site / "json.html").read_text()
+    assert f'<h2 id="{name}">' in page
+    assert [key for key in schema_of(name)["properties"] if f"<code>{key}</code>" not in page] == []
 
 
 @pytest.mark.parametrize(

@@ -188,5 +188,5 @@ def test_a_number_type_that_ort_cannot_train_in_is_told(tmp_path):
     """A script under bfloat16, which ORT has no CPU kernels for, is refused with the operator and another type."""
     with make_bench("mixed_precision.py --dtype bfloat16", tmp_path) as bench, pytest.raises(ScriptError) as failed:
         bench.detect()
-    assert "ORTModule cannot take this model: it has no Gemm" in str(failed.value)
+    assert "ORTModule cannot take this model: it has no bfloat16 on this device for Gemm" in str(failed.value)
     assert "float16" in str(failed.value)

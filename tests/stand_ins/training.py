@@ -13,6 +13,7 @@ from autorecompute.worker.protocol import Beat, Order, Settings
 CONFIG = Config.parse(["Gelu+:1:-1"])
 FIRST, SECOND = Order(config=CONFIG, warmup=1, steps=2), Order(config=Config(), warmup=1, steps=3)
 TARGET = 8
+ADVICE = "Call the model in training mode."
 PROFILE = StepProfile(
     operations=(Operation(name="step", operator="Step", phase=Phase.FORWARD, seconds=0.0),),
     tensors=(),
@@ -105,6 +106,11 @@ class Training:
         """The backend: gradients compared."""
         self.happened.append(("checked", config))
         return GradientCheck(agrees=True, worst=0.0, steps=3)
+
+    def why_nothing_trained(self, *, wrap):
+        """The backend: what to do where nothing is trained."""
+        assert not wrap
+        return ADVICE
 
     def live_meter(self):
         """The backend: nobody counts live tensors."""

@@ -240,6 +240,7 @@ def build_detection(space=None, **changes):
         "graph": "a1b2c3d4",
         "device": Device(kind="cpu", name="Some Processor", total_bytes=16 * GIB),
         "versions": {"python": "3.11.9", "torch": "2.13.0", "onnxruntime": "1.19.2", "backend": ORTMODULE},
+        "plan_versions": ("onnxruntime",),
         "batch": BATCH,
         "resting_bytes": 100 * MIB,
     }

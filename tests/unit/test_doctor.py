@@ -12,7 +12,8 @@ import pytest
 
 from autorecompute import codec
 from autorecompute.backends.findings import Finding, Status, blocking
-from autorecompute.backends.ortmodule import cuda_headers, diagnose, distributions, extensions
+from autorecompute.backends.ortmodule import controller, cuda_headers, diagnose, distributions, extensions
+from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.cli import doctor
 from autorecompute.errors import SetupError
 
@@ -31,7 +32,7 @@ def run_doctor(monkeypatch):
     """Runs ``doctor`` over these findings instead of the installation's, and returns its exit code."""
 
     def run(findings: list[Finding], *arguments: str) -> int:
-        monkeypatch.setattr(doctor, "diagnose", lambda: findings)
+        monkeypatch.setattr(doctor, "diagnose", lambda _: findings)
         parser = argparse.ArgumentParser()
         doctor.register(parser.add_subparsers())
         args = parser.parse_args(["doctor", *arguments])
@@ -72,12 +73,12 @@ def test_only_the_remedies_of_unwell_pieces_are_printed(run_doctor, capsys):
 
 @pytest.mark.parametrize(("findings", "ok"), [(HEALTHY, True), (BROKEN, False)])
 def test_json_is_one_object(run_doctor, capsys, findings, ok):
-    """``--json`` prints the verdict and each finding's four fields, and nothing else."""
+    """``--json`` prints the verdict and each finding's fields, the training system's name first."""
     assert run_doctor(findings, "--json") == (0 if ok else 3)
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"] is ok
     assert answer["findings"][1] == {
-        "name": "disk", "status": "warning", "found": "10 MiB free", "remedy": "Free 1.00 GiB."
+        "backend": ORTMODULE, "name": "disk", "status": "warning", "found": "10 MiB free", "remedy": "Free 1.00 GiB."
     }  # fmt: skip
 
 
@@ -90,16 +91,16 @@ def test_findings_survive_the_way_between_processes():
 def test_fix_builds_before_it_looks(run_doctor, monkeypatch):
     """``--fix`` has the extensions built first, and the report alone decides about the exit code."""
     built = []
-    monkeypatch.setattr(doctor, "build_extensions", lambda: built.append(True))
+    monkeypatch.setattr(doctor, "build", lambda backend: built.append(backend.NAME))
     assert run_doctor(BROKEN, "--fix") == 3
-    assert built == [True]
+    assert built == [ORTMODULE]
 
 
 def test_a_crash_while_looking_is_a_sentence(monkeypatch):
     """Where the diagnosing process dies of a signal, the error names it and the command that shows more."""
-    monkeypatch.setattr(doctor, "BACKEND", "no.such.package")
+    monkeypatch.setattr(controller, "DIAGNOSIS", "no.such.package.diagnose")
     with pytest.raises(SetupError, match=r"(?s)exit code 1.*-m no\.such\.package\.diagnose") as caught:
-        doctor.diagnose()
+        doctor.diagnose(controller)
     assert caught.value.exit_code == 3
     assert "died of SIGBUS" in doctor.explain_death(-7, "last words", ["python"])
 

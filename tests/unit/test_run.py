@@ -24,7 +24,7 @@ from autorecompute.figures import Figures
 from autorecompute.measurement import Device
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd, Verdict
-from autorecompute.startup import FOLDER, WRAP_VARIABLE, prepend_to_python_path
+from autorecompute.startup import FOLDER, HOOKS_VARIABLE, prepend_to_python_path
 from autorecompute.studies import Problem, StudyFolder
 from autorecompute.worker.protocol import BATCH_VARIABLE
 
@@ -150,19 +150,26 @@ def test_a_variable_that_would_overrule_the_config_is_removed(start, config):
     assert LEVEL_VARIABLE in process.err
 
 
+def test_what_a_terminal_would_obey_in_a_variable_is_written_out(start):
+    """The value of a variable that is taken away is shown, and none of it is obeyed."""
+    process = start("--", "true", **{LEVEL_VARIABLE: "\x1b[2J"})
+    assert f"{LEVEL_VARIABLE}=\\x1b[2J of your environment" in process.err
+
+
 def test_nothing_is_said_where_nothing_is_replaced(start):
     """A clean environment gives no word on stderr."""
     assert start("--", "true").err == ""
 
 
 def test_a_wrapped_study_has_the_command_wrapped(start):
-    """The variable that has the model wrapped is set for a study that was wrapped, and removed for any other."""
+    """What wraps the model is called in a study that was wrapped, and in no other, whatever was set before."""
     plain = make_result()
     wrapped = dataclasses.replace(plain, wrap=True)
-    assert json.loads(start("--", *SHOW_ENVIRONMENT, result=wrapped).out)[WRAP_VARIABLE]
-    process = start("--", *SHOW_ENVIRONMENT, result=plain, **{WRAP_VARIABLE: "1"})
-    assert WRAP_VARIABLE not in json.loads(process.out)
-    assert WRAP_VARIABLE in process.err
+    hooks = json.loads(start("--", *SHOW_ENVIRONMENT, result=wrapped).out)[HOOKS_VARIABLE]
+    assert "wrapping:install" in hooks
+    process = start("--", *SHOW_ENVIRONMENT, result=plain, **{HOOKS_VARIABLE: hooks})
+    assert "wrapping:install" not in json.loads(process.out)[HOOKS_VARIABLE]
+    assert HOOKS_VARIABLE in process.err
 
 
 @pytest.mark.parametrize("rest", [[], ["--"], ["--", "no-such-command-anywhere"], ["--", "/"], ["--", ""]])

@@ -20,11 +20,12 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks" / "replay")]
 
+from autorecompute import codec  # noqa: E402
 from autorecompute.emit.handing import hand_out_if_any  # noqa: E402
 from autorecompute.errors import AutorecomputeError, InterruptedByUser  # noqa: E402
 from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noqa: E402
 from autorecompute.plans import Config  # noqa: E402
-from autorecompute.reports.as_json import dumps, result_as_plain  # noqa: E402
+from autorecompute.reports.as_json import Answer  # noqa: E402
 from autorecompute.reports.live import LiveView  # noqa: E402
 from autorecompute.studies import StudyFolder  # noqa: E402
 from autorecompute.studies.analysis import keep_analysis  # noqa: E402
@@ -201,7 +202,7 @@ def main():
         sys.stderr.write("autorecompute: interrupted\n")
         return InterruptedByUser.exit_code
     trials = read_trials(folder.database, folder.name_in_database)
-    sys.stdout.write(f"{dumps(result_as_plain(result, trials, hand_out_if_any(folder, result)))}\n")
+    sys.stdout.write(f"{codec.dumps(Answer.of(result, trials, hand_out_if_any(folder, result)))}\n")
     return 0
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.reports.html.svg import COLORS, new_figure, to_element
+from autorecompute.reports.picture import draw_timeline
 from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
 
     from autorecompute.figures import CurvePoint
     from autorecompute.memory import Timeline
 
 WIDTH_INCHES = 5.4
-COLUMNS = 220
-"""A timeline has no more points than a screen shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +90,7 @@ def draw_timelines(before: Timeline, after: Timeline) -> str:
     figure = new_figure(WIDTH_INCHES, 4.6)
     above, below = figure.subplots(2, 1, sharey=True)
     for axes, name, timeline in ((above, "before: no recompute", before), (below, "after: the config", after)):
-        _draw_timeline(axes, timeline)
+        draw_timeline(axes, timeline, COLORS)
         axes.set_title(f"{name}, {format_bytes(timeline.peak_bytes)} alive at the peak", loc="left")
         axes.set_ylabel("alive, MiB")
         axes.margins(x=0, y=0.05)
@@ -104,23 +101,6 @@ def draw_timelines(before: Timeline, after: Timeline) -> str:
         handles |= dict(zip(labels, found, strict=True))
     figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=4, columnspacing=1.2)
     return to_element(figure, "timelines", "Memory alive during each operation of a step, before and after")
-
-
-def _draw_timeline(axes: Axes, timeline: Timeline) -> None:
-    live, count = timeline.live_bytes, len(timeline.live_bytes)
-    columns = min(count, COLUMNS)
-    edges = [column * count // columns for column in range(columns + 1)]
-    # Of each stretch the moment of its highest memory is drawn: thinned out otherwise, a peak may be lost.
-    places = [max(range(start, end), key=live.__getitem__) for start, end in itertools.pairwise(edges)]
-    held = {phase: values for phase, values in timeline.live_by_phase().items() if any(values)}
-    axes.stackplot(
-        places,
-        [[values[place] / MIB for place in places] for values in held.values()],
-        labels=[str(phase) for phase in held],
-        colors=[COLORS[str(phase)] for phase in held],
-        linewidth=0,
-    )
-    axes.axvline(timeline.profile.backward, color=COLORS["ink"], linestyle=":", linewidth=1)
 
 
 def draw_predictions(peaks: Sequence[tuple[float, float, str]], steps: Sequence[tuple[float, float, str]]) -> str:

@@ -7,10 +7,11 @@ import json
 
 import pytest
 
+from autorecompute import codec
 from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Outcome
-from autorecompute.reports.as_json import dumps, result_as_plain, trials_as_plain
+from autorecompute.reports.as_json import Answer, MeasuredTrial
 from autorecompute.result import Verdict
 from stand_ins.emitted import rendered
 
@@ -23,7 +24,7 @@ def strictly(text):
 def test_the_contract_is_kept(make_result):
     """Scripts find every name that the contract promises, with the winner's own values behind it."""
     result = make_result()
-    plain = strictly(dumps(result_as_plain(result, [], rendered(result))))
+    plain = strictly(codec.dumps(Answer.of(result, [], rendered(result))))
     promised = {"study", "problem", "best", "baseline", "presets", "trials", "wall_seconds", "verdict"}
     assert promised <= set(plain)
     assert {"outcome", "samples_per_second", "peak_bytes"} <= set(plain["baseline"])
@@ -42,7 +43,7 @@ def test_the_contract_is_kept(make_result):
 def test_what_was_not_measured_is_null(make_result):
     """An unmeasured number is ``null`` and never 0."""
     result = dataclasses.replace(make_result(), presets={"level_1": Figures()})
-    plain = strictly(dumps(result_as_plain(result, [], rendered(result))))
+    plain = strictly(codec.dumps(Answer.of(result, [], rendered(result))))
     assert plain["baseline"]["outcome"] == "oom"
     assert (plain["baseline"]["samples_per_second"], plain["baseline"]["peak_bytes"]) == (None, None)
     assert set(plain["presets"]["level_1"].values()) == {None}
@@ -51,27 +52,27 @@ def test_what_was_not_measured_is_null(make_result):
 
 def test_without_a_winner_best_is_null(make_result):
     """Where nothing fits there is no best."""
-    assert result_as_plain(dataclasses.replace(make_result(), best=None), [], None)["best"] is None
+    assert Answer.of(dataclasses.replace(make_result(), best=None), [], None).best is None
 
 
 def test_a_level_is_told_beside_its_empty_rows(make_result):
     """A preset that ORT chooses the rows of is not mistaken for no recompute."""
     result = make_result()
     best = dataclasses.replace(result.best, config=config_of_level(Level.LAYERWISE))
-    plain = result_as_plain(dataclasses.replace(result, best=best), [], rendered(result))
+    plain = codec.to_plain(Answer.of(dataclasses.replace(result, best=best), [], rendered(result)))
     assert plain["best"]["config"] == ["transformer layers:1"]
 
 
 def test_printing_does_not_change_the_answer(make_result):
     """Making the object twice gives the same object."""
     result = make_result()
-    assert result_as_plain(result, [], rendered(result)) == result_as_plain(result, [], rendered(result))
+    assert Answer.of(result, [], rendered(result)) == Answer.of(result, [], rendered(result))
 
 
 def test_trials_carry_all_their_samples_and_what_follows_from_them(make_trial):
     """Every timed step is there, and the figures of the tables."""
     trial = make_trial(reference_seconds=0.5, step_seconds=(1.0, 1.5, 1.0), samples=8)
-    (plain,) = strictly(dumps(trials_as_plain([trial])))
+    (plain,) = strictly(codec.dumps([MeasuredTrial.of(trial)]))
     assert plain["measurement"]["step_seconds"] == [1.0, 1.5, 1.0]
     assert (plain["relative_throughput"], plain["samples_per_second"]) == (0.5, 8.0)
     assert plain["hash"] == trial.config.hash
@@ -80,7 +81,7 @@ def test_trials_carry_all_their_samples_and_what_follows_from_them(make_trial):
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_diverged_trial_is_json_too(make_trial, loss):
     """A loss that is no number does not break the parser that reads the study."""
-    (plain,) = strictly(dumps(trials_as_plain([make_trial(outcome=Outcome.DIVERGED, losses=(1.0, loss))])))
+    (plain,) = strictly(codec.dumps([MeasuredTrial.of(make_trial(outcome=Outcome.DIVERGED, losses=(1.0, loss)))]))
     assert plain["measurement"]["outcome"] == "diverged"
 
 
@@ -88,7 +89,7 @@ def test_a_knob_has_its_fields(make_result):
     """Scripts find what each knob is, whether it could be tried, and what came of it; ``null`` where nothing did."""
     knob = KnobFigures(name="no_model_copy", why_not="no")
     result = dataclasses.replace(make_result(), knobs=(knob,))
-    (plain,) = strictly(dumps(result_as_plain(result, [], rendered(result))))["knobs"]
+    (plain,) = strictly(codec.dumps(Answer.of(result, [], rendered(result))))["knobs"]
     assert {"name": "no_model_copy", "why_not": "no"}.items() <= plain.items()
     for name in ("throughput_ratio", "low", "high", "peak_bytes", "outcome"):
         assert plain[name] is None

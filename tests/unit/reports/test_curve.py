@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from autorecompute import codec
 from autorecompute.figures import Comparison, CurvePoint, Figures, Recomputed
 from autorecompute.measurement import Outcome
-from autorecompute.reports.as_json import dumps, result_as_plain
+from autorecompute.reports.as_json import Answer
 from autorecompute.reports.screen import print_result
 from autorecompute.units import MIB
 from stand_ins.emitted import rendered
@@ -74,7 +75,7 @@ def test_how_recompute_compares_is_told_with_its_doubt(result):
 
 def test_a_program_reads_the_curve(result):
     """Each point has its batch, its figures without, and with recompute the config, the study and the figures."""
-    curve = json.loads(dumps(result_as_plain(result, [], rendered(result))))["curve"]
+    curve = json.loads(codec.dumps(Answer.of(result, [], rendered(result))))["curve"]
     assert [point["batch"] for point in curve] == [8, 32, 64]
     assert (curve[0]["without"]["samples_per_second"], curve[0]["with"]) == (88.4, None)
     recomputed = curve[1]["with"]

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from autorecompute.reports.listing import print_studies, study_as_plain
+from autorecompute import codec
+from autorecompute.reports.listing import StudyLine, print_studies
 from autorecompute.result import SearchEnd, Verdict
 from autorecompute.studies import Problem, StudyFolder, list_studies
 
@@ -32,7 +33,7 @@ def listed(tmp_path, capsys, monkeypatch):
 
     def listed(columns=200):
         monkeypatch.setenv("COLUMNS", str(columns))
-        print_studies([study_as_plain(folder) for folder in list_studies(tmp_path)])
+        print_studies([StudyLine.of(folder) for folder in list_studies(tmp_path)])
         return capsys.readouterr().out
 
     return listed
@@ -96,10 +97,10 @@ def test_a_broken_answer_hides_no_other(begin, listed, make_result):
 def test_the_list_is_json(begin, make_result):
     """Every study of the list can be written as JSON, with nulls for what is unknown."""
     folder = begin("bert")
-    plain = json.loads(json.dumps(study_as_plain(folder)))
+    plain = json.loads(codec.dumps(StudyLine.of(folder)))
     assert (plain["study"], plain["verdict"], plain["command"]) == ("bert", None, ["python", "train.py"])
     folder.finish(make_result())
-    assert study_as_plain(folder)["verdict"] == "recompute_pays"
+    assert StudyLine.of(folder).verdict == "recompute_pays"
 
 
 @pytest.mark.parametrize("name", ["[red]", "a[b]c"])

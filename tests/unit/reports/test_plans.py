@@ -6,7 +6,6 @@ import dataclasses
 import io
 import json
 import re
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -17,12 +16,10 @@ from autorecompute.backends.ortmodule.grammar import COMPROMISE, RECOMPUTE, Leve
 from autorecompute.backends.ortmodule.offer import Request, make_offer
 from autorecompute.errors import UsageError
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
-from autorecompute.reports.as_json import dumps
 from autorecompute.reports.overview import Overview, choose_dims
 from autorecompute.reports.plans import print_details, print_summary
-from autorecompute.reports.plans_json import overviews_as_plain
-
-REFERENCE = Path(__file__).parents[3] / "docs" / "json.md"
+from autorecompute.reports.plans_json import Plans
+from autorecompute.schemas.page import describe_documents
 
 NORM, WHOLE = Choice("LayerNormalization+", RECOMPUTE), Choice("Less+Cast+", RECOMPUTE)
 PART, ODD = Choice("Cast+", COMPROMISE), Choice("NonZero+", RECOMPUTE)
@@ -218,7 +215,7 @@ def test_a_dimension_that_is_unknown_or_given_twice_is_refused(make_overview, as
 
 def test_json_has_what_the_contract_asks_for(make_overview):
     """Plans with config, option, frequency and savings, dimensions and versions; what is unknown is null."""
-    plain = json.loads(dumps(overviews_as_plain([make_overview(batch=32)])))
+    plain = json.loads(codec.dumps(Plans.of([make_overview(batch=32)])))
     first, *_, last = plain["plans"]
     assert first["config"] == "LayerNormalization+:1"
     assert (first["option"], first["frequency"]) == ("1", 3)
@@ -233,7 +230,7 @@ def test_json_has_what_the_contract_asks_for(make_overview):
 
 def test_savings_of_a_plan_are_the_sum_of_its_activations(make_overview):
     """The summary and the insight table tell the same bytes."""
-    plain = overviews_as_plain([make_overview(batch=32)])
+    plain = codec.to_plain(Plans.of([make_overview(batch=32)]))
     saved = {option["config"]: option for insight in plain["insights"] for option in insight["options"]}
     for plan in plain["plans"][:-1]:
         activations = saved[plan["config"]]["activations"]
@@ -253,5 +250,5 @@ def names_in(plain):
 
 def test_every_field_is_documented(make_overview):
     """The reference names each field of the object."""
-    documented = set(re.findall(r"`(\w+)`", REFERENCE.read_text()))
-    assert names_in(overviews_as_plain([make_overview()])) - documented == set()
+    documented = set(re.findall(r"`(\w+)`", describe_documents()))
+    assert names_in(codec.to_plain(Plans.of([make_overview()]))) - documented == set()

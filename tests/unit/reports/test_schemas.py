@@ -1,15 +1,15 @@
-"""The published schemas: current, sound, and true of what is printed."""
+"""The published schemas: sound, and true of what is printed."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
-from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from autorecompute import codec
 from autorecompute.backends.findings import Finding, Status
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.cli import main
@@ -19,27 +19,23 @@ from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, 
 from autorecompute.measurement import GradientCheck, Outcome, Prediction
 from autorecompute.memory import PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
-from autorecompute.reports.as_json import dumps, result_as_plain
-from autorecompute.reports.check import check_as_plain
-from autorecompute.reports.identity import nearest_as_plain
+from autorecompute.ranges import LARGEST
+from autorecompute.reports.as_json import Answer
+from autorecompute.reports.check import Checked
 from autorecompute.reports.overview import Overview
-from autorecompute.reports.peak_json import peak_as_plain
-from autorecompute.reports.plans_json import overviews_as_plain
+from autorecompute.reports.plans_json import Plans
 from autorecompute.result import RaceEnd, Ranking, Transfer
+from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
+from autorecompute.schemas.__main__ import main as print_schema
+from autorecompute.schemas.definitions import Definitions
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.studies.storage import TrialStore
-from autorecompute.studies.transfer import Tuned
 from autorecompute.units import MIB
-from record_schemas import texts
 from stand_ins.emitted import rendered
 
-NAMES = ("tune", "show", "studies", "compare", "check", "plans", "emit", "doctor")
-
-
-def published(name):
-    """A schema as the package has it."""
-    return json.loads(files("autorecompute").joinpath(f"schemas/{name}.schema.json").read_text(encoding="utf-8"))
+KEYS = Path(__file__).parents[2] / "golden" / "json_keys.json"
+"""Every key that is documented: what stands there stays."""
 
 
 def closed(schema):
@@ -55,7 +51,7 @@ def closed(schema):
 
 def check(name, text):
     """Holds what was printed against its schema, strictly."""
-    Draft202012Validator(closed(published(name))).validate(json.loads(text))
+    Draft202012Validator(closed(schema_of(name))).validate(json.loads(text))
 
 
 @pytest.fixture
@@ -96,30 +92,80 @@ def trials(make_trial):
     ]
 
 
-def test_files_and_page_are_current():
-    """What ``tests/record_schemas.py`` would write is what is there: run it after a change."""
-    assert {path: path.read_text(encoding="utf-8") for path in texts()} == texts()
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_schema_is_one_and_describes_every_field(name):
     """Each is valid itself, open to what later versions add, and says a word of each field."""
-    schema = published(name)
+    schema = schema_of(name)
     Draft202012Validator.check_schema(schema)
     for part in (schema, *schema["$defs"].values()):
         assert part.get("additionalProperties") is not False
         assert all(field["description"] for field in part.get("properties", {}).values())
 
 
+def keys(schema, kinds):
+    """All keys of an object and of those in it, as a tree."""
+    if "properties" in schema:
+        return {key: keys(field, kinds) for key, field in schema["properties"].items()}
+    inner = [schema[name] for name in ("items", "additionalProperties") if isinstance(schema.get(name), dict)]
+    if "$ref" in schema:
+        inner = [kinds[schema["$ref"].rpartition("/")[2]]]
+    return {key: tree for part in (*inner, *schema.get("anyOf", ())) for key, tree in keys(part, kinds).items()}
+
+
+def paths(tree, before=""):
+    """The keys of a tree as paths."""
+    for key, inner in tree.items():
+        yield f"{before}{key}"
+        yield from paths(inner, f"{before}{key}.")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documented_keys_stay(name):
+    """No key is lost or renamed with a field of a record; the answer within another object is that of ``tune``."""
+    schema, documented = schema_of(name), json.loads(KEYS.read_text())[name]
+    wanted = {path for key, inner in documented.items() for path in (key, *(f"{key}.{path}" for path in inner))}
+    assert wanted - set(paths(keys(schema, schema["$defs"]))) == set()
+
+
+def test_numbers_have_their_ranges():
+    """What no peak, batch or throughput can be is no answer to the schema, and no line of an archive."""
+    for name, kind in (("tune", "BestConfig"), (ARCHIVE, "Best")):
+        told = schema_of(name)["$defs"][kind]["properties"]
+        assert told["batch"]["minimum"] == 1
+        assert told["peak_bytes"]["maximum"] == LARGEST
+        assert told["samples_per_second"]["minimum"] == 0
+
+
+def test_a_record_without_words_has_no_schema():
+    """A field that the docstring is silent about is named."""
+
+    @dataclasses.dataclass
+    class Silent:
+        """A record."""
+
+        field: int
+
+    with pytest.raises(ValueError, match="Silent says nothing of field"):
+        Definitions({"type": "number"}).object_of(Silent)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_is_printed(name, capsys, monkeypatch):
+    """What the command prints is the schema."""
+    monkeypatch.setattr("sys.argv", ["schemas", name])
+    print_schema()
+    assert json.loads(capsys.readouterr().out) == schema_of(name)
+
+
 def test_an_answer_is_as_the_schema_says(full_result, make_result, trials):
     """With everything in it, and with as little as there can be."""
-    check("tune", dumps(result_as_plain(full_result, trials, rendered(full_result))))
-    check("tune", dumps(result_as_plain(dataclasses.replace(make_result(), best=None), [], None)))
+    check("tune", codec.dumps(Answer.of(full_result, trials, rendered(full_result))))
+    check("tune", codec.dumps(Answer.of(dataclasses.replace(make_result(), best=None), [], None)))
 
 
 def test_an_answer_has_all_figures_of_the_last_screen(make_result, trials):
     """The others that fit and the error of the predictions are in it as numbers."""
-    plain = result_as_plain(make_result(), trials, rendered(make_result()))
+    plain = codec.to_plain(Answer.of(make_result(), trials, rendered(make_result())))
     assert [other["description"] for other in plain["runners_up"]] == [t.description for t in trials if t.fits]
     assert plain["predictions"]["trials"] == 1
     assert plain["predictions"]["peak_worst_error"] == pytest.approx(699)
@@ -165,7 +211,7 @@ def test_a_study_is_as_the_schema_says(two_studies):
 def test_that_nothing_is_near_is_as_the_schema_says(two_studies):
     """Without any other study it is null."""
     plain = json.loads(two_studies("show", "large", "--json"))
-    check("show", dumps({**plain, "nearest": nearest_as_plain(Tuned.of(StudyFolder("large").head()), None)}))
+    check("show", json.dumps({**plain, "nearest": None}))
 
 
 def test_the_list_is_as_the_schema_says(two_studies):
@@ -190,7 +236,7 @@ def test_a_check_is_as_the_schema_says():
     known = {"study": "bert", "config": "all", "command": ("python", "train.py"), "lines": tuple(lines)}
     figures = {"peak_bytes": MIB, "samples_per_second": 64.0, "relative_throughput": 0.9}
     for measured in ({}, figures):
-        check("check", dumps(check_as_plain(CheckReport(**known, limit_bytes=MIB, **measured))))
+        check("check", codec.dumps(Checked.of(CheckReport(**known, limit_bytes=MIB, **measured))))
 
 
 def test_what_is_emitted_is_as_the_schema_says(full_result):
@@ -200,7 +246,7 @@ def test_what_is_emitted_is_as_the_schema_says(full_result):
 
 def test_what_the_doctor_finds_is_as_the_schema_says():
     """A finding of each kind."""
-    check("doctor", as_json([Finding(name="torch", status=status, found="2.13") for status in Status]))
+    check("doctor", as_json({"any": [Finding(name="torch", status=status, found="2.13") for status in Status]}))
 
 
 def test_plans_are_as_the_schema_says(make_detection, make_step):
@@ -213,8 +259,7 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
     detection = make_detection(space, clusters=(cluster,), dims={"batch": 2})
     offer = Offer(plans=space.plans, clusters=(cluster,), is_on=True, summary="on", requested={choice: -1})
     overview = Overview(detection=detection, offer=offer, dims={"batch": 4}, command="tune")
-    plain = overviews_as_plain([overview, overview])
-    check("plans", dumps(plain))
+    check("plans", codec.dumps(Plans.of([overview, overview])))
     profiles = {
         Config(): make_step("ffflbbb", ("x", 0, 6, "batch", "8")),
         space.all_on: make_step("ffflrbbb", ("x", 0, 0, "batch", "8"), ("x_recompute", 4, 5, "batch", "8")),
@@ -222,4 +267,4 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
     model = OrtMemoryModel(space, StepProfiles(peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles))
     for limit in (None, MIB):
         view = PeakView(model=model, config=space.all_on, dims={"batch": 32}, limit_bytes=limit)
-        check("plans", dumps({**copy.deepcopy(plain), "peak": peak_as_plain(view)}))
+        check("plans", codec.dumps(Plans.of([overview], view)))

@@ -309,12 +309,11 @@ def test_knobs_are_told_with_what_they_changed(show, make_result):
     assert row_of(lines, "late").endswith("was not tried yet")
 
 
-def test_a_variable_of_ours_is_not_pasted_in_vain(show, make_result):
-    """Where an emitted variable is none of ORT's, the lines to paste say what has to read it."""
+def test_variables_are_not_pasted_in_vain(show, make_result):
+    """Beside the lines to paste stands what the script needs then; of a wrapped one there are none."""
     result = make_result()
-    best = dataclasses.replace(result.best, knobs=("layer_boundaries",))
-    assert any("autorecompute.compat" in line for line in show(dataclasses.replace(result, best=best)))
-    assert not any("autorecompute.compat" in line for line in show(result))
+    assert any("autorecompute.compat" in line for line in show(result))
+    assert not any("autorecompute.compat" in line for line in show(dataclasses.replace(result, wrap=True)))
 
 
 def test_disturbed_trials_are_numbered_below_the_table(make_trial):

@@ -61,6 +61,13 @@ def test_a_study_says_what_it_is_about(folder, problem):
     assert json.loads((folder.path / "study.json").read_text())["digest"] == problem.digest
 
 
+def test_a_study_that_was_copied_here_names_the_machine_that_began_it(folder):
+    """Its provenance is what its file says, not what holds for a study that is begun here."""
+    file = folder.path / "study.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "machine": "another"}))
+    assert folder.provenance().machine == "another"
+
+
 def test_a_study_that_is_not_there_is_a_wrong_usage(tmp_path):
     """The sentence names the study and the verb that lists those there are."""
     with pytest.raises(UsageError, match=r"'gpt'.*autorecompute show"):

@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from autorecompute.backends import registry
 from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, bench, load, process
-from autorecompute.trials.bench import TRIAL_VARIABLES, Effort
+from autorecompute.trials.bench import Effort
 
 EFFORT = Effort(warmup=2, steps=3)
 CHOICES = ["Gelu+:1"]
+TRIAL_VARIABLES = registry.trial_variables(registry.AUTO)
 CONFIG = Config.parse(CHOICES)
 
 
@@ -23,10 +25,10 @@ def make_bench(make_job, tmp_path):
     """Builds a bench whose workers do what is said."""
     benches = []
 
-    def make(actions, *, batch=None, cleared=(), **fields):
+    def make(actions, *, batch=None, **fields):
         logs = tmp_path / "logs"
         logs.mkdir(exist_ok=True)
-        benches.append(Bench(make_job(actions, **fields), batch, logs, cleared))
+        benches.append(Bench(make_job(actions, **fields), batch, logs))
         return benches[-1]
 
     yield make
@@ -140,7 +142,7 @@ def test_a_script_that_ends_again_at_once_is_the_scripts_fault(make_bench):
         ("failed:wrong_batch:a_batch_of_3", UsageError, "a_batch_of_3"),
         ("failed:script_error:ValueError", ScriptError, "ValueError(.|\n)*line 1 of train.py(.|\n)*01.log"),
         ("failed:export_error:no_operator", ScriptError, "no_operator"),
-        ("ended:0:0", ScriptError, "no ORTModule was trained.*01.log"),
+        ("ended:0:0", ScriptError, "ended before it trained.*01.log"),
         ("ended:0:3", ScriptError, "exit code 3"),
         ("signal:SIGSEGV", ScriptError, "SIGSEGV"),
     ],
@@ -154,11 +156,12 @@ def test_a_start_that_fails_ends_the_tuning_by_its_cause(make_bench, is_gone, ac
 
 
 def test_a_trial_does_not_inherit_what_decides_about_recompute(make_bench, monkeypatch):
-    """Variables to clear are gone, the rest of the environment is there, and the trial's own are set."""
-    monkeypatch.setenv("LEFT_OVER", "1")
+    """What decides about recompute is gone, the rest of the environment is there, and the trial's own are set."""
+    for name in registry.variables():
+        monkeypatch.setenv(name, "left over")
     monkeypatch.setenv("MINE", "2")
-    environment = seen(make_bench("detect forever", cleared=("LEFT_OVER",)).measure(CONFIG, EFFORT))["environment"]
-    assert "LEFT_OVER" not in environment
+    environment = seen(make_bench("detect forever").measure(CONFIG, EFFORT))["environment"]
+    assert not {*registry.variables()} & environment.keys()
     assert {"MINE": "2", **TRIAL_VARIABLES}.items() <= environment.items()
 
 
@@ -206,16 +209,17 @@ def test_small_steps_do_not_tell_how_long_the_targets_take(make_bench, monkeypat
 
 def test_a_watched_run_is_the_users_own(make_bench, monkeypatch, is_gone):
     """A confirmation runs in a fresh process under nothing but its environment, and is told to measure only."""
-    monkeypatch.setenv("LEFT_OVER", "1")
+    for name in registry.variables():
+        monkeypatch.setenv(name, "left over")
     for name in TRIAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    measured = make_bench("detect forever then report", batch=32, cleared=("LEFT_OVER",))
+    measured = make_bench("detect forever then report", batch=32)
     measured.measure(CONFIG, EFFORT)
     watched = seen(measured.watch({"CHOSEN": "1"}, EFFORT, 16))
     assert is_gone("pid1")
     assert watched["start"] == 2
     assert watched["environment"]["CHOSEN"] == "1"
-    assert not {"LEFT_OVER", *TRIAL_VARIABLES} & set(watched["environment"])
+    assert not {*registry.variables(), *TRIAL_VARIABLES} & set(watched["environment"])
     assert watched["settings"]["target_batch"] == 16
     assert (watched["settings"]["watch"]["warmup"], watched["settings"]["watch"]["steps"]) == (2, 3)
     assert is_gone()

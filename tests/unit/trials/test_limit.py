@@ -32,7 +32,7 @@ def begin_bench(tmp_path):
     worker.write_text(TELLING_WORKER)
     script.write_text("")
     job = Job(script=script, launcher=shlex.join([sys.executable, str(worker)]))
-    return lambda **options: Bench(job, 8, tmp_path, (), **options)
+    return lambda **options: Bench(job, 8, tmp_path, **options)
 
 
 @pytest.mark.parametrize("limit_bytes", [None, 8 * GIB])

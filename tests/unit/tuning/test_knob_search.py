@@ -7,8 +7,8 @@ import random
 import pytest
 
 from autorecompute import codec
+from autorecompute.backends.ortmodule import controller
 from autorecompute.backends.ortmodule import environment as ortmodule
-from autorecompute.backends.ortmodule import knobs as ortmodule_knobs
 from autorecompute.backends.ortmodule.extra import OrtDetection
 from autorecompute.errors import ScriptError, SetupError
 from autorecompute.measurement import Outcome
@@ -23,8 +23,9 @@ def offer(monkeypatch):
     """Offers knobs that set these variables, whatever machine this is; with the reasons why some cannot be tried."""
 
     def offer(*variables, **reasons):
-        monkeypatch.setattr(ortmodule, "KNOBS", tuple(knob(variable) for variable in variables))
-        monkeypatch.setattr(ortmodule_knobs, "why_not", lambda knob, *_: reasons.get(knob.name, ""))
+        for place in (ortmodule, controller):
+            monkeypatch.setattr(place, "KNOBS", tuple(knob(variable) for variable in variables))
+        monkeypatch.setattr(controller, "why_not", lambda knob, *_: reasons.get(knob.name, ""))
 
     return offer
 

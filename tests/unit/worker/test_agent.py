@@ -11,7 +11,7 @@ from autorecompute.plans import Config
 from autorecompute.worker import agent
 from autorecompute.worker.agent import STEPS_WITHOUT_SESSION, Abandon, Agent
 from autorecompute.worker.protocol import Check, Order, Settings
-from stand_ins.training import CONFIG, FIRST, PROFILE, PROFILING, SECOND, TARGET
+from stand_ins.training import ADVICE, CONFIG, FIRST, PROFILE, PROFILING, SECOND, TARGET
 
 
 def test_the_first_session_is_told_and_the_first_config_obeyed(make_training):
@@ -114,8 +114,8 @@ def test_a_batch_cannot_be_ordered_of_a_script_that_takes_its_own(make_training)
     assert training.sent[1].batch == TARGET
 
 
-def test_a_script_without_ortmodule_is_left_early(make_training):
-    """Optimizer steps without any session end the trial with a sentence on how to wrap the model."""
+def test_a_script_that_trains_nothing_is_left_early(make_training):
+    """Optimizer steps without any session end the trial with what the training system advises."""
     training = make_training()
     for _ in range(STEPS_WITHOUT_SESSION - 1):
         training.agent.on_step(training.optimizers[0])
@@ -123,7 +123,7 @@ def test_a_script_without_ortmodule_is_left_early(make_training):
     with pytest.raises(Abandon):
         training.agent.on_step(training.optimizers[0])
     assert training.sent[0].outcome is Outcome.SCRIPT_ERROR
-    assert "ORTModule(model)" in training.sent[0].message
+    assert ADVICE in training.sent[0].message
 
 
 def test_a_script_cannot_swallow_its_end(make_training):

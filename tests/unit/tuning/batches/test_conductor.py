@@ -10,8 +10,8 @@ from unittest.mock import Mock
 import pytest
 
 from autorecompute import codec
+from autorecompute.backends.ortmodule import controller
 from autorecompute.backends.ortmodule import environment as ortmodule
-from autorecompute.backends.ortmodule import knobs as ortmodule_knobs
 from autorecompute.cli import main
 from autorecompute.errors import NothingFitsError, ScriptError, UsageError
 from autorecompute.measurement import Outcome
@@ -261,8 +261,9 @@ def test_a_noisy_machine_is_asked_more_often_and_the_doubt_is_told(begin):
 
 def test_knobs_are_turned_on_the_answer_alone(begin, monkeypatch, turned_by):
     """No batch is tuned with knobs; the answer has them, its place on the curve and its comparison do not."""
-    monkeypatch.setattr(ortmodule, "KNOBS", (knob("FAST"),))
-    monkeypatch.setattr(ortmodule_knobs, "why_not", lambda *_: "")
+    for place in (ortmodule, controller):
+        monkeypatch.setattr(place, "KNOBS", (knob("FAST"),))
+    monkeypatch.setattr(controller, "why_not", lambda *_: "")
 
     def adapt(bench):
         bench.knobs = {"FAST": turned_by(speed=1.1)}
