@@ -111,7 +111,7 @@ def plans_under(names, detection):
     """Those that a detection names for the whole graph; where none crosses a block, all of them."""
     if "whole_graph" not in names:
         return detection.plans
-    return [plan for plan in detection.plans if plan.id in detection.extra[CROSSING]]
+    return [plan for plan in detection.plans if plan.id in detection.extra.get(CROSSING, (plan.id,))]
 
 
 def start():

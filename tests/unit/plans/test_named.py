@@ -63,7 +63,7 @@ def test_a_file_without_a_config_is_refused(tmp_path, content):
     file = tmp_path / "plans.json"
     if content is not None:
         file.write_text(content, errors="surrogateescape")
-    with pytest.raises(UsageError, match=r"plans\.json|Tanh\+"):
+    with pytest.raises(UsageError, match=r"plans\.json|tanh"):
         choose_config(str(file), SPACE, NUMBERED)
 
 
