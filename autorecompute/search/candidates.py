@@ -50,8 +50,8 @@ class Candidates:
 
     def config(self, index: int) -> Config:
         """The config in this place."""
-        columns = np.flatnonzero(self.switches[index])
-        return Config(frozenset(self._chosen(column, float(self.switches[index, column])) for column in columns))
+        shares = enumerate(self.switches[index].tolist())
+        return Config(frozenset(self._chosen(column, share) for column, share in shares if share))
 
     def supersets(self, index: int) -> np.ndarray:
         """Which configs have on all that the one in this place has, and as much of it."""

@@ -1,4 +1,4 @@
-"""A bench of twelve equal blocks: plans that count, two options of a site, and parts of a block that exclude the whole."""
+"""A bench of twelve equal blocks: plans that count, two options of a site, and parts that exclude their block."""
 
 from __future__ import annotations
 

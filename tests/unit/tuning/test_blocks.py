@@ -101,9 +101,9 @@ def test_no_more_blocks_are_recomputed_than_it_takes(tune, sampler):
     ids=["parts", "whole blocks", "the other option"],
 )
 def test_parent_and_child_and_both_options_are_weighed(tune, sampler, costs, wins):
-    """Whichever of them is cheapest for what it saves is the answer."""
+    """Whichever of them is cheapest for what it saves is the answer; the head saves too little to decide."""
     tuning, result = tune(costs, sampler=sampler)
-    assert set(SPACE.plans_of(result.best.config)) == wins
+    assert {*SPACE.plans_of(result.best.config)} - {HEAD} == wins - {HEAD}
     tried = {plan for trial in measured(tuning) for plan in SPACE.plans_of(trial.config)}
     assert wins | {CHECKPOINT} <= tried
 
@@ -121,7 +121,7 @@ def test_finalists_that_differ_in_a_count_are_raced(counted):
     tuning, result = counted
     configs = {trial.config for trial in measured(tuning)}
     assert {FIVE_OF_TWELVE, SPACE.own_presets["every_2nd_block"]} <= configs
-    assert result.ranking is not None
+    assert result.best.ranking is not None
     assert tuning.bench.checked[-1] == FIVE_OF_TWELVE
 
 
