@@ -3,6 +3,7 @@
 # make docs   builds the documentation into site/
 # make docs-serve  shows it on this machine, and builds again what is changed
 # make system  installs the Debian packages that tests need, where they are missing
+# make fuzz  changes studies and archives at random and has every verb read them: CASES=20000, SEED=2, one CASE=17
 # make bench  measures what tuning costs and gains, as ratios
 # make bench-noise  counts how often noise makes a race choose a wrong winner
 # make golden-plans  records the plans of the studies, which the tests compare with
@@ -31,7 +32,7 @@ MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
+.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
 
 install: $(VENV)/.installed
 
@@ -60,7 +61,7 @@ system:
 	done; \
 	test -z "$$missing" || { $(SUDO) apt-get update --quiet && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install --quiet --yes --no-install-recommends $$missing; }
 
-test: system lint test-unit test-browser test-workers test-integration test-docs
+test: system lint test-unit test-fuzz test-browser test-workers test-integration test-docs
 
 lint: install
 	$(VENV)/bin/ruff check .
@@ -69,6 +70,13 @@ lint: install
 
 test-unit: install
 	$(VENV)/bin/python $(PYTEST) tests/unit
+
+# Two thousand changes to studies, archives and command lines: a minute and a half of one processor.
+test-fuzz: install
+	$(VENV)/bin/python -m pytest tests/fuzz
+
+fuzz: install
+	PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(CASES:%=--cases %) $(SEED:%=--seed %) $(CASE:%=--case %)
 
 # The page of a study in Debian's Chromium.
 test-browser: install system

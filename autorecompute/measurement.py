@@ -84,7 +84,8 @@ class Measurement:
         peak_bytes: Largest memory held during the measured steps: the process's resident high-water mark on a CPU, the
             allocator's reserved peak on CUDA.
         held_bytes: What was held between two steps, in the measure of ``peak_bytes``, when the measured ones began.
-        allocated_bytes: CUDA only: the allocator's peak of live tensors.
+        allocated_bytes: The peak of live tensors: on CUDA all that the allocator knows, on a CPU those of one step
+            beyond what was held before it. ``None`` where nobody counts them.
         device_bytes: CUDA only: memory in use on the whole card after the timed steps, as the driver counts it.
         step_seconds: Wall time of each timed step, from one optimizer step's end to the next one's.
         warmup_seconds: Wall time of the steps before them.

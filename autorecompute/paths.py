@@ -116,5 +116,5 @@ def write_named(file: Path, content: bytes, *, force: bool) -> None:
 def _cannot_be_written(file: Path, error: OSError) -> AutorecomputeError:
     what = f"{shown(file)} cannot be written: {error.strerror}."
     if error.errno in FAULTS_OF_THE_MACHINE:
-        return SetupError(f"{what} Make room, or give a file on another disk.")
+        return SetupError(f"{what} Make room or mend the disk, or give a file on another one.")
     return UsageError(f"{what} Give a file in a folder of yours.")

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 MOST_ENTRIES = 100_000
 """No step has more operations, and no study more trials."""
 
+MOST_NAMES = 1_000
+"""What has a name in a record, such as a dimension, a version or a preset, is printed line by line, and compared so."""
+
 MOST_CHOICES = 2_000
 LONGEST_TEXT = 1 << 20
 NOT_FINITE = frozenset({"nan", "inf", "-inf"})
@@ -146,7 +149,7 @@ def _mapping_hook(converter: Converter, kind: Any) -> Hook:
     hook = converter.get_structure_hook(entry)
 
     def read(plain: Any, _: Any) -> Any:
-        _require_length(len(_read_object(plain)), None)
+        _require_length(len(_read_object(plain)), None, MOST_NAMES)
         return {_read_text(name, str): _read_entry(hook, entry, name, value) for name, value in plain.items()}
 
     return read
@@ -202,11 +205,11 @@ def _read_entry(hook: Hook, kind: Any, place: int | str, plain: Any) -> Any:
         raise IterableValidationError("while reading entries", [error], kind) from error
 
 
-def _require_length(length: int, wanted: int | None) -> None:
+def _require_length(length: int, wanted: int | None, most: int = MOST_ENTRIES) -> None:
     if wanted is not None and length != wanted:
         raise UnreadableError(f"has {length} entries, not {wanted}")
-    if length > MOST_ENTRIES:
-        raise UnreadableError(f"has {length} entries, {MOST_ENTRIES} is the most")
+    if length > most:
+        raise UnreadableError(f"has {length} entries, {most} is the most")
 
 
 def _show(plain: Any) -> str:

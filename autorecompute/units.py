@@ -15,6 +15,9 @@ _SECONDS_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What a terminal obeys instead of showing it, and what turns the direction of reading around."""
 
+_BYTES = re.compile("[\udc80-\udcff]+")
+"""What Python took in as bytes that are no UTF-8, and gives out as the same bytes: together they may be some."""
+
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
 
 
@@ -26,7 +29,9 @@ def parse_bytes(text: str) -> int:
     """
     number_of_bytes = _parse(text, _BYTES_PER_UNIT, default_unit="b", example="900MiB, 40GiB or 16GB")
     if not 1 <= number_of_bytes < math.inf:
-        raise UsageError(f"'{text}' is no amount of memory that there can be. Write it like 900MiB or 40GiB.")
+        raise UsageError(
+            f"'{printable(text, '')}' is no amount of memory that there can be. Write it like 900MiB or 40GiB."
+        )
     return int(number_of_bytes)
 
 
@@ -38,7 +43,9 @@ def parse_seconds(text: str) -> float:
     """
     seconds = _parse(text, _SECONDS_PER_UNIT, default_unit="s", example="90s, 30m or 2h")
     if not 0 < seconds < math.inf:
-        raise UsageError(f"'{text}' is no time in which anything can be done. Write it like 90s, 30m or 2h.")
+        raise UsageError(
+            f"'{printable(text, '')}' is no time in which anything can be done. Write it like 90s, 30m or 2h."
+        )
     return seconds
 
 
@@ -46,7 +53,7 @@ def _parse(text: str, units: dict[str, int] | dict[str, float], *, default_unit:
     match = _QUANTITY.fullmatch(text.strip())
     unit = (match["unit"].lower() or default_unit) if match else ""
     if match is None or unit not in units:
-        raise UsageError(f"'{text}' cannot be read as a quantity. Write it like {example}.")
+        raise UsageError(f"'{printable(text, '')}' cannot be read as a quantity. Write it like {example}.")
     return float(match["number"]) * units[unit]
 
 
@@ -87,4 +94,8 @@ def printable(text: str, keeps: str = "\n") -> str:
     def write_out(found: re.Match[str]) -> str:
         return found[0] if found[0] in keeps else found[0].encode("unicode_escape").decode()
 
-    return _CONTROL.sub(write_out, text)
+    return _CONTROL.sub(write_out, _BYTES.sub(_decode, text))
+
+
+def _decode(found: re.Match[str]) -> str:
+    return found[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 class Listener(Protocol):
     """Who is told what happens in the training process."""
 
+    @property
+    def target_batch(self) -> int | None:
+        """Samples that a forward is to receive; ``None`` for as many as the script gives."""
+        ...
+
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """A training session exists and no step has run in it; the answer is the config to train with."""
         ...
@@ -96,6 +101,12 @@ class ControllerBackend(Protocol):
     WRAPS: bool
     """Whether models train in a module of its own, which it can put around the model of a script that does not."""
 
+    USED_BY: str
+    """The module by whose import a script tells that it uses the system; empty for the one that trains all others."""
+
+    PROFILES: bool
+    """Whether single steps can be profiled; a system that cannot tells of memory by :meth:`memory_of`."""
+
     TRIAL_VARIABLES: Mapping[str, str]
     """What is set for trials."""
 
@@ -144,12 +155,24 @@ class ControllerBackend(Protocol):
         """
         ...
 
+    def script(self, config: Config, versions: Mapping[str, str]) -> str:
+        """Source of a file that switches the config on in a script without this package.
+
+        Raises:
+            UsageError: there is no such form for the config.
+        """
+        ...
+
     def offer(self, detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
         """What can be recomputed at these dimensions, under what these variables switch on.
 
         Raises:
             UsageError: they hold what the training system cannot read.
         """
+        ...
+
+    def memory_of(self, detection: Detection) -> MemoryModel | None:
+        """What a detection alone tells of the memory of every config; ``None`` where it tells nothing."""
         ...
 
     def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel:
@@ -177,6 +200,18 @@ class ControllerBackend(Protocol):
         ...
 
 
+class LiveMeter(Protocol):
+    """Counts the bytes of the tensors that are alive, through one step."""
+
+    def start(self) -> None:
+        """A step begins, which takes longer than others from now on."""
+        ...
+
+    def stop(self) -> int:
+        """The step has ended; the most bytes that it had alive beyond those alive at its start."""
+        ...
+
+
 class WorkerBackend(Protocol):
     """A training system inside the user's process."""
 
@@ -199,6 +234,10 @@ class WorkerBackend(Protocol):
             config: What to recompute.
             profiles: Whether the steps to come are profiled, until the next switch.
         """
+        ...
+
+    def live_meter(self) -> LiveMeter | None:
+        """What counts the bytes of live tensors; ``None`` where the device's allocator, or nobody, does."""
         ...
 
     def take_profile(self) -> StepProfile:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING, Any, cast
 
+from autorecompute.backends.auto import AutoBackend
 from autorecompute.errors import SetupError, UsageError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 """Whichever training system the script uses."""
 
-PACKAGES = {"ortmodule": "autorecompute.backends.ortmodule"}
+PACKAGES = {"ortmodule": "autorecompute.backends.ortmodule", "torch": "autorecompute.backends.torch"}
 """The folder of each, as a package: its module ``controller`` is one half, what its ``worker`` makes is the other."""
 
 
@@ -53,19 +56,35 @@ def choose_backend(name: str, *, wrap: bool) -> str:
     return name if name != AUTO else wrapping[0]
 
 
-def worker(name: str, folder: Path) -> WorkerBackend:
+def worker(name: str, folder: Path, script: Path | None = None) -> WorkerBackend:
     """The half inside the user's process of the backend of this name.
 
     Args:
         name: One of them, or ``AUTO``.
         folder: Where it may write files; whoever gave it removes it.
+        script: The script that is about to run, which may name the training system that it uses.
 
     Raises:
         SetupError: there is none of this name.
     """
-    if name == AUTO:
-        name = next(iter(PACKAGES))
-    return cast("WorkerBackend", _load(name, "worker").make_backend(folder))
+    if name != AUTO:
+        return cast("WorkerBackend", _load(name, "worker").make_backend(folder))
+    others = {backend.USED_BY: backend for backend in controllers() if backend.USED_BY}
+    text = script.read_text(errors="replace") if script is not None and script.is_file() else ""
+    named = next((backend for module, backend in others.items() if module in text), None)
+    if named is not None:
+        return worker(named.NAME, folder)
+    plain = next(backend.NAME for backend in controllers() if not backend.USED_BY)
+    leaves = functools.partial(_holds_class_of, tuple(others))
+    made = _load(plain, "worker").make_backend(folder, leaves=leaves)
+    return AutoBackend(made, others, lambda backend: worker(backend.NAME, folder))
+
+
+def _holds_class_of(packages: tuple[str, ...], module: Any) -> bool:
+    """Whether a torch module, or one in it, is of a class of these packages."""
+    if any(f"{type(module).__module__}.".startswith(f"{package}.") for package in packages):
+        return True
+    return any(_holds_class_of(packages, child) for child in module.children())
 
 
 def backend_of(versions: Mapping[str, str]) -> ControllerBackend:
@@ -102,6 +121,16 @@ def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], 
         UsageError: the config cannot be written for them, or there is no knob of one of these names.
     """
     return backend_of(versions).render(config, knobs=knobs, versions=versions, folder=folder)
+
+
+def apply_plans(model: Any, plans: str | os.PathLike[str] | None) -> None:
+    """Has a model recompute what a file of plans says; see :func:`autorecompute.apply`.
+
+    Raises:
+        UsageError: the file cannot be read, or was measured on another model.
+    """
+    plain = next(backend.NAME for backend in controllers() if not backend.USED_BY)
+    _load(plain, "applying").apply(model, plans)
 
 
 def _load(name: str, half: str) -> Any:

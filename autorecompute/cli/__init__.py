@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from autorecompute import __version__
 from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, tune
 from autorecompute.cli.output import guard_output
-from autorecompute.cli.parsing import Parser, require_no_stray_address
+from autorecompute.cli.parsing import Parser, require_no_stray_address, require_values
 from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft, SetupError
 from autorecompute.units import printable
 
@@ -43,6 +43,7 @@ def _run(arguments: list[str]) -> int:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     try:
         require_no_stray_address(arguments[:split])
+        require_values(arguments[:split])
         args = make_parser().parse_args(_join_flag_value(arguments[:split]))
     finally:
         sys.stdout.flush()  # --help ends right there

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.cli.batches import positive
 from autorecompute.errors import NothingFitsError, UsageError
+from autorecompute.paths import shown
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 DEFAULT_STEPS = 3
 PYTHON, SUFFIX = "python", ".py"
 PYTHONS = {PYTHON, "python3"}
+LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
+"""Modules that start a script, and are none themselves."""
 EPILOG = """example:
   autorecompute check bert -- train.py --batch-size 32
 
@@ -93,7 +96,9 @@ def as_typed(words: Sequence[str]) -> Sequence[str]:
 
     A stored command is not read this way: what starts it may be called like a script itself.
     """
-    return [PYTHON, *words] if words and words[0].endswith(SUFFIX) else words
+    from autorecompute.worker.protocol import MODULE_FLAG
+
+    return [PYTHON, *words] if words and (words[0].endswith(SUFFIX) or words[0] == MODULE_FLAG) else words
 
 
 def job_of(command: Sequence[str], *, wrap: bool) -> Job:
@@ -105,14 +110,28 @@ def job_of(command: Sequence[str], *, wrap: bool) -> Job:
     import shlex
 
     from autorecompute.trials import Job
+    from autorecompute.worker.protocol import MODULE_FLAG
 
-    place = next((place for place, word in enumerate(command) if place and word.endswith(SUFFIX)), None)
+    modules = [
+        place + 1
+        for place, word in enumerate(command[:-1])
+        if place and word == MODULE_FLAG and command[place + 1] not in LAUNCHERS
+    ]
+    scripts = [place for place, word in enumerate(command) if place and word.endswith(SUFFIX)]
+    place = min([*modules, *scripts], default=None)
     if place is None:
-        raise UsageError(f"No script is named in '{shlex.join(command)}'. Write it as: train.py ARGUMENTS")
-    start = list(command[:place])
+        raise UsageError(f"No script is named in {shown(shlex.join(command))}. Write it as: train.py ARGUMENTS")
+    is_module = place in modules
+    start = list(command[: place - is_module])
     # python alone is the interpreter that this runs in, as when it was tuned.
     launcher = "" if len(start) == 1 and start[0] in PYTHONS else shlex.join(start)
-    return Job(script=Path(command[place]), arguments=tuple(command[place + 1 :]), launcher=launcher, wrap=wrap)
+    return Job(
+        script=Path(command[place]),
+        is_module=is_module,
+        arguments=tuple(command[place + 1 :]),
+        launcher=launcher,
+        wrap=wrap,
+    )
 
 
 def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckReport:

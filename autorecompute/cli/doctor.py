@@ -123,12 +123,13 @@ def print_report(found: Mapping[str, list[Finding]]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     width = max(len(finding.name) for findings in found.values() for finding in findings)
     for name, findings in found.items():
-        if len(found) > 1:
-            console.print(Text(f"backend {name}", style="bold"))
+        console.print(Text(f"backend {name}", style="bold"))
         for finding in findings:
             mark = Text(f"{finding.status:<7}", style=styles[finding.status])
             console.print(mark, Text(f" {finding.name:<{width}}  {finding.found}"), sep="")
             if finding.remedy:
                 console.print(Text(f"{'':<8}{finding.remedy}", style="bold"))
+        console.print()
+    for name, findings in found.items():
         missing = len(blocking(findings))
-        console.print(f"\nMissing: {missing}. Repair from the top." if missing else "\nReady to train.")
+        console.print(f"{name}: {missing} missing, repair from the top." if missing else f"{name}: ready to train.")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import AUTO
 from autorecompute.cli.scripts import asked_job
-from autorecompute.errors import ScriptError, UsageError, WrongBatchError
+from autorecompute.errors import ScriptError, SetupError, UsageError, WrongBatchError
 from autorecompute.units import parse_bytes
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-    from autorecompute.memory import PeakView
+    from autorecompute.memory import MemoryModel, PeakView
     from autorecompute.plans import Config, Space
     from autorecompute.reports.overview import Overview
     from autorecompute.trials import Bench, Job
@@ -137,12 +137,16 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     from rich.progress import track
 
     from autorecompute.backends.registry import backend_of
-    from autorecompute.memory import PeakView
     from autorecompute.plans import Config
     from autorecompute.tuning.survey import survey, telling_configs
 
-    space = overview.detection.space
-    config = _choose(args, overview, space)
+    detection, space = overview.detection, overview.detection.space
+    config, backend = _choose(args, overview, space), backend_of(detection.versions)
+    known = backend.memory_of(detection)
+    if known is None and not backend.PROFILES:
+        raise SetupError("No peak can be forecast for this model; the notes below the plans say why. Leave --peak out.")
+    if known is not None:
+        return _view(known, config, overview, limit_bytes)
     configs = telling_configs(space, [config])
     print(f"profiling a step of each of {len(configs)} configs", file=sys.stderr)
     progress = track(configs, "profiling", console=Console(stderr=True), transient=True)
@@ -150,8 +154,12 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     if config not in found.profiles:
         print(f"autorecompute: {space.describe(config)} could not be profiled and is not shown", file=sys.stderr)
         config = Config()
-    detection = overview.detection
-    model = backend_of(detection.versions).memory_model(space, found)
+    return _view(backend.memory_model(space, found), config, overview, limit_bytes)
+
+
+def _view(model: MemoryModel, config: Config, overview: Overview, limit_bytes: int | None) -> PeakView:
+    from autorecompute.memory import PeakView
+
     return PeakView(
         model=model,
         config=config,
@@ -181,11 +189,14 @@ def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Confi
 
 
 def _tune_command(args: argparse.Namespace, job: Job) -> str:
+    from autorecompute.worker.protocol import MODULE_FLAG
+
     flags = [f"--target-batch={args.batch}"] if args.batch is not None else []
     flags += [f"--memory-limit={args.memory_limit}"] if args.memory_limit is not None else []
     flags += [f"--batch-flag={args.batch_flag}"] if args.batch_flag is not None else []
     flags += [f"--launcher={args.launcher}"] if args.launcher else []
     flags += [f"--backend={args.backend}"] if args.backend != AUTO else []
     flags += ["--wrap"] if args.wrap else []
+    script = [MODULE_FLAG, str(args.script)] if args.is_module else [str(args.script)]
     rest = ["--", *job.arguments] if job.arguments else []
-    return shlex.join(["autorecompute", "tune", str(args.script), *flags, *rest])
+    return shlex.join(["autorecompute", "tune", *script, *flags, *rest])

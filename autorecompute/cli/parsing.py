@@ -7,12 +7,14 @@ import re
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
+from autorecompute.paths import shown
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-_ADDRESS = re.compile(r"[\w+.-]*://.*", re.DOTALL)
+_ADDRESS = re.compile(r"(?<![\w+.-])[\w+.-]*://.*", re.DOTALL)
 _WITH_PASSWORD = re.compile(r"://.*(@|password=)", re.DOTALL)
 _STORAGE = "--storage"
 
@@ -25,8 +27,20 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with the message, cut where an address begins: where that ends nobody can tell."""
-        super().error(_ADDRESS.sub("(an address, not repeated: it may hold a password)", message))
+        """Ends the process with the message, on one line and cut where an address begins, whose end nobody can tell."""
+        super().error(printable(_ADDRESS.sub("(an address, not repeated: it may hold a password)", message), ""))
+
+
+def require_values(arguments: Sequence[str]) -> None:
+    """Checks that no option is given ``--`` for a value: argparse takes that away, and the option has a list then.
+
+    Raises:
+        UsageError: one is.
+    """
+    for argument in arguments:
+        option, separator, value = argument.partition("=")
+        if option.startswith("-") and separator and value == "--":
+            raise UsageError(f"{shown(argument)} has no value after the equals sign. Write one that is not --.")
 
 
 def require_no_stray_address(arguments: Sequence[str]) -> None:

@@ -9,7 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autorecompute.errors import UsageError
+from autorecompute.paths import shown
 from autorecompute.startup import HOOKS_VARIABLE, format_hooks, prepend_to_python_path
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -85,10 +87,11 @@ def describe_changes(
     """A sentence about each variable whose inherited value the command will not see."""
     for name, value in variables.items():
         if inherited.get(name, value) != value:
-            yield f"{name}={inherited[name]} of your environment is replaced by {value}."
+            yield f"{name}={printable(inherited[name])} of your environment is replaced by {value}."
     for name in strays:
         if name in inherited:
-            yield f"{name}={inherited[name]} of your environment is removed: the study's config does without it."
+            value = printable(inherited[name])
+            yield f"{name}={value} of your environment is removed: the study's config does without it."
 
 
 def replace_process(command: list[str], environment: dict[str, str]) -> NoReturn:
@@ -105,4 +108,6 @@ def replace_process(command: list[str], environment: dict[str, str]) -> NoReturn
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606  (no shell comes between us and the command)
     except OSError as error:
-        raise UsageError(f"'{command[0]}' cannot be started: {error.strerror}. Check the command after --.") from error
+        raise UsageError(
+            f"{shown(command[0])} cannot be started: {error.strerror}. Check the command after --."
+        ) from error

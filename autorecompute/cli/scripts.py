@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def add_script_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what every verb that starts the user's script takes."""
     parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script; its arguments follow --")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument("--batch-flag", metavar="FLAG", help="the script's flag that takes the batch")
     parser.add_argument("--launcher", default="", metavar="COMMAND", help="what starts the script instead of python")
     parser.add_argument(
@@ -42,6 +43,7 @@ def asked_job(args: argparse.Namespace) -> Job:
 
     return Job(
         script=args.script,
+        is_module=args.is_module,
         arguments=tuple(args.rest),
         batch_flag=args.batch_flag,
         launcher=args.launcher,

@@ -146,7 +146,9 @@ def default_name(job: Job, batch: int | str | None, limit_bytes: int | None) -> 
     parts += ["--wrap"] if job.wrap else []
     parts += [job.backend] if job.backend != AUTO and not job.wrap else []
     tag = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:TAG_LENGTH]
-    words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.stem}").strip("_-.")[:LONGEST_WORDS]
+    words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.name.removesuffix('.py')}").strip("_-.")[
+        :LONGEST_WORDS
+    ]
     return f"{words or 'study'}{f'-b{batch}' if batch else ''}-{tag}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.emit import as_json, dotenv, shell
+from autorecompute.emit import as_json, dotenv, python, shell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,5 +18,6 @@ RENDERERS: dict[str, Callable[[Result, Emission], str]] = {
     "shell": shell.render,
     "dotenv": dotenv.render,
     "json": as_json.render,
+    "python": python.render,
 }
 """By the name of the format."""

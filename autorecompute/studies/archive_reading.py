@@ -12,7 +12,7 @@ from autorecompute import codec
 from autorecompute.errors import UsageError
 from autorecompute.jsontext import LARGEST_TEXT, MOST_VALUES, UnreadableError, count_values, parse
 from autorecompute.measurement import Trial
-from autorecompute.paths import open_named
+from autorecompute.paths import open_named, shown
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.archive import FORMAT, SEVERAL, SINGLE, VERSION
 from autorecompute.studies.plausible import WrongLineError, require_confirmed, require_own_choices
@@ -209,7 +209,9 @@ def _open(file: Path) -> Iterator[BinaryIO]:
             with gzip.GzipFile(fileobj=plain) as unpacked:
                 yield cast("BinaryIO", unpacked)
     except OSError as error:
-        raise UsageError(f"'{file}' cannot be read: {error.strerror or error}. Give the path of an archive.") from error
+        raise UsageError(
+            f"{shown(file)} cannot be read: {error.strerror or error}. Give the path of an archive."
+        ) from error
 
 
 def _open_plain(file: Path) -> io.BufferedReader:
@@ -227,4 +229,4 @@ def _naming(file: Path, number: int) -> Iterator[None]:
 
 
 def _refuse(file: Path, number: int, why: str) -> NoReturn:
-    raise UsageError(f"'{file}' is no archive that can be read: line {number} {why}. Nothing was imported.")
+    raise UsageError(f"{shown(file)} is no archive that can be read: line {number} {why}. Nothing was imported.")

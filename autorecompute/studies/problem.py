@@ -28,8 +28,6 @@ MEMORY_TOLERANCE = 0.005
 MOST_PLANS = 1_000
 """Training systems find dozens, and all that is done with them takes their number squared."""
 
-MOST_PRESETS, MOST_CONFLICTS = 100, 20_000
-
 SEVERAL_BATCHES = 0
 """The batch of a study that looks for the best one, and has a study of its own for each."""
 
@@ -131,16 +129,6 @@ class Problem:
         largest = max(self.device_bytes, other.device_bytes)
         is_alike = abs(self.device_bytes - other.device_bytes) <= MEMORY_TOLERANCE * largest
         return replace(other, device_bytes=self.device_bytes) if is_alike else other
-
-
-def require_few_plans(count: int) -> None:
-    """Checks that there are no more plans than can be dealt with.
-
-    Raises:
-        ValueError: there are more.
-    """
-    if count > MOST_PLANS:
-        raise ValueError(f"has {count} plans, {MOST_PLANS} is the most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
-import urllib.parse
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import optuna
-import sqlalchemy
 import sqlalchemy.exc
+from alembic.util import CommandError
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
@@ -19,6 +19,7 @@ from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
 from autorecompute.ranges import Seconds
 from autorecompute.studies import dashboard
+from autorecompute.studies.database import open_to_read, open_to_write
 from autorecompute.studies.frozen import TRIAL_ATTRIBUTE, freeze
 
 if TYPE_CHECKING:
@@ -28,13 +29,6 @@ if TYPE_CHECKING:
     from autorecompute.plans import Space
 
 SECONDS_ATTRIBUTE = "wall_seconds"
-BUSY_TIMEOUT_SECONDS = 30
-_COMPUTED = """
-SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'
-UNION ALL
-SELECT m.name FROM sqlite_master m, pragma_table_xinfo(m.name) AS c WHERE m.type = 'table' AND c.hidden > 0
-"""
-"""Whatever in a database is worked out when it is read: views, triggers, virtual tables, generated columns."""
 
 
 class TrialStore:
@@ -54,7 +48,7 @@ class TrialStore:
         self._database, self._space, self._limit_bytes = database, space, limit_bytes
         with _saying_what_is_wrong(database):
             self._study = optuna.create_study(
-                study_name=name, storage=_open(database), direction="maximize", load_if_exists=True
+                study_name=name, storage=open_to_write(database), direction="maximize", load_if_exists=True
             )
             dashboard.name_value(self._study)
             self._earlier_seconds = codec.from_plain(self._study.user_attrs.get(SECONDS_ATTRIBUTE, 0.0), Seconds)
@@ -115,10 +109,11 @@ def read_trials(database: Path, name: str) -> list[Trial]:
     if not database.is_file():
         return []
     with _saying_what_is_wrong(database):
-        storage = _open(database)
+        storage = open_to_read(database)
         # A tuning that was ended before its first trial leaves a database without any study.
-        is_begun = bool(storage.get_all_studies())
-        return _decode(optuna.load_study(study_name=name, storage=storage)) if is_begun else []
+        if storage is None or not storage.get_all_studies():
+            return []
+        return _decode(optuna.load_study(study_name=name, storage=storage))
 
 
 @contextmanager
@@ -134,6 +129,7 @@ def saying_what_fails(database: Path) -> Iterator[None]:
         sqlalchemy.exc.SQLAlchemyError,
         optuna.exceptions.OptunaError,
         sqlite3.Error,
+        CommandError,  # of the migrations that Optuna looks through
         RuntimeError,  # what Optuna raises for the database of another version
         ValueError,
         LookupError,
@@ -155,35 +151,6 @@ def _saying_what_is_wrong(database: Path) -> Iterator[None]:
             raise SetupError(_describe(database, error)) from error
 
 
-def _require_tables(database: Path) -> None:
-    """Checks that a file holds nothing but tables: a view computes what is read, for ever if it is made to."""
-    # Not to be made, but to be written: what was being written when a process was killed is rolled back here.
-    uri = f"{_uri_of(database)}?mode=rw"
-    with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as connection:
-        if connection.execute(_COMPUTED).fetchone() is not None:
-            raise UnreadableError("holds more than tables")
-
-
-def _uri_of(database: Path) -> str:
-    # A path is no URL: what would mean something in one is written as SQLite's own URI, which knows percent signs.
-    return f"file:{urllib.parse.quote(str(database))}"
-
-
-def _open(database: Path) -> optuna.storages.RDBStorage:
-    if database.is_symlink():
-        # Optuna makes its tables in whatever database it opens.
-        raise SetupError(
-            f"{database} is a link, and a study's trials are in its own folder. Put the file itself there."
-        )
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    if database.is_file():
-        _require_tables(database)
-    url = sqlalchemy.URL.create("sqlite", database=_uri_of(database), query={"uri": "true"})
-    return optuna.storages.RDBStorage(
-        url.render_as_string(), engine_kwargs={"connect_args": {"timeout": BUSY_TIMEOUT_SECONDS}}
-    )
-
-
 def _decode(study: optuna.Study) -> list[Trial]:
     return [codec.from_plain(trial.user_attrs[TRIAL_ATTRIBUTE], Trial) for trial in study.get_trials(deepcopy=False)]
 
@@ -196,7 +163,9 @@ def _describe(database: Path, error: BaseException) -> str:
         )
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return f"{database} is in use by another process. Wait for it, and run the same command again."
-    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
+    # A reader is not let write: where Optuna wants to, the file lacks what a study has.
+    is_read = name == "SQLITE_READONLY" and os.access(database, os.W_OK)
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")) and not is_read:
         return f"{database} cannot be written. Make it writable, or work in another folder."
     reason = str(error) if isinstance(error, UnreadableError) else name or type(error).__name__
     return (

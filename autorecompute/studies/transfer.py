@@ -55,7 +55,7 @@ class Tuned:
         """
         found = [*self.problem.differences(other.problem), *self.sizes.differences(other.sizes)]
         if not found and self.command != other.command:
-            return ("its command is another",)
+            return ("another command",)
         return tuple(found)
 
 

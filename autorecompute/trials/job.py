@@ -10,9 +10,11 @@ from pathlib import Path
 from autorecompute.backends.registry import AUTO
 from autorecompute.errors import UsageError
 from autorecompute.paths import is_file, shown
-from autorecompute.worker.protocol import BATCH_VARIABLE
+from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG
 
 PLACEHOLDER = "{batch}"
+NOTEBOOK = ".ipynb"
+SHELLS = (b"sh", b"bash", b"dash", b"zsh")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,8 @@ class Job:
     """A script with its arguments.
 
     Attributes:
-        script: The script's path.
+        script: The script's path, or the name of a module.
+        is_module: Whether it is a module, as in ``python -m package.train``.
         arguments: Its arguments; ``{batch}`` in them stands for the batch.
         batch_flag: A flag of the script that takes the batch.
         launcher: What stands before ``-m MODULE`` to start it, ``torchrun --nproc-per-node 1`` for instance; empty for
@@ -29,10 +32,11 @@ class Job:
         wrap: Whether that system is to train the model of a script that does not ask for it.
 
     Raises:
-        UsageError: there is no such script, or the launcher cannot be read.
+        UsageError: there is no such script, it is no Python, or the launcher cannot be read.
     """
 
     script: Path
+    is_module: bool = False
     arguments: tuple[str, ...] = ()
     batch_flag: str | None = None
     launcher: str = ""
@@ -40,13 +44,15 @@ class Job:
     wrap: bool = False
 
     def __post_init__(self) -> None:
-        if not is_file(self.script):
-            raise UsageError(f"There is no script {shown(self.script)}. Give the path of the training script.")
+        if self.is_module:
+            _require_module_name(str(self.script))
+        else:
+            _require_python(self.script)
         try:
             shlex.split(self.launcher)
         except ValueError as error:
             raise UsageError(
-                f"--launcher {self.launcher} cannot be read: {error}. Quote it as a shell would."
+                f"--launcher {shown(self.launcher)} cannot be read: {error}. Quote it as a shell would."
             ) from error
 
     @property
@@ -68,19 +74,52 @@ class Job:
     def worker_command(self, batch: int | None) -> list[str]:
         """The command that runs the script inside a worker."""
         start = shlex.split(self.launcher) or [sys.executable]
-        return [*start, "-m", "autorecompute.worker", str(self.script), *self.script_arguments(batch)]
+        return [*start, "-m", "autorecompute.worker", *self._words, *self.script_arguments(batch)]
 
     def plain_command(self, batch: int | None) -> list[str]:
         """The command a user would type, for people to read."""
         start = shlex.split(self.launcher) or ["python"]
-        return [*start, str(self.script), *self.script_arguments(batch)]
+        return [*start, *self._words, *self.script_arguments(batch)]
 
     def command_of_any_batch(self) -> list[str]:
         """The same with the place for the batch left open."""
         flag = [self.batch_flag, PLACEHOLDER] if self.batch_flag is not None else []
-        return [*(shlex.split(self.launcher) or ["python"]), str(self.script), *self.arguments, *flag]
+        return [*(shlex.split(self.launcher) or ["python"]), *self._words, *self.arguments, *flag]
+
+    @property
+    def _words(self) -> list[str]:
+        """What Python is told to run."""
+        return [MODULE_FLAG, str(self.script)] if self.is_module else [str(self.script)]
 
     @staticmethod
     def batch_environment(batch: int | None) -> dict[str, str]:
         """The variable that scripts may read the batch from."""
         return {} if batch is None else {BATCH_VARIABLE: str(batch)}
+
+
+def _require_module_name(name: str) -> None:
+    if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+        raise UsageError(f"{shown(name)} is no name of a module. Write it as for python -m: -m package.train")
+
+
+def _require_python(script: Path) -> None:
+    if not is_file(script):
+        raise UsageError(f"There is no script {shown(script)}. Give the path of the training script.")
+    if script.suffix == NOTEBOOK:
+        raise UsageError(
+            f"{shown(script)} is a notebook. Make a script of it with 'jupyter nbconvert --to script', and tune that."
+        )
+    if _is_shell_script(script):
+        raise UsageError(
+            f"{shown(script)} is a shell script. Give the Python script that it starts, what it starts that with as "
+            "--launcher, and the arguments after --."
+        )
+
+
+def _is_shell_script(script: Path) -> bool:
+    try:
+        with script.open("rb") as file:
+            first = file.readline(200)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and first.split()[-1].rpartition(b"/")[2] in SHELLS

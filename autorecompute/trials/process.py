@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
+from autorecompute.paths import shown
 from autorecompute.trials.oom import OomKills
 from autorecompute.trials.quiet import quieten
 from autorecompute.trials.ranks import merge
@@ -85,7 +86,7 @@ class WorkerProcess:
             self._forget_socket()
             if error.filename == str(log):
                 raise SetupError(f"{log} cannot be written: {error.strerror}. Make its folder writable.") from error
-            raise SetupError(f"'{command[0]}' cannot be started: {error.strerror}. Check --launcher.") from error
+            raise SetupError(f"{shown(command[0])} cannot be started: {error.strerror}. Check --launcher.") from error
         self._oom_kills.follow(self._process.pid)
 
     @property

@@ -1,4 +1,4 @@
-"""What a study knows before its first trial: two small steps, profiled without recompute and with all plans on."""
+"""What a study knows before its first trial: what the detection tells of memory, or two profiled small steps."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ the first that was chosen, and an answer is made of it."""
 
 
 def analyse(place: Workplace, detection: Detection, budget: Budget) -> MemoryModel | None:
-    """The model of memory that two profiled steps give, from the study's folder where they are kept there.
+    """The model of memory that the detection gives, or two profiled steps, from the study's folder where they are kept.
 
     ``None``, with a note, where they cannot be had or would take the time that is left: the search then has to learn
     from trials alone.
     """
     backend, space = backend_of(detection.versions), detection.space
+    known = backend.memory_of(detection)
+    if known is not None or not backend.PROFILES:
+        return known
     kept = read_analysis(place.folder)
     if kept is not None:
         return backend.memory_model(space, kept)

@@ -19,8 +19,17 @@ from autorecompute.measurement import Outcome
 from autorecompute.worker import hooks
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.channel import Channel
-from autorecompute.worker.protocol import SETTINGS_VARIABLE, STACK_SIGNAL, Ended, Failed, Hello, Refused, Settings
-from autorecompute.worker.script import last_lines, main_file, run_as_main
+from autorecompute.worker.protocol import (
+    MODULE_FLAG,
+    SETTINGS_VARIABLE,
+    STACK_SIGNAL,
+    Ended,
+    Failed,
+    Hello,
+    Refused,
+    Settings,
+)
+from autorecompute.worker.script import find_module, last_lines, main_file, run_as_main, run_module_as_main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +50,7 @@ def main() -> int:
     channel = Channel(settings.address)
     channel.send(Hello(rank=rank, world_size=world_size, pid=os.getpid()))
     try:
-        backend = registry.worker(settings.backend, Path(settings.address).parent)
+        backend = registry.worker(settings.backend, Path(settings.address).parent, Path(sys.argv[1]))
         agent = Agent(channel, backend, settings, is_alone=world_size == 1)
         backend.install(agent, wrap=settings.wrap)
     except SetupError as error:
@@ -49,18 +58,26 @@ def main() -> int:
         return 1
     hooks.follow_steps(agent.on_step, agent.on_skip)
     hooks.follow_losses(agent.on_loss)
-    return _run(channel, backend, agent, script=sys.argv[1], arguments=sys.argv[2:])
+    return _run(channel, backend, agent, sys.argv[1:])
 
 
-def _run(channel: Channel, backend: WorkerBackend, agent: Agent, *, script: str, arguments: list[str]) -> int:
+def _run(channel: Channel, backend: WorkerBackend, agent: Agent, words: list[str]) -> int:
+    script = words[0]
     try:
-        run_as_main(script, arguments)
+        if script == MODULE_FLAG:
+            script = str(find_module(words[1]).origin)
+            run_module_as_main(words[1], words[2:])
+        else:
+            run_as_main(script, words[1:])
     except Abandon:
         return 1
     except SystemExit as request:
         code = request.code if isinstance(request.code, int) else int(request.code is not None)
         channel.send(Ended(steps=agent.steps, exit_code=code, advice=agent.advice))
         return code
+    except SetupError as error:
+        channel.send(Refused(message=str(error)))
+        return 1
     except BaseException as error:  # noqa: BLE001  (whatever ends the user's script is told to the controller)
         channel.send(_describe_failure(error, backend, script))
         return 1

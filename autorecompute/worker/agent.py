@@ -68,6 +68,11 @@ class Agent:
         self.steps = 0
 
     @property
+    def target_batch(self) -> int | None:
+        """Samples that a forward is to receive; ``None`` where the first one tells."""
+        return self._target
+
+    @property
     def advice(self) -> str:
         """Why a script may never come to training, and what to do about it, in sentences."""
         return self._backend.why_nothing_trained(wrap=self._settings.wrap)
@@ -170,7 +175,9 @@ class Agent:
 
     def _open(self, order: Order) -> Window:
         assert self._meter is not None, "a window needs a meter"
-        return Window(self._meter, order, whole_life=self._settings.watch is not None, extends_itself=self._is_alone)
+        is_watched = self._settings.watch is not None
+        live = None if is_watched else self._backend.live_meter()
+        return Window(self._meter, order, whole_life=is_watched, extends_itself=self._is_alone, live=live)
 
     def _report(self, window: Window) -> None:
         assert self._target is not None, "a window has seen a batch"

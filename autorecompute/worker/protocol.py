@@ -23,6 +23,8 @@ STACK_SIGNAL = signal.SIGRTMIN + 5
 
 SETTINGS_VARIABLE = "AUTORECOMPUTE_WORKER"
 BATCH_VARIABLE = "AUTORECOMPUTE_BATCH_SIZE"
+MODULE_FLAG = "-m"
+"""Stands before the name of a module on a worker's command line, as it does on Python's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

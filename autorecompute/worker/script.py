@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import importlib.util
 import os
 import sys
 import traceback
 import types
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import CodeType
 
 TRACE_LINES = 12
 
@@ -17,9 +23,39 @@ def run_as_main(script: str, arguments: list[str]) -> None:
     # Not runpy: it takes the module away when the script ends, and puts its path in place of the user's in argv.
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
-    code = compile(Path(script).read_bytes(), main_file(script), "exec")
+    _run(compile(Path(script).read_bytes(), main_file(script), "exec"), __file__=main_file(script))
+
+
+def run_module_as_main(name: str, arguments: list[str]) -> None:
+    """Runs a module as ``python -m`` would, with the working directory first on the module path.
+
+    Raises:
+        ImportError: there is no such module, or it has nothing to run.
+    """
+    sys.path[0] = os.getcwd()  # noqa: PTH109  (a string, as Python puts it there)
+    spec = find_module(name)
+    code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+    sys.argv = [str(spec.origin), *arguments]
+    _run(code, __file__=spec.origin, __spec__=spec, __package__=spec.parent, __loader__=spec.loader)
+
+
+def find_module(name: str) -> ModuleSpec:
+    """The module of this name; of a package, the one that runs it.
+
+    Raises:
+        ImportError: there is no such module, or it has nothing to run.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        return find_module(f"{name}.__main__")
+    if spec is None or not spec.has_location:
+        raise ModuleNotFoundError(f"No module named {name}", name=name)
+    return spec
+
+
+def _run(code: CodeType, **names: object) -> None:
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=main_file(script), __builtins__=builtins)
+    main.__dict__.update(names, __builtins__=builtins)
     sys.modules["__main__"] = main
     exec(code, main.__dict__)  # noqa: S102  (the user's own script, as Python would)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from autorecompute.measurement import Measurement, Outcome
 
 if TYPE_CHECKING:
+    from autorecompute.backends.interface import LiveMeter
     from autorecompute.meters import Meter
     from autorecompute.worker.protocol import Order
 
@@ -17,16 +18,31 @@ if TYPE_CHECKING:
 class Window:
     """Warm-up steps, a reset of the peak, timed steps.
 
+    Where an allocator keeps what tensors have left, as that of a CPU does, the peak of a process tells what it went
+    through before rather than what a config needs. There one more step is observed before the timed ones, and the peak
+    is what was held at its start and the tensors that it had alive at its most.
+
     Args:
         meter: The device's memory.
         order: How many steps of each.
         whole_life: Whether the peak is that of the process since its birth: nothing is released and nothing reset.
         extends_itself: Whether a discarded step is made up for by a further one.
+        live: Counts the bytes of live tensors in that one step; ``None`` where the meter tells the peak.
     """
 
-    def __init__(self, meter: Meter, order: Order, *, whole_life: bool = False, extends_itself: bool = True) -> None:
+    def __init__(
+        self,
+        meter: Meter,
+        order: Order,
+        *,
+        whole_life: bool = False,
+        extends_itself: bool = True,
+        live: LiveMeter | None = None,
+    ) -> None:
         self._meter, self.order = meter, order
         self._whole_life, self._extends_itself = whole_life, extends_itself
+        self._live = live
+        self._is_observing, self._live_bytes = False, 0
         self._warmed_up, self._lost = 0, 0
         self._warmup_seconds = 0.0
         self._held_bytes: int | None = None
@@ -43,7 +59,7 @@ class Window:
     @property
     def is_timing(self) -> bool:
         """Whether the warm-up is over."""
-        return self._warmed_up == self.order.warmup
+        return self._warmed_up == self.order.warmup and not self._is_observing
 
     def observe(self) -> None:
         """Looks at the device before anything waits for it, so that it is seen at work."""
@@ -63,12 +79,17 @@ class Window:
             self._step_seconds.append(elapsed)
             self._samples.append(samples)
             self._losses += [] if loss is None else [loss]
+        elif self._is_observing:
+            self._end_observed_step(elapsed)
         else:
             self._end_warmup_step(elapsed)
         self._step_began = time.perf_counter()
 
     def discard_step(self) -> None:
         """Leaves out the step that ends now: it says nothing about the config."""
+        if self._is_observing and self._extends_itself and self._live is not None:
+            self._live.stop()
+            self._live.start()
         if self._extends_itself:
             self._step_began = time.perf_counter()
         elif self.is_timing:
@@ -85,9 +106,20 @@ class Window:
         if self._warmed_up == 1:
             # Until now the script held the outputs of the last step before the swap, and with them the old arena.
             self._meter.release()
-        if self.is_timing:
-            self._meter.reset()
-            self._held_bytes = self._meter.held_bytes()
+        if not self.is_timing:
+            return
+        self._meter.reset()
+        if self._live is not None:
+            self._meter.release()
+            self._is_observing = True
+            self._live.start()
+        self._held_bytes = self._meter.held_bytes()
+
+    def _end_observed_step(self, elapsed: float) -> None:
+        assert self._live is not None, "a step is observed by what counts live tensors"
+        self._live_bytes = self._live.stop()
+        self._is_observing = False
+        self._warmup_seconds += elapsed
 
     def measurement(self, batch: int) -> Measurement:
         """What the complete window measured."""
@@ -98,9 +130,9 @@ class Window:
         return Measurement(
             outcome=Outcome.OK if is_finite else Outcome.DIVERGED,
             message="" if is_finite else f"the loss is {next(x for x in self._losses if not math.isfinite(x))}",
-            peak_bytes=reading.peak_bytes,
+            peak_bytes=reading.peak_bytes if self._live is None else (self._held_bytes or 0) + self._live_bytes,
             held_bytes=self._held_bytes,
-            allocated_bytes=reading.allocated_bytes,
+            allocated_bytes=reading.allocated_bytes if self._live is None else self._live_bytes,
             device_bytes=reading.device_bytes,
             step_seconds=tuple(self._step_seconds),
             warmup_seconds=self._warmup_seconds,

@@ -112,6 +112,9 @@ class Training:
         assert not wrap
         return ADVICE
 
+    def live_meter(self):
+        """The backend: nobody counts live tensors."""
+
     def end_step(self):
         """The backend: what there is to warn of."""
         return self.warnings

@@ -48,6 +48,22 @@ def test_a_script_is_started_by_what_stands_before_it(words, start, arguments):
     assert job_of(as_typed(words), wrap=False).worker_command(None) == [*start, *WORKER, *arguments]
 
 
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        (["-m", "package.train"], [sys.executable]),
+        (["python", "-m", "package.train"], [sys.executable]),
+        (["torchrun", "--nproc-per-node", "2", "-m", "package.train"], ["torchrun", "--nproc-per-node", "2"]),
+        (["python", "-m", "torch.distributed.run", "-m", "package.train"], ["python", "-m", "torch.distributed.run"]),
+    ],
+    ids=" ".join,
+)
+def test_a_module_is_started_by_what_stands_before_it(words, start):
+    """A module that starts others is no module to tune, and a file among the arguments is no script."""
+    command = [*start, "-m", "autorecompute.worker", "-m", "package.train", "settings.py"]
+    assert job_of(as_typed([*words, "settings.py"]), wrap=False).worker_command(None) == command
+
+
 def test_a_stored_launcher_may_be_called_like_a_script():
     """A study that was tuned with such a launcher is checked with it."""
     assert job_of(["./launch.py", "train.py"], wrap=False).worker_command(None) == ["./launch.py", *WORKER]

@@ -118,6 +118,7 @@ def test_what_describes_no_measurement_is_refused(make_measurement, name):
         (Config, ["blocks.*/cast:drop", "blocks.*/cast:keep_half"], "in one way only"),
         (Config, None, "is null, not a list"),
         (tuple[str, str], ["a"], "has 1 entries, not 2"),
+        (dict[str, int], {str(number): number for number in range(1001)}, "has 1001 entries, 1000 is the most"),
         (dict[str, int], {"a": 1.0}, r"\['a'\]' is 1.0, not a whole number"),
         (dict[str, int], {"\ud800": 1}, "half a character"),
         (Ranking, {"end": "tie", "rounds": 1, "confidence": 0.9, "rivals": []}, "ended as tie with nobody else left"),

@@ -14,6 +14,7 @@ from autorecompute import codec
 from autorecompute.backends.findings import Finding, Status, blocking
 from autorecompute.backends.ortmodule import controller, cuda_headers, diagnose, distributions, extensions
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
+from autorecompute.backends.registry import PACKAGES
 from autorecompute.cli import doctor
 from autorecompute.errors import SetupError
 
@@ -45,10 +46,11 @@ def test_warnings_do_not_keep_anyone_from_training(run_doctor, capsys):
     """With nothing missing the exit code is 0, and a warning still shows its remedy."""
     assert run_doctor(HEALTHY) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("ok ")
-    assert lines[1].startswith("warning disk ")
-    assert lines[2].strip() == "Free 1.00 GiB."
-    assert lines[-1] == "Ready to train."
+    assert lines[0] == f"backend {ORTMODULE}"
+    assert lines[1].startswith("ok ")
+    assert lines[2].startswith("warning disk ")
+    assert lines[3].strip() == "Free 1.00 GiB."
+    assert f"{ORTMODULE}: ready to train." in lines
 
 
 def test_a_missing_piece_exits_with_3(run_doctor, capsys):
@@ -56,7 +58,7 @@ def test_a_missing_piece_exits_with_3(run_doctor, capsys):
     assert run_doctor(BROKEN) == 3
     out = capsys.readouterr().out
     assert "missing extension aten_op_executor  not built" in out
-    assert "Missing: 1." in out
+    assert f"{ORTMODULE}: 1 missing" in out
 
 
 def test_a_repair_is_never_wrapped(run_doctor, capsys):
@@ -68,7 +70,7 @@ def test_a_repair_is_never_wrapped(run_doctor, capsys):
 def test_only_the_remedies_of_unwell_pieces_are_printed(run_doctor, capsys):
     """A piece that is as it should be takes one line."""
     run_doctor(HEALTHY[:1])
-    assert len(capsys.readouterr().out.splitlines()) == len(["the line", "", "the verdict"])
+    assert len(capsys.readouterr().out.splitlines()) == 4 * len(PACKAGES), "name, line, gap, verdict"
 
 
 @pytest.mark.parametrize(("findings", "ok"), [(HEALTHY, True), (BROKEN, False)])
@@ -93,7 +95,7 @@ def test_fix_builds_before_it_looks(run_doctor, monkeypatch):
     built = []
     monkeypatch.setattr(doctor, "build", lambda backend: built.append(backend.NAME))
     assert run_doctor(BROKEN, "--fix") == 3
-    assert built == [ORTMODULE]
+    assert built == list(PACKAGES)
 
 
 def test_a_crash_while_looking_is_a_sentence(monkeypatch):

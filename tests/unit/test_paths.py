@@ -106,7 +106,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 def test_a_disk_that_takes_no_more_is_the_machines_fault(tmp_path, no_file_longer_than):
     """The path is right: the code is that of the machine, and nothing is left."""
-    with no_file_longer_than(1), pytest.raises(SetupError, match="Make room"):
+    with no_file_longer_than(1), pytest.raises(SetupError, match="on another one"):
         write_named(tmp_path / "file", b"text", force=False)
     assert list(tmp_path.iterdir()) == []
 

@@ -104,9 +104,11 @@ def test_one_is_no_plural(number, text):
         ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
         ("\x9b2J\x7f\r\t", "\\x9b2J\\x7f\\r\\t"),
         ("a\u202eb", "a\\u202eb"),
+        ("a\udcc2\udc9bb", "a\\x9bb"),
+        ("a\udce2\udc80\udcaeb\udcff", "a\\u202eb\udcff"),
         ("ü\n█ 日本", "ü\n█ 日本"),
     ],
 )
 def test_what_a_terminal_obeys_is_written_out(text, shown):
-    """Control characters are shown instead of followed; lines and letters stay."""
+    """Control characters are shown instead of followed, in bytes too; lines, letters and bytes that are none stay."""
     assert printable(text) == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from typing import Any
 
@@ -18,4 +19,6 @@ def describe_device(device: Any) -> Device:
         properties = torch.cuda.get_device_properties(device)
         return Device(kind="cuda", name=properties.name, uuid=str(properties.uuid), total_bytes=properties.total_memory)
     name = platform.processor() or platform.machine()
-    return Device(kind="cpu", name=f"{name}, {psutil.cpu_count()} cores", total_bytes=psutil.virtual_memory().total)
+    return Device(
+        kind="cpu", name=f"{name}, {len(os.sched_getaffinity(0))} cores", total_bytes=psutil.virtual_memory().total
+    )

@@ -8,9 +8,13 @@ from autorecompute.backends.interface import ImportHook
 from autorecompute.backends.ortmodule.environment import KNOBS, memory_model, offer, render
 from autorecompute.backends.ortmodule.environment import MEMORY_VARIABLES as VARIABLES
 from autorecompute.backends.ortmodule.knobs import HINTS, plans_under, why_not
+from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from autorecompute.measurement import Detection
+    from autorecompute.plans import Config
 
 __all__ = [
     "DIAGNOSIS",
@@ -18,21 +22,27 @@ __all__ = [
     "KNOBS",
     "LOG_VARIABLE",
     "NAME",
+    "PROFILES",
     "REPAIR",
     "TRIAL_VARIABLES",
+    "USED_BY",
     "VARIABLES",
     "WRAPS",
     "import_hooks",
     "memory_model",
+    "memory_of",
     "offer",
     "plans_under",
     "render",
+    "script",
     "usage_notes",
     "why_not",
 ]
 
 NAME = "ortmodule"
 WRAPS = True
+PROFILES = True
+USED_BY = "onnxruntime.training.ortmodule"
 TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
 """A model that ORT cannot take must fail rather than train in plain PyTorch."""
 
@@ -41,7 +51,7 @@ DIAGNOSIS = "autorecompute.backends.ortmodule.diagnose"
 REPAIR = "autorecompute.backends.ortmodule.extensions"
 
 ADAPT = ImportHook(
-    module="onnxruntime.training.ortmodule",
+    module=USED_BY,
     comes_first=True,
     function="autorecompute.backends.ortmodule.adapter:adapt",
     missed="ORTModule goes on without being adapted to this PyTorch",
@@ -52,6 +62,21 @@ WRAP = ImportHook(
     function="autorecompute.backends.ortmodule.wrapping:install",
     missed="the model trains in plain PyTorch, as nothing can wrap it here",
 )
+
+
+def memory_of(detection: Detection) -> None:
+    """Nothing: steps have to be profiled."""
+    del detection
+
+
+def script(config: Config, versions: Mapping[str, str]) -> str:
+    """None.
+
+    Raises:
+        UsageError: always.
+    """
+    del config, versions
+    raise UsageError("ORTModule reads variables, and no Python code can take their place. Use --format shell.")
 
 
 def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:

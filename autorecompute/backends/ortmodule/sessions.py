@@ -114,6 +114,9 @@ class OrtModuleBackend:
             rebuild(manager, config, self._folder)
         self._profiler.is_armed = False
 
+    def live_meter(self) -> None:
+        """None: ORT's arena holds the tensors of a step."""
+
     def take_profile(self) -> StepProfile:
         """The last step in the first session, which ends its profile."""
         manager = self._managers[0]

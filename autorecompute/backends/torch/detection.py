@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.torch.attention import NAME as ATTENTION
 from autorecompute.backends.torch.checkpoints import MATMULS
-from autorecompute.backends.torch.choices import CHECKPOINT, DROP, KEEP_MATMUL
 from autorecompute.backends.torch.operators import Finder
+from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
 from autorecompute.backends.torch.probe import Observation, Probe
 from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
 from autorecompute.backends.torch.rewriting import Program
@@ -56,6 +56,8 @@ class Detected:
         batch: Samples in the batch that was looked at.
         saved: Bytes that a forward pass of that batch saves.
         values: What modules looked at in it.
+        calls: The units in the order of their calls.
+        operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
     """
 
     structure: Structure
@@ -67,6 +69,8 @@ class Detected:
     batch: int
     saved: int
     values: Values
+    calls: tuple[str, ...]
+    operators: tuple[str, ...]
 
     def switchboard(self, model: Module) -> Switchboard:
         """The switches of the model that was looked at."""
@@ -103,6 +107,7 @@ class _Sorting:
         self._programs = finder.finish() if is_known_version() else {}
         self._storages = finder.storages() if is_known_version() else {}
         self._unverified = finder.unverified
+        self._operators_seen = finder.operators
         self._called = {call.path for call in seen.calls}
         self._savings: dict[str, Saving] = {}
         self._blocks = {structure.group_of(unit) for unit in structure.units}
@@ -121,6 +126,8 @@ class _Sorting:
             batch=self._seen.batch,
             saved=sum(saved.bytes for saved in self._seen.saved.values()),
             values=self._seen.values,
+            calls=tuple(call.path for call in self._seen.calls if call.path in self._structure.units),
+            operators=self._operators_seen,
         )
 
     def _pays(self, site: Site) -> bool:

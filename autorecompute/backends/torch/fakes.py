@@ -10,6 +10,7 @@ import collections
 import contextlib
 import dataclasses
 import inspect
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +21,20 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from autorecompute.backends.torch.interception import around_of, put_around
-from autorecompute.backends.torch.live import LiveBytes, Timeline, tensors_of
+from autorecompute.backends.torch.live import Event, LiveBytes, Timeline, tensors_of
 from autorecompute.backends.torch.storages import tensors_in
-from autorecompute.backends.torch.untouched import untouched
+from autorecompute.backends.torch.untouched import untouched, without_autocast
 from autorecompute.backends.torch.values import Answering
+from autorecompute.backends.torch.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.choices import Choice
     from autorecompute.backends.torch.switchboard import Switchboard
     from autorecompute.backends.torch.values import Values
+    from autorecompute.plans import Choice
 
 
 def returned_loss(result: Any) -> Tensor:
@@ -41,12 +43,22 @@ def returned_loss(result: Any) -> Tensor:
     Of a model that leaves the loss to the script this is the mean of what it returns, which needs less memory than any
     loss.
     """
+    loss = _loss_in(result)
+    if loss is not None:
+        return loss
+    return torch.stack([tensor.mean() for tensor in tensors_in(result) if tensor.requires_grad]).sum()
+
+
+def is_loss(result: Any) -> bool:
+    """Whether a loss is among what a model returns."""
+    return _loss_in(result) is not None
+
+
+def _loss_in(result: Any) -> Tensor | None:
     named = result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None)
     if isinstance(named, Tensor):
         return named
-    floats = [tensor for tensor in tensors_in(result) if tensor.requires_grad]
-    number = next((tensor for tensor in floats if tensor.dim() == 0), None)
-    return torch.stack([tensor.mean() for tensor in floats]).sum() if number is None else number
+    return next((tensor for tensor in tensors_in(result) if tensor.requires_grad and tensor.dim() == 0), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +71,7 @@ class Script:
         optimizers: The optimizers that step after the backward pass.
         loss: Gets from what the model returns to the loss.
         holds_result: Whether what the model returns is still held when the backward pass begins.
+        batch: The samples in the arguments, and as many as a step is to have; ``None`` for those in the arguments.
     """
 
     args: Sequence[Any]
@@ -66,6 +79,7 @@ class Script:
     optimizers: Sequence[Optimizer] = ()
     loss: Callable[[Any], Tensor] = returned_loss
     holds_result: bool = False
+    batch: tuple[int, int] | None = None
 
 
 class FakeSteps:
@@ -83,6 +97,8 @@ class FakeSteps:
         self._units = [model.get_submodule(path) for path in units]
         self._script = script
         self._values = values
+        self.has_loss = False
+        """Whether the model of the last step returned a loss, or a number that gradients go back through."""
 
     def run(self, board: Switchboard, choices: Iterable[Choice]) -> LiveBytes:
         """The bytes of a step under these choices, as of every step after the first.
@@ -93,24 +109,59 @@ class FakeSteps:
             UnknownValueError: A value is looked at that the probe has not seen.
             RuntimeError: An operator cannot be run on fake tensors.
         """
+        with self._fake(board) as fake:
+            self._step(fake)  # makes the optimizers' state
+            board.set(choices)
+            return self._step(fake)
+
+    def run_each(self, board: Switchboard, configs: Sequence[Sequence[Choice]], seconds: float) -> list[FakeStep]:
+        """Steps under several configs, one after the other, of which the first has the optimizer's step in it.
+
+        Nothing of them is left.
+
+        Args:
+            board: The switches of the model.
+            configs: What is on in each.
+            seconds: No further one begins after this time. The first is always run.
+
+        Raises:
+            UnknownValueError: A value is looked at that the probe has not seen.
+            RuntimeError: An operator cannot be run on fake tensors.
+        """
+        began = time.perf_counter()
+        steps: list[FakeStep] = []
+        with self._fake(board) as fake:
+            self._step(fake)
+            for choices in configs:
+                if steps and time.perf_counter() - began > seconds:
+                    break
+                board.set(choices)
+                work = Work(self._device)
+                meter = self._step(fake, work, optimizes=not steps)
+                steps.append(FakeStep(meter.base, tuple(meter.events), work.total))
+        return steps
+
+    @property
+    def _device(self) -> str:
+        return next((parameter.device.type for parameter in self._model.parameters()), "cpu")
+
+    @contextlib.contextmanager
+    def _fake(self, board: Switchboard) -> Iterator[_Fake]:
+        """The model with fake parameters, and a batch for it, while nothing is on in the board."""
         before = board.choices
         try:
-            board.set(choices)
+            board.set([])
             with untouched(self._model), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-                return self._steps(mode)
+                fakes, timeline = _Fakes(mode), Timeline()
+                args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
+                if self._script.batch is not None:
+                    args, kwargs = resized((args, kwargs), *self._script.batch)
+                with fakes.in_model(self._model), contextlib.ExitStack() as swapped:
+                    for optimizer in self._script.optimizers:
+                        swapped.enter_context(fakes.in_optimizer(optimizer))
+                    yield _Fake(args, kwargs, timeline)
         finally:
             board.set(before)
-
-    def _steps(self, mode: FakeTensorMode) -> LiveBytes:
-        fakes = _Fakes(mode)
-        args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
-        timeline = Timeline()
-        with fakes.in_model(self._model), contextlib.ExitStack() as swapped:
-            for optimizer in self._script.optimizers:
-                swapped.enter_context(fakes.in_optimizer(optimizer))
-            swapped.enter_context(self._followed(timeline))
-            self._step(args, kwargs, timeline)  # makes the optimizers' state
-            return self._step(args, kwargs, timeline)
 
     @contextlib.contextmanager
     def _followed(self, timeline: Timeline) -> Iterator[None]:
@@ -126,23 +177,61 @@ class FakeSteps:
             for module, arounds in before.items():
                 put_around(module, arounds)
 
-    def _step(self, args: Any, kwargs: Any, timeline: Timeline) -> LiveBytes:
-        timeline.start()
+    def _step(self, fake: _Fake, work: Work | None = None, *, optimizes: bool = True) -> LiveBytes:
+        fake.timeline.start()
         self._values.rewind()
-        known = tensors_of(self._model, self._script.optimizers, (args, kwargs))
-        meter = LiveBytes(known, timeline.segment)
+        known = tensors_of(self._model, self._script.optimizers, (fake.args, fake.kwargs))
+        meter = LiveBytes(known, fake.timeline.segment, work)
         del known
-        with torch.enable_grad(), Answering(self._values), meter:
-            result = self._model(*args, **kwargs)
+        with torch.enable_grad(), self._followed(fake.timeline), Answering(self._values), meter:
+            result = self._model(*fake.args, **fake.kwargs)
             loss = self._script.loss(result)
+            self.has_loss = is_loss(result)
             if not self._script.holds_result:
                 del result
-            loss.backward()
-            timeline.leave_backward()
-            for optimizer in self._script.optimizers:
-                _plain_step(optimizer)
-                optimizer.zero_grad()
+            with without_autocast():
+                loss.backward()
+                fake.timeline.leave_backward()
+                if work is not None:
+                    work.end()
+                for optimizer in self._script.optimizers if optimizes else ():
+                    _plain_step(optimizer)
+                    optimizer.zero_grad()
+                self._model.zero_grad()
         return meter
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeStep:
+    """What one step on fake tensors showed.
+
+    Attributes:
+        base: Bytes that are alive before it.
+        events: The changes in it.
+        work: How much its forward and its backward pass computed.
+    """
+
+    base: int
+    events: tuple[Event, ...]
+    work: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fake:
+    args: Any
+    kwargs: Any
+    timeline: Timeline
+
+
+def resized(value: Any, batch: int, target: int) -> Any:
+    """The same structure with every tensor of ``batch`` samples in one of ``target`` samples, of unknown values."""
+
+    def resize(tensor: Tensor) -> Tensor:
+        if target != batch and tensor.dim() and tensor.shape[0] == batch:
+            return tensor.new_empty((target, *tensor.shape[1:])).requires_grad_(tensor.requires_grad)
+        return tensor
+
+    return tree_map_only(Tensor, resize, value)
 
 
 def _plain_step(optimizer: Optimizer) -> None:

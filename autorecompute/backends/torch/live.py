@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.work import Work
+
 FORWARD, BACKWARD, OUTSIDE = "forward", "backward", "outside"
 
 
@@ -58,6 +60,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
     Args:
         known: Tensors that are alive already, such as parameters and the optimizer's state.
         segment: Tells which part of the step runs; asked at every change.
+        work: Told of every operator.
 
     Attributes:
         base: Bytes of what was alive already.
@@ -66,11 +69,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         events: All changes, in order.
     """
 
-    def __init__(self, known: Iterable[Tensor] = (), segment: Callable[[], Segment] | None = None) -> None:
+    def __init__(
+        self, known: Iterable[Tensor] = (), segment: Callable[[], Segment] | None = None, work: Work | None = None
+    ) -> None:
         super().__init__()
         self.now = self.peak = 0
         self.events: list[Event] = []
-        self._segment = segment
+        self._segment, self._work = segment, work
         self._sizes: dict[int, int] = {}
         self._is_on = False
         self._storages = Storages(self._gone)
@@ -93,6 +98,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
+        if self._work is not None:
+            self._work.add(function, args, kwargs or {}, result)
         for tensor in tensors_in(result):
             self._see(tensor)
         return result
@@ -111,6 +118,30 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         self.peak = max(self.peak, self.now)
         if self._is_on and self._segment is not None and size:
             self.events.append(Event(self._segment(), size))
+
+
+class StepLive:
+    """Counts live tensors between two calls that a script lies between.
+
+    Args:
+        known: Tells the tensors that are alive when a step begins.
+    """
+
+    def __init__(self, known: Callable[[], Iterable[Tensor]]) -> None:
+        self._known = known
+        self._meter: LiveBytes | None = None
+
+    def start(self) -> None:
+        """A step begins."""
+        self._meter = LiveBytes(self._known())
+        self._meter.__enter__()
+
+    def stop(self) -> int:
+        """The most bytes alive beyond those that were at the start."""
+        meter, self._meter = self._meter, None
+        assert meter is not None, "a step that ends has begun"
+        meter.__exit__(None, None, None)
+        return meter.peak - meter.base
 
 
 class Timeline:

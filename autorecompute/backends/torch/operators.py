@@ -107,6 +107,11 @@ class Finder:
         assert self._seen is not None, "the probe has not run"
         return frozenset(self._seen.owner_of(sequence_of(graph.nodes[place])) for place in places)
 
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Names of the nodes of each graph, in order; graphs that are alike once."""
+        return tuple(dict.fromkeys(" ".join(kind.__name__ for kind in plan.kinds) for _, plan, _ in self._pending))
+
     def finish(self) -> dict[str, Program]:
         """For each unit what can be dropped in all its calls: what nobody outside it has saved."""
         programs: dict[str, Program] = {}

@@ -7,7 +7,6 @@ Autograd's own check that nobody has changed a saved tensor in place goes on gua
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +15,7 @@ import torch
 from autorecompute.backends.torch.graphs import DifferentGraphError, Plan, Route
 from autorecompute.backends.torch.recipes import Recipe, Slot
 from autorecompute.backends.torch.storages import tensors_in
+from autorecompute.backends.torch.untouched import without_autocast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -147,10 +147,7 @@ def packed(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 def made(recipe: Recipe, nodes: Mapping[int, Node]) -> Tensor:
     """What a recipe gives, in the types of what it reads."""
-    with torch.no_grad(), contextlib.ExitStack() as plain:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                plain.enter_context(torch.autocast(device, enabled=False))
+    with torch.no_grad(), without_autocast():
         value: Tensor = recipe.read(nodes)
         return value
 

@@ -16,7 +16,7 @@ import numpy as np
 from autorecompute.backends.torch.live import OUTSIDE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -39,13 +39,13 @@ class Segments:
     """
 
     def __init__(self, steps: Sequence[Sequence[Event]], units: int) -> None:
-        cut = [_cut(events) for events in steps]
-        order = [segment for segment, _, _ in cut[0]]
-        if any([segment for segment, _, _ in other] != order for other in cut):
+        pieces = [cut(events) for events in steps]
+        order = [segment for segment, _, _ in pieces[0]]
+        if any([segment for segment, _, _ in other] != order for other in pieces):
             raise DifferentStepsError
         self._owners = np.array([_owner(segment, units) for segment in order])
-        self._change = np.array([[change for _, change, _ in one] for one in cut], dtype=np.int64)
-        self._highest = np.array([[highest for _, _, highest in one] for one in cut], dtype=np.int64)
+        self._change = np.array([[change for _, change, _ in one] for one in pieces], dtype=np.int64)
+        self._highest = np.array([[highest for _, _, highest in one] for one in pieces], dtype=np.int64)
 
     def peaks(self, mixes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The most bytes alive above the step's start, for each mix.
@@ -66,7 +66,7 @@ def _owner(segment: Segment, units: int) -> int:
     return 0 if segment.phase == OUTSIDE else min(max(segment.unit, 0), units - 1)
 
 
-def _cut(events: Sequence[Event]) -> list[tuple[Segment, int, int]]:
+def cut(events: Iterable[Event]) -> list[tuple[Segment, int, int]]:
     """The segments in order, each with what it changed in the end and the most that it ever added."""
     found: list[tuple[Segment, int, int]] = []
     for event in events:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from torch._ops import OpOverload
 
 from autorecompute.backends.torch.attention import AttentionCheckpoint, intercept_attention
 from autorecompute.backends.torch.checkpoints import MATMULS, Checkpoint
-from autorecompute.backends.torch.choices import CHECKPOINT, DROP, KEEP_MATMUL, Choice
 from autorecompute.backends.torch.interception import Around, put_around, release
+from autorecompute.backends.torch.options import DROP, KEEP_MATMUL
 from autorecompute.backends.torch.structure import first_of, is_within
+from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -81,10 +83,11 @@ class Switchboard:
         self.sites: Mapping[str, Site] = {site.name: site for site in sites}
         self._rewriters = rewriters or {}
         paths = {path for site in self.sites.values() for path in site.occurrences}
-        self._modules = {path: model.get_submodule(path) for path in sorted(paths)}
+        # Whoever keeps the switches must not keep the model with them.
+        self._modules = {path: weakref.ref(model.get_submodule(path)) for path in sorted(paths)}
         self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
         self._attention = AttentionCheckpoint()
-        self._on: list[Module] = []
+        self._on: list[str] = []
         self.choices: frozenset[Choice] = frozenset()
         self.effects: frozenset[Effect] = frozenset()
 
@@ -94,7 +97,7 @@ class Switchboard:
         Raises:
             ValueError: A choice names an unknown site or option, or two choices are for one site.
         """
-        chosen = sorted(choices)
+        chosen = sorted(choices, key=str)
         repeated = [site for site, times in collections.Counter(choice.site for choice in chosen).items() if times > 1]
         if repeated:
             raise ValueError(f"there are two choices for {repeated[0]}")
@@ -150,13 +153,15 @@ class Switchboard:
         """
         chosen = frozenset(choices)
         effects = self.resolve(chosen)
-        for module in self._on:
-            release(module)
+        for path in self._on:
+            if (module := self._modules[path]()) is not None:
+                release(module)
         intercept_attention(on=any(self.sites[effect.site].attention for effect in effects))
         arounds = self._arounds(effects)
         for path, chain in arounds.items():
-            put_around(self._modules[path], chain)
-        self._on = [self._modules[path] for path in arounds]
+            if (module := self._modules[path]()) is not None:
+                put_around(module, chain)
+        self._on = list(arounds)
         self.choices, self.effects = chosen, effects
 
     def _arounds(self, effects: Iterable[Effect]) -> dict[str, list[Around]]:
@@ -177,28 +182,7 @@ class Switchboard:
         key = (effect.path, effect.option)
         if key not in self._checkpoints:
             operators = self.sites[effect.site].kept if effect.option == KEEP_MATMUL else ()
-            self._checkpoints[key] = Checkpoint(self._modules[effect.path], operators)
+            module = self._modules[effect.path]()
+            assert module is not None, "a model that is gone has nothing to switch"
+            self._checkpoints[key] = Checkpoint(module, operators)
         return self._checkpoints[key]
-
-
-def presets(sites: Iterable[Site], blocks: Collection[str]) -> dict[str, frozenset[Choice]]:
-    """Configs that people know by name.
-
-    Args:
-        sites: The sites of a model.
-        blocks: The names of the sites that are whole blocks.
-
-    Returns:
-        ``none``, and as far as the model has what they are about: ``blocks`` (what ``gradient_checkpointing_enable()``
-        does), ``half_of_blocks``, ``keep_matmul`` and ``operators``.
-    """
-    found = list(sites)
-    whole = [site for site in found if site.name in blocks]
-    named = {
-        "none": [],
-        "blocks": [Choice(site.name, CHECKPOINT) for site in whole],
-        "half_of_blocks": [Choice(site.name, CHECKPOINT, (len(site.occurrences) + 1) // 2) for site in whole],
-        "keep_matmul": [Choice(site.name, KEEP_MATMUL) for site in whole if KEEP_MATMUL in site.options],
-        "operators": [Choice(site.name, DROP) for site in found if DROP in site.options],
-    }
-    return {name: frozenset(choices) for name, choices in named.items() if choices or name == "none"}

@@ -63,6 +63,16 @@ def _attributes(model: Module) -> Iterator[None]:
             module._buffers.update(buffers)
 
 
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Operators run in the types of what they are given."""
+    with contextlib.ExitStack() as plain:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                plain.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
 def copies_of(value: Any) -> Any:
     """Arguments with copies of their tensors, equal ones where they were the same."""
     copies: dict[int, Tensor] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ def open_journal(file: Path) -> JournalStorage:
         OSError: the file cannot be read or written.
         ValueError: it is no journal.
     """
+    if file.parent.exists() and not file.parent.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "there is a file where its folder has to be")
     file.parent.mkdir(parents=True, exist_ok=True)
     _require_journal(file)
     return JournalStorage(JournalFileBackend(str(file), _MendingLock(file)))
@@ -64,12 +67,12 @@ def _require_journal(file: Path) -> None:
     """Checks that a file is one of Optuna's journals, or empty: Optuna would write into any other, too.
 
     Raises:
-        ValueError: it is something else, or there is a file or a folder where its lock has to be, which is a link.
-        OSError: it cannot be read.
+        ValueError: it is something else.
+        OSError: it cannot be read, or there is a file or a folder where its lock has to be, which is a link.
     """
     lock = file.with_name(f"{file.name}{LOCK_SUFFIX}")
     if lock.exists() and not lock.is_symlink():
-        raise ValueError("no lock")
+        raise FileExistsError(errno.EEXIST, f"{lock.name} stands where its lock has to be")
     if not file.exists():
         return
     if not (file.is_file() or file.is_dir()):

@@ -9,6 +9,7 @@ import sqlalchemy
 
 from autorecompute.errors import UsageError
 from autorecompute.paths import shown
+from autorecompute.units import printable
 
 JOURNAL = "journal:"
 DIALECTS = ("postgresql", "postgres", "postgresql+psycopg")
@@ -80,7 +81,7 @@ def _journal(path: str, source: str) -> StorageUrl:
     except RuntimeError:
         home = shown(path.partition("/")[0])
         raise UsageError(f"{source} has {home} in it, and there is no such home. Write the path out.") from None
-    return StorageUrl(journal=journal, display=f"{JOURNAL}{journal}")
+    return StorageUrl(journal=journal, display=f"{JOURNAL}{printable(str(journal), '')}")
 
 
 def _database(url: sqlalchemy.URL) -> StorageUrl:

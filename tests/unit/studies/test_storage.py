@@ -15,7 +15,6 @@ from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.studies import storage
 from autorecompute.studies.storage import TrialStore, read_trials
 from autorecompute.units import MIB
 
@@ -174,6 +173,7 @@ def test_a_damaged_database_is_refused_and_left_alone(database, space, damage):
         pytest.param("""UPDATE trial_user_attributes SET value_json = '"x"' WHERE key = 'trial'""", id="text"),
         pytest.param("DELETE FROM trial_user_attributes WHERE key = 'trial'", id="a trial of someone else"),
         pytest.param("UPDATE alembic_version SET version_num = 'v9.9.9.a'", id="newer Optuna"),
+        pytest.param("INSERT INTO alembic_version VALUES ('v0.9.0.a')", id="two versions"),
     ],
 )
 def test_a_database_of_something_else_is_refused(database, space, statement):
@@ -207,7 +207,7 @@ def impatient(monkeypatch):
 @pytest.mark.usefixtures("impatient")
 def test_a_database_in_use_is_not_called_damaged(database, space, trials, monkeypatch):
     """While another process holds the database, the sentence does not send its owner to a backup."""
-    monkeypatch.setattr(storage, "BUSY_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("autorecompute.studies.database.BUSY_TIMEOUT_SECONDS", 0.1)
     store = TrialStore(database, NAME, space, LIMIT)
     other = sqlite3.connect(database, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")

@@ -112,7 +112,7 @@ def test_a_missing_driver_is_told_with_the_command_that_brings_it(monkeypatch):
 def test_a_journal_where_a_file_stands_in_the_way(tmp_path):
     """A journal that cannot be made is told in a sentence."""
     (tmp_path / "file").touch()
-    with pytest.raises(SetupError, match=r"journal:.*/file/log cannot be used: (Not a directory|File exists)"):
+    with pytest.raises(SetupError, match=r"journal:.*/file/log cannot be used: there is a file where its folder"):
         open_study(parse_storage(f"journal:{tmp_path}/file/log"), "bert")
 
 

@@ -13,11 +13,12 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from autorecompute.backends.torch.checkpoints import Checkpoint, checkpointed, keeping
-from autorecompute.backends.torch.choices import CHECKPOINT, KEEP_MATMUL, Choice
 from autorecompute.backends.torch.interception import put_around, release
+from autorecompute.backends.torch.options import CHECKPOINT, KEEP_MATMUL
 from autorecompute.backends.torch.probe import Probe
 from autorecompute.backends.torch.structure import structure_of
-from autorecompute.backends.torch.switchboard import Site, Switchboard, presets
+from autorecompute.backends.torch.switchboard import Site, Switchboard
+from autorecompute.plans import Choice
 from tiny_models import BATCH, ResNet, differences, make
 
 
@@ -342,21 +343,10 @@ def test_an_outer_checkpoint_takes_what_lies_inside():
 )
 def test_senseless_choices_change_nothing(choices, message):
     """What was on stays on where the new choices are refused."""
-    board = board_of(make("gpt2").model)
+    model = make("gpt2").model
+    board = board_of(model)
     board.set([Choice("transformer.h.*", CHECKPOINT, 1)])
     before = board.effects
     with pytest.raises(ValueError, match=message):
         board.set(choices)
     assert board.effects == before
-
-
-def test_presets_are_made_of_what_the_model_has():
-    """Blocks, half of them, and their matrix products kept; no preset without a site for it."""
-    board = board_of(make("gpt2", layers=3).model)
-    found = presets(board.sites.values(), ["transformer.h.*"])
-    assert found == {
-        "none": frozenset(),
-        "blocks": frozenset({Choice("transformer.h.*", CHECKPOINT)}),
-        "half_of_blocks": frozenset({Choice("transformer.h.*", CHECKPOINT, 2)}),
-        "keep_matmul": frozenset({Choice("transformer.h.*", KEEP_MATMUL)}),
-    }

@@ -12,10 +12,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from autorecompute.backends.torch.choices import CHECKPOINT, DROP, KEEP_MATMUL, Choice
 from autorecompute.backends.torch.detection import RefusedModelError, detect
+from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
 from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
 from autorecompute.backends.torch.structure import structure_of
+from autorecompute.plans import Choice
 from tiny_models import Training, call_of, cross_entropy, differences, make, own_loss, tokens
 
 

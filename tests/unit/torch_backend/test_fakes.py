@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from autorecompute.backends.torch.choices import CHECKPOINT, DROP, KEEP_MATMUL, Choice
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.fakes import FakeSteps, Script
 from autorecompute.backends.torch.live import LiveBytes, tensors_of
+from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
+from autorecompute.plans import Choice
 from tiny_models import call_of, differences, make
 
 

@@ -13,9 +13,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from autorecompute.backends.torch.choices import CHECKPOINT, DROP, Choice
 from autorecompute.backends.torch.detection import detect
+from autorecompute.backends.torch.options import CHECKPOINT, DROP
 from autorecompute.backends.torch.storages import tensors_in
+from autorecompute.plans import Choice
 from tiny_models import call_of, differences, make
 
 

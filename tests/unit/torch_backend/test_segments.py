@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autorecompute.backends.torch.choices import CHECKPOINT, KEEP_MATMUL, Choice
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.fakes import FakeSteps, Script
 from autorecompute.backends.torch.live import Event, Segment
+from autorecompute.backends.torch.options import CHECKPOINT, KEEP_MATMUL
 from autorecompute.backends.torch.segments import DifferentStepsError, Segments
+from autorecompute.plans import Choice
 from tiny_models import call_of, make
 
 

@@ -26,6 +26,41 @@ def test_a_script_that_is_not_there_is_a_wrong_usage(tmp_path, name):
         Job(script=tmp_path / name)
 
 
+def test_a_module_is_started_as_python_starts_it():
+    """Its name follows -m, for the worker and in the command that people read, with a launcher or without."""
+    job = Job(script=Path("package.train"), is_module=True, arguments=("--epochs", "1"), launcher="torchrun")
+    assert job.plain_command(None) == ["torchrun", "-m", "package.train", "--epochs", "1"]
+    assert job.worker_command(None)[1:] == ["-m", "autorecompute.worker", "-m", "package.train", "--epochs", "1"]
+
+
+@pytest.mark.parametrize("name", ["train.py", "a-b", "", "package..train"])
+def test_what_is_no_name_of_a_module_is_a_wrong_usage(name):
+    """The sentence shows the form of one."""
+    with pytest.raises(UsageError, match=r"-m package\.train"):
+        Job(script=Path(name), is_module=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("train.ipynb", "{}", "notebook"),
+        ("train", "#!/bin/bash\n", "shell script"),
+        ("t.sh", "#!/usr/bin/env sh\n", "shell"),
+    ],
+)
+def test_what_is_no_python_is_refused_by_what_it_is(tmp_path, name, text, kind):
+    """A notebook and a shell script, whatever they are called."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=kind):
+        Job(script=tmp_path / name)
+
+
+def test_a_script_may_name_its_interpreter(tmp_path):
+    """A line that names Python makes no shell script of it."""
+    (tmp_path / "train").write_text("#!/usr/bin/env python3\n")
+    assert Job(script=tmp_path / "train").plain_command(None) == ["python", str(tmp_path / "train")]
+
+
 def test_the_batch_stands_where_the_arguments_want_it(script):
     """Every placeholder becomes the batch, within words too, and braces of other meaning stay."""
     job = Job(script=script, arguments=("--bs={batch}", '{"n": {batch}, "m": {}}', "{batches}", "plain"))

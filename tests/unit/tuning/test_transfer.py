@@ -141,7 +141,7 @@ def test_another_command_is_no_answer(solved, moved):
     finally:
         file.write_text(json.dumps(provenance))
     assert tuning.tried[:2] == [Config(), answer.best.config]
-    assert result.transferred_from.differences == ("its command is another",)
+    assert result.transferred_from.differences == ("another command",)
 
 
 def test_other_plans_tell_nothing(moved, make_detection, make_space):

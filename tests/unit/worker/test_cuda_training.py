@@ -61,6 +61,9 @@ class Training:
     def switch(self, config, *, profiles):
         """The backend: another config."""
 
+    def live_meter(self):
+        """The backend: nobody counts live tensors."""
+
     def end_step(self):
         """The backend: nothing to warn of."""
         return ()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autorecompute.worker.script import TRACE_LINES, last_lines, run_as_main
+from autorecompute.worker.script import TRACE_LINES, find_module, last_lines, run_as_main
 
 TELL = """
 import json, sys
@@ -53,6 +53,46 @@ def test_a_script_is_found_by_its_whole_path(project, tmp_path):
     """A script can be run from another folder."""
     script = project / "src" / "train.py"
     assert tell(RUN, script, tmp_path) == tell([], script, tmp_path)
+
+
+RUN_MODULE = [
+    "-c",
+    "import sys; from autorecompute.worker.script import run_module_as_main as run; run(sys.argv[1], sys.argv[2:])",
+]
+TELL_MODULE = """
+import json, sys
+from . import sibling
+
+class Thing:
+    pass
+
+print(json.dumps({
+    "argv": sys.argv, "name": __name__, "path": sys.path[0], "sibling": sibling.__name__, "file": __file__,
+    "package": __package__, "spec": __spec__.name, "is main": sys.modules["__main__"].Thing is Thing,
+}))
+"""
+
+
+@pytest.mark.parametrize("name", ["package.train", "package"])
+def test_a_module_sees_what_python_would_show_it(tmp_path, name):
+    """Arguments, file, package and neighbours are those of ``python -m``, of a module and of a whole package."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "sibling.py").write_text("")
+    for file in ("train.py", "__main__.py"):
+        (package / file).write_text(TELL_MODULE)
+    assert tell(RUN_MODULE, name, tmp_path) == tell(["-m"], name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["package.gone", "gone.train", "sys"])
+def test_a_module_that_cannot_run_is_an_import_error(tmp_path, monkeypatch, name):
+    """One that is not there, and one that is no Python."""
+    (tmp_path / "package").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(ImportError, match="No module named"):
+        find_module(name)
 
 
 @pytest.fixture

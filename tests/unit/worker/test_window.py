@@ -112,6 +112,53 @@ def test_only_timed_steps_count(begin, clock):
     assert (result.outcome, result.samples, result.batch, len(result.losses)) == (Outcome.OK, 8, 8, 3)
 
 
+class Live:
+    """Counts live tensors, as many as the test says, and notes when it is on."""
+
+    def __init__(self, device, live_bytes=300):
+        self.device, self.live_bytes, self.log = device, live_bytes, []
+
+    def start(self):
+        """A step begins; by then all that is free has been given back."""
+        self.log.append(("start", self.device.held))
+
+    def stop(self):
+        """It has ended."""
+        self.log.append("stop")
+        return self.live_bytes
+
+
+@pytest.mark.parametrize("warmup", [1, 3])
+def test_one_step_more_is_observed_where_live_tensors_are_counted(begin, clock, device, warmup):
+    """It is not timed, and the peak is what was held before it and the tensors in it, whatever the process reached."""
+    live = Live(device)
+    measured = begin(warmup=warmup, steps=2, live=live)
+    run(measured, clock, warmup - 1)
+    device.hold(1000)
+    run(measured, clock, 1)
+    device.hold(900)
+    run(measured, clock, 1, seconds=5)
+    run(measured, clock, 1)
+    assert not measured.is_complete
+    run(measured, clock, 1)
+    result = measured.measurement(8)
+    assert live.log == [("start", result.held_bytes), "stop"]
+    assert (result.peak_bytes, result.allocated_bytes) == (result.held_bytes + 300, 300)
+    assert result.step_seconds == (1, 1)
+    assert result.warmup_seconds == warmup + 5
+
+
+def test_a_step_that_says_nothing_is_observed_again(begin, clock, device):
+    """One of another batch is no step of the config: the next one is counted by itself."""
+    live = Live(device)
+    measured = begin(warmup=1, steps=1, live=live)
+    run(measured, clock, 1)
+    measured.discard_step()
+    run(measured, clock, 2)
+    assert [entry if entry == "stop" else entry[0] for entry in live.log] == ["start", "stop", "start", "stop"]
+    assert measured.is_complete
+
+
 def test_a_step_ends_when_the_device_has_done_its_work(begin, clock, device):
     """Work that the device still has to do belongs to the step that asked for it."""
     measured = begin(warmup=1, steps=1)

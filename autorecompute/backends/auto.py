@@ -1,0 +1,151 @@
+"""Whichever training system a script uses: one trains every script, and each other one those that import it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from autorecompute.plans import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from autorecompute.backends.interface import ControllerBackend, Listener, LiveMeter, WorkerBackend
+    from autorecompute.measurement import Detection, GradientCheck, Outcome
+    from autorecompute.memory import StepProfile
+
+
+class AutoBackend:
+    """Several training systems in one process, until one of them trains.
+
+    Args:
+        plain: The one that trains scripts which use no other; it can be taken out again.
+        others: The others by the module whose import brings them in.
+        make: Makes the half of a backend that runs in this process.
+    """
+
+    def __init__(
+        self,
+        plain: Any,
+        others: Mapping[str, ControllerBackend],
+        make: Callable[[ControllerBackend], WorkerBackend],
+    ) -> None:
+        self._plain, self._others, self._make = plain, others, make
+        self._current: WorkerBackend = plain
+        self._is_decided = False
+
+    def install(self, listener: Listener, *, wrap: bool) -> None:
+        """Hooks into the plain one, and waits for the imports of the others."""
+        self._plain.install(_Told(listener, lambda: self._decide(self._plain)), wrap=wrap)
+        for module, controller in self._others.items():
+            sys.meta_path.insert(0, _Waiting(module, _before(controller), self._bring_in(controller, listener)))
+
+    def switch(self, config: Config, *, profiles: bool = False) -> None:
+        """As the one that trains does."""
+        self._current.switch(config, profiles=profiles)
+
+    def live_meter(self) -> LiveMeter | None:
+        """That of the one that trains."""
+        return self._current.live_meter()
+
+    def take_profile(self) -> StepProfile:
+        """That of the one that trains."""
+        return self._current.take_profile()
+
+    @property
+    def has_open_forward(self) -> bool:
+        """As the one that trains has it."""
+        return self._current.has_open_forward
+
+    def end_step(self) -> tuple[str, ...]:
+        """As the one that trains says."""
+        return self._current.end_step()
+
+    def why_nothing_trained(self, *, wrap: bool) -> str:
+        """What each of those says that the script has brought in."""
+        plain: str = self._plain.why_nothing_trained(wrap=wrap)
+        if self._current is self._plain:
+            return plain
+        return f"{self._current.why_nothing_trained(wrap=wrap)} {plain}"
+
+    def classify(self, error: BaseException) -> tuple[Outcome, str]:
+        """What the exception means to the one that trains, or that was brought in last."""
+        return self._current.classify(error)
+
+    def _bring_in(self, controller: ControllerBackend, listener: Listener) -> Callable[[], None]:
+        def bring_in() -> None:
+            if self._is_decided:
+                return
+            backend = self._make(controller)
+            self._current = backend
+            backend.install(_Told(listener, lambda: self._decide(backend)), wrap=False)
+
+        return bring_in
+
+    def _decide(self, backend: WorkerBackend) -> bool:
+        """Whether this is the one that trains; the first to train is."""
+        if not self._is_decided:
+            self._is_decided, self._current = True, backend
+            if backend is not self._plain:
+                self._plain.uninstall()
+        return self._current is backend
+
+
+class _Told:
+    """Passes on what one backend tells, as long as it is the one that trains."""
+
+    def __init__(self, listener: Listener, decide: Callable[[], bool]) -> None:
+        self._listener, self._decide = listener, decide
+
+    @property
+    def target_batch(self) -> int | None:
+        return self._listener.target_batch
+
+    def on_session(self, detect: Callable[[], Detection]) -> Config:
+        return self._listener.on_session(detect) if self._decide() else Config()
+
+    def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
+        if self._decide():
+            self._listener.on_forward(batch, check)
+
+    def on_fallback(self, message: str) -> None:
+        if self._decide():
+            self._listener.on_fallback(message)
+
+
+class _Waiting:
+    """An import hook that calls a function before a module is imported and another one when it has been."""
+
+    def __init__(self, module: str, before: Callable[[], None], after: Callable[[], None]) -> None:
+        self._module, self._before, self._after = module, before, after
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """What the other finders find of the module; leaves every other import to them."""
+        if fullname != self._module:
+            return None
+        sys.meta_path.remove(self)
+        self._before()
+        specs = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec: Any = next((found for found in specs if found is not None), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_call(module: Any) -> None:
+                execute(module)
+                self._after()
+
+            spec.loader.exec_module = execute_and_call
+        return spec
+
+
+def _before(controller: ControllerBackend) -> Callable[[], None]:
+    """What has to be called before the module of a backend is imported."""
+    hooks = [hook for hook in controller.import_hooks(wrap=False) if hook.comes_first]
+
+    def call() -> None:
+        for hook in hooks:
+            name, _, function = hook.function.partition(":")
+            getattr(importlib.import_module(name), function)()
+
+    return call

@@ -1,0 +1,140 @@
+"""Recompute switched on without a tuner: by a line of the script, or around a script that says nothing of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autorecompute.backends.torch.identity import name_of
+from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
+from autorecompute.backends.torch.plans_file import PlansFile, read_plans_file, requested
+from autorecompute.backends.torch.refusals import refusals_of_model, unwrapped
+from autorecompute.backends.torch.roots import Roots
+from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch.nn import Module
+
+
+class _Elsewhere:
+    """Whether a tuner, or the environment, has decided already what this process recomputes."""
+
+    decides = False
+
+
+def decide_elsewhere() -> None:
+    """Have :func:`apply` do nothing in this process."""
+    _Elsewhere.decides = True
+
+
+def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
+    """Recompute in the model what a file of plans says, from its first training call on.
+
+    That call runs the model forward once more before it, to see what it computes; training goes on bit for bit as
+    without.
+
+    Args:
+        model: The model, as it is called in training; one in ``DistributedDataParallel`` may be given with it.
+        plans: The file. Without one ``AUTORECOMPUTE_PLANS`` names it, and where that names none, nothing is done: a
+            script may call this and be tuned all the same.
+
+    Raises:
+        UsageError: the file cannot be read, or was measured on another model.
+    """
+    if _Elsewhere.decides:
+        return
+    wanted = requested(os.environ) if plans is None else read_plans_file(Path(plans))
+    if wanted is None or wanted.config.is_none:
+        return
+    trained = unwrapped(model)
+    require_model(wanted, trained)
+    if not can_be_intercepted(trained):
+        raise UsageError(f"{type(trained).__name__} has a forward set on the instance. Apply the plans before that.")
+
+    def begin(forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        if not module.training or not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        release(module)
+        apply_now(wanted, module, args, kwargs)
+        return module.forward(*args, **kwargs)
+
+    put_around(trained, [begin])
+
+
+def require_model(wanted: PlansFile, model: Module) -> None:
+    """Checks that a file of plans is for this model.
+
+    Raises:
+        UsageError: it was measured on another one, or nothing of this one can be recomputed.
+    """
+    for refusal in refusals_of_model(model):
+        raise UsageError(f"The plans cannot be applied: {refusal}")
+    here = name_of(model)
+    if wanted.model and wanted.model != here:
+        raise UsageError(
+            f"These plans were measured on another model ({wanted.model}) than this one ({here}). "
+            "Tune this one: another size or another class of a module has other plans."
+        )
+
+
+def apply_now(wanted: PlansFile, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuned:
+    """Recompute what a file of plans says, in a model that is about to be called with these arguments for training.
+
+    Raises:
+        RefusedModelError: nothing of the model can be recomputed.
+        UsageError: the plans were measured on another model, or are not offered by this one.
+    """
+    require_model(wanted, model)
+    tuned = Tuned.of(model, args, kwargs)
+    missing = sorted(
+        str(choice)
+        for choice in wanted.config.choices
+        if choice.site not in tuned.board.sites or choice.option not in tuned.board.sites[choice.site].options
+    )
+    if missing:
+        since = f", measured with torch {wanted.torch} and run with {torch.__version__}" if wanted.torch else ""
+        raise UsageError(f"The model does not offer {', '.join(missing)}{since}. Tune it again here.")
+    tuned.switch(wanted.config)
+    return tuned
+
+
+class FirstRoot:
+    """Applies plans to the first module that trains, in a process whose script says nothing of them.
+
+    Args:
+        wanted: What the file of plans says.
+    """
+
+    def __init__(self, wanted: PlansFile) -> None:
+        self._wanted = wanted
+        self._roots = Roots(self)
+
+    def install(self) -> None:
+        """Wait for it."""
+        self._roots.install()
+
+    def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """It is about to be called: switch on, and follow nothing any more."""
+        self._roots.uninstall()
+        apply_now(self._wanted, root, args, kwargs)
+
+    def has_run(self, root: Module, result: Any) -> None:
+        """Nothing to do."""
+
+
+def follow_environment() -> None:
+    """Apply what ``AUTORECOMPUTE_PLANS`` names to the first module that trains; nothing where it names none.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    wanted = requested(os.environ)
+    if wanted is not None and not wanted.config.is_none:
+        FirstRoot(wanted).install()
+        decide_elsewhere()

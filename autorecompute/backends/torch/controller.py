@@ -1,0 +1,162 @@
+"""Plain PyTorch as the controller sees it: how a config is switched on, and what memory it takes. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorecompute.backends.interface import Emission, ImportHook, Knob
+from autorecompute.backends.torch.extra import TorchDetection
+from autorecompute.backends.torch.forecast import TorchMemoryModel
+from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
+from autorecompute.backends.torch.script import write_script
+from autorecompute.errors import UsageError
+from autorecompute.plans import Choice, Config, Offer
+from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.worth import explain_worthless
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from autorecompute.measurement import Detection
+    from autorecompute.memory import MemoryModel, StepProfiles
+    from autorecompute.plans import Plan, Space
+
+NAME = "torch"
+VARIABLES = (VARIABLE,)
+WRAPS = False
+TRIAL_VARIABLES: Mapping[str, str] = {}
+LOG_VARIABLE = ""
+DIAGNOSIS = "autorecompute.backends.torch.diagnose"
+REPAIR = ""
+USED_BY = ""
+PROFILES = False
+
+PLANS_FILE = "plans.json"
+MODEL = "model"
+"""Under this name a detection's versions say which model it was."""
+
+EXPANDABLE_SEGMENTS = Knob(
+    name="expandable_segments",
+    variables={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    effect="torch's allocator grows its segments: less is lost to fragments",
+    needs="CUDA",
+)
+KNOBS = (EXPANDABLE_SEGMENTS,)
+HINTS: Sequence[Knob] = ()
+
+APPLY = ImportHook(
+    module="torch",
+    comes_first=False,
+    function="autorecompute.backends.torch.applying:follow_environment",
+    missed="nothing is recomputed",
+)
+
+BY_HAND = "the script has to call autorecompute.apply(model) before it trains"
+
+ALL = -1
+
+
+def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
+    """What switches the config and the knobs of these names on; nothing where neither changes anything.
+
+    Raises:
+        UsageError: there is no knob of one of these names.
+    """
+    if strangers := sorted(set(knobs) - {knob.name for knob in KNOBS}):
+        raise UsageError(f"This autorecompute knows no setting '{strangers[0]}'. Tune again with --knobs.")
+    variables = {name: value for knob in KNOBS if knob.name in knobs for name, value in knob.variables.items()}
+    if config.is_none:
+        return Emission(variables=variables)
+    file = folder.absolute() / PLANS_FILE
+    content = PlansFile(config=config, model=versions.get(MODEL, ""), torch=versions.get("torch", ""))
+    return Emission(
+        variables={VARIABLE: str(file), **variables},
+        files={file: content.text},
+        notes={"plans file": "must be readable under the same path wherever the script trains"},
+    )
+
+
+def script(config: Config, versions: Mapping[str, str]) -> str:
+    """Python source that imports torch alone, with a function ``apply_recompute(model)``.
+
+    Raises:
+        UsageError: the config recomputes more than whole modules.
+    """
+    return write_script(config, versions.get(MODEL, ""))
+
+
+def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:
+    """The plans are applied to the first module that trains."""
+    del wrap
+    return (APPLY,)
+
+
+def usage_notes(*, study: str, wrap: bool) -> Mapping[str, str]:
+    """What a script needs that is not started by ``run``."""
+    del study, wrap
+    return {"without 'autorecompute run'": BY_HAND}
+
+
+def why_not(knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
+    """Why a knob cannot be tried, in words; empty where it can."""
+    del config
+    if detection.device.kind != "cuda":
+        return "only on CUDA"
+    return "set already" if any(name in inherited for name in knob.variables) else ""
+
+
+def plans_under(names: Collection[str], detection: Detection) -> Sequence[Plan]:
+    """The plans that exist under knobs: they change none."""
+    del names
+    return detection.plans
+
+
+def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
+    """What can be recomputed at these dimensions, under what these variables switch on.
+
+    Raises:
+        UsageError: the file that they name cannot be read.
+    """
+    wanted = requested(environment)
+    config = wanted.config if wanted is not None else Config()
+    occurrences = {choice: plan.occurrences for plan in detection.plans for choice in plan.choices}
+    known = {on: occurrences.get(Choice(on.site, on.option)) for on in sorted(config.choices, key=str)}
+    taken = {on: places for on, places in known.items() if places is not None}
+    unknown = tuple(str(on) for on, places in known.items() if places is None)
+    extra = TorchDetection.of(detection)
+    summary = f"Recompute: {'ON' if taken else 'OFF'}   {VARIABLE}={environment.get(VARIABLE) or 'not set'}"
+    return Offer(
+        plans=tuple(sorted(detection.plans, key=lambda plan: (-(plan.saving_bytes or 0), plan.id))),
+        summary=summary,
+        is_on=bool(taken),
+        config=Config(frozenset(taken)),
+        requested={on: ALL if on.count is None else on.count for on in taken},
+        recomputed={on: places if on.count is None else min(on.count, places) for on, places in taken.items()},
+        unknown=unknown,
+        problems=tuple(f"the model offers no plan {text}" for text in unknown),
+        notes=tuple(_notes(extra)),
+        worthless=explain_worthless(detection.plans, dims),
+    )
+
+
+def _notes(extra: TorchDetection) -> Iterator[str]:
+    if extra.steps is not None and not extra.steps.has_own_loss:
+        yield "the model returns no loss: what the script's loss takes is not in a forecast, and comes on top"
+    if extra.no_steps:
+        yield f"no peak is forecast: {extra.no_steps}"
+    yield from extra.refusals
+
+
+def memory_model(space: Space, small: StepProfiles) -> MemoryModel:
+    """Never asked: the detection tells the memory of every config."""
+    raise NotImplementedError
+
+
+def memory_of(detection: Detection) -> MemoryModel | None:
+    """What the detection tells of the memory of every config; ``None`` where no step could be run on fake tensors."""
+    steps = TorchDetection.of(detection).steps
+    if steps is None:
+        return None
+    sizes = {name: size for name, size in detection.dims.items() if name != BATCH}
+    return TorchMemoryModel(detection.space, steps, detection.resting_bytes, sizes)

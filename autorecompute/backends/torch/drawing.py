@@ -1,0 +1,104 @@
+"""A step put together from parts, as a timeline to look at: what each block keeps, and what its passes take."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from autorecompute.memory.step import Operation, Phase, StepProfile, Tensor
+from autorecompute.memory.timeline import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import numpy as np
+
+    from autorecompute.backends.torch.extra import Part
+
+_Piece = tuple[str, int, int, int]
+"""A name, the first and the last part in which it is alive, and its bytes."""
+
+FORWARD, BACKWARD = "forward", "backward"
+HEAD = "the rest of the model and the loss"
+
+
+def draw(
+    parts: Sequence[Part], change: np.ndarray, alive: np.ndarray, again: Collection[int], dims: Mapping[str, int]
+) -> Timeline:
+    """The timeline of a step.
+
+    Args:
+        parts: Its parts, in order.
+        change: By how much each changes the bytes that are alive.
+        alive: The most bytes that are alive in each, above those before the step.
+        again: The units in which something is made again.
+        dims: The dimensions of the step.
+    """
+    kept = _in_time(_kept(parts, change), alive)
+    held = [sum(size for _, first, last, size in kept if first <= place <= last) for place in range(len(parts))]
+    passing = [
+        (f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(alive[place])) - held[place])
+        for place, part in enumerate(parts)
+    ]
+    pieces = [piece for piece in (*kept, *passing) if piece[3] > 0]
+    tensors = tuple(
+        Tensor(name=name, shape=(str(size),), element_bytes=1, first=first, last=last)
+        for name, first, last, size in pieces
+    )
+    operations = tuple(
+        Operation(
+            name=f"{place}/{_name(part)}", operator=_name(part), phase=_phase(part, parts, place, again), seconds=0.0
+        )
+        for place, part in enumerate(parts)
+    )
+    backward = next((place for place, part in enumerate(parts) if part.phase != FORWARD), len(parts))
+    profile = StepProfile(operations=operations, tensors=tensors, backward=backward, dims=dict(dims))
+    sizes = tuple(size for *_, size in pieces)
+    changes = [0] * (len(parts) + 1)
+    for _, first, last, size in pieces:
+        changes[first] += size
+        changes[last + 1] -= size
+    return Timeline(profile=profile, sizes=sizes, live_bytes=tuple(itertools.accumulate(changes[:-1])))
+
+
+def _in_time(kept: list[_Piece], alive: np.ndarray) -> list[_Piece]:
+    """The same pieces, none of them alive in the part that makes or frees it where that holds less than all of them."""
+    for place, most in enumerate(alive):
+        if sum(size for _, first, last, size in kept if first <= place <= last) > most:
+            kept = [
+                (name, first + (first == place < last), last - (first < last == place), size)
+                for name, first, last, size in kept
+            ]
+    return kept
+
+
+def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
+    """What each forward pass leaves for its backward pass, and the gradients that this leaves: first and last part."""
+    last_of = {part.name: place for place, part in enumerate(parts) if part.phase == BACKWARD}
+    found: list[_Piece] = []
+    pending: dict[str, int] = {}
+    for place, part in enumerate(parts):
+        size = round(float(change[place]))
+        if part.phase == FORWARD:
+            pending[part.name] = pending.get(part.name, 0) + size
+            if size < 0 and found:  # it lets go of what an earlier part kept
+                name, first, last, kept = found.pop()
+                found.append((name, first, last, kept + size))
+                continue
+            found.append((f"kept by {_name(part)}", place, last_of.get(part.name, len(parts) - 1), size))
+        elif part.phase == BACKWARD:
+            left = size + pending.pop(part.name, 0)
+            if place + 1 < len(parts):
+                found.append((f"gradients of {_name(part)}", place + 1, len(parts) - 1, left))
+    return found
+
+
+def _name(part: Part) -> str:
+    return part.name or (HEAD if part.phase != "outside" else "the optimizer")
+
+
+def _phase(part: Part, parts: Sequence[Part], place: int, again: Collection[int]) -> Phase:
+    if part.phase == FORWARD:
+        is_head = not part.name and any(other.name for other in parts[:place])
+        return Phase.LOSS if is_head else Phase.FORWARD
+    return Phase.RECOMPUTE if part.phase == BACKWARD and part.name and part.owner in again else Phase.BACKWARD

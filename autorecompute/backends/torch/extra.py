@@ -1,0 +1,110 @@
+"""What a worker tells beyond plans: how much memory each part of a step takes, and what is left as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from autorecompute import codec
+from autorecompute.ranges import AnyBytes, Bytes, Count, Number, PositiveCount, Ratio
+
+if TYPE_CHECKING:
+    from autorecompute.measurement import Detection
+
+OUTSIDE_UNITS = -1
+"""The number of the unit where something lies in none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a step: the forward or the backward pass of one unit, of the head with the loss, or the optimizer.
+
+    Attributes:
+        phase: ``forward``, ``backward`` or ``outside`` both.
+        name: The path of the unit; empty for what lies in none.
+        owner: The unit whose recompute decides what the part takes, by its place in the model.
+        change: Bytes that are alive after it beyond those alive before it.
+        highest: The most bytes beyond those alive before it.
+    """
+
+    phase: str
+    name: str
+    owner: Number
+    change: AnyBytes
+    highest: AnyBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionStep:
+    """How a step differs where one choice is on at all its occurrences.
+
+    Attributes:
+        site: Its site.
+        option: Its option.
+        units: The unit in which each occurrence lies, by its place in the model; -1 for one in no unit.
+        parts: The parts that differ, by their places.
+        change: What is added to the change of each of them.
+        highest: What is added to the highest of each of them.
+        work: What is computed once more, as a share of all that a step computes.
+    """
+
+    site: str
+    option: str
+    units: tuple[int, ...]
+    parts: tuple[Count, ...]
+    change: tuple[AnyBytes, ...]
+    highest: tuple[AnyBytes, ...]
+    work: Ratio
+
+    def __post_init__(self) -> None:
+        if not len(self.parts) == len(self.change) == len(self.highest):
+            raise ValueError("has changes of other parts than it names")
+        if min(self.units, default=0) < OUTSIDE_UNITS:
+            raise ValueError("has an occurrence in a unit that cannot be")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What steps take, seen on fake tensors before a real one has run.
+
+    Attributes:
+        batch: Samples of each step.
+        parts: The parts of a step without recompute, in order.
+        options: How it differs with each choice.
+        later_bytes: What the process holds between two steps beyond what it held before the first: the optimizer's
+            state.
+        has_own_loss: Whether the model returns its loss. Where the script computes it, a stand-in took its place, and
+            the peak may be higher.
+    """
+
+    batch: PositiveCount
+    parts: tuple[Part, ...]
+    options: tuple[OptionStep, ...]
+    later_bytes: Bytes
+    has_own_loss: bool
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ValueError("is a step without parts")
+        if any(place >= len(self.parts) for option in self.options for place in option.parts):
+            raise ValueError("has a choice that changes a part which no step has")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchDetection:
+    """The part of a detection that only this training system has.
+
+    Attributes:
+        refusals: What is left as it is, and why: a sentence each.
+        steps: What steps take; ``None`` where they cannot be run on fake tensors.
+        no_steps: Why not, in a sentence; empty where they can.
+    """
+
+    refusals: tuple[str, ...] = ()
+    steps: Steps | None = None
+    no_steps: str = ""
+
+    @classmethod
+    def of(cls, detection: Detection) -> Self:
+        """That of what a worker told."""
+        return codec.from_plain(detection.extra, cls)

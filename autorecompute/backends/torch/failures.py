@@ -1,0 +1,42 @@
+"""What an exception of a script that trains on PyTorch means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.checkpoint import CheckpointError
+
+from autorecompute.backends.common.failures import is_out_of_memory, last_line
+from autorecompute.backends.torch.detection import RefusedModelError
+from autorecompute.errors import AutorecomputeError
+from autorecompute.measurement import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def classify(error: BaseException) -> tuple[Outcome, str]:
+    """The outcome that an exception stands for, and a sentence about it."""
+    links = list(_chain(error))
+    text = "\n".join(str(link) for link in links)
+    if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory(error, text):
+        return Outcome.OOM, f"out of memory: {last_line(error)}"
+    for link in links:
+        if isinstance(link, RefusedModelError):
+            return Outcome.EXPORT_ERROR, f"The model cannot be recomputed: {link}"
+        if isinstance(link, AutorecomputeError):
+            return Outcome.SCRIPT_ERROR, str(link)
+        if isinstance(link, CheckpointError):
+            return Outcome.SCRIPT_ERROR, (
+                "A recomputed module did not save the same tensors when it ran again: what it computes depends on more "
+                "than its inputs."
+            )
+    return Outcome.SCRIPT_ERROR, f"{type(error).__name__}: {last_line(error)}"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what it was raised from or in the handling of."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

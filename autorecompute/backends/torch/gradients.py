@@ -1,0 +1,93 @@
+"""Compares a config's gradients with those without recompute, on the same weights, samples and random numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from autorecompute.backends.common.gradients import TOLERANCES, scalar_of
+from autorecompute.backends.torch.untouched import untouched, without_autocast
+from autorecompute.measurement import GradientCheck
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.switchboard import Switchboard
+    from autorecompute.plans import Choice
+
+SEEDS = (20_230, 20_231)
+"""A step is compared from each."""
+
+LOSS, BUFFER = "the loss", "buffer "
+
+
+def check_gradients(
+    model: Module, board: Switchboard, choices: Iterable[Choice], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> GradientCheck:
+    """Compares choices with no recompute; training goes on bit for bit as if nothing had been run.
+
+    Args:
+        model: The model, which is about to be called.
+        board: Its switches.
+        choices: What to recompute.
+        args: The positional arguments of the call, with few samples.
+        kwargs: Its keyword arguments, likewise.
+    """
+    before = board.choices
+    worst, place = 0.0, ""
+    try:
+        for seed in SEEDS:
+            board.set([])
+            expected = _step(model, seed, args, kwargs)
+            board.set(choices)
+            found = _step(model, seed, args, kwargs)
+            difference, name = _worst(expected, found)
+            if not difference <= worst:
+                worst, place = difference, name
+    finally:
+        board.set(before)
+    kind = _kind_of(model, place)
+    # On a card sums may come in another order. On a CPU nothing may differ.
+    is_exact = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    agrees = worst <= (0.0 if is_exact else TOLERANCES.get(kind, 0.0))
+    return GradientCheck(agrees=agrees, worst=worst, parameter="" if agrees else place, steps=len(SEEDS))
+
+
+def _step(model: Module, seed: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor | None]:
+    """The loss, the gradients and the buffers of one forward and backward pass."""
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    with untouched(model), torch.enable_grad():
+        torch.manual_seed(seed)
+        loss = scalar_of(model(*args, **kwargs))
+        with without_autocast():
+            gradients = torch.autograd.grad(loss, [parameter for _, parameter in named], allow_unused=True)
+        buffers = {f"{BUFFER}{name}": buffer.clone() for name, buffer in model.named_buffers()}
+    found = {name: gradient for (name, _), gradient in zip(named, gradients, strict=True)}
+    return {LOSS: loss.detach(), **found, **buffers}
+
+
+def _worst(expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | None]) -> tuple[float, str]:
+    """The largest relative difference, and where it is."""
+    differences = ((_difference(one, found[name]), name) for name, one in expected.items())
+    return max(differences, default=(0.0, ""))
+
+
+def _difference(expected: Tensor | None, found: Tensor | None) -> float:
+    if expected is None or found is None:
+        return 0.0 if expected is found else math.inf
+    if torch.equal(expected, found):
+        return 0.0
+    scale = expected.abs().max().item()
+    difference = (expected.double() - found.double()).abs().max().item()
+    # Not a number must not pass for small, nor a gradient where there should be none.
+    return difference / scale if math.isfinite(difference) and scale > 0 else math.inf
+
+
+def _kind_of(model: Module, name: str) -> str:
+    kinds = {known: str(parameter.dtype).removeprefix("torch.") for known, parameter in model.named_parameters()}
+    return kinds.get(name, "float32")

@@ -1,0 +1,73 @@
+"""What a model is called, so that plans are not given to another one."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.detection import Detected
+
+DIGEST_LENGTH = 12
+"""Hexadecimal digits that tell two models of one class apart."""
+
+
+def name_of(model: Module) -> str:
+    """The model's class with a digest of its modules, parameters and buffers: ``GPT2LMHeadModel 1f3a5c7e9b0d``.
+
+    It is the same for every model that is built alike, whatever its weights are and whether it is on a card.
+    """
+    return f"{type(model).__name__} {_digest(_parts_of(model))[:DIGEST_LENGTH]}"
+
+
+def digest_of(model: Module, found: Detected, sizes: Mapping[str, int]) -> str:
+    """What a step of the model computes, without its batch.
+
+    Args:
+        model: The model.
+        found: What a probe found in it.
+        sizes: The other sizes of what it is called with, by their names.
+    """
+    return _digest((*_parts_of(model), *found.operators, *(f"{name} {size}" for name, size in sorted(sizes.items()))))
+
+
+def sizes_of(tensors: Sequence[Tensor], batch: int) -> dict[str, int]:
+    """The sizes of a batch beside the number of samples, as people call them; the first tensor of a kind counts."""
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        shape = tuple(tensor.shape)
+        if shape and shape[0] == batch:
+            for name, size in zip(_NAMES.get(len(shape), ()), shape[1:], strict=False):
+                sizes.setdefault(name, size)
+    return sizes
+
+
+_NAMES: Mapping[int, tuple[str, ...]] = {
+    2: ("sequence",),
+    3: ("sequence", "features"),
+    4: ("channels", "height", "width"),
+    5: ("channels", "frames", "height", "width"),
+}
+"""By the number of dimensions."""
+
+
+def _parts_of(model: Module) -> Iterator[str]:
+    for path, module in model.named_modules():
+        yield f"{path} {type(module).__module__}.{type(module).__qualname__}"
+        for name, parameter in module.named_parameters(recurse=False):
+            yield f"{path}.{name} {_form(parameter)} {parameter.requires_grad}"
+        for name, buffer in module.named_buffers(recurse=False):
+            yield f"{path}.{name} {_form(buffer)}"
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)}"
+
+
+def _digest(parts: Any) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

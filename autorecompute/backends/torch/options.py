@@ -1,0 +1,14 @@
+"""How a site is made again in the backward pass: the options of this training system."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CHECKPOINT: Final = "checkpoint"
+"""Keep a call's inputs alone and run the whole call again in the backward pass."""
+
+KEEP_MATMUL: Final = "keep_matmul"
+"""Like ``checkpoint``, but the results of matrix products and convolutions are kept and not computed again."""
+
+DROP: Final = "drop"
+"""Drop what an operator made once it is not needed for the forward pass, and make it again when it is read."""

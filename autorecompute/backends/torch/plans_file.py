@@ -1,0 +1,77 @@
+"""The file that says what to recompute, and in which model it was measured. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autorecompute.errors import UsageError
+from autorecompute.plans import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VARIABLE = "AUTORECOMPUTE_PLANS"
+"""Names the file; unset or empty where nothing is recomputed."""
+
+FORMAT = 1
+LARGEST_FILE = 1 << 24
+"""Bytes; the plans of a large model take a thousandth of that."""
+
+_KEYS = frozenset({"format", "model", "torch", "plans"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlansFile:
+    """What a plans file says.
+
+    Attributes:
+        config: What to recompute.
+        model: The model that it was measured on, as ``identity.name_of`` calls it; empty where nobody said.
+        torch: The version of torch that it was measured with; empty where nobody said.
+    """
+
+    config: Config
+    model: str = ""
+    torch: str = ""
+
+    @property
+    def text(self) -> str:
+        """What stands in the file: a choice to a line."""
+        plain = {"format": FORMAT, "model": self.model, "torch": self.torch, "plans": self.config.texts}
+        return json.dumps(plain, indent=2) + "\n"
+
+
+def read_plans_file(file: Path) -> PlansFile:
+    """What a plans file says.
+
+    Raises:
+        UsageError: it cannot be read, or is none.
+    """
+    try:
+        with file.open(encoding="utf-8") as stream:
+            plain = json.loads(stream.read(LARGEST_FILE))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{file} cannot be read as a file of plans: {error}.") from error
+    if not _is_ours(plain):
+        raise UsageError(f"{file} is no file of plans that this autorecompute reads. Emit it again from its study.")
+    return PlansFile(config=Config.parse(plain["plans"]), model=plain["model"], torch=plain["torch"])
+
+
+def requested(environment: Mapping[str, str]) -> PlansFile | None:
+    """What the file that the variable names says; ``None`` where the variable names none.
+
+    Raises:
+        UsageError: the file cannot be read, or is none.
+    """
+    named = environment.get(VARIABLE, "")
+    return read_plans_file(Path(named)) if named else None
+
+
+def _is_ours(plain: Any) -> bool:
+    if not isinstance(plain, dict) or plain.keys() != _KEYS or plain["format"] != FORMAT:
+        return False
+    is_named = all(isinstance(plain[name], str) for name in ("model", "torch"))
+    return is_named and isinstance(plain["plans"], list) and all(isinstance(text, str) for text in plain["plans"])

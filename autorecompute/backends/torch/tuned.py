@@ -1,0 +1,72 @@
+"""A model that trains, with what a probe found in it and its switches."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from torch.nn import Module
+
+from autorecompute.backends.torch.detection import Detected, detect
+from autorecompute.backends.torch.interception import around_of
+from autorecompute.backends.torch.rewriting import Rewrite
+from autorecompute.backends.torch.switchboard import Switchboard
+from autorecompute.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autorecompute.plans import Config
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A model with its switches.
+
+    The model is not kept by it.
+
+    Attributes:
+        reference: To the model.
+        found: What a probe found in it.
+        board: Its switches.
+    """
+
+    reference: weakref.ref[Module]
+    found: Detected
+    board: Switchboard
+
+    @classmethod
+    def of(cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
+        """The model that is about to be called with these arguments for training.
+
+        Raises:
+            RefusedModelError: nothing of it can be recomputed.
+        """
+        found = detect(model, args, kwargs)
+        return cls(weakref.ref(model), found, found.switchboard(model))
+
+    def switch(self, config: Config) -> None:
+        """Have the next forward pass recompute what the config says and nothing else.
+
+        Raises:
+            UsageError: the model does not offer that.
+        """
+        try:
+            self.board.set(config.choices)
+        except ValueError as error:
+            raise UsageError(f"These plans are not for this model: {error}.") from error
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Paths of the units whose operators were kept in some calls, as their graph was another one there."""
+        model = self.reference()
+        if model is None:
+            return ()
+        rewrites = {
+            effect.path: around
+            for effect in self.board.effects
+            for around in around_of(model.get_submodule(effect.path))
+            if isinstance(around, Rewrite)
+        }
+        return tuple(sorted(path for path, rewrite in rewrites.items() if rewrite.missed))

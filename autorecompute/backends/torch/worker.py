@@ -1,0 +1,233 @@
+"""Plain PyTorch inside the user's process: what a model offers, and its switches between two steps."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autorecompute import codec
+from autorecompute.backends.common.batches import observe_batch, slice_batch
+from autorecompute.backends.common.device import describe_device
+from autorecompute.backends.torch import failures
+from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
+from autorecompute.backends.torch.controller import MODEL, NAME
+from autorecompute.backends.torch.extra import TorchDetection
+from autorecompute.backends.torch.fakes import Script
+from autorecompute.backends.torch.gradients import check_gradients
+from autorecompute.backends.torch.identity import digest_of, name_of, sizes_of
+from autorecompute.backends.torch.live import StepLive, tensors_of
+from autorecompute.backends.torch.plans_file import requested
+from autorecompute.backends.torch.roots import Roots
+from autorecompute.backends.torch.space import space_of
+from autorecompute.backends.torch.storages import tensors_in
+from autorecompute.backends.torch.survey import survey_steps
+from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.backends.torch.values import UnknownValueError
+from autorecompute.measurement import Detection
+from autorecompute.plans import Config
+from autorecompute.plans.dimensions import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+    from torch.nn import Module
+
+    from autorecompute.backends.interface import Listener
+    from autorecompute.backends.torch.extra import Steps
+    from autorecompute.measurement import GradientCheck, Outcome
+    from autorecompute.memory import StepProfile
+
+NOTHING_TRAINED = (
+    "No module that holds the parameters of a torch optimizer was called in training mode. Call the model itself, "
+    "model(inputs), rather than a method of it, and after the optimizer was made."
+)
+
+
+def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
+    """The backend; ``registry`` asks for it.
+
+    Args:
+        folder: Where it may write files; it writes none.
+        leaves: Tells modules that another training system trains.
+    """
+    del folder
+    return TorchBackend(leaves)
+
+
+class TorchBackend:
+    """Plain PyTorch inside the user's process.
+
+    The first module that trains is tuned. Others that are built like it (an ensemble's, those of the folds of a cross
+    validation) get the same config, and whatever else trains is left as it is.
+
+    Args:
+        leaves: Tells modules that another training system trains.
+    """
+
+    def __init__(self, leaves: Callable[[Module], bool] = lambda _module: False) -> None:
+        self._roots = Roots(self, leaves)
+        self._listener: Listener | None = None
+        self._name = ""
+        self._tuned: weakref.WeakKeyDictionary[Module, Tuned] = weakref.WeakKeyDictionary()
+        self._is_alike: weakref.WeakKeyDictionary[Module, bool] = weakref.WeakKeyDictionary()
+        self._config = Config()
+        self._has_told = self._leaves_alone = False
+        self._open: set[object] = set()
+
+    def install(self, listener: Listener, *, wrap: bool = False) -> None:
+        """Follows every optimizer that will be made, and the modules that they train."""
+        del wrap
+        self._listener = listener
+        decide_elsewhere()
+        self._roots.install()
+
+    def uninstall(self) -> None:
+        """Follows nothing any more."""
+        self._roots.uninstall()
+
+    def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A module is about to be called in training."""
+        assert self._listener is not None, "nothing is followed before install()"
+        if root not in self._is_alike:
+            self._name = self._name or name_of(root)
+            self._is_alike[root] = name_of(root) == self._name
+        if self._is_alike[root]:
+            batch = observe_batch([*args, *kwargs.values()])
+            self._listener.on_forward(batch, functools.partial(self._check, root, batch, args, kwargs))
+            if root not in self._tuned and not self._leaves_alone:
+                self._welcome(root, args, kwargs)
+
+    def has_run(self, root: Module, result: Any) -> None:
+        """A module was called in training: its forward is open until gradients come back."""
+        del root
+        mark = object()
+        self._open.add(mark)
+
+        def close(_gradient: torch.Tensor) -> None:
+            self._open.discard(mark)
+
+        for tensor in tensors_in(result):
+            if tensor.requires_grad:
+                tensor.register_hook(close)
+
+    def switch(self, config: Config, *, profiles: bool = False) -> None:
+        """Trains with another config from the next forward on."""
+        del profiles
+        self._config = config
+        for tuned in self._tuned.values():
+            tuned.switch(config)
+
+    def live_meter(self) -> StepLive | None:
+        """Counts live tensors on a CPU; on a card the allocator does."""
+        roots = list(self._is_alike)
+        is_on_cpu = all(one.device.type == "cpu" for root in roots for one in root.parameters())
+        return StepLive(lambda: self._tensors(roots)) if is_on_cpu else None
+
+    def take_profile(self) -> StepProfile:
+        """Never asked: fake steps have told what a profile would."""
+        raise NotImplementedError
+
+    @property
+    def has_open_forward(self) -> bool:
+        """Whether a training forward waits for its backward."""
+        return bool(self._open)
+
+    def end_step(self) -> tuple[str, ...]:
+        """Told that a step has ended; what the script has done so far that recompute does not bear."""
+        self._open.clear()
+        missed = sorted({path for tuned in self._tuned.values() for path in tuned.missed})
+        if not missed:
+            return ()
+        places = ", ".join(path or "the model" for path in missed)
+        return (f"some calls of {places} made another graph than the first one: their operators were kept there",)
+
+    def why_nothing_trained(self, *, wrap: bool) -> str:
+        """Why a script may never have come to training, and what to do about it, in sentences."""
+        del wrap
+        return NOTHING_TRAINED
+
+    def classify(self, error: BaseException) -> tuple[Outcome, str]:
+        """What the exception that ended the script means, and a sentence about it."""
+        return failures.classify(error)
+
+    def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A module that is to be tuned trains for the first time."""
+        assert self._listener is not None, "nothing is followed before install()"
+        if self._has_told:  # the first one may be gone
+            self._tuned[root] = tuned = Tuned.of(root, args, kwargs)
+            tuned.switch(self._config)
+            return
+        self._has_told = True
+        config = self._listener.on_session(functools.partial(self._detect, root, args, kwargs))
+        if root in self._tuned:
+            self.switch(config)
+        else:
+            self._watch(root, args, kwargs)
+
+    def _watch(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Trains as the environment says: nobody asked what there is."""
+        self._leaves_alone = True
+        wanted = requested(os.environ)
+        if wanted is not None and not wanted.config.is_none:
+            self._tuned[root] = apply_now(wanted, root, args, kwargs)
+
+    def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
+        tuned = Tuned.of(root, args, kwargs)
+        self._tuned[root] = tuned
+        found, batch = tuned.found, observe_batch([*args, *kwargs.values()])
+        steps, no_steps = self._survey(root, tuned, batch, args, kwargs)
+        space = space_of(found, tuned.board, steps)
+        sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
+        refusals = tuple(map(str, found.refusals))
+        return Detection(
+            plans=space.plans,
+            own_presets=space.own_presets,
+            conflicts=space.conflicts,
+            dims={BATCH: batch, **sizes},
+            graph=digest_of(root, found, sizes),
+            device=describe_device(next(root.parameters()).device),
+            versions={**read_versions(), MODEL: self._name},
+            plan_versions=(MODEL,),
+            extra=codec.to_plain(TorchDetection(refusals=refusals, steps=steps, no_steps=no_steps)),
+        )
+
+    def _survey(
+        self, root: Module, tuned: Tuned, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Steps | None, str]:
+        """What steps take, or why nobody can tell."""
+        target = self._listener.target_batch if self._listener is not None else None
+        sizes = (batch, target) if target is not None and target != batch else None
+        script = Script(args, kwargs, self._roots.optimizers_of(root), batch=sizes)
+        try:
+            return survey_steps(root, tuned.found, tuned.board, script), ""
+        except (UnknownValueError, RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            # The model's own code runs there on tensors without values, and may do anything with them.
+            return None, f"the model cannot be run on fake tensors ({_first_line(error)})"
+
+    def _tensors(self, roots: Sequence[Module]) -> list[Tensor]:
+        """Those that are alive between two steps."""
+        return [tensor for root in roots for tensor in tensors_of(root, self._roots.optimizers_of(root))]
+
+    def _check(
+        self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config
+    ) -> GradientCheck:
+        board = self._tuned[root].board
+        few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
+        return check_gradients(root, board, config.choices, few_args, few_kwargs)
+
+
+def read_versions() -> dict[str, str]:
+    """The versions that plans and speed depend on."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME}
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

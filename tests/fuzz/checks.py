@@ -1,0 +1,162 @@
+"""What every command is held to, whatever it was given."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import stat
+import subprocess
+import tempfile
+import unicodedata
+from pathlib import Path
+
+from autorecompute.backends.ortmodule.controller import KNOBS, import_hooks
+from autorecompute.backends.ortmodule.environment import CONFIG_VARIABLE, LEVEL_VARIABLE
+from autorecompute.startup import HOOKS_VARIABLE, format_hooks
+from autorecompute.worker.protocol import BATCH_VARIABLE
+
+OUTCOMES = Path(__file__).parents[2] / "docs" / "outcomes.md"
+HOOKS = [format_hooks(import_hooks(wrap=wrap)) for wrap in (False, True)]
+"""What processes may be told to call, whatever a study holds."""
+
+PLANS_FILE = re.compile(r".*/work/studies/[^/]+/best/plans\.json")
+ROWS = re.compile(r"(?:[A-Za-z]\w*\+)+:[12]:-1(?:,(?:[A-Za-z]\w*\+)+:[12]:-1)*")
+"""How ONNX Runtime before 1.19 is given plans."""
+
+_TURNING = {"\u2028", "\u2029", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+"""What breaks a line or turns the direction of reading, beside the control characters."""
+
+_INHERITED = {"HOME", "TMPDIR", "PATH", "LANG", "PWD", "OLDPWD", "SHLVL", "_", "PYTHONPATH"}
+"""What a command has in its environment without any study."""
+
+
+@functools.cache
+def documented_codes():
+    """The exit codes that the documentation has."""
+    section = OUTCOMES.read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
+    return {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
+
+
+def snapshot(folder):
+    """What is in a folder: each entry's type, rights, and when it was written to, by its path."""
+    found, folders = {}, [os.fspath(folder)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                is_folder = stat.S_ISDIR(status.st_mode)
+                times = () if is_folder else (status.st_ino, status.st_size, status.st_mtime_ns)
+                found[entry.path[len(os.fspath(folder)) + 1 :]] = (status.st_mode, *times)
+                if is_folder:
+                    folders.append(entry.path)
+    return found
+
+
+def complaints(command, ended, before, after):
+    """What is wrong with a command that ended, a line each.
+
+    Args:
+        command: What was run.
+        ended: How it ended.
+        before: Snapshots of the working directory and of what lies outside.
+        after: The same afterwards.
+    """
+    yield from _ending(command, ended)
+    yield from (f"did what no command may do: {line}" for line in ended.touched)
+    yield from _changes(command, before, after)
+    is_other = command.verb == "run" and ended.code == 0
+    for name, text in (("standard error", ended.err), *(() if is_other else (("standard output", ended.out),))):
+        # A path may be no UTF-8, and is printed as the bytes that it is.
+        if wrong := controls_in(text.decode(errors="surrogateescape")):
+            yield f"{name} has control characters: {wrong}"
+    if ended.code == 0 and not {"-h", "--help", "--version"}.intersection(command.arguments):
+        yield from _answer(command, ended)
+
+
+def _ending(command, ended):
+    if ended.crash:
+        yield f"ended with {ended.crash.strip().splitlines()[-1][:300]}"
+    elif b"Traceback" in ended.err:
+        yield "printed a traceback"
+    elif ended.code not in documented_codes() and command.verb != "run":
+        yield f"ended with the exit code {ended.code}, which is not documented"
+    elif ended.code and not ended.err.strip():
+        yield f"ended with {ended.code} and not a word"
+
+
+def _changes(command, before, after):
+    (old, outside), (new, outside_now) = before, after
+    if outside != outside_now:
+        yield f"changed what lies outside: {sorted(set(outside.items()) ^ set(outside_now.items()))}"
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name) and not command.may_change(name, is_gone=name not in new):
+            yield f"{'removed' if name not in new else 'changed' if name in old else 'made'} {name}"
+
+
+def controls_in(text):
+    """The characters of a text that a terminal obeys instead of showing them."""
+    return sorted({sign for sign in set(text) - {"\n"} if unicodedata.category(sign) == "Cc" or sign in _TURNING})
+
+
+def _answer(command, ended):
+    text = ended.out.decode(errors="surrogateescape")
+    if command.is_json:
+        try:
+            json.loads(text, parse_constant=_refuse)
+        except ValueError as error:
+            yield f"printed what is no JSON: {error}"
+            return
+    if command.verb == "report":
+        page = Path(text.removesuffix("\n")).read_text(encoding="utf-8")
+        yield from (f"the page has {wrong!r}" for wrong in set(controls_in(page)) - {"\t"})
+        yield from (
+            f"the page has {wrong} of a stored text" for wrong in ("<script>alert", "<img src=x") if wrong in page
+        )
+    if command.verb == "run" and command.arguments[-2:] == ("/usr/bin/env", "-0"):
+        yield from _environment("run", _variables(text.split("\0")))
+    if command.verb == "emit" and "-o" not in command.arguments:
+        if command.is_json:
+            yield from _environment("emit", json.loads(text)["environment"])
+        elif "dotenv" in command.arguments:
+            yield from _environment("emit", _variables(line for line in text.splitlines() if line[:1] != "#"))
+        else:
+            yield from sourced(text)
+
+
+def _refuse(word):
+    raise ValueError(word)
+
+
+def sourced(text):
+    """What is wrong with what a shell makes of a text, in an empty folder and with no program to be found."""
+    with tempfile.TemporaryDirectory() as empty:
+        words = ["/bin/sh", "-c", f"PATH={empty}; . /dev/stdin; exec /usr/bin/env -0"]
+        given = text.encode(errors="surrogateescape")
+        done = subprocess.run(words, cwd=empty, env={}, input=given, capture_output=True, check=False)
+        if done.returncode or done.stderr:
+            yield f"a shell does not take what is emitted: {done.stderr[:300]!r}"
+        if made := sorted(path.name for path in Path(empty).iterdir()):
+            yield f"a shell that takes what is emitted makes {made}"
+        yield from _environment("emit", _variables(done.stdout.decode(errors="surrogateescape").split("\0")))
+
+
+def _variables(lines):
+    return dict(line.partition("=")[::2] for line in lines if line)
+
+
+def _environment(verb, environment):
+    for name, value in environment.items():
+        if name not in _INHERITED and not _is_ours(name, value):
+            yield f"{verb} sets {name} to {value!r:.100}"
+
+
+def _is_ours(name, value):
+    """Whether a config or a knob may set a variable to this."""
+    if name == CONFIG_VARIABLE:
+        return bool(PLANS_FILE.fullmatch(value) or ROWS.fullmatch(value))
+    if name == BATCH_VARIABLE:
+        return value.isdecimal()
+    of_knobs = [knob.variables[name] for knob in KNOBS if name in knob.variables]
+    return value in {LEVEL_VARIABLE: ["1", "2"], HOOKS_VARIABLE: HOOKS}.get(name, of_knobs)

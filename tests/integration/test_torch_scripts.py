@@ -1,0 +1,88 @@
+"""Training scripts as people write them, in plain PyTorch: each trains without recompute, with it, and as given out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autorecompute.backends import registry
+from autorecompute.measurement import GradientCheck, Outcome
+from autorecompute.plans import Config
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.bench import Effort
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+PLAIN = Path(__file__).parents[1] / "stand_ins" / "plain"
+"""Has an ORTModule that hands back the model: the scripts that use one train in plain PyTorch."""
+
+BATCH = 6
+EFFORT = Effort(warmup=1, steps=2)
+
+WITH_A_LOADER = (
+    "accelerated.py",
+    "accumulating.py",
+    "adversarial.py",
+    "closures.py --optimizer lbfgs",
+    "closures.py --optimizer sgd",
+    "evaluating.py",
+    "hf_trainer.py",
+    "lightning_trainer.py",
+    "mixed_precision.py --dtype bfloat16",
+    "submodule.py",
+)
+WITH_A_FLAG = (
+    "kinds.py --model lora",
+    "kinds.py --model experts",
+    "kinds.py --model function",
+    "kinds.py --model unet",
+    "kinds.py --model t5",
+    "kinds.py --model plain --varied",
+    "plain_transformer.py --dropout 0.1",
+    "plain_bert.py",
+)
+
+
+@pytest.fixture
+def bench_of(tmp_path, monkeypatch):
+    """Where a script is measured, and where all that it writes goes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(PLAIN), prepend=":")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def make(command, launcher=""):
+        script, *arguments = command.split()
+        flag = "--bs" if command in WITH_A_FLAG else None
+        job = Job(
+            script=SCRIPTS / script, arguments=tuple(arguments), batch_flag=flag, launcher=launcher, backend="torch"
+        )
+        return Bench(job, BATCH, tmp_path)
+
+    return make
+
+
+def emitted(config, detection, folder):
+    """The environment of a config, with the files that it names."""
+    rendered = registry.render(config, (), detection.versions, folder)
+    for file, text in rendered.files.items():
+        file.write_text(text)
+    return rendered.variables
+
+
+@pytest.mark.parametrize("command", [*WITH_A_LOADER, *WITH_A_FLAG])
+def test_a_script_is_measured_checked_and_confirmed(command, bench_of, tmp_path):
+    """One worker trains with each config, gradients are equal bit for bit, and a fresh process trains as well."""
+    with bench_of(command) as bench:
+        detection = bench.detect()
+        all_on = detection.space.all_on
+        trials = [bench.measure(config, EFFORT) for config in (Config(), all_on, Config())]
+        assert [(trial.outcome, trial.message) for trial in trials] == [(Outcome.OK, "")] * 3
+        check = bench.check(all_on)
+        confirmed = bench.watch(emitted(all_on, detection, tmp_path), EFFORT, BATCH)
+        assert bench.starts == 2
+    assert detection.plans
+    assert check == GradientCheck(agrees=True, worst=0.0, steps=2)
+    assert (confirmed.outcome, confirmed.message) == (Outcome.OK, "")
+    if command.startswith("kinds.py") and "--varied" not in command:
+        plain, least, again = (trial.allocated_bytes for trial in trials)
+        assert least < plain == again

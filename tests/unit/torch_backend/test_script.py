@@ -1,0 +1,94 @@
+"""A config given out as a file that imports torch alone."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+
+from autorecompute.backends.torch.identity import name_of
+from autorecompute.backends.torch.script import write_script
+from autorecompute.errors import UsageError
+from autorecompute.plans import Config
+from tiny_models import call_of, differences, make
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Runs the source; classes that it changes are put back in the end."""
+
+    def run(config, model):
+        for module in model.modules():
+            monkeypatch.setattr(type(module), "forward", type(module).forward)
+        names = {}
+        exec(write_script(config, name_of(model)), names)  # noqa: S102  (what a user would import)
+        return names
+
+    return run
+
+
+def saved_bytes(training):
+    """What a forward pass keeps."""
+    sizes = {}
+
+    def note(tensor):
+        sizes[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        training.loss(training.model, training.batch)
+    return sum(sizes.values())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "encoder"])
+def test_the_first_blocks_are_checkpointed_and_no_bit_changes(name, load):
+    """As many as the config says, with dropout on; a copy of the model is a plain one."""
+    training = make(name, layers=3)
+    group = {"gpt2": "transformer.h.*", "bert": "bert.encoder.layer.*", "encoder": "encoder.layers.*"}[name]
+    expected, plain = copy.deepcopy(training).gradients(), saved_bytes(training)
+    source = load(Config.parse([f"{group}:checkpoint:2"]), training.model)
+    source["apply_recompute"](training.model)
+    assert differences(training.gradients(), expected) == []
+    assert saved_bytes(training) < 0.6 * plain
+    twin = copy.deepcopy(training)
+    torch.save(training.model.state_dict(), io.BytesIO())
+    assert saved_bytes(twin) == plain
+
+
+def test_the_name_of_a_model_is_the_same_there(load):
+    """Or the file would refuse what it was measured on."""
+    training = make("llama")
+    assert load(Config(), training.model)["name_of"](training.model) == name_of(training.model)
+
+
+def test_another_model_is_refused(load):
+    """With both names; and so is one whose running statistics would be updated twice."""
+    source = load(Config.parse(["transformer.h.*:checkpoint"]), make("gpt2").model)
+    with pytest.raises(ValueError, match="measured on another model"):
+        source["apply_recompute"](make("gpt2", layers=3).model)
+    model = make("resnet").model
+    with pytest.raises(ValueError, match="running statistics"):
+        load(Config.parse(["layer*.*:checkpoint"]), model)["apply_recompute"](model)
+    with pytest.raises(ValueError, match=r"has no elsewhere\.\*"):
+        load(Config.parse(["elsewhere.*:checkpoint"]), model)["apply_recompute"](model)
+
+
+@pytest.mark.parametrize(
+    "text", ["h.*:keep_matmul", "h.*.mlp/gelu:drop", "h.*.attn/scaled_dot_product_attention:checkpoint"]
+)
+def test_what_torch_alone_cannot_do_is_named(text):
+    """And what to use instead."""
+    with pytest.raises(UsageError, match=r"torch alone cannot do h.*autorecompute run"):
+        write_script(Config.parse([text, "other:checkpoint"]), "Net 1")
+
+
+def test_calls_that_are_not_trained_are_plain(load):
+    """Under no_grad nothing is run through a checkpoint."""
+    training = make("gpt2")
+    load(Config.parse(["transformer.h.*:checkpoint"]), training.model)["apply_recompute"](training.model)
+    args, kwargs = call_of(training)
+    training.model.eval()
+    with torch.no_grad():
+        assert training.model(*args, **kwargs).loss.item() > 0
