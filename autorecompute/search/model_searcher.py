@@ -142,7 +142,8 @@ class ModelSearcher:
         switches, peaks = candidates.switches, candidates.simulated.peak_bytes
         sound = sound_space(self._space, trials)
         choices = {choice for plan in sound.plans for choice in plan.choices}
-        allowed = ~switches[:, [choice not in choices for choice in choices_of(self._space)]].any(axis=1)
+        unsound = switches[:, [choice not in choices for choice in choices_of(self._space)]]
+        allowed: np.ndarray = unsound.max(axis=1, initial=0) == 0
         allowed[[candidates.places[config] for config in claimed if config in candidates.places]] = False
         for trial in trials:
             if (place := candidates.places.get(trial.config)) is None:
@@ -153,8 +154,7 @@ class ModelSearcher:
                 allowed &= ~(candidates.supersets(place) & is_slower)
             elif trial.measurement.outcome.is_about_memory and not trial.measurement.outcome.is_measured:
                 allowed &= peaks < peaks[place] + SLACK * float(peaks.max())
-        found: np.ndarray = allowed
-        return found
+        return allowed
 
     def _prediction(self, config: Config, outlook: Outlook) -> Prediction | None:
         place = self._candidates.places.get(config)
