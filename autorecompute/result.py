@@ -174,7 +174,7 @@ class Transfer:
         """The same in a line."""
         if not self.differences:
             return f"takes over the trials and the answer of study {self.study}: the same problem"
-        return f"starts from study {self.study}: {'; '.join(self.differences)}"
+        return f"warm start from study {self.study}: {'; '.join(self.differences)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

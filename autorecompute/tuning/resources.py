@@ -91,10 +91,10 @@ def _purpose(context: TuningContext) -> str:
 def _describe_late(*, is_same: bool) -> str:
     if is_same:
         return (
-            "The time went into waiting for the device, where another worker goes on with this study: the same "
-            "command gives its answer then. Start one worker for each device."
+            "Timed out: another worker of this study is using this device. The same command gives the answer once that "
+            "worker is through. Start one worker for each device."
         )
     return (
-        "The time went into waiting for the device, where another tuning measures. Run the same command once that is "
-        "through, or give it more with --timeout."
+        "Timed out: another tuning is using this device. Run the same command once that is through, or give it more "
+        "with --timeout."
     )

@@ -29,7 +29,10 @@ def hold():
 
 @pytest.mark.parametrize(
     ("is_same", "words"),
-    [(True, "another worker goes on with this study"), (False, "another tuning measures.*--timeout")],
+    [
+        (True, "another worker of this study is using this device"),
+        (False, "another tuning is using this device.*--timeout"),
+    ],
 )
 def test_a_device_that_was_not_free_in_time(work_in, root, hold, is_same, words):
     """Who holds the device is told, and that the time went into waiting for it rather than into the script."""
