@@ -6,9 +6,21 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures
-from autorecompute.measurement import Device, GradientCheck, Outcome, require_versions
+from autorecompute.measurement import Device, GradientCheck, Outcome
 from autorecompute.plans import Config
-from autorecompute.ranges import Batch, Bytes, Count, Number, PositiveBytes, Probability, Rate, Ratio, RatioEnd, Seconds
+from autorecompute.ranges import (
+    Batch,
+    Bytes,
+    Count,
+    Number,
+    PositiveBytes,
+    Probability,
+    Rate,
+    Ratio,
+    RatioEnd,
+    Seconds,
+    require_versions,
+)
 from autorecompute.units import format_count
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autorecompute.startup import prepend_to_python_path
+from autorecompute.backends.ortmodule.controller import import_hooks
+from autorecompute.startup import HOOKS_VARIABLE, format_hooks, prepend_to_python_path
 from autorecompute.units import MIB, parse_bytes
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -134,7 +135,8 @@ class Workplace:
     def train(self, script, *arguments, **variables):
         """Trains with a script in a process of its own, with ORTModule adapted to the PyTorch there is."""
         path = prepend_to_python_path(os.environ.get("PYTHONPATH", ""))
-        variables = {"PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", **variables}
+        hooks = {HOOKS_VARIABLE: format_hooks(import_hooks(wrap=False))}
+        variables = {"PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", **hooks, **variables}
         return self.finish(self.start(str(SCRIPTS / script), *arguments, **variables))
 
     def start(self, *arguments, stdin=subprocess.DEVNULL, **variables):

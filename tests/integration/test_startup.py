@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from autorecompute.startup import FOLDER, WRAP_VARIABLE, prepend_to_python_path
+from autorecompute.backends.ortmodule.controller import import_hooks
+from autorecompute.startup import FOLDER, HOOKS_VARIABLE, format_hooks, prepend_to_python_path
 
 TRAIN = """
 import torch
@@ -34,11 +35,13 @@ assert not {name.partition(".")[0] for name in sys.modules} & {"torch", "onnxrun
 def python(tmp_path):
     """Runs a program with the startup folder first on ``PYTHONPATH``, and these folders behind it."""
 
-    def run(program, *behind, flags=(), path=None):
+    def run(program, *behind, flags=(), path=None, wrap=False):
         script = tmp_path / "train.py"
         script.write_text(program)
         path = prepend_to_python_path(os.pathsep.join(map(str, behind))) if path is None else path
+        hooks = format_hooks(import_hooks(wrap=wrap))
         environment = {**os.environ, "PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
+        environment[HOOKS_VARIABLE] = hooks
         command = [sys.executable, *flags, str(script)]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -72,20 +75,18 @@ def test_a_process_without_ortmodule_imports_nothing_more(python):
     assert (process.returncode, process.stderr) == (0, "")
 
 
-def test_a_process_without_torch_is_not_touched_by_wrapping(python, monkeypatch):
+def test_a_process_without_torch_is_not_touched_by_wrapping(python):
     """Where models are to be wrapped, a process that never imports torch imports nothing more and says nothing."""
-    monkeypatch.setenv(WRAP_VARIABLE, "1")
-    process = python(NEEDS_NO_MODULE)
+    process = python(NEEDS_NO_MODULE, wrap=True)
     assert (process.returncode, process.stderr) == (0, "")
 
 
-def test_wrapping_without_the_tuner_is_told(python, tmp_path, monkeypatch):
+def test_wrapping_without_the_tuner_is_told(python, tmp_path):
     """Where autorecompute cannot be imported, one line on stderr says that nothing is wrapped, and torch is there."""
-    monkeypatch.setenv(WRAP_VARIABLE, "1")
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "torch.py").touch()
     hide = "import sys; sys.modules['autorecompute'] = None\n"
-    process = python(hide + "import torch; print('ran', torch.__name__)", tmp_path / "packages")
+    process = python(hide + "import torch; print('ran', torch.__name__)", tmp_path / "packages", wrap=True)
     assert process.stdout.split() == ["ran", "torch"]
     assert len(process.stderr.splitlines()) == 1
     assert "plain PyTorch" in process.stderr
@@ -107,9 +108,7 @@ def test_only_the_first_shadowed_sitecustomize_runs(python, tmp_path):
 def test_the_adapter_is_in_place_although_a_shadowed_sitecustomize_fails(python, tmp_path):
     """A sitecustomize that raises costs its own effect only, as it would without the folder."""
     theirs = write_sitecustomize(tmp_path / "theirs", "raise RuntimeError('theirs')")
-    program = (
-        "import sys; print([type(finder).__name__ for finder in sys.meta_path if 'Watch' in type(finder).__name__])"
-    )
+    program = "import sys; print([it for it in sys.meta_path if type(it).__module__ == 'sitecustomize'])"
     with_folder, without = python(program, theirs), python(program, path=str(theirs))
     assert with_folder.stderr == without.stderr
     assert len(with_folder.stdout) > len(without.stdout)

@@ -83,6 +83,8 @@ def test_a_script_is_measured_checked_and_confirmed(command, bench_of, tmp_path)
     assert detection.plans
     assert check == GradientCheck(agrees=True, worst=0.0, steps=2)
     assert (confirmed.outcome, confirmed.message) == (Outcome.OK, "")
-    if command.startswith("kinds.py") and "--varied" not in command:
+    if command.startswith("kinds.py") and not command.endswith(
+        ("--varied", "experts")
+    ):  # these differ from step to step
         plain, least, again = (trial.allocated_bytes for trial in trials)
         assert least < plain == again

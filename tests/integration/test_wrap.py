@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.startup import WRAP_VARIABLE
+from autorecompute.backends.ortmodule.controller import import_hooks
+from autorecompute.startup import HOOKS_VARIABLE, format_hooks
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -17,7 +18,7 @@ NEAR = 1e-4
 
 SAME_PEAK = 0.05
 BERT = ("plain_bert.py", "--bs", "8", "--steps", "3")
-WRAP = {WRAP_VARIABLE: "1"}
+WRAP = {HOOKS_VARIABLE: format_hooks(import_hooks(wrap=True))}
 
 
 def numbers_in(finished):

@@ -86,7 +86,7 @@ def test_a_study_shows_each_part_of_its_identity(keep, run):
         "device",
         "device memory",
         "torch",
-        "onnxruntime",
+        "fake",
         "d1",
     }
     assert all(value in out for value in identity.values())

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.interface import Emission, Knob
+from autorecompute.backends.ortmodule.already_on import Request, make_offer
 from autorecompute.backends.ortmodule.grammar import Level, level_of, read_request, rows_of
-from autorecompute.backends.ortmodule.offer import Request, make_offer
 from autorecompute.errors import SetupError, UsageError
 
 if TYPE_CHECKING:

@@ -72,7 +72,11 @@ def test_a_relative_figure_is_told_with_its_spread(show, make_result):
     ("end", "rivals", "sentence"),
     [
         (RaceEnd.RANKED, (), "race: ranked at 99 % in 8 rounds"),
-        (RaceEnd.TIE, ("Gelu+",), "race: a tie with Gelu+ at 99 % in 8 rounds, given to the lower peak"),
+        (
+            RaceEnd.TIE,
+            ("blocks.*/gelu",),
+            "race: a tie with blocks.*/gelu at 99 % in 8 rounds, given to the lower peak",
+        ),
         (RaceEnd.UNDECIDED, ("a", "b", "c"), "race: not ranked at 99 % in 8 rounds: a and 2 more may be as good"),
     ],
 )
@@ -98,10 +102,10 @@ def test_an_unconfirmed_winner_is_told_apart(show, make_result):
 
 def test_what_was_not_measured_is_a_dash(show, make_result):
     """Neither a preset that was never tried nor a baseline out of memory has a figure that looks like one."""
-    result = dataclasses.replace(make_result(), presets={"level_1": Figures()})
+    result = dataclasses.replace(make_result(), presets={"light": Figures()})
     lines = show(result, width=120)
     assert row_of(lines, "baseline").split() == ["baseline", "none", "-", "-", "-", "oom"]
-    assert row_of(lines, "preset").split() == ["preset", "level", "1", "-", "-", "-", "not", "measured"]
+    assert row_of(lines, "preset").split() == ["preset", "light", "-", "-", "-", "not", "measured"]
 
 
 def test_the_fastest_others_are_the_runners_up(show, make_result, trials):
@@ -210,7 +214,7 @@ def test_lines_to_paste_are_never_broken(show, make_result, width, tmp_path):
     result = dataclasses.replace(make_result(), command=["python", "train.py", *["--flag"] * 60])
     lines = [line.strip() for line in show(result, width=width, place=place)]
     (export,) = [line for line in lines if line.startswith("export")]
-    script = f'{export}\nprintf %s "$ORTMODULE_MEMORY_OPT_CONFIG"\n'
+    script = f'{export}\nprintf %s "$FAKE_PLANS"\n'
     (tmp_path / "pasted.sh").write_text(script)
     read = subprocess.run(["/bin/sh", str(tmp_path / "pasted.sh")], capture_output=True, text=True, check=False)
     assert read.stdout == str(place / "plans.json")
@@ -228,14 +232,14 @@ def test_a_batch_that_the_tuner_gave_has_to_be_given(show, make_result):
 @pytest.mark.parametrize("width", [60, 80])
 def test_figures_are_whole_on_a_narrow_terminal(show, make_result, trials, width):
     """Where the words must wrap, no figure is cut and no cell is shortened."""
-    best = dataclasses.replace(make_result().best, description="FusedMatMul+Add+FastGelu+ and LayerNormalization+")
+    best = dataclasses.replace(make_result().best, description="blocks.*.attention/linear and blocks.*/norm")
     text = "\n".join(show(dataclasses.replace(make_result(), best=best), trials, width=width))
     for figure in ("700 MiB", "51.2 samples/s", "0.88x"):
         assert figure in text
     assert max(len(line) for line in text.splitlines() if line.startswith(("best", "runner-up", "baseline"))) <= width
 
 
-@pytest.mark.parametrize("name", ["[red]", "Gelu+[/]", "[/nothing]", "[link=x]y", "a[0]"])
+@pytest.mark.parametrize("name", ["[red]", "blocks.*/gelu[/]", "[/nothing]", "[link=x]y", "a[0]"])
 def test_names_are_printed_as_they_are(show, make_result, make_trial, name):
     """What looks like rich's markup in the name of a config, a device or a study is text."""
     honest = make_result()
@@ -245,7 +249,7 @@ def test_names_are_printed_as_they_are(show, make_result, make_trial, name):
         device=dataclasses.replace(honest.device, name=f"device {name}"),
         study=f"study{name}",
     )
-    trials = [make_trial(Config.parse(["Gelu+:1:-1"]), description=f"trial {name}")]
+    trials = [make_trial(Config.parse(["blocks.*/gelu:drop"]), description=f"trial {name}")]
     text = "\n".join(show(result, trials, width=200))
     for words in (f"best {name}", f"device {name}", f"study{name}", f"trial {name}"):
         assert words in text

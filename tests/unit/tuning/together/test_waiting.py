@@ -55,7 +55,7 @@ def test_a_worker_says_which_study_it_measures_for(work_in, root):
 
 def test_what_is_waited_for_is_told(work_in, partner, monkeypatch):
     """Where another worker's trial is all that is left, it is named once, and who was not seen to beat is no worker."""
-    monkeypatch.setattr("autorecompute.tuning.company.QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("autorecompute.tuning.peers.QUIET_SECONDS", 0.1)
     tuning = work_in("mine", timeout_seconds=1.0)
     with pytest.raises(LeftToOthers):
         tuning.run()
@@ -69,7 +69,7 @@ def test_what_is_waited_for_is_told(work_in, partner, monkeypatch):
 def test_who_is_alive_is_counted(work_in, partner):
     """A worker that was seen to beat is told as one that shares the study."""
     tuning = work_in("mine")
-    shared, measure = tuning.tuner._place.shared, tuning.bench.measure
+    shared, measure = tuning.tuner._context.shared, tuning.bench.measure
     wait_until(lambda: shared.refresh() and shared.seen)
     partner.give_up()
     tuning.bench.measure = lambda *args: partner.leave() or measure(*args)
