@@ -223,7 +223,7 @@ def test_lines_to_paste_are_never_broken(show, make_result, width, tmp_path):
 
 
 def test_a_batch_that_the_tuner_gave_has_to_be_given(show, make_result):
-    """Where the DataLoader was told the batch, the screen says that training needs it from someone else."""
+    """Where tuning overrode the DataLoader, the screen says that the script has to set its batch size."""
     told = show(dataclasses.replace(make_result(), command_gives_batch=False), width=120)
     assert any("batch size to 32" in line for line in told)
     assert not any("batch size to 32" in line for line in show(width=120))
