@@ -147,8 +147,8 @@ def test_a_variable_that_would_overrule_the_config_is_removed(start, config):
 
 def test_what_a_terminal_would_obey_in_a_variable_is_written_out(start):
     """The value of a variable that is taken away is shown, and none of it is obeyed."""
-    process = start("--", "true", **{LEVEL_VARIABLE: "\x1b[2J"})
-    assert f"{LEVEL_VARIABLE}=\\x1b[2J of your environment" in process.err
+    process = start("--", "true", **{MODE_VARIABLE: "\x1b[2J"})
+    assert f"{MODE_VARIABLE}=\\x1b[2J of your environment" in process.err
 
 
 def test_nothing_is_said_where_nothing_is_replaced(start):
