@@ -19,7 +19,7 @@ MOST_PLANS = 15
 """So many plans have 32,768 configs, and a proposal looks at all of them. Of more plans, those stay off that change the
 simulated peak least."""
 
-MOST_CONFIGS = 2 * 2**MOST_PLANS
+MOST_CONFIGS = 2**MOST_PLANS
 """Of plans that count no more counts are looked at than make so many configs, the steps between them being even."""
 
 

@@ -15,6 +15,8 @@ NAME = "fake"
 PLANS_VARIABLE, MODE_VARIABLE = "FAKE_PLANS", "FAKE_MODE"
 VARIABLES = (PLANS_VARIABLE, MODE_VARIABLE)
 WRAPS = False
+USED_BY = "fake"
+PROFILES = True
 TRIAL_VARIABLES = {"FAKE_STRICT": "1"}
 LOG_VARIABLE = ""
 KNOBS = (
@@ -87,11 +89,21 @@ def read_config(environment):
     return Config(frozenset(Choice(site, chosen["how"], chosen["first"]) for site, chosen in plain.items()))
 
 
+def script(config, versions):
+    """No config has the form of a file."""
+    raise UsageError(f"Fake {versions[NAME]} takes {config.hash} from a variable alone. Use --format shell.")
+
+
 def offer(detection, environment, dims):
     """Every plan at these dimensions, whatever is on."""
     config = read_config(environment)
     plans = sorted(detection.plans, key=lambda plan: evaluate(plan.saving, dims) or 0, reverse=True)
     return Offer(plans=tuple(plans), is_on=not config.is_none, config=config)
+
+
+def memory_of(detection):
+    """Nothing: steps are profiled."""
+    del detection
 
 
 def memory_model(space, small):

@@ -136,7 +136,7 @@ class FormulaBench:
         if len(self.watched) == self.impatient_at:
             raise KeyboardInterrupt
         is_broken = len(self.watched) == self.broken_at
-        config = read_config(environment)
+        config = self.read_config(environment)
         self.watched.append((config, batch))
         self.environments.append(environment)
         if is_broken:
@@ -180,6 +180,10 @@ class FormulaBench:
             batch=batch,
             warnings=self.warnings,
         )
+
+    def read_config(self, environment):
+        """What a process under this environment recomputes."""
+        return read_config(environment)
 
     def peak_bytes(self, config, batch):
         """The peak."""

@@ -58,7 +58,7 @@ def build_step(phases, *tensors, seconds=1.0, batch=2):
     """A profiled step: a letter for the phase of each operation, and tensors as ``(name, first, last, *shape)``."""
     return StepProfile(
         operations=tuple(
-            Operation(name=f"/model/layer.{place}/{letter}", operator="gelu", phase=PHASES[letter], seconds=seconds)
+            Operation(name=f"/model/layer.{place}/{letter}", operator="Gelu", phase=PHASES[letter], seconds=seconds)
             for place, letter in enumerate(phases)
         ),
         tensors=tuple(
@@ -129,7 +129,7 @@ class Graph:
     def space(self):
         """A plan for each subgraph."""
         plans = tuple(
-            Plan(choices=(Choice(words, "drop"),), label=words, occurrences=len(group), saving_bytes=1, saving="batch")
+            Plan(choices=(Choice(words, "1"),), label=words, occurrences=len(group), saving_bytes=1, saving="batch")
             for words, group in self.subgraphs.items()
         )
         return Space(plans=plans)

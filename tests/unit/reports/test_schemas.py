@@ -87,7 +87,7 @@ def trials(make_trial):
         make_trial(number=0, reference_seconds=0.5, losses=(1.0, float("nan"))),
         dataclasses.replace(make_trial(number=1, reference_seconds=0.5), prediction=expected),
         make_trial(
-            Config.parse(["transformer layers:1"]), number=2, outcome=Outcome.OOM, message="no memory", marks=("busy",)
+            Config.parse(["whole model:light"]), number=2, outcome=Outcome.OOM, message="no memory", marks=("busy",)
         ),
     ]
 

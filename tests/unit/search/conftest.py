@@ -260,7 +260,7 @@ def _draw_node(draw, index):
     if index and draw.random() < 0.75:
         parents[0] = index - 1
     return Node(
-        choice=Choice(f"Node{index}+", "drop"),
+        choice=Choice(f"Node{index}+", "1"),
         size=round(draw.lognormvariate(3, 0.8)),
         seconds=draw.uniform(0.002, 0.05),
         parents=frozenset(parents),
@@ -269,11 +269,11 @@ def _draw_node(draw, index):
 
 
 def _half(choice):
-    return replace(choice, option="keep_half")
+    return replace(choice, option="2")
 
 
 def _plan(choice, saving_bytes):
-    label = choice.site if choice.option == "drop" else f"half {choice.site}"
+    label = choice.site if choice.option == "1" else f"half {choice.site}"
     return Plan(choices=(choice,), label=label, occurrences=LAYERS, saving_bytes=saving_bytes, saving="")
 
 
