@@ -20,9 +20,9 @@ from autorecompute.measurement import Trial
 from autorecompute.ranges import PositiveCount
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
-from autorecompute.studies.batches import BatchRecord
+from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import Head
-from autorecompute.studies.race import RaceRecord
+from autorecompute.studies.race_record import RaceRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,20 @@ def test_a_script_is_measured_checked_and_confirmed(command, bench_of, tmp_path)
     assert detection.plans
     assert check == GradientCheck(agrees=True, worst=0.0, steps=2)
     assert (confirmed.outcome, confirmed.message) == (Outcome.OK, "")
-    if command.startswith("kinds.py") and "--varied" not in command:
+    if command.startswith("kinds.py") and not command.endswith(
+        ("--varied", "experts")
+    ):  # these differ from step to step
         plain, least, again = (trial.allocated_bytes for trial in trials)
         assert least < plain == again
+
+
+def test_ranks_switch_together(bench_of):
+    """Two ranks under DistributedDataParallel get each config at the same step, and have the gradients of none."""
+    with bench_of("plain_ranks.py", f"{sys.executable} -m torch.distributed.run --nproc-per-node 2") as bench:
+        detection, _ = bench.detect_ranks()
+        configs = [Config(), detection.space.all_on, detection.space.presets["operators"], Config()]
+        plain, least, operators, again = (bench.measure(config, EFFORT) for config in configs)
+        check = bench.check(detection.space.all_on)
+    assert least.allocated_bytes < operators.allocated_bytes < plain.allocated_bytes == again.allocated_bytes
+    assert plain.samples == 2 * BATCH
+    assert check == GradientCheck(agrees=True, worst=0.0, steps=2)

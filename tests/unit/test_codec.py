@@ -18,9 +18,9 @@ from autorecompute.plans import Choice, Config
 from autorecompute.result import Best, Ranking, Rejection, Result, Verdict
 from autorecompute.studies import Problem
 from autorecompute.studies.analysis import Analysis
-from autorecompute.studies.batches import BatchRecord
+from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import Head
-from autorecompute.studies.race import RaceRecord, RoundRecord
+from autorecompute.studies.race_record import RaceRecord, RoundRecord
 
 CONFIGS = [
     Config(),

@@ -21,8 +21,8 @@ from autorecompute.plans import Config
 from autorecompute.result import RaceEnd, Ranking, Rejection
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import FILE as ANALYSIS
-from autorecompute.studies.batches import BatchRecord, keep_batches
-from autorecompute.studies.race import FILE as RACE
+from autorecompute.studies.batch_studies import BatchRecord, keep_batches
+from autorecompute.studies.race_record import FILE as RACE
 from autorecompute.studies.sharing.mirror import share
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB

@@ -11,7 +11,7 @@ from autorecompute import codec
 from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.reports.as_json import Answer, MeasuredTrial
+from autorecompute.reports.answer_json import Answer, MeasuredTrial
 from autorecompute.result import Verdict
 from stand_ins.emitted import rendered
 

@@ -19,8 +19,8 @@ from autorecompute.measurement import GradientCheck, Outcome, Prediction
 from autorecompute.memory import PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
 from autorecompute.ranges import LARGEST
-from autorecompute.reports.as_json import Answer
-from autorecompute.reports.check import Checked
+from autorecompute.reports.answer_json import Answer
+from autorecompute.reports.check_report import Checked
 from autorecompute.reports.overview import Overview
 from autorecompute.reports.plans_json import Plans
 from autorecompute.result import RaceEnd, Ranking, Transfer

@@ -164,7 +164,7 @@ def test_processes_that_ran_minutes_apart_claim_nothing(show, make_result):
 def test_where_it_started_from_is_told(show, make_result):
     """The study that gave the first configs has a line, with the differences."""
     near = Transfer(study="small", differences=("batch 32, not 16",))
-    assert "starts from study small: batch 32, not 16" in show(make_result(transferred_from=near), width=120)
+    assert "warm start from study small: batch 32, not 16" in show(make_result(transferred_from=near), width=120)
     same = show(make_result(transferred_from=Transfer(study="small")), width=120)
     assert "takes over the trials and the answer of study small: the same problem" in same
 
@@ -223,10 +223,10 @@ def test_lines_to_paste_are_never_broken(show, make_result, width, tmp_path):
 
 
 def test_a_batch_that_the_tuner_gave_has_to_be_given(show, make_result):
-    """Where the DataLoader was told the batch, the screen says that training needs it from someone else."""
+    """Where tuning overrode the DataLoader, the screen says that the script has to set its batch size."""
     told = show(dataclasses.replace(make_result(), command_gives_batch=False), width=120)
-    assert any("batch of 32" in line for line in told)
-    assert not any("batch of 32" in line for line in show(width=120))
+    assert any("batch size to 32" in line for line in told)
+    assert not any("batch size to 32" in line for line in show(width=120))
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from autorecompute.backends.ortmodule.memory import Simulator, draw_blueprint
+from autorecompute.backends.ortmodule.memory import OrtSimulator, draw_blueprint
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config, Space
 from autorecompute.plans.plan import plan_of_id
@@ -47,7 +47,7 @@ def list_candidates(make_tower):
     def list_candidates(space, sizes=None):
         graph = make_tower(sizes or [1] * len(space.plans))
         blueprint = draw_blueprint(graph.run(), graph.run(graph.space.all_on))
-        return Candidates(space, Simulator(blueprint, {}, choices_of(space)))
+        return Candidates(space, OrtSimulator(blueprint, {}, choices_of(space)))
 
     return list_candidates
 
@@ -121,7 +121,7 @@ def test_the_supersets_of_a_config_have_on_what_it_has(make_tower, list_candidat
 def test_a_space_without_plans_has_one_config(make_step):
     """Where nothing can be recomputed there is only that."""
     step = make_step("fl", ("x", 0, 1, "4"))
-    candidates = Candidates(Space(plans=()), Simulator(draw_blueprint(step, step), {}, []))
+    candidates = Candidates(Space(plans=()), OrtSimulator(draw_blueprint(step, step), {}, []))
     assert configs_of(candidates) == [Config()]
 
 

@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from autorecompute.backends.ortmodule.memory import OrtMemoryModel, Simulator, draw_blueprint
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel, OrtSimulator, draw_blueprint
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config, Space
 from autorecompute.search import ModelSearcher
-from autorecompute.search.model import MARGIN, SLACK
+from autorecompute.search.model_searcher import MARGIN, SLACK
 
 SEEDS = range(3)
 SHARES = (0.2, 0.4, 0.6, 0.8)
@@ -46,7 +46,7 @@ def configs_of(trials):
 def simulate(bench, configs):
     """What the configs should need, by the two profiled steps alone."""
     blueprint = draw_blueprint(*bench.memory.profiles.values())
-    simulator = Simulator(blueprint, {"batch": 1}, [plan.choices[0] for plan in bench.space.plans])
+    simulator = OrtSimulator(blueprint, {"batch": 1}, [plan.choices[0] for plan in bench.space.plans])
     return simulator.simulate(simulator.matrix(configs))
 
 

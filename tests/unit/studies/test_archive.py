@@ -27,7 +27,7 @@ from autorecompute.schemas import ARCHIVE, schema_of
 from autorecompute.studies import Problem, Sizes, StudyFolder, importing, list_studies
 from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
-from autorecompute.studies.batches import BatchRecord, keep_batches
+from autorecompute.studies.batch_studies import BatchRecord, keep_batches
 from autorecompute.studies.confirmed_here import keep_check
 from autorecompute.studies.importing import Trusted, import_records
 from autorecompute.studies.records import read_records, write_records

@@ -31,7 +31,21 @@ def folder(tmp_path, problem):
 
 
 LEADING_AWAY = ("", ".", "..", ".hidden", "a/b", "/a", "a/../../b")
-UNSEEN = (" ", " a", "a ", "\u200f", "a\u200fb", "a\u200bb", "\ufeffa", "\u00a0", "a\nb", "\udcff", "\ud800")
+UNSEEN = (
+    " ",
+    " a",
+    "a ",
+    "\u200f",
+    "a\u200fb",
+    "a\u200bb",
+    "\ufeffa",
+    "\u00a0",
+    "a\nb",
+    "\udcff",
+    "\ud800",
+    "\u3164",
+    "a\u034fb",
+)
 
 
 @pytest.mark.parametrize("name", [*LEADING_AWAY, *UNSEEN, "-a"])

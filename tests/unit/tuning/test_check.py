@@ -13,7 +13,7 @@ from autorecompute.plans import Config
 from autorecompute.result import Best
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.checked import CheckVerdict
-from autorecompute.tuning.check import Checker, Stored
+from autorecompute.tuning.checker import Checker, Stored
 from autorecompute.units import GIB, MIB
 
 LIMIT = 900 * MIB

@@ -218,7 +218,7 @@ def test_fewer_trials_than_there_are_answer_at_once(finished, make_again):
 def test_more_time_goes_on(make_tuning, make_bench, monkeypatch):
     """A search that ended for want of time says so, and goes on in the next session."""
     bench = make_bench()
-    monkeypatch.setattr("autorecompute.tuning.tuner.time.monotonic", lambda: 10.0 * len(bench.measured))
+    monkeypatch.setattr("autorecompute.tuning.context.time.monotonic", lambda: 10.0 * len(bench.measured))
     first = make_tuning(bench, timeout_seconds=60.0)
     result = first.run()
     monkeypatch.undo()

@@ -10,8 +10,7 @@ import pytest
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Rejection
-from autorecompute.tuning.answer.holding import judge
-from autorecompute.tuning.answer.no_fit import explain_early_end, explain_no_fit, explain_too_little_time
+from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_little_time
 from autorecompute.units import GIB, MIB, parse_bytes
 
 LIMIT = 600 * MIB
@@ -24,7 +23,7 @@ LIMIT = 600 * MIB
 def test_a_peak_may_reach_the_limit_and_not_exceed_it(make_measurement, peak_bytes, outcome):
     """The limit itself fits, a byte more does not, and the figures stay."""
     measured = make_measurement(peak_bytes=peak_bytes)
-    judged = judge(measured, LIMIT)
+    judged = measured.under(LIMIT)
     assert judged.outcome is outcome
     assert (judged.peak_bytes, judged.step_seconds) == (measured.peak_bytes, measured.step_seconds)
 
@@ -33,7 +32,7 @@ def test_a_peak_may_reach_the_limit_and_not_exceed_it(make_measurement, peak_byt
 def test_a_failure_keeps_its_name(make_measurement, outcome):
     """The limit changes the outcome of nothing but a good measurement."""
     failed = make_measurement(outcome, peak_bytes=2 * LIMIT)
-    assert judge(failed, LIMIT) == failed
+    assert failed.under(LIMIT) == failed
 
 
 def test_no_fit_names_the_least_peak_and_what_it_would_take(make_trial, make_detection, make_space):

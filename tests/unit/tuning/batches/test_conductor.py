@@ -17,9 +17,9 @@ from autorecompute.plans import Config
 from autorecompute.result import Verdict
 from autorecompute.studies import list_studies, load_result
 from autorecompute.studies.analysis import FILE
-from autorecompute.studies.batches import study_of_batch, trials_of_answer
+from autorecompute.studies.batch_studies import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.survey import PROFILED_BATCH
+from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.units import MIB
 from fake_backend import controller
 from stand_ins.emitted import choices_of, variables_of

@@ -19,7 +19,7 @@ from stand_ins.tuning import Tuning
 @pytest.mark.parametrize("sampler", ["greedy", "model", "tpe"])
 def test_two_workers_measure_each_count_once(root, open_shared, monkeypatch, sampler):
     """Over one journal no count is measured twice, and both workers come to one answer that exists."""
-    monkeypatch.setattr("autorecompute.tuning.together.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("autorecompute.tuning.shared_ledger.POLL_SECONDS", 0.01)
     tunings = []
     for place in range(2):
         folder = root / str(place)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from autorecompute.figures import Comparison, CurvePoint, Figures, Recomputed
 from autorecompute.measurement import Outcome
 from autorecompute.result import Result, Verdict
-from autorecompute.tuning.answer.duel import MARGIN
-from autorecompute.tuning.answer.weighing import LEAST_RATIO
+from autorecompute.tuning.answer.verdict import LEAST_RATIO, MARGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +18,7 @@ NOT_IN_TIME = "no config was confirmed in time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class TunedBatch:
     """A batch that has a study of its own.
 
     Attributes:
@@ -67,17 +66,17 @@ class Tuned:
         return replace(self.result.baseline, batch=self.batch)
 
 
-def draw(without: Iterable[Figures], tuned: Sequence[Tuned]) -> list[CurvePoint]:
+def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch]) -> list[CurvePoint]:
     """Every batch that was measured, the smallest first.
 
     Args:
         without: Fresh processes without recompute.
         tuned: The batches with a study of their own.
     """
-    rivals = [entry.result.rival for entry in tuned if entry.result.rival is not None]
+    baselines = [entry.result.rival for entry in tuned if entry.result.rival is not None]
     points = {
         figures.batch: CurvePoint(batch=figures.batch, without=figures)
-        for figures in (*rivals, *without)
+        for figures in (*baselines, *without)
         if figures.batch
     }
     for entry in tuned:
@@ -89,32 +88,32 @@ def draw(without: Iterable[Figures], tuned: Sequence[Tuned]) -> list[CurvePoint]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class Contenders:
     """Who is in question for the answer.
 
     Attributes:
         recomputed: The fastest batch with recompute.
         plain: The fastest batch without, of those that may be the answer.
-        rival: The fastest batch without, of all that were measured.
+        baseline: The fastest batch without, of all that were measured.
         is_tuned: Whether any batch was tuned with recompute.
     """
 
     recomputed: CurvePoint | None
     plain: CurvePoint | None
-    rival: CurvePoint | None
+    baseline: CurvePoint | None
     is_tuned: bool
 
     @property
     def ratio(self) -> float | None:
-        """Throughput with recompute over that of the rival, as measured so far."""
-        if self.recomputed is None or self.rival is None:
+        """Throughput with recompute over that of the baseline batch, as measured so far."""
+        if self.recomputed is None or self.baseline is None:
             return None
-        return _speed_with(self.recomputed) / _speed_without(self.rival)
+        return _speed_with(self.recomputed) / _speed_without(self.baseline)
 
     @property
     def least_ratio(self) -> float:
-        """What recompute has to reach: a gain, unless the rival's batch is none of those that were asked for."""
-        return 1 + MARGIN if self.rival is self.plain else LEAST_RATIO
+        """What recompute has to reach: a gain, unless the baseline batch is none of those that were asked for."""
+        return 1 + MARGIN if self.baseline is self.plain else LEAST_RATIO
 
     def recompute_wins(self, comparison: Comparison | None) -> bool:
         """Whether recompute pays."""
@@ -129,13 +128,13 @@ class Contest:
         if (
             self.recomputed is not None
             and _speed_with(self.recomputed) > _speed_without(self.plain)
-            and self.plain is not self.rival
+            and self.plain is not self.baseline
         ):
             return self.recomputed, Verdict.DOES_NOT_PAY
         return self.plain, Verdict.DOES_NOT_PAY if self.is_tuned else Verdict.NOT_NEEDED
 
 
-def hold_contest(curve: Sequence[CurvePoint], may_answer: Callable[[int], bool]) -> Contest:
+def find_contenders(curve: Sequence[CurvePoint], may_answer: Callable[[int], bool]) -> Contenders:
     """Finds who is in question.
 
     Args:
@@ -143,10 +142,10 @@ def hold_contest(curve: Sequence[CurvePoint], may_answer: Callable[[int], bool])
         may_answer: Whether a batch may be the answer, and not only what it is compared with.
     """
     fitting = [point for point in curve if point.fits_without]
-    return Contest(
+    return Contenders(
         recomputed=_fastest_with([point for point in curve if point.fits_with]),
         plain=max((point for point in fitting if may_answer(point.batch)), key=_speed_without, default=None),
-        rival=max(fitting, key=_speed_without, default=None),
+        baseline=max(fitting, key=_speed_without, default=None),
         is_tuned=any(point.recomputed is not None for point in curve),
     )
 

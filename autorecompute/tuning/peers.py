@@ -1,4 +1,4 @@
-"""What a person is told of the other workers on a shared study."""
+"""Notes on the other workers of a shared study."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ QUIET_SECONDS = 5.0
 """A wait that is over before needs no word."""
 
 
-class Company:
-    """Tells of the others, each thing once.
+class Peers:
+    """Reports on the other workers, each fact once.
 
     Args:
         shared: The study.
@@ -31,7 +31,7 @@ class Company:
         self._since_seconds = time.monotonic()
         self._is_told = False
 
-    def tell_others(self) -> None:
+    def note_others(self) -> None:
         """Who else is there: those that were seen to be alive apart from those that may have gone without a word."""
         seen = self._shared.seen
         if seen:
@@ -39,7 +39,7 @@ class Company:
         if unseen := len(self._shared.others) - seen:
             self._note(f"{format_count(unseen, 'other worker')} may be there or gone: no sign of life was seen yet")
 
-    def tell_awaited(self) -> None:
+    def note_awaited(self) -> None:
         """Which trials are waited for, where that takes a while."""
         now, running = time.monotonic(), frozenset(self._shared.view.running)
         if running != self._awaited:

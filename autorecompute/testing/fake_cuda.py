@@ -14,7 +14,7 @@ from autorecompute.units import MIB, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autorecompute.testing.card import FakeCard
+    from autorecompute.testing.fake_card import FakeCard
 
 
 class FakeCuda:

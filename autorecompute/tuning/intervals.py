@@ -8,7 +8,7 @@ Three intervals are made and the narrowest is taken, each with a third of the ch
 * The median with its error from the median absolute deviation, from ``LEAST_FOR_MAD`` values on. It stays narrow where
   a quarter of the values are outliers, and is exact for none.
 
-Differences between two configs in rounds of random order are symmetric whatever the weather was like, because either
+Differences between two configs in rounds of random order are symmetric whatever else the machine did, because either
 order was as likely.
 """
 

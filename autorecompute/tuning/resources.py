@@ -1,16 +1,22 @@
-"""What the peak may reach where the user gives no limit."""
+"""What a tuning takes of the device: memory up to a limit, and the lock that keeps other tunings away."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from autorecompute.errors import TooLittleTimeError
+from autorecompute.trials.lock import hold_device
+from autorecompute.trials.signals import OutOfTime
 from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from autorecompute.measurement import Detection
     from autorecompute.studies import StudyFolder
+    from autorecompute.tuning.context import TuningContext
+
 
 SHARE = 0.9
 """Of memory that is shared with the whole system, so much may be used."""
@@ -52,3 +58,43 @@ def available_bytes(detection: Detection) -> int:
         return int(total_bytes * SHARE) // STEP_BYTES * STEP_BYTES
     available = max(total_bytes - detection.outside_bytes - RESERVE_BYTES, 0)
     return available // MIB * MIB
+
+
+@contextmanager
+def device_lock(context: TuningContext) -> Iterator[None]:
+    """Holds the device while the context lasts.
+
+    Raises:
+        TooLittleTimeError: the time was over before the device was free.
+    """
+    purpose, is_same = _purpose(context), False
+
+    def note_wait(text: str) -> None:
+        nonlocal is_same
+        is_same = context.shared is not None and f"({purpose})" in text
+        context.note(f"{text}{', for this same study: it is taken over if that one goes away' * is_same}")
+
+    with ExitStack() as held:
+        try:
+            held.enter_context(hold_device(context.detection.device, purpose, note_wait))
+        except OutOfTime:
+            raise TooLittleTimeError(_describe_late(is_same=is_same)) from None
+        yield
+
+
+def _purpose(context: TuningContext) -> str:
+    # Workers that share a study need not share a folder.
+    shared = context.shared
+    return f"study {context.folder.path}" if shared is None else f"study '{shared.name}' in {shared.place}"
+
+
+def _describe_late(*, is_same: bool) -> str:
+    if is_same:
+        return (
+            "Timed out: another worker of this study is using this device. The same command gives the answer once that "
+            "worker is through. Start one worker for each device."
+        )
+    return (
+        "Timed out: another tuning is using this device. Run the same command once that is through, or give it more "
+        "with --timeout."
+    )

@@ -9,7 +9,7 @@ import numpy as np
 
 from autorecompute.measurement import Prediction
 from autorecompute.search.candidates import Candidates, choices_of
-from autorecompute.search.interface import Proposal, preset_reason
+from autorecompute.search.searcher import Proposal, preset_reason
 from autorecompute.search.soundness import sound_space
 from autorecompute.search.surrogate import Outlook, Surrogate, normal
 

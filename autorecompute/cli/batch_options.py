@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import argparse
 from itertools import pairwise
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from autorecompute.result import Result
-    from autorecompute.studies import StudyFolder
 
 AUTO = "auto"
 LONGEST_LABEL = 30
@@ -63,10 +58,3 @@ def asked_batches(args: argparse.Namespace) -> tuple[int | None, tuple[int, ...]
 def in_a_name(batches: tuple[int, ...]) -> str:
     """The batches in the name of a study: ``8_16_32``, or ``auto``."""
     return "_".join(map(str, batches))[:LONGEST_LABEL] or AUTO
-
-
-def describe_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
-    """What is kept of several batches."""
-    best = so_far.best if so_far is not None else None
-    found = f" The best so far: batch {best.batch}, {best.description}." if best is not None else ""
-    return f"interrupted. What was measured is kept in {folder.path}.{found} The same command goes on from there."

@@ -8,32 +8,29 @@ from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search import InheritedFirst, Proposal, make_searcher
 from autorecompute.search.choice import MODEL
-from autorecompute.tuning.analysis import analyse
+from autorecompute.tuning.step_profiles import analyse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autorecompute.measurement import Detection, Prediction, Trial
+    from autorecompute.measurement import Prediction, Trial
     from autorecompute.memory import MemoryModel
     from autorecompute.search import Prior, Searcher
-    from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 
-class Searching:
+class SearcherFactory:
     """Makes searchers for one study: a second search may follow under a lower limit.
 
     Args:
-        place: What the tuning works with.
-        detection: What the job is.
-        prior: What a stored study tells; ``None`` where there is none.
-        budget: The time there is.
+        context: What the tuning works with.
+        prior: What a stored study knows; ``None`` where there is none.
     """
 
-    def __init__(self, place: Workplace, detection: Detection, prior: Prior | None, budget: Budget) -> None:
-        self._place, self._detection, self._prior, self._budget = place, detection, prior, budget
+    def __init__(self, context: TuningContext, prior: Prior | None) -> None:
+        self._context, self._prior = context, prior
         self._memory: MemoryModel | None = None
-        self._is_analysed = place.settings.sampler != MODEL or not detection.plans
+        self._is_analysed = context.settings.sampler != MODEL or not context.detection.plans
 
     def begin(self, limit_bytes: int) -> Searcher:
         """A searcher under this limit."""
@@ -41,14 +38,15 @@ class Searching:
 
     def make(self, limit_bytes: int) -> Searcher:
         """The searcher that was asked for; the first one takes two small steps of the script."""
-        space = self._detection.space
-        dims = {**self._detection.dims, BATCH: self._detection.batch}
+        detection = self._context.detection
+        dims = {**detection.dims, BATCH: detection.batch}
         if not self._is_analysed:
-            self._memory, self._is_analysed = analyse(self._place, self._detection, self._budget), True
+            self._memory = analyse(self._context)
+            self._is_analysed = True
         searcher = make_searcher(
-            self._place.settings.sampler,
-            space,
-            budget=self._place.settings.max_trials,
+            self._context.settings.sampler,
+            detection.space,
+            budget=self._context.settings.max_trials,
             limit_bytes=limit_bytes,
             memory=self._memory,
             dims=dims,
@@ -56,7 +54,7 @@ class Searching:
         )
         if self._prior is None:
             return searcher
-        growth = self._prior.growth(self._detection.batch, self._detection.dims)
+        growth = self._prior.growth(detection.batch, detection.dims)
         return InheritedFirst(searcher, self._prior, growth=growth, limit_bytes=limit_bytes)
 
 
@@ -66,7 +64,7 @@ class _BaselineFirst:
     A script that fails by itself fails there, and one whose batch fits without recompute needs no more.
     """
 
-    def __init__(self, searching: Searching, limit_bytes: int) -> None:
+    def __init__(self, searching: SearcherFactory, limit_bytes: int) -> None:
         self._searching, self._limit_bytes = searching, limit_bytes
         self._made: Searcher | None = None
 

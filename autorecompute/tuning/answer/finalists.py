@@ -1,4 +1,4 @@
-"""Finalists, what each of them measured round by round, and who comes before whom by that."""
+"""Finalists: what each measured in every round, and their order by that."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Trial
-from autorecompute.studies.race import RoundRecord
-from autorecompute.tuning.answer.intervals import Interval, centre, interval
+from autorecompute.studies.race_record import RoundRecord
+from autorecompute.tuning.intervals import Interval, centre, interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ LOG_TIE = -math.log1p(-TIE)
 """The same, between the logarithms of two step times."""
 
 SPREAD_CONFIDENCE = 0.95
-"""How surely a relative throughput lies in the spread that is told with it."""
+"""How surely a relative throughput lies in the spread that is printed with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heat(RoundRecord):
+class Round(RoundRecord):
     """A finalist in one round, with what its steps say."""
 
     @property
@@ -40,21 +40,21 @@ class Heat(RoundRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Finalist:
     """A finalist.
 
     Attributes:
         trial: Its trial in the study.
-        heats: One for each round it ran in, from the first round on without a gap.
+        rounds: One for each round it ran in, from the first round on without a gap.
     """
 
     trial: Trial
-    heats: tuple[Heat, ...] = ()
+    rounds: tuple[Round, ...] = ()
 
     @property
     def ratios(self) -> list[float]:
         """Step time of the reference over its own, one for each round with a reference."""
-        return [heat.ratio for heat in self.heats if heat.ratio is not None]
+        return [run.ratio for run in self.rounds if run.ratio is not None]
 
     @property
     def relative_throughput(self) -> float | None:
@@ -76,7 +76,7 @@ class Standing:
         return self.trial.measurement.peak_bytes
 
 
-def finalists(trials: Sequence[Trial], steps: Mapping[int, float] | None = None) -> list[Standing]:
+def fitting_finalists(trials: Sequence[Trial], steps: Mapping[int, float] | None = None) -> list[Finalist]:
     """The configs that fit, fastest first.
 
     Args:
@@ -94,21 +94,21 @@ def finalists(trials: Sequence[Trial], steps: Mapping[int, float] | None = None)
         assert seconds, "what fits was measured"
         return -(trial.relative_throughput or 0.0) if has_all else seconds
 
-    return [Standing(trial=trial) for trial in sorted(fitting, key=slowness)]
+    return [Finalist(trial=trial) for trial in sorted(fitting, key=slowness)]
 
 
-def gap(first: Standing, second: Standing, miss: float) -> Interval:
+def gap(first: Finalist, second: Finalist, miss: float) -> Interval:
     """How much longer a step of the first takes, as a logarithm, over the rounds both ran in.
 
     Args:
-        first: A finalist with at least one heat.
+        first: A finalist with at least one run.
         second: Another one.
         miss: Chance of a wrong end, for each end.
     """
     return interval(_differences(first, second), miss)
 
 
-def rank(entries: Sequence[Standing]) -> list[Standing]:
+def rank(entries: Sequence[Finalist]) -> list[Finalist]:
     """By the estimates alone, fastest first; the lower peak first where they are equal.
 
     No estimate is taken for a tie: a config that looks as fast in noise may be any share slower.
@@ -117,11 +117,11 @@ def rank(entries: Sequence[Standing]) -> list[Standing]:
     return sorted(entries, key=lambda entry: (lags[entry.trial.number], entry.peak_bytes))
 
 
-def _lag(entry: Standing, other: Standing) -> float:
+def _lag(entry: Finalist, other: Finalist) -> float:
     return centre(_differences(entry, other))
 
 
-def _differences(first: Standing, second: Standing) -> list[float]:
-    # Only what two finalists did in the same round is compared: the weather of a round cancels.
-    rounds = zip(first.heats, second.heats, strict=False)
+def _differences(first: Finalist, second: Finalist) -> list[float]:
+    # Only what two finalists did in the same round is compared: what slows a whole round cancels.
+    rounds = zip(first.rounds, second.rounds, strict=False)
     return [math.log(own.seconds / others.seconds) for own, others in rounds]

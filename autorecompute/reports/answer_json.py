@@ -11,10 +11,10 @@ from autorecompute.measurement import Trial
 from autorecompute.plans import Config
 from autorecompute.ranges import Batch, PositiveBytes, Rate, Ratio
 from autorecompute.reports.answer import runners_up
-from autorecompute.reports.identity import NearestStudy
+from autorecompute.reports.identity_parts import NearestStudy
 from autorecompute.reports.predictions import Summary, summarise
 from autorecompute.result import Best, Result
-from autorecompute.studies.provenance import Provenance
+from autorecompute.studies.study_origin import Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,22 +17,19 @@ from autorecompute.result import SearchEnd
 from autorecompute.search import BatchChooser, Fastest, Limits, Listed
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import share
-from autorecompute.studies.batches import BatchRecord, keep_batches, read_batches, study_of_batch
-from autorecompute.studies.problem import SEVERAL_BATCHES
+from autorecompute.studies.batch_studies import BatchRecord, keep_batches, read_batches, study_of_batch
+from autorecompute.studies.problem import SEVERAL_BATCHES, bind, require_own
 from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import using
 from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import OutOfTime, deferring_interrupts, ignoring_interrupts
-from autorecompute.tuning.answer.holding import judge
-from autorecompute.tuning.answer.no_fit import OUT_OF_TIME, explain_no_batch
-from autorecompute.tuning.answer.weighing import PAIR, figures_of
-from autorecompute.tuning.batches.conclusion import Conclusion, says_more
-from autorecompute.tuning.batches.curve import Tuned, draw
-from autorecompute.tuning.binding import bind, require_own
-from autorecompute.tuning.budget import Budget, Task
+from autorecompute.tuning.answer.verdict import PAIR, figures_of
+from autorecompute.tuning.batches.batch_answer import BatchAnswer, says_more
+from autorecompute.tuning.batches.throughput_curve import TunedBatch, draw
+from autorecompute.tuning.budget import Task
+from autorecompute.tuning.explanations import OUT_OF_TIME, explain_no_batch
 from autorecompute.tuning.knob_search import KnobSearch
-from autorecompute.tuning.limit import choose_limit
-from autorecompute.tuning.survey import PROFILED_BATCH
+from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.tuning.tuner import Tuner
 from autorecompute.units import format_bytes, format_count
 
@@ -40,35 +37,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autorecompute.figures import CurvePoint, Figures
-    from autorecompute.measurement import Detection, Trial
+    from autorecompute.measurement import Trial
     from autorecompute.result import Result
     from autorecompute.trials import Bench
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 LEAST_TRIALS = 6
-"""A batch gets so many trials at least, as long as there are any: fewer tell nothing of the plans."""
+"""A batch gets so many trials at least, as long as there are any: fewer say nothing about the plans."""
 
 
 class BatchTuner:
     """Tunes one job at several batches, and leaves a finished study that stands for all of them.
 
     Args:
-        place: What it works with; its bench gives the detection and runs fresh processes at any batch.
+        context: What the tuning works with; its bench gives the detection and runs fresh processes at any batch.
         batches: The batches to compare; none of them to look for the best.
         open_bench: Makes a bench for one batch and the study of it.
     """
 
     def __init__(
-        self, place: Workplace, batches: Sequence[int], open_bench: Callable[[int, StudyFolder], Bench]
+        self, context: TuningContext, batches: Sequence[int], open_bench: Callable[[int, StudyFolder], Bench]
     ) -> None:
-        self._place, self._batches, self._open_bench = place, tuple(batches), open_bench
-        self._folder, self._settings, self._progress = place.folder, place.settings, place.progress
-        began = self._settings.began_seconds
-        self._budget = Budget(self._settings.timeout_seconds, time.monotonic() if began is None else began)
+        self._context, self._batches, self._open_bench = context, tuple(batches), open_bench
+        self._folder, self._settings, self._budget = context.folder, context.settings, context.budget
         self.so_far: Result | None = None
         """The answer that an interruption leaves, or that an earlier run left which was asked for the same."""
-        self._conclusion: Conclusion | None = None
-        self._tuned: list[Tuned] = []
+        self._batch_answer: BatchAnswer | None = None
+        self._tuned: list[TunedBatch] = []
         self._record = BatchRecord(asked=self._batches)
 
     def run(self) -> Result:
@@ -97,59 +92,59 @@ class BatchTuner:
                 raise
 
     def _answer(self) -> Result:
-        with self._budget.timing(Task.START):
-            detection = self._place.bench.detect()
-        limit_bytes = self._settings.limit_bytes or choose_limit(detection, self._folder, self._progress.note)
-        problem = replace(Problem.of(detection, limit_bytes, wrap=self._place.job.wrap), batch=SEVERAL_BATCHES)
-        bind(self._folder, problem, self._place.job.command_of_any_batch(), Sizes.of(detection))
+        context = self._context
+        context.detect()
+        context.problem = replace(context.problem, batch=SEVERAL_BATCHES)
+        command = context.job.command_of_any_batch()
+        bind(self._folder, context.problem, command, Sizes.of(context.detection))
         self._record = read_batches(self._folder, self._batches)
         result = self._known_result()
-        self._leave(result)
+        self._set_answer(result)
         if result is None or not self._record.is_answered_by(result, self._settings.max_trials):
-            result = self._measure(detection, problem)
-            self._conclusion = None
-            self._leave(result)
+            result = self._measure()
+            self._batch_answer = None
+            self._set_answer(result)
         else:
-            self._progress.note("these batches were compared before: the answer stands")
+            self._context.note("these batches were compared before: the answer stands")
         if result.best is None:
-            raise NothingFitsError(explain_no_batch(result, limit_bytes))
-        return self._turn_knobs(detection, problem, result, result.best.batch)
+            raise NothingFitsError(explain_no_batch(result, context.problem.limit_bytes))
+        return self._turn_knobs(result, result.best.batch)
 
-    def _turn_knobs(self, detection: Detection, problem: Problem, result: Result, batch: int) -> Result:
+    def _turn_knobs(self, result: Result, batch: int) -> Result:
         """Turns them on the answer alone: a batch that does not win has no use for them."""
         if not self._settings.turns_knobs:
             return result
-        self._place.bench.close()
+        self._context.bench.close()
         with self._open_bench(batch, self._folder) as bench:
-            place = replace(self._place, bench=bench, settings=replace(self._settings, batch=batch))
-            return KnobSearch(place, self._budget, detection, problem).run(result, self._leave)
+            return KnobSearch(self._context.at_batch(batch, bench)).run(result, self._set_answer)
 
     def _known_result(self) -> Result | None:
         """What an earlier run answered that was asked for the same batches."""
         return self._folder.result() if self._record.asked == self._batches else None
 
-    def _leave(self, result: Result | None) -> None:
+    def _set_answer(self, result: Result | None) -> None:
         self.so_far = result if result is not None and result.best is not None else None
 
-    def _measure(self, detection: Detection, problem: Problem) -> Result:
+    def _measure(self) -> Result:
+        detection, problem = self._context.detection, self._context.problem
         limits = Limits(problem.limit_bytes, detection.resting_bytes)
         chooser = Listed(self._batches, limits) if self._batches else Fastest(limits)
-        self._conclusion = conclusion = Conclusion(self._place, detection, problem, chooser)
+        self._batch_answer = batch_answer = BatchAnswer(self._context, chooser)
         deadline_seconds, budget = self._budget.deadline_seconds, self._settings.max_trials
-        self._progress.detected(
+        self._context.progress.detected(
             detection, problem.limit_bytes, known_trials=(), budget=budget, deadline_seconds=deadline_seconds
         )
         # Whatever measures next wants the memory that the detected model holds.
-        self._place.bench.close()
-        with self._holding(detection):
+        self._context.bench.close()
+        with self._device_lock():
             self._measure_without(chooser, problem.limit_bytes)
         self._finish_so_far(SearchEnd.INTERRUPTED)
         search_end = self._tune_all(chooser, problem)
-        comparison = conclusion.compare(self._curve, self._tuned)
+        comparison = batch_answer.compare(self._curve, self._tuned)
         if comparison is not None and not comparison.is_clear and self._has_time_for_a_pair():
-            with self._holding(detection):
-                comparison = conclusion.compare(self._curve, self._tuned, self._has_time_for_a_pair)
-        result = conclusion.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
+            with self._device_lock():
+                comparison = batch_answer.compare(self._curve, self._tuned, self._has_time_for_a_pair)
+        result = batch_answer.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
         self._folder.finish(result)
         self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))
         return result
@@ -163,31 +158,31 @@ class BatchTuner:
         keep_batches(self._folder, record)
 
     @contextmanager
-    def _holding(self, detection: Detection) -> Iterator[None]:
-        with hold_device(detection.device, f"study {self._folder.path}", self._progress.note):
+    def _device_lock(self) -> Iterator[None]:
+        with hold_device(self._context.detection.device, f"study {self._folder.path}", self._context.note):
             began = time.monotonic()
             yield
         self._keep(replace(self._record, seconds=self._record.seconds + time.monotonic() - began))
 
     def _measure_without(self, chooser: BatchChooser, limit_bytes: int) -> None:
         while self._budget.allows(Task.CONFIRMATION) and (batch := chooser.without(self._curve)) is not None:
-            self._progress.note(f"batch {batch}: measuring without recompute")
+            self._context.note(f"batch {batch}: measuring without recompute")
             with self._budget.timing(Task.CONFIRMATION):
                 figures = self._watch(batch, limit_bytes)
             speed = f", {figures.samples_per_second:.1f} samples/s" if figures.samples_per_second else ""
-            self._progress.note(f"batch {batch}: {figures.outcome}, peak {format_bytes(figures.peak_bytes)}{speed}")
+            self._context.note(f"batch {batch}: {figures.outcome}, peak {format_bytes(figures.peak_bytes)}{speed}")
             self._keep(replace(self._record, without=(*self._record.without, figures)))
 
     def _watch(self, batch: int, limit_bytes: int) -> Figures:
-        measurement = self._place.bench.watch({}, self._settings.effort, batch)
+        measurement = self._context.watch({}, batch)
         if measurement.outcome is Outcome.LOST:
-            measurement = self._place.bench.watch({}, self._settings.effort, batch)
-        measurement = judge(measurement, limit_bytes)
+            measurement = self._context.watch({}, batch)
+        measurement = measurement.under(limit_bytes)
         outcome = measurement.outcome
         if not outcome.is_measured and not outcome.is_about_memory and self._is_due(batch):
             raise ScriptError(
                 f"The script fails at batch {batch} without any recompute. {measurement.message}\n"
-                f"Outcome: {outcome}. Its output: {self._place.bench.log}"
+                f"Outcome: {outcome}. Its output: {self._context.bench.log}"
             )
         return replace(figures_of(measurement), batch=batch)
 
@@ -211,7 +206,7 @@ class BatchTuner:
             except (ScriptError, WrongBatchError) as error:
                 if self._batches:
                     raise
-                self._progress.note(f"batch {batch} cannot be tuned, so no larger one is: {error}")
+                self._context.note(f"batch {batch} cannot be tuned, so no larger one is: {error}")
                 break
             if result is None:
                 return SearchEnd.TIME
@@ -223,13 +218,13 @@ class BatchTuner:
         return SearchEnd.TRIALS if SearchEnd.TRIALS in ends else SearchEnd.NOTHING_LEFT
 
     def _finish_so_far(self, search_end: SearchEnd) -> None:
-        """Leaves whoever interrupts the rest with the best of what was finished, here or in an earlier run."""
-        if self._conclusion is None:
+        """Keeps the best of what was finished, here or in an earlier run, for an interruption of the rest."""
+        if self._batch_answer is None:
             return
         with deferring_interrupts():
             self._keep(replace(self._record, is_complete=False))
             known = self._known_result()
-            so_far = self._conclusion.so_far(self._curve, self._tuned, self._record.seconds)
+            so_far = self._batch_answer.so_far(self._curve, self._tuned, self._record.seconds)
             if so_far.best is not None and (known is None or not says_more(known, so_far)):
                 self.so_far = so_far.ending(search_end)
                 self._folder.finish(self.so_far)
@@ -242,7 +237,7 @@ class BatchTuner:
         known = folder.result() if folder.exists() and not problem.differences(folder.problem()) else None
         if known is not None and not known.can_go_on(trials):
             return known
-        self._progress.note(f"batch {batch}: tuning in study {folder.name}, up to {format_count(trials, 'trial')}")
+        self._context.note(f"batch {batch}: tuning in study {folder.name}, up to {format_count(trials, 'trial')}")
         folder.prepare()
         for entry in self._tuned:
             share(study_of_batch(self._folder, entry.batch), folder, PROFILED_BATCH)
@@ -253,17 +248,17 @@ class BatchTuner:
             max_trials=trials,
             timeout_seconds=timeout_seconds,
             began_seconds=time.monotonic(),
-            rival=self._rival(),
+            baseline_batch=self._baseline_batch(),
             turns_knobs=False,
         )
         with using(folder), self._open_bench(batch, folder) as bench:
-            tuner = Tuner(replace(self._place, bench=bench, folder=folder, settings=settings))
+            tuner = Tuner(replace(self._context, bench=bench, folder=folder, settings=settings))
             try:
                 return tuner.run()
             except TooLittleTimeError:
                 return None
             except NothingFitsError as error:
-                self._progress.note(f"batch {batch}: {error}")
+                self._context.note(f"batch {batch}: {error}")
                 result = folder.result()
                 if result is None:
                     raise
@@ -277,9 +272,9 @@ class BatchTuner:
     def _add(self, batch: int, result: Result) -> None:
         trials = _trials_of(study_of_batch(self._folder, batch))
         peaks = [peak for trial in trials if (peak := trial.measurement.peak_bytes) is not None]
-        self._tuned.append(Tuned(batch=batch, result=result, least_peak_bytes=min(peaks, default=None)))
+        self._tuned.append(TunedBatch(batch=batch, result=result, least_peak_bytes=min(peaks, default=None)))
 
-    def _rival(self) -> Figures | None:
+    def _baseline_batch(self) -> Figures | None:
         """The largest batch that fits without recompute; ``None`` where the first tuning has yet to find it."""
         fitting = [point for point in self._curve if point.fits_without]
         is_known = fitting and (not self._batches or self._tuned)

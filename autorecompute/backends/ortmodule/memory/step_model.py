@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.ortmodule.memory.arena import taken_bytes
 from autorecompute.backends.ortmodule.memory.blueprint import Blueprint, draw_blueprint
-from autorecompute.backends.ortmodule.memory.simulator import Simulator
+from autorecompute.backends.ortmodule.memory.simulator import OrtSimulator
 from autorecompute.backends.ortmodule.memory.written import write_out
 from autorecompute.memory.model import Effect, Forecast
 from autorecompute.memory.step import Phase, StepProfile, StepProfiles
@@ -81,9 +81,9 @@ class OrtMemoryModel:
         profile = self.profiles.get(config)
         return trace(write_out(self.blueprint, config) if profile is None else profile, dims)
 
-    def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> Simulator:
+    def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> OrtSimulator:
         """A simulator at some dimensions; both steps the blueprint is drawn from have to be among the profiles."""
-        return Simulator(self.blueprint, dims, choices)
+        return OrtSimulator(self.blueprint, dims, choices)
 
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
         """What a profiled config should need at these dimensions.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.search.interface import Proposal, preset_reason
+from autorecompute.search.searcher import Proposal, preset_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Says why there is no answer, and what it would take."""
+"""Sentences for a tuning that ends without an answer: why that is, what is kept, and what it would take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.worth import explain_worthless
-from autorecompute.tuning.answer.standings import finalists
+from autorecompute.studies.storage import read_trials
+from autorecompute.tuning.answer.finalists import fitting_finalists
+from autorecompute.tuning.answer.race import race_winner
 from autorecompute.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Detection, Trial
     from autorecompute.result import Rejection, Result
+    from autorecompute.studies import StudyFolder
 
 OUT_OF_TIME = "The time was over before the first trial. Give it more with --timeout."
 
@@ -107,7 +110,7 @@ def explain_early_end(  # noqa: PLR0913  (all that is known)
     The winner is that of a race among these trials, where there was one.
     """
     rejected = {known.config for known in rejections}
-    fitting = [entry.trial for entry in finalists(trials) if entry.trial.config not in rejected]
+    fitting = [entry.trial for entry in fitting_finalists(trials) if entry.trial.config not in rejected]
     if fitting:
         reasons = [*(known.reason for known in rejections), *unconfirmed]
         why = (
@@ -137,6 +140,26 @@ def explain_no_batch(result: Result, limit_bytes: int) -> str:
         f"No batch from {smallest.batch} on holds {format_bytes(limit_bytes)}: its least peak was "
         f"{format_bytes(least)}. Try a higher --memory-limit, or a smaller batch."
     )
+
+
+def explain_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
+    """What is kept of an interrupted tuning, and the best config that is known."""
+    trials = read_trials(folder.database, folder.name_in_database)
+    rejected = {known.config for known in folder.rejections()}
+    fitting = [entry.trial for entry in fitting_finalists(trials) if entry.trial.config not in rejected]
+    best = race_winner(folder, trials, rejected) or next(iter(fitting), None)
+    found = f" The best that fits so far, not confirmed: {best.description}." if best else ""
+    if so_far is not None and so_far.best is not None:
+        found = f" The best that is confirmed so far: {so_far.best.description}."
+    kept = f"{format_count(len(trials), 'trial')} kept in {folder.path}"
+    return f"interrupted. {kept}.{found} The same command goes on from there."
+
+
+def explain_interrupted_batches(folder: StudyFolder, so_far: Result | None = None) -> str:
+    """The same of a tuning over several batches."""
+    best = so_far.best if so_far is not None else None
+    found = f" The best so far: batch {best.batch}, {best.description}." if best is not None else ""
+    return f"interrupted. What was measured is kept in {folder.path}.{found} The same command goes on from there."
 
 
 def _explain_detected(detection: Detection) -> str:

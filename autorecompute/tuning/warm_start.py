@@ -44,12 +44,12 @@ def start_from(
 
 
 def transfer_of(neighbour: Neighbour) -> Transfer:
-    """What is told of the study that a tuning starts from."""
+    """What the answer says of the study that a tuning starts from."""
     return Transfer(study=neighbour.name, differences=neighbour.differences)
 
 
 def prior_of(neighbour: Neighbour) -> Prior:
-    """What the search is told of the stored study."""
+    """What the search may know of the stored study."""
     problem, sizes = neighbour.tuned.problem, neighbour.tuned.sizes
     return Prior(
         source=neighbour.name,

@@ -1,0 +1,87 @@
+"""A plain PyTorch script from its tuning to the training under what was given out."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from autorecompute.backends.torch.plans_file import VARIABLE
+from autorecompute.units import MIB
+
+BATCH = 192
+SCRIPT = ("plain_transformer.py", "--target-batch", str(BATCH), "--batch-flag=--bs", "--backend", "torch")
+
+FREED_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(MIB)}
+"""Has glibc give back what tensors leave, so that a whole process takes what lives in it."""
+
+
+@pytest.fixture(scope="module")
+def place(make_workplace):
+    """A working directory in which a script is tuned once."""
+    return make_workplace("plain")
+
+
+@pytest.fixture(scope="module")
+def tuned(place):
+    """The script under a limit that it breaks without recompute."""
+    seen = place.finish(
+        place.start(
+            "-m", "autorecompute", "plans", str(place_of("plain_transformer.py")), "--batch", str(BATCH),
+            "--batch-flag=--bs", "--backend", "torch", "--peak", "--json", **FREED_AT_ONCE,
+        )
+    )  # fmt: skip
+    assert seen.code == 0, seen.stderr
+    peaks = {entry["config"]: entry["peak_bytes"] for entry in seen.answer["peak"]["forecasts"]}
+    limit = (peaks["none"] + min(peaks.values())) // 2
+    finished = place.tune(
+        *SCRIPT, "--memory-limit", str(limit), "--max-trials", "6", "--study", "plain", "--json", **FREED_AT_ONCE
+    )
+    assert finished.code == 0, finished.stderr
+    return finished.answer
+
+
+def place_of(script):
+    """The script's path."""
+    from conftest import SCRIPTS
+
+    return SCRIPTS / script
+
+
+def test_an_answer_holds_the_limit_and_has_the_gradients_of_no_recompute(tuned):
+    """It was confirmed in a process of its own, and no bit of a gradient differs."""
+    best = tuned["best"]
+    assert best["config"]
+    assert best["confirmed"]
+    assert best["peak_bytes"] <= best["limit_bytes"]
+    assert best["gradients"] == {**best["gradients"], "agrees": True, "worst": 0.0}
+
+
+def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, place):
+    """``run`` switches the plans on, and the losses are those without recompute."""
+    train = ("python", str(place_of("plain_transformer.py")), "--bs", str(BATCH), "--steps", "3")
+    variables = {**FREED_AT_ONCE, "PATH": os.environ["PATH"]}
+    plain = place.finish(place.start(*train[1:], **variables))
+    given = place.finish(place.start("-m", "autorecompute", "run", "plain", "--", *train, **variables))
+    assert given.code == plain.code == 0, given.stderr
+    losses = [[line for line in done.stdout.splitlines() if line.startswith("step")] for done in (given, plain)]
+    assert losses[0] == losses[1]
+    assert given.printed_peak_bytes < plain.printed_peak_bytes
+    assert given.printed_peak_bytes <= tuned["best"]["limit_bytes"] + 16 * MIB
+
+
+def test_the_file_that_is_given_out_names_model_and_plans(tuned, place):
+    """Whatever reads it can tell whether it is for its model."""
+    emitted = place.finish(place.start("-m", "autorecompute", "emit", "plain", "--format", "json"))
+    content = json.loads(place.path.joinpath(emitted.answer["environment"][VARIABLE]).read_text())
+    assert content["plans"] == tuned["best"]["config"]
+    assert content["model"].startswith("Encoder ")
+
+
+def test_the_answer_is_checked(tuned, place):
+    """``check`` finds the plans, the peak and the gradients as they were."""
+    assert tuned["best"]
+    checked = place.finish(place.start("-m", "autorecompute", "check", "plain", **FREED_AT_ONCE))
+    assert "gradients" in checked.stdout
+    assert "plans" in checked.stdout
