@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from autorecompute.studies import Problem, StudyFolder
+from stand_ins import program
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def start(tmp_path):
 
     def start(*arguments):
         return subprocess.Popen(
-            [sys.executable, "-m", "autorecompute", *arguments],
+            [sys.executable, program.__file__, *arguments],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
