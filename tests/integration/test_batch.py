@@ -56,7 +56,7 @@ def epochs(request, make_workplace):
 def test_a_live_worker_is_told_another_batch_and_goes_back(scripts, tmp_path):
     """A window at a small batch, profiled, lies between two at the target, all on one process and with no step lost."""
     small = Effort(warmup=1, steps=2, profiles=True, batch=3)
-    with Bench(Job(script=scripts / "evaluating.py"), 12, tmp_path, ()) as bench:
+    with Bench(Job(script=scripts / "evaluating.py"), 12, tmp_path) as bench:
         assert bench.can_change_batch
         measured = [bench.measure(Config(), effort) for effort in (QUICK, small, QUICK, small, QUICK)]
         assert bench.starts == 1
@@ -69,7 +69,7 @@ def test_a_live_worker_is_told_another_batch_and_goes_back(scripts, tmp_path):
 def test_the_first_order_of_a_worker_may_be_at_another_batch(scripts, tmp_path):
     """The session made at the target is made anew, and the target is what is measured after it."""
     small = Effort(warmup=1, steps=1, profiles=True, batch=3)
-    with Bench(Job(script=scripts / "evaluating.py"), 12, tmp_path, ()) as bench:
+    with Bench(Job(script=scripts / "evaluating.py"), 12, tmp_path) as bench:
         measured = [bench.measure(Config(), effort) for effort in (small, QUICK)]
     assert [each.batch for each in measured] == [3, 12]
     assert measured[0].profile.dims["batch"] == 3

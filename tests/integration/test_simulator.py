@@ -52,11 +52,11 @@ def checked(tmp_path_factory):
     """A small BERT under none, all plans, and four configs between them drawn by chance."""
     job = Job(script=BERT, arguments=(*SMALL_BERT, "--batch", "{batch}"))
     draw = random.Random(0)
-    with Bench(job, BATCH, tmp_path_factory.mktemp("small"), ()) as bench:
+    with Bench(job, BATCH, tmp_path_factory.mktemp("small")) as bench:
         space = bench.detect().space
         drawn = [Config.of(draw.sample(space.plans, count)) for count in (3, 5, 7, len(space.plans) - 1)]
         small = survey(bench, [Config(), space.all_on, *drawn])
-    with Bench(job, LARGE_BATCH, tmp_path_factory.mktemp("large"), ()) as bench:
+    with Bench(job, LARGE_BATCH, tmp_path_factory.mktemp("large")) as bench:
         large = survey(bench, [Config(), *drawn[-2:]])
     return Checked(OrtMemoryModel(space, small), OrtMemoryModel(space, large))
 
@@ -106,7 +106,7 @@ def test_a_larger_batch_needs_what_was_simulated(checked):
 
 def test_what_a_model_returns_is_none_of_its_backward(scripts, tmp_path):
     """A value that only the script gets ends no subgraph, and the one that goes through it is told as ORT tells it."""
-    with Bench(Job(script=scripts / "returning_hidden.py"), None, tmp_path, ()) as bench:
+    with Bench(Job(script=scripts / "returning_hidden.py"), None, tmp_path) as bench:
         space = bench.detect().space
         model = OrtMemoryModel(space, survey(bench, [Config(), space.all_on]))
     (plan,) = space.plans

@@ -76,7 +76,7 @@ def make_bench(command, folder, launcher=""):
     """Where a script is measured, with its output and whatever it writes in this folder."""
     script, *arguments = command.split()
     job = Job(script=SCRIPTS / script, arguments=tuple(arguments), launcher=launcher)
-    return Bench(job, BATCH, folder, cleared=())
+    return Bench(job, BATCH, folder)
 
 
 @pytest.fixture(scope="module")
