@@ -53,7 +53,7 @@ class ScriptError(AutorecomputeError):
 
 
 class ReaderLeft(AutorecomputeError):  # noqa: N818  (that somebody has seen enough is no error)
-    """Whoever read the output, such as ``head``, went away: the code that a shell has for SIGPIPE, and not a word."""
+    """Standard output was closed early (for example by ``head``): exit code as for SIGPIPE, and no message."""
 
     exit_code = 141
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from autorecompute.memory import StepProfile
 from autorecompute.plans import Cluster, Config, Plan, Space
@@ -24,10 +24,9 @@ from autorecompute.ranges import (
     RatioEnd,
     Seconds,
     StepSeconds,
+    require_versions,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from autorecompute.units import format_bytes
 
 
 class Outcome(enum.StrEnum):
@@ -132,6 +131,15 @@ class Measurement:
         median = self.median_step_seconds
         return self.samples / median if median and self.samples else None
 
+    def under(self, limit_bytes: float) -> Measurement:
+        """The same steps under another limit. Only their outcome changes, and only where they were measured."""
+        excess_bytes = (self.peak_bytes or 0) - limit_bytes
+        outcome = Outcome.OVER_LIMIT if excess_bytes > 0 else Outcome.OK
+        if outcome is self.outcome or not self.outcome.is_measured:
+            return self
+        message = f"{format_bytes(round(excess_bytes))} over the limit" if outcome is Outcome.OVER_LIMIT else ""
+        return replace(self, outcome=outcome, message=message)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientCheck:
@@ -211,6 +219,10 @@ class Trial:
         """Whether it ran within the limit."""
         return self.measurement.outcome is Outcome.OK
 
+    def under(self, limit_bytes: float) -> Trial:
+        """The trial as it would be under another limit: ``trial.under(limit_bytes).fits``."""
+        return replace(self, measurement=self.measurement.under(limit_bytes))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -227,21 +239,6 @@ class Device:
     name: str
     uuid: str = ""
     total_bytes: Bytes
-
-
-def require_versions(versions: Mapping[str, str], *names: str) -> None:
-    """Checks that the versions which others ask for are there.
-
-    Raises:
-        ValueError: one is missing.
-    """
-    if missing := [name for name in names if name not in versions]:
-        raise ValueError(f"has no version of {', '.join(missing)}")
-
-
-def describe_software(versions: Mapping[str, str]) -> str:
-    """The packages that train and their versions, in words."""
-    return ", ".join(f"{name} {version}" for name, version in versions.items() if name not in {"python", "backend"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,10 @@ A plain ``float`` in a record may be anything, NaN included: the loss of a train
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +63,13 @@ RatioEnd = Annotated[float, Range(-WIDEST, WIDEST)]
 """An end of a ratio's interval, which may begin below zero."""
 
 Probability = Annotated[float, Range(0, 1)]
+
+
+def require_versions(versions: Mapping[str, str], *names: str) -> None:
+    """Checks that the versions which others ask for are there.
+
+    Raises:
+        ValueError: one is missing.
+    """
+    if missing := [name for name in names if name not in versions]:
+        raise ValueError(f"has no version of {', '.join(missing)}")

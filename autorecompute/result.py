@@ -6,9 +6,21 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures
-from autorecompute.measurement import Device, GradientCheck, Outcome, require_versions
+from autorecompute.measurement import Device, GradientCheck, Outcome
 from autorecompute.plans import Config
-from autorecompute.ranges import Batch, Bytes, Count, Number, PositiveBytes, Probability, Rate, Ratio, RatioEnd, Seconds
+from autorecompute.ranges import (
+    Batch,
+    Bytes,
+    Count,
+    Number,
+    PositiveBytes,
+    Probability,
+    Rate,
+    Ratio,
+    RatioEnd,
+    Seconds,
+    require_versions,
+)
 from autorecompute.units import format_count
 
 
@@ -162,7 +174,7 @@ class Transfer:
         """The same in a line."""
         if not self.differences:
             return f"takes over the trials and the answer of study {self.study}: the same problem"
-        return f"starts from study {self.study}: {'; '.join(self.differences)}"
+        return f"warm start from study {self.study}: {'; '.join(self.differences)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 SECONDS_PER_MINUTE = 60
@@ -99,3 +103,8 @@ def printable(text: str, keeps: str = "\n") -> str:
 
 def _decode(found: re.Match[str]) -> str:
     return found[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+def describe_software(versions: Mapping[str, str]) -> str:
+    """The packages that train and their versions, in words."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if name not in {"python", "backend"})

@@ -19,7 +19,7 @@ from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.candidates import choices_of
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
-from autorecompute.tuning.survey import PROFILED_BATCH, survey, telling_configs
+from autorecompute.tuning.step_profiles import PROFILED_BATCH, survey, telling_configs
 from autorecompute.units import MIB
 
 STUDIES = Path(__file__).parents[1] / "studies"

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from autorecompute.backends.ortmodule.failures import classify
+from autorecompute.backends.ortmodule.exceptions import classify
 from autorecompute.meters.cuda import CudaMeter
 from autorecompute.meters.lookup import describe_visible, find_card
 from autorecompute.meters.nvml import Nvml

@@ -32,7 +32,7 @@ import torch
 import autorecompute.compat  # noqa: F401  (ORTModule on torch 2.7 and later)
 from autorecompute.backends.ortmodule.sessions import OrtModuleBackend
 from autorecompute.plans import Config
-from autorecompute.tuning.answer.intervals import interval
+from autorecompute.tuning.intervals import interval
 from autorecompute.worker import hooks
 from autorecompute.worker.agent import Agent
 from autorecompute.worker.channel import Channel

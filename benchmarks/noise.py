@@ -21,8 +21,8 @@ from pathlib import Path
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.result import RaceEnd
+from autorecompute.tuning.answer.finalists import TIE, Finalist
 from autorecompute.tuning.answer.race import CONFIDENCE, FINALISTS, LOOKS, race
-from autorecompute.tuning.answer.standings import TIE, Standing
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_steps.json").read_text(encoding="utf-8"))
 CONFIGS = [Config.parse([f"Plan{number}+:1:-1"]) for number in range(FINALISTS)]
@@ -125,7 +125,7 @@ def run_race(difference, make_weather, seed):
 def _entry(number, peak_bytes):
     measurement = Measurement(outcome=Outcome.OK, peak_bytes=peak_bytes, step_seconds=(1.0,))
     name = f"finalist {number}"
-    return Standing(
+    return Finalist(
         trial=Trial(number=number, config=CONFIGS[number], description=name, reason="", measurement=measurement)
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mkdocs.structure.files import File
 
 from autorecompute.cli import make_parser
-from autorecompute.schemas.page import describe_documents
+from autorecompute.schemas.schema_page import describe_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from autorecompute.backends.auto import AutoBackend
 from autorecompute.errors import SetupError, UsageError
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     import os
@@ -136,5 +137,7 @@ def apply_plans(model: Any, plans: str | os.PathLike[str] | None) -> None:
 def _load(name: str, half: str) -> Any:
     # The name may come from a file, and must not choose what is imported.
     if name not in PACKAGES:
-        raise SetupError(f"This autorecompute knows no training system '{name}'. Install the version that does.")
+        raise SetupError(
+            f"This autorecompute knows no training system '{printable(name, '')}'. Install the version that does."
+        )
     return importlib.import_module(f"{PACKAGES[name]}.{half}")

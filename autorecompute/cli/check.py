@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.batches import positive
+from autorecompute.cli.batch_options import positive
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.paths import shown
 from autorecompute.units import printable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.checked import CheckReport
     from autorecompute.trials import Bench, Job
-    from autorecompute.tuning.check import Stored
+    from autorecompute.tuning.checker import Stored
 
 DEFAULT_STEPS = 3
 PYTHON, SUFFIX = "python", ".py"
@@ -135,7 +135,7 @@ def job_of(command: Sequence[str], *, wrap: bool) -> Job:
 
 
 def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckReport:
-    from autorecompute.tuning.check import Checker
+    from autorecompute.tuning.checker import Checker
 
     def note(sentence: str) -> None:
         print(f"autorecompute: {printable(sentence)}", file=sys.stderr)
@@ -150,7 +150,7 @@ def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckRe
 def _stored(folder: StudyFolder, result: Result) -> Stored:
     from autorecompute.emit.provenance import require_best
     from autorecompute.studies.records import trials_of
-    from autorecompute.tuning.check import Stored
+    from autorecompute.tuning.checker import Stored
 
     best = require_best(result)
     return Stored(
@@ -182,7 +182,7 @@ def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None
 
 def _print(report: CheckReport, *, as_json: bool) -> None:
     from autorecompute import codec
-    from autorecompute.reports.check import Checked, print_check
+    from autorecompute.reports.check_report import Checked, print_check
 
     if as_json:
         print(codec.dumps(Checked.of(report)))

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     """Reports on the installation of this interpreter, and returns 3 where nothing can train.
 
     Raises:
-        SetupError: the look at the installation did not come to its end.
+        SetupError: the installation check did not finish.
     """
     from autorecompute.backends.registry import controllers
     from autorecompute.cli.installation import is_ready
@@ -83,7 +83,7 @@ def diagnose(backend: ControllerBackend) -> list[Finding]:
         )
     except subprocess.TimeoutExpired as error:
         raise SetupError(
-            f"The look at the installation takes longer than {TIMEOUT_SECONDS:.0f} s: is its disk very slow? "
+            f"The installation check takes longer than {TIMEOUT_SECONDS:.0f} s: is its disk very slow? "
             f"See where it hangs with: {' '.join(command)}"
         ) from error
     if done.returncode != 0:
@@ -92,13 +92,13 @@ def diagnose(backend: ControllerBackend) -> list[Finding]:
 
 
 def explain_death(returncode: int, stderr: str, command: list[str]) -> str:
-    """A sentence, the process's last words, and the command that shows them all."""
+    """A sentence, the last lines that the process printed, and the command that shows them all."""
     end = f"ended with exit code {returncode}"
     if returncode < 0:
-        end = f"died of {signal.Signals(-returncode).name}: a compiled part of it is broken"
+        end = f"crashed ({signal.Signals(-returncode).name}): a compiled part is broken"
     tail = "\n".join(stderr.rstrip().splitlines()[-TAIL_LINES:])
     return (
-        f"The look at the installation {end}. Its last words:\n{tail}\n"
+        f"The installation check {end}. Last output:\n{tail}\n"
         f"Reinstall torch and what trains with it. To see all of it, run: {' '.join(command)}"
     )
 

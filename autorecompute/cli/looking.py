@@ -125,7 +125,7 @@ def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Itera
 
 def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
     """The batch that the script is run at; ``None`` for its own."""
-    from autorecompute.tuning.survey import PROFILED_BATCH
+    from autorecompute.tuning.step_profiles import PROFILED_BATCH
 
     if _profiles(args):
         return PROFILED_BATCH
@@ -138,7 +138,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
 
     from autorecompute.backends.registry import backend_of
     from autorecompute.plans import Config
-    from autorecompute.tuning.survey import survey, telling_configs
+    from autorecompute.tuning.step_profiles import survey, telling_configs
 
     detection, space = overview.detection, overview.detection.space
     config, backend = _choose(args, overview, space), backend_of(detection.versions)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.batches import positive
+from autorecompute.cli.batch_options import positive
 from autorecompute.cli.looking import log_variables, look, shows_peak
 from autorecompute.cli.scripts import add_script_arguments
 
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:
     from autorecompute.reports.forecasts import print_effects, print_forecasts
     from autorecompute.reports.peak import print_peak
-    from autorecompute.reports.plans import print_details, print_summary
+    from autorecompute.reports.plans_text import print_details, print_summary
 
     if level != "warning":
         print_summary(overviews[0])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
     from autorecompute.documents import Absent
-    from autorecompute.reports.identity import NearestStudy
+    from autorecompute.reports.identity_parts import NearestStudy
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.transfer import Tuned
 
@@ -61,14 +61,14 @@ def run_show(args: argparse.Namespace) -> int:
     nearest = find_most_alike(tuned, folder, _note) if args.why else None
     if args.json:
         from autorecompute.documents import ABSENT
-        from autorecompute.reports.identity import NearestStudy
+        from autorecompute.reports.identity_parts import NearestStudy
 
         told = None if nearest is None else NearestStudy.of(tuned, nearest)
         _print_json(folder, tuned, told if args.why else ABSENT)
     else:
         _print(folder, tuned)
         if args.why:
-            from autorecompute.reports.identity import print_nearest
+            from autorecompute.reports.identity_parts import print_nearest
 
             print()
             print_nearest(tuned, nearest)
@@ -82,8 +82,8 @@ def _note(text: str) -> None:
 def _print_json(folder: StudyFolder, tuned: Tuned, nearest: NearestStudy | Absent | None) -> None:
     from autorecompute import codec
     from autorecompute.emit.handing import hand_out_if_any
-    from autorecompute.reports.as_json import Answer, MeasuredTrial, ShownStudy
-    from autorecompute.studies.batches import trials_of_answer
+    from autorecompute.reports.answer_json import Answer, MeasuredTrial, ShownStudy
+    from autorecompute.studies.batch_studies import trials_of_answer
     from autorecompute.studies.records import trials_of
 
     trials, result = trials_of(folder), folder.result()
@@ -101,9 +101,9 @@ def _print_json(folder: StudyFolder, tuned: Tuned, nearest: NearestStudy | Absen
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.answer import NOT_OUR_COMMAND
-    from autorecompute.reports.identity import print_identity
+    from autorecompute.reports.identity_parts import print_identity
     from autorecompute.reports.screen import print_result, print_trials
-    from autorecompute.studies.batches import trials_of_answer
+    from autorecompute.studies.batch_studies import trials_of_answer
     from autorecompute.studies.records import trials_of
     from autorecompute.studies.sharing.mirror import place_of
 

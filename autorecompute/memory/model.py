@@ -82,7 +82,8 @@ class Simulator(Protocol):
         """What configs need.
 
         Args:
-            switches: Which choices are on, of shape ``[configs, choices]``.
+            switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``; 0 or 1
+                where plans do not count.
         """
         ...
 

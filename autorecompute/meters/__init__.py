@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autorecompute.meters.interface import Meter, Reading
+from autorecompute.meters.meter import Meter, Reading
 
 __all__ = ["Meter", "Reading", "meter_for"]
 

@@ -6,8 +6,8 @@ import gc
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from autorecompute.meters.interface import Reading
 from autorecompute.meters.lookup import find_card
+from autorecompute.meters.meter import Reading
 from autorecompute.meters.nvml import Nvml, NvmlError
 from autorecompute.units import MIB, format_bytes
 

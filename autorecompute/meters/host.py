@@ -6,7 +6,7 @@ import ctypes
 import gc
 from pathlib import Path
 
-from autorecompute.meters.interface import Reading
+from autorecompute.meters.meter import Reading
 from autorecompute.units import KIB
 
 STATUS = Path("/proc/self/status")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from autorecompute.errors import UsageError
+from autorecompute.paths import shown
 from autorecompute.ranges import AnyBytes, Count
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Choice:
         """
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise UsageError(f"'{text}' is no choice. Write it as SITE:OPTION or SITE:OPTION:COUNT.")
+            raise UsageError(f"{shown(text)} is no choice. Write it as SITE:OPTION or SITE:OPTION:COUNT.")
         count = None if match[3] in {None, "-1"} else int(match[3])
         return cls(match[1], match[2], count)
 

@@ -157,7 +157,7 @@ def remarks(result: Result, rendered: Emission) -> list[str]:
         notes = backend_of(result.versions).usage_notes(study=shlex.quote(result.study), wrap=False)
         lines += [f"{about}: {note}" for about, note in notes.items()]
     if not result.command_gives_batch:
-        lines.append(f"and give the script a batch of {best.batch}: while tuning, its DataLoader was told")
+        lines.append(f"Set the script's batch size to {best.batch}; tuning overrode its DataLoader.")
     return lines
 
 

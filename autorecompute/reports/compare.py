@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from autorecompute.ranges import Count
-from autorecompute.reports.as_json import Answer
+from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.console import make_console
-from autorecompute.reports.identity import differences_table
+from autorecompute.reports.identity_parts import differences_table
 from autorecompute.reports.words import describe_verdict, format_rate, format_spread
 from autorecompute.studies.identity import Difference
 from autorecompute.studies.transfer import Tuned

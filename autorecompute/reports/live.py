@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from autorecompute.measurement import Outcome, describe_software
+from autorecompute.measurement import Outcome
 from autorecompute.reports.console import Guarded, guarded
 from autorecompute.reports.plane import DRAWN, TYPED, best_of, draw_plane
 from autorecompute.reports.words import format_rate, format_relative, shorten
-from autorecompute.units import format_bytes, format_count, format_seconds
+from autorecompute.units import describe_software, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

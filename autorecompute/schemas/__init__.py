@@ -9,8 +9,8 @@ from typing import Any
 
 from autorecompute.cli.installation import Installation
 from autorecompute.emit.emitted import Emitted
-from autorecompute.reports.as_json import Answer, ShownStudy
-from autorecompute.reports.check import Checked
+from autorecompute.reports.answer_json import Answer, ShownStudy
+from autorecompute.reports.check_report import Checked
 from autorecompute.reports.compare import ComparedStudies
 from autorecompute.reports.listing import StudyList
 from autorecompute.reports.plans_json import Plans

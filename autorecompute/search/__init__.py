@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from autorecompute.search.batches import BatchChooser, Listed
+from autorecompute.search.batch_choosers import BatchChooser, Listed
 from autorecompute.search.choice import NAMES, make_searcher
 from autorecompute.search.fastest_batch import Fastest
 from autorecompute.search.first import InheritedFirst
 from autorecompute.search.greedy import GreedySearcher
 from autorecompute.search.growth import Limits
-from autorecompute.search.interface import Proposal, Searcher
-from autorecompute.search.model import ModelSearcher
+from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.search.prior import Prior
 from autorecompute.search.sampler import RecomputeSampler
 from autorecompute.search.sampling import OptunaSearcher, require_installed
+from autorecompute.search.searcher import Proposal, Searcher
 
 __all__ = [
     "NAMES",

@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.plans import Config
+from autorecompute.plans import Choice, Config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autorecompute.memory import Simulator
-    from autorecompute.plans import Choice, Plan, Space
+    from autorecompute.plans import Plan, Space
 
 MOST_PLANS = 15
 """So many plans have 32,768 configs, and a proposal looks at all of them. Of more plans, those stay off that change the
 simulated peak least."""
+
+MOST_CONFIGS = 2**MOST_PLANS
+"""Of plans that count no more counts are looked at than make so many configs, the steps between them being even."""
 
 
 class Candidates:
@@ -32,7 +35,9 @@ class Candidates:
         self._choices = choices_of(space)
         plans = _most_telling(space, simulator)
         switches = np.unique(_subsets(_by_plan(plans, self._choices)), axis=0)
-        self.switches = switches[_can_exist(switches, space, self._choices)]
+        self._occurrences = _occurrences(plans, self._choices)
+        self.switches = _with_counts(switches[_can_exist(switches, space, self._choices)], self._occurrences)
+        """At which share of its occurrences each choice is on, from 0 to 1; a line for each config."""
         self._words = _as_words(self.switches)
         self.simulated = simulator.simulate(self.switches)
         self.places = {self.config(index): index for index in range(len(self))}
@@ -45,12 +50,20 @@ class Candidates:
 
     def config(self, index: int) -> Config:
         """The config in this place."""
-        return Config(frozenset(choice for choice, on in zip(self._choices, self.switches[index], strict=True) if on))
+        shares = enumerate(self.switches[index].tolist())
+        return Config(frozenset(self._chosen(column, share) for column, share in shares if share))
 
     def supersets(self, index: int) -> np.ndarray:
-        """Which configs have on all that the one in this place has."""
+        """Which configs have on all that the one in this place has, and as much of it."""
         found: np.ndarray = np.logical_and.reduce([word & word[index] == word[index] for word in self._words])
+        for column in self._occurrences:
+            found &= self.switches[:, column] >= self.switches[index, column]
         return found
+
+    def _chosen(self, column: int, share: float) -> Choice:
+        choice = self._choices[column]
+        is_part = share < 1
+        return Choice(choice.site, choice.option, round(share * self._occurrences[column])) if is_part else choice
 
     @functools.cached_property
     def full(self) -> int:
@@ -87,6 +100,30 @@ def _subsets(by_plan: np.ndarray) -> np.ndarray:
     count = len(by_plan)
     chosen = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
     return (chosen @ by_plan.astype(np.int64) > 0).astype(np.float32)
+
+
+def _occurrences(plans: Sequence[Plan], choices: Sequence[Choice]) -> dict[int, int]:
+    """How many occurrences there are to choose from, by the columns of plans that count and share no choice."""
+    shared = [choice for plan in plans for choice in plan.choices]
+    return {
+        choices.index(plan.choices[0]): plan.occurrences
+        for plan in plans
+        if plan.counts and len(plan.choices) == 1 and shared.count(plan.choices[0]) == 1
+    }
+
+
+def _with_counts(switches: np.ndarray, occurrences: dict[int, int]) -> np.ndarray:
+    """The configs, and those in which plans that count are on at some of their occurrences only."""
+    for column, most in occurrences.items():
+        on = switches[switches[:, column] > 0]
+        steps = min(most, 1 + (MOST_CONFIGS - len(switches)) // max(len(on), 1))
+        parts = [switches]
+        for count in sorted({round(most * step / steps) for step in range(1, steps)} - {0, most}):
+            part = on.copy()
+            part[:, column] = count / most
+            parts.append(part)
+        switches = np.concatenate(parts)
+    return switches
 
 
 def _as_words(switches: np.ndarray) -> list[np.ndarray]:

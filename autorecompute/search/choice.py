@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autorecompute.search.greedy import GreedySearcher
-from autorecompute.search.model import ModelSearcher
+from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.search.sampling import SAMPLERS, OptunaSearcher
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Trial
     from autorecompute.memory import MemoryModel
     from autorecompute.plans import Space
-    from autorecompute.search.interface import Searcher
+    from autorecompute.search.searcher import Searcher
 
 MODEL = "model"
 GREEDY = "greedy"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from autorecompute.search.interface import Proposal
+from autorecompute.search.searcher import Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Prediction, Trial
     from autorecompute.plans import Config
-    from autorecompute.search.interface import Searcher
     from autorecompute.search.prior import Prior
+    from autorecompute.search.searcher import Searcher
 
 MOST = 5
 """So many configs of a stored study are tried at most before the search goes its own way."""

@@ -6,10 +6,10 @@ import math
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from autorecompute.search.interface import Proposal
 from autorecompute.search.moves import moves_from
-from autorecompute.search.opening import Opening
+from autorecompute.search.opening_configs import Opening
 from autorecompute.search.peaks import PeakModel
+from autorecompute.search.searcher import Proposal
 from autorecompute.search.soundness import sound_space
 from autorecompute.search.times import TimeModel
 

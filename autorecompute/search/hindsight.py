@@ -35,7 +35,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanEffect:
+class PlanHindsight:
     """What one plan is expected to do; ``None`` where the model has no such config.
 
     Attributes:
@@ -65,7 +65,7 @@ class Hindsight:
     none: Expected
     all_on: Expected | None
     frontier: tuple[Expected, ...]
-    effects: tuple[PlanEffect, ...]
+    effects: tuple[PlanHindsight, ...]
     configs: int
     has_reference: bool
 
@@ -103,7 +103,7 @@ def look_back(
         )
 
     effects = (
-        PlanEffect(plan=p, alone=expect(Config.of([p])), left_out=expect(space.all_on.without_plan(p)))
+        PlanHindsight(plan=p, alone=expect(Config.of([p])), left_out=expect(space.all_on.without_plan(p)))
         for p in space.plans
     )
     return Hindsight(
@@ -126,5 +126,5 @@ def _undominated(peaks: np.ndarray, steps: np.ndarray) -> list[int]:
     return places
 
 
-def _peak_alone(effect: PlanEffect) -> tuple[float, str]:
+def _peak_alone(effect: PlanHindsight) -> tuple[float, str]:
     return effect.alone.peak_bytes if effect.alone is not None else np.inf, effect.plan.id

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Trial
     from autorecompute.plans import Config, Space
-    from autorecompute.search.interface import Searcher
+    from autorecompute.search.searcher import Searcher
 
 
 class RecomputeSampler(BaseSampler):

@@ -15,7 +15,7 @@ from optuna.samplers import BruteForceSampler, GPSampler, NSGAIISampler, RandomS
 from optuna.trial import TrialState
 
 from autorecompute.errors import SetupError
-from autorecompute.search.interface import Proposal, preset_reason
+from autorecompute.search.searcher import Proposal, preset_reason
 from autorecompute.studies.frozen import (
     CONSTRAINT,
     config_of,

@@ -126,6 +126,8 @@ class Surrogate:
 
     def settled_step(self, trial: Trial) -> float:
         """Step time of a trial without the luck of its measurement."""
+        if trial.config not in self._candidates.places and any(on.count is not None for on in trial.config.choices):
+            return self._relative(trial)  # nothing is known of a count between those that are looked at
         place = self._candidates.places.get(trial.config, self._candidates.full)
         own = 0.0 if trial.config in self._candidates.places else TIME_OF_OPAQUE
         return self._times.settle(self._time_features([place])[0], self._relative(trial), own)

@@ -18,6 +18,9 @@ EXPECTED_COST = 0.02
 COST_SPREAD = 0.02
 """How far a plan's cost is from the expected one, as a rule."""
 
+COST_SPREAD_OF_COUNTED = 0.2
+"""The same of a plan that counts: such plans recompute whole blocks, all of which take a third of a step."""
+
 LEAST_NOISE = 0.004**2
 """Variance of a step time on the quietest machine, as a share of it."""
 
@@ -73,17 +76,17 @@ class TimeModel:
         times = np.array([self.measured(trial) for trial in trials])
         ones = [[1.0, *(trial.config.share_of(plan) for plan in self._space.plans)] for trial in trials]
         design = np.array(ones, dtype=float)
-        costs = _ridge(design, times, LEAST_NOISE)
+        spreads = [COST_SPREAD_OF_COUNTED if plan.counts else COST_SPREAD for plan in self._space.plans]
+        costs = _ridge(design, times, LEAST_NOISE, spreads)
         spare = max(len(trials) - len(costs), 1)
         noise = max(float(np.square(times - design @ costs).sum()) / spare, LEAST_NOISE)
-        base, *found = map(float, _ridge(design, times, noise))
+        base, *found = map(float, _ridge(design, times, noise, spreads))
         self._base, self._costs = base, dict(zip(self._space.plans, found, strict=True))
 
 
-def _ridge(design: np.ndarray, times: np.ndarray, noise: float) -> np.ndarray:
+def _ridge(design: np.ndarray, times: np.ndarray, noise: float, spreads: Sequence[float]) -> np.ndarray:
     """The base and the costs that explain the times best, given the variance of their noise."""
-    weights = np.full(design.shape[1], noise / COST_SPREAD**2)
-    weights[0] = 0.0
+    weights = np.array([0.0, *(noise / spread**2 for spread in spreads)])
     expected = np.full(design.shape[1], EXPECTED_COST)
     expected[0] = 0.0
     left = design.T @ design + np.diag(weights)

@@ -20,9 +20,9 @@ from autorecompute.measurement import Trial
 from autorecompute.ranges import PositiveCount
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
-from autorecompute.studies.batches import BatchRecord
+from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import Head
-from autorecompute.studies.race import RaceRecord
+from autorecompute.studies.race_record import RaceRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 FORMAT: Final = "autorecompute study archive"
 VERSION: Final = 2
 GZIP_SUFFIX = ".gz"
-_PATH = re.compile(r"(?<![\w/.])(?!//)~?/(?:[^\s/\"'`,;:()\[\]]+/)*(?=[^\s/\"'`,;:()\[\]])")
-"""All of an absolute path but its last part, which stays."""
+_PATH = re.compile(r"(?<![\w/.])(?<!\.\*)(?!//)~?/(?:[^\s/\"'`,;:()\[\]]+/)*(?=[^\s/\"'`,;:()\[\]])")
+"""All of an absolute path but its last part, which stays. What comes after ``.*`` is a part of a site: ``h.*/gelu``."""
 
 _WITH_NODE_NAMES = "analysis"
 """The nodes of an exported graph are called like absolute paths, and are none."""

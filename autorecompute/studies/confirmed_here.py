@@ -20,7 +20,7 @@ CHECKED = "checked.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class ConfirmedHere:
     """The answer that a check has found valid here.
 
     Attributes:
@@ -38,7 +38,7 @@ def keep_check(folder: StudyFolder, best: Best) -> None:
     Raises:
         SetupError: the folder cannot be written.
     """
-    folder.write(CHECKED, codec.to_plain(Checked(config=best.config.hash, knobs=best.knobs)))
+    folder.write(CHECKED, codec.to_plain(ConfirmedHere(config=best.config.hash, knobs=best.knobs)))
 
 
 def is_confirmed_here(folder: StudyFolder, best: Best) -> bool:
@@ -47,8 +47,8 @@ def is_confirmed_here(folder: StudyFolder, best: Best) -> bool:
     Raises:
         SetupError: the study cannot be read.
     """
-    own = Checked(config=best.config.hash, knobs=best.knobs)
-    return not folder.is_imported or folder.read(CHECKED, Checked) == own
+    own = ConfirmedHere(config=best.config.hash, knobs=best.knobs)
+    return not folder.is_imported or folder.read(CHECKED, ConfirmedHere) == own
 
 
 def describe_unconfirmed(name: str) -> str:

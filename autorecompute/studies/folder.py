@@ -28,7 +28,7 @@ from autorecompute.studies.machine import this_machine
 from autorecompute.studies.names import is_name, require_name
 from autorecompute.studies.plain import require_plain
 from autorecompute.studies.problem import Head, Sizes
-from autorecompute.studies.provenance import Provenance
+from autorecompute.studies.study_origin import Provenance
 from autorecompute.studies.writing import saying_what_fails, write_atomically
 
 if TYPE_CHECKING:

@@ -8,12 +8,15 @@ from autorecompute.paths import shown
 LONGEST_NAME = 200
 """Bytes; a file name may have 255, and drafts of files need a few."""
 
+BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufffc"
+"""Letters and marks that fonts draw as nothing, though Unicode counts them as printable."""
+
 
 def is_name(name: str) -> bool:
     """Whether a study may have this name."""
     # What is not printable is a control character, a mark that steers the direction of reading, an invisible sign, a
     # space of another width, or a byte that is no UTF-8.
-    is_visible = name.isprintable() and name == name.strip() != ""
+    is_visible = name.isprintable() and name == name.strip() != "" and not any(sign in BLANK for sign in name)
     return is_visible and len(name.encode()) <= LONGEST_NAME and "/" not in name and name[0] not in ".-"
 
 

@@ -8,15 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
 from autorecompute import codec
-from autorecompute.measurement import describe_software
+from autorecompute.errors import UsageError
 from autorecompute.plans import Space, parse_choices
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, PositiveBytes, Range
 from autorecompute.studies.identity import compare
-from autorecompute.units import format_bytes, format_count
+from autorecompute.units import describe_software, format_bytes, format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autorecompute.measurement import Detection
+    from autorecompute.studies.folder import StudyFolder
+
 
 DIGEST_LENGTH = 16
 SHORT_LENGTH = 6
@@ -185,3 +189,35 @@ class Head:
 def _digest(plain: object) -> str:
     canonical = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def bind(folder: StudyFolder, problem: Problem, command: Sequence[str], sizes: Sizes) -> bool:
+    """Begins the study with this problem, or checks that it was begun with the same; whether it began.
+
+    Raises:
+        UsageError: the study holds another problem, or was imported.
+    """
+    require_own(folder)
+    if not folder.exists():
+        folder.begin(problem, command, sizes)
+        return True
+    differences = problem.differences(folder.problem())
+    if differences:
+        raise UsageError(
+            f"Study '{folder.name}' holds another problem: here it is {'; '.join(differences)}. "
+            "Begin a new study with --study NAME."
+        )
+    return False
+
+
+def require_own(folder: StudyFolder) -> None:
+    """Checks that a study, where there is one, was not imported: its figures are those of another machine.
+
+    Raises:
+        UsageError: it was.
+    """
+    if folder.exists() and folder.is_imported:
+        raise UsageError(
+            f"Study '{folder.name}' was imported, and what is measured here goes into a study of its own. Add --study "
+            f"NAME: the tuning starts from what '{folder.name}' knows."
+        )

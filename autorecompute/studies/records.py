@@ -10,12 +10,12 @@ from autorecompute.errors import SetupError
 from autorecompute.measurement import Trial
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies import analysis as analysis_file
-from autorecompute.studies import batches as batches_file
-from autorecompute.studies import race as race_file
+from autorecompute.studies import batch_studies as batches_file
+from autorecompute.studies import race_record as race_file
 from autorecompute.studies.analysis import Analysis
-from autorecompute.studies.batches import BatchRecord
+from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import SEVERAL_BATCHES, Head
-from autorecompute.studies.race import RaceRecord
+from autorecompute.studies.race_record import RaceRecord
 from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from autorecompute.errors import AutorecomputeError
-from autorecompute.studies import batches
+from autorecompute.studies import batch_studies
 from autorecompute.studies.contents import logs_of, require_no_strangers, strangers_in
 from autorecompute.studies.folder import PAGE, STUDIES, list_studies
 from autorecompute.studies.importing import DRAFT_PREFIX, drafting
@@ -110,7 +110,7 @@ def _removable_in(folder: StudyFolder) -> Iterator[Removable]:
 def _is_empty(folder: StudyFolder) -> bool:
     if shared_from(folder) is not None:
         return False  # its trials are in a storage
-    if folder.trial_in_progress() is not None or (folder.path / batches.FILE).exists():
+    if folder.trial_in_progress() is not None or (folder.path / batch_studies.FILE).exists():
         return False
     return not read_trials(folder.database, folder.name_in_database)
 

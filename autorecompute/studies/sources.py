@@ -84,7 +84,7 @@ class ArchiveSource:
     """
 
     is_shipped = True
-    foreign = "its figures come with autorecompute"
+    foreign = "shipped with autorecompute"
 
     def __init__(self, file: Path) -> None:
         self._file, self.name = file, file.name.partition(".")[0]

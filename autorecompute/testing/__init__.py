@@ -18,8 +18,8 @@ what the one's allocator reserves, the other counts as used. Neither needs torch
 
 from __future__ import annotations
 
-from autorecompute.testing.card import FakeCard
-from autorecompute.testing.cuda import FakeCuda
-from autorecompute.testing.nvml import FakeNvml
+from autorecompute.testing.fake_card import FakeCard
+from autorecompute.testing.fake_cuda import FakeCuda
+from autorecompute.testing.fake_nvml import FakeNvml
 
 __all__ = ["FakeCard", "FakeCuda", "FakeNvml"]

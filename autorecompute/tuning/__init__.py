@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autorecompute.tuning.batches.conductor import BatchTuner
-from autorecompute.tuning.progress import Progress
-from autorecompute.tuning.settings import TuningSettings, Workplace
+from autorecompute.tuning.batches.batch_tuner import BatchTuner
+from autorecompute.tuning.context import Progress, TuningContext, TuningSettings
+from autorecompute.tuning.session import TuningSession, default_name
 from autorecompute.tuning.tuner import Tuner
 
-__all__ = ["BatchTuner", "Progress", "Tuner", "TuningSettings", "Workplace"]
+__all__ = ["BatchTuner", "Progress", "Tuner", "TuningContext", "TuningSession", "TuningSettings", "default_name"]

@@ -1,4 +1,4 @@
-"""The time that a tuning is given: what is left of it, and what is still needed to end with a confirmed answer."""
+"""The time that a tuning is given: what is left, and what has to be kept back to end with a confirmed answer."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from autorecompute.trials.signals import alarmed_after
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+
 MEMORY = 5
 """So many of the last durations of a task are remembered: what was long once, on a cold disk, is not for ever."""
 
@@ -22,7 +23,7 @@ LEEWAY = 0.05
 """Beyond the timeout, as a share of it, everything is interrupted: the other half of what is promised, 10 %, is for
 ending the workers and for the answer."""
 
-HEATS_OF_A_TRIAL = 2
+ROUNDS_OF_A_TRIAL = 2
 """A heat of a race has four steps, a trial seven, and four of its reference before most of them."""
 
 
@@ -33,12 +34,12 @@ class Task(enum.Enum):
     """Of the script, up to its first training session."""
     TRIAL = "trial"
     """A config's, and the reference beside it."""
-    HEAT = "heat"
+    ROUND = "heat"
     """One config in one round of a race."""
     CHECK = "check"
     """Of a config's gradients."""
     CONFIRMATION = "confirmation"
-    """In a fresh process; so is a rival's."""
+    """In a fresh process; so is the baseline batch's."""
 
 
 class Budget:
@@ -118,8 +119,8 @@ class Budget:
         match task:
             case Task.CONFIRMATION:
                 return self.expect(Task.START) + trial_seconds
-            case Task.HEAT:
-                return trial_seconds / HEATS_OF_A_TRIAL
+            case Task.ROUND:
+                return trial_seconds / ROUNDS_OF_A_TRIAL
             case Task.CHECK:
                 return trial_seconds
             case Task.START | Task.TRIAL:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autorecompute.result import Best
 
 PEAK_TOLERANCE = 0.05
-"""A peak that differs by more than this share is told, though it holds the limit."""
+"""A peak that differs by more than this share is reported, even within the limit."""
 
 PEAK_NOISE = 0.01
 """Peaks of the same steps differ by this share from process to process, on a CPU. No card lets more than the limit."""
@@ -84,7 +84,7 @@ def check_gradients(check: GradientCheck | Measurement) -> CheckLine:
 def check_relative(ratios: Sequence[float], best: Best) -> CheckLine:
     """Throughput as a share of that without recompute, from rounds beside it."""
     stored = best.relative_throughput
-    assert stored is not None, "whoever takes turns has something to compare with"
+    assert stored is not None, "rounds beside no recompute need a stored ratio"
     least = stored * (1 - RELATIVE_TOLERANCE)
     if best.relative_low is not None:
         least = min(least, max(best.relative_low, stored * (1 - LOOSEST)))

@@ -16,19 +16,17 @@ from autorecompute.plans import Config, Space
 from autorecompute.studies.writing import saying_what_fails
 from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import deferring_interrupts
-from autorecompute.tuning.answer.intervals import interval
 from autorecompute.tuning.budget import Task
-from autorecompute.units import format_bytes, format_count
+from autorecompute.tuning.intervals import interval
+from autorecompute.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autorecompute.measurement import Detection
     from autorecompute.result import Best, Result
-    from autorecompute.studies import Problem
     from autorecompute.trials import Bench
-    from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.tuning.context import TuningContext
 
 MARGIN = 0.02
 """A knob must make training faster by more than this share."""
@@ -70,17 +68,13 @@ class KnobSearch:
     """Tries the knobs of the backend on the answer of a study.
 
     Args:
-        place: What it works with.
-        budget: The time there is.
-        detection: What the job is.
-        problem: What has to be solved.
+        context: What the tuning works with.
     """
 
-    def __init__(self, place: Workplace, budget: Budget, detection: Detection, problem: Problem) -> None:
-        self._place, self._budget = place, budget
-        self._detection, self._limit_bytes = detection, problem.limit_bytes
-        self._backend = registry.backend_of(detection.versions)
-        self._logs = place.folder.workers / "knobs"
+    def __init__(self, context: TuningContext) -> None:
+        self._context = context
+        self._backend = registry.backend_of(context.detection.versions)
+        self._logs = context.folder.workers / "knobs"
 
     def run(self, result: Result, keep: Callable[[Result], None]) -> Result:
         """The answer with the knobs that pay; as it is where none is wanted, or all were tried before.
@@ -92,19 +86,19 @@ class KnobSearch:
         Raises:
             SetupError: the study cannot be written.
         """
-        if not self._place.settings.turns_knobs or result.best is None:
+        if not self._context.settings.turns_knobs or result.best is None:
             return result
         if not result.knobs:
             result = self._save(replace(result, knobs=tuple(self._begin(result.best.config))), keep)
         for knob in self._backend.KNOBS:
             known = next((figures for figures in result.knobs if figures.name == knob.name), None)
-            if known is None or not known.is_open or not self._budget.allows(*A_KNOB):
+            if known is None or not known.is_open or not self._context.budget.allows(*A_KNOB):
                 continue
-            self._place.progress.note(f"trying {knob.name}: {knob.effect}")
+            self._context.note(f"trying {knob.name}: {knob.effect}")
             assert result.best is not None, "a knob takes nothing away"
-            with hold_device(self._detection.device, f"study {self._place.folder.path}", self._place.progress.note):
+            with hold_device(self._context.detection.device, f"study {self._context.folder.path}", self._context.note):
                 figures, best = self._try(knob.name, result.best)
-            self._place.progress.note(f"knob {knob.name}: {figures.sentence}")
+            self._context.note(f"knob {knob.name}: {figures.sentence}")
             knobs = tuple(figures if entry is known else entry for entry in result.knobs)
             result = self._save(replace(result, best=best, knobs=knobs), keep)
         return result
@@ -112,13 +106,13 @@ class KnobSearch:
     def _begin(self, config: Config) -> list[KnobFigures]:
         inherited = {name: text for name, text in os.environ.items() if name not in registry.variables()}
         return [
-            KnobFigures(name=knob.name, why_not=self._backend.why_not(knob, config, self._detection, inherited))
+            KnobFigures(name=knob.name, why_not=self._backend.why_not(knob, config, self._context.detection, inherited))
             for knob in self._backend.KNOBS
         ]
 
     def _save(self, result: Result, keep: Callable[[Result], None]) -> Result:
         with deferring_interrupts():
-            self._place.folder.finish(result)
+            self._context.folder.finish(result)
             keep(result)
         return result
 
@@ -126,10 +120,10 @@ class KnobSearch:
         with saying_what_fails(self._logs):
             self._logs.mkdir(parents=True, exist_ok=True)
         names = (*best.knobs, knob)
-        variables = self._place.emit(Config(), self._detection.versions, names)
+        variables = self._context.emit(Config(), names)
         failed = KnobFigures(name=knob)
         try:
-            with self._place.bench.under(variables, self._logs) as bench:
+            with self._context.bench.under(variables, self._logs) as bench:
                 turned, lost = self._turn(best, names, bench.detect())
                 outcome, message, turned = _check_gradients(bench, turned)
         except (ScriptError, SetupError, UsageError) as error:
@@ -157,7 +151,7 @@ class KnobSearch:
         outcome, message = Outcome.OK, ""
         while outcome is Outcome.OK and len(pairs) < MOST_PAIRS and not self._is_settled(pairs):
             pairs.append(self._run_pair(base, other, is_base_first=len(pairs) % 2 == 0))
-            outcome, message = _judge(pairs, self._limit_bytes)
+            outcome, message = _judge(pairs, self._context.problem.limit_bytes)
         gain = interval([pair.log_ratio for pair in pairs], MISS) if outcome is Outcome.OK else None
         figures = KnobFigures(
             name="",
@@ -179,7 +173,7 @@ class KnobSearch:
         gain = interval(ratios, MISS)
         is_alike = max(ratios) - min(ratios) <= math.log1p(AGREEMENT)
         is_sure = gain.low > 0 or (gain.middle <= math.log1p(MARGIN) and is_alike)
-        return is_sure or not self._budget.allows(*TWO_PAIRS)
+        return is_sure or not self._context.budget.allows(*TWO_PAIRS)
 
     def _run_pair(self, base: Best, other: Best, *, is_base_first: bool) -> Pair:
         if is_base_first:
@@ -188,9 +182,9 @@ class KnobSearch:
         return Pair(self._run(base), second)
 
     def _run(self, best: Best) -> Measurement:
-        environment = self._place.emit(best.config, self._detection.versions, best.knobs)
-        with self._budget.timing(Task.CONFIRMATION):
-            return self._place.bench.watch(environment, self._place.settings.effort, self._place.settings.batch)
+        environment = self._context.emit(best.config, best.knobs)
+        with self._context.budget.timing(Task.CONFIRMATION):
+            return self._context.watch(environment, self._context.settings.batch)
 
     def _run_guarded(self, best: Best) -> Measurement:
         """A knob may keep the installation from working."""
@@ -212,11 +206,9 @@ def _check_gradients(bench: Bench, best: Best) -> tuple[Outcome, str, Best]:
 
 
 def _judge(pairs: Sequence[Pair], limit_bytes: int) -> tuple[Outcome, str]:
-    base, other = pairs[-1]
+    base, other = pairs[-1].base, pairs[-1].other.under(limit_bytes)
     if other.outcome is not Outcome.OK:
         return other.outcome, other.message
-    if other.peak_bytes is not None and other.peak_bytes > limit_bytes:
-        return Outcome.OVER_LIMIT, f"{format_bytes(other.peak_bytes - limit_bytes)} over the limit"
     if not base.step_seconds:
         # Nothing is known of the knob, and the machine that took the other process may be back the next time.
         return Outcome.LOST, f"what it was to be compared with ended as {base.outcome}: {base.message}"

@@ -1,26 +1,27 @@
-"""Where the trials of a tuning are kept, and whose turn it is: of a tuning that is alone with its study here."""
+"""Where the trials of one tuning are kept when no other worker adds to the study."""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from autorecompute.errors import UsageError
+from autorecompute.measurement import Measurement, Outcome, Trial
+from autorecompute.studies import Sizes
+from autorecompute.studies.problem import bind
 from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import TrialStore
-from autorecompute.tuning.binding import bind
-from autorecompute.tuning.losses import surviving_loss
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from autorecompute.measurement import Detection, Trial
     from autorecompute.plans import Config
     from autorecompute.result import Result
     from autorecompute.search import Proposal
-    from autorecompute.studies import Problem, Sizes
-    from autorecompute.tuning.settings import Workplace
+    from autorecompute.studies import StudyFolder
+    from autorecompute.tuning.context import TuningContext
 
 
 class Ledger(Protocol):
@@ -28,7 +29,7 @@ class Ledger(Protocol):
 
     @property
     def store(self) -> TrialStore | None:
-        """The study's own database, where nobody else adds to it."""
+        """The study's own database; ``None`` where other workers add trials, too."""
         ...
 
     @property
@@ -61,29 +62,27 @@ class Ledger(Protocol):
         """Wall time spent on the study."""
         ...
 
-    def begin(
-        self, problem: Problem, detection: Detection, command: Sequence[str], sizes: Sizes
-    ) -> tuple[Problem, bool]:
-        """Ties the folder to the problem; the problem that holds, and whether the study is new.
+    def begin(self) -> bool:
+        """Ties the folder to the problem, and says whether the study is new. Workers agree on one problem.
 
         Raises:
             UsageError: the study holds another one.
         """
         ...
 
-    def answer(self) -> Result | None:
+    def known_answer(self) -> Result | None:
         """The answer that there is."""
         ...
 
-    def join(self) -> tuple[Problem, list[Trial]]:
-        """From now on trials are measured: the problem that holds, and trials whose folders are still to be filled."""
+    def start(self) -> list[Trial]:
+        """Trials are measured from now on. Gives those of earlier sessions whose folders are still to be filled."""
         ...
 
     def refresh(self) -> list[Trial]:
         """Looks again; the trials of others that ended since."""
         ...
 
-    def trying(self, proposal: Proposal, description: str) -> AbstractContextManager[int | None]:
+    def claim(self, proposal: Proposal, description: str) -> AbstractContextManager[int | None]:
         """Claims a config for the block, under a number; ``None`` where another one was first."""
         ...
 
@@ -95,16 +94,16 @@ class Ledger(Protocol):
         """Nothing is left to propose: whether others have changed that, after a while; if not, an answer is due."""
         ...
 
-    def told(self) -> Result | None:
+    def published_answer(self) -> Result | None:
         """The answer that another one made of this search, in this folder."""
         ...
 
-    def go_on(self) -> None:
-        """Searches for a better answer than the one that was told."""
+    def resume(self) -> None:
+        """Searches for a better answer than the one that was published."""
         ...
 
     def publish(self, result: Result) -> Result:
-        """Tells the others the answer; gives the one that stands, should another one have been first."""
+        """Publishes the answer. Gives the one that stands: that of another worker, if that was first."""
         ...
 
     def close(self) -> None:
@@ -112,11 +111,11 @@ class Ledger(Protocol):
         ...
 
 
-class Alone:
+class LocalLedger:
     """A study in its own folder, which one tuning at a time adds to.
 
     Args:
-        place: What the tuning works with.
+        context: What the tuning works with.
     """
 
     claimed: Collection[Config] = ()
@@ -124,10 +123,9 @@ class Alone:
     is_closing = False
     is_confirming = True
 
-    def __init__(self, place: Workplace) -> None:
-        self._folder, self._place = place.folder, place
+    def __init__(self, context: TuningContext) -> None:
+        self._context, self._folder = context, context.folder
         self._opened: TrialStore | None = None
-        self._problem: Problem | None = None
 
     @property
     def store(self) -> TrialStore:
@@ -145,33 +143,30 @@ class Alone:
         """Over all sessions."""
         return self.store.seconds
 
-    def begin(
-        self, problem: Problem, detection: Detection, command: Sequence[str], sizes: Sizes
-    ) -> tuple[Problem, bool]:
+    def begin(self) -> bool:
         """Opens the database, too."""
-        result = self.answer()
+        problem, detection = self._context.problem, self._context.detection
+        result = self.known_answer()
         if shared_from(self._folder) is not None and (
-            result is None or result.can_go_on(self._place.settings.max_trials)
+            result is None or result.can_go_on(self._context.settings.max_trials)
         ):
             raise UsageError(
                 f"Study '{self._folder.name}' is shared with other workers: give the --storage that it is in, or begin "
                 "another study with --study NAME."
             )
-        is_new = bind(self._folder, problem, command, sizes)
-        self._problem = problem
+        is_new = bind(self._folder, problem, self._context.command, Sizes.of(detection))
         self._opened = TrialStore(
             self._folder.database, self._folder.name_in_database, detection.space, problem.limit_bytes
         )
         self._folder.require_trials(len(self.trials))
-        return problem, is_new
+        return is_new
 
-    def answer(self) -> Result | None:
+    def known_answer(self) -> Result | None:
         """That of an earlier session."""
         return self._folder.result()
 
-    def join(self) -> tuple[Problem, list[Trial]]:
+    def start(self) -> list[Trial]:
         """Keeps the trial that an earlier session took with it; only who holds the device knows it is over."""
-        assert self._problem is not None, "begin() comes first"
         lost = self._folder.trial_in_progress()
         # Between the database and the folder, too, a session may have gone away.
         last = self.trials[-1:]
@@ -180,17 +175,17 @@ class Alone:
         for trial in taken:
             self.store.add(trial)
         self._folder.end_trial()
-        return self._problem, unwritten + taken
+        return unwritten + taken
 
     def refresh(self) -> list[Trial]:
-        """Nobody else adds a trial."""
+        """No other worker adds a trial."""
         return []
 
     @contextmanager
-    def trying(self, proposal: Proposal, description: str) -> Iterator[int | None]:
-        """Leaves a lost trial where nobody is left to write down another one."""
+    def claim(self, proposal: Proposal, description: str) -> Iterator[int | None]:
+        """Leaves a lost trial if this process dies before it can write down another one."""
         number = self.store.next_number
-        with surviving_loss(self._folder, number, proposal, description):
+        with surviving_crash(self._folder, number, proposal, description):
             yield number
 
     def keep(self, trial: Trial) -> Trial:
@@ -199,14 +194,14 @@ class Alone:
         return trial
 
     def wait(self) -> bool:
-        """Nobody can change anything."""
+        """There is no other worker to wait for."""
         return False
 
-    def told(self) -> None:
-        """Nobody else answers."""
+    def published_answer(self) -> None:
+        """There is no other worker."""
 
-    def go_on(self) -> None:
-        """Nobody has told any."""
+    def resume(self) -> None:
+        """There is no published answer to improve."""
 
     def publish(self, result: Result) -> Result:
         """The folder has it."""
@@ -214,3 +209,43 @@ class Alone:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+LOSSES = 2
+"""A machine may go away for reasons of its own, once; a config that it went away with twice is left alone."""
+
+
+@contextmanager
+def surviving_crash(folder: StudyFolder, number: int, proposal: Proposal, description: str) -> Iterator[None]:
+    """Leaves a trial with the outcome ``lost`` in the folder if this process dies in the block.
+
+    Raises:
+        SetupError: the folder cannot be written.
+    """
+    measurement = Measurement(
+        outcome=Outcome.LOST, message="the machine or the tuner went away while this was measured"
+    )
+    folder.begin_trial(
+        Trial(
+            number=number,
+            config=proposal.config,
+            description=description,
+            reason=proposal.reason,
+            measurement=measurement,
+        )
+    )
+    try:
+        yield
+    finally:
+        folder.end_trial()
+
+
+def settled(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials without the lost ones. A config that was lost too often keeps one lost trial."""
+    losses: Counter[Config] = Counter()
+    decided = []
+    for trial in trials:
+        losses[trial.config] += trial.measurement.outcome is Outcome.LOST
+        if trial.measurement.outcome is not Outcome.LOST or losses[trial.config] == LOSSES:
+            decided.append(trial)
+    return decided

@@ -7,8 +7,8 @@ import statistics
 import time
 from dataclasses import dataclass
 
+from autorecompute.tuning.answer.finalists import fitting_finalists
 from autorecompute.tuning.answer.race import FINALISTS, LOOKS
-from autorecompute.tuning.answer.standings import finalists
 
 BUDGET = 100
 """Trials that a search may have; one that has not come to the best by then counts as worse than any that has."""
@@ -108,7 +108,7 @@ class Player:
     def _answer(self, searcher, trials):
         """The fastest of the finalists in a race, which fits in every heat and once more."""
         steps = searcher.expect_steps(trials) if hasattr(searcher, "expect_steps") else None
-        for entries in _in_groups(finalists(trials, steps)):
+        for entries in _in_groups(fitting_finalists(trials, steps)):
             raced = {entry.trial.number: self._race(entry.trial.config) for entry in entries}
             for entry in sorted(entries, key=lambda entry: self._pace(raced[entry.trial.number])):
                 heats = [*raced[entry.trial.number], self._measure(entry.trial.config, "confirmation")]

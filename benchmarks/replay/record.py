@@ -23,7 +23,7 @@ from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.savings import evaluate
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
-from autorecompute.tuning.survey import PROFILED_BATCH, survey, telling_configs
+from autorecompute.tuning.step_profiles import PROFILED_BATCH, survey, telling_configs
 from tables import read_lines
 
 STUDIES = Path(__file__).parents[2] / "studies"

@@ -7,7 +7,6 @@ from functools import cached_property
 
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
-from autorecompute.tuning.answer.holding import judge
 from tables import Table
 from truth import peak_noise_bytes, truths_of
 
@@ -68,7 +67,7 @@ class Replay:
             config=config,
             description=self.table.space.describe(config),
             reason=reason,
-            measurement=judge(measurement, limit_bytes),
+            measurement=measurement.under(limit_bytes),
             reference_seconds=recording.reference_seconds,
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 from autorecompute.plans import Config
 from autorecompute.plans.savings import evaluate
 from autorecompute.search import GreedySearcher, OptunaSearcher, Proposal
-from autorecompute.search.model import ModelSearcher
+from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.search.sampling import SAMPLERS
 
 OURS = "model"

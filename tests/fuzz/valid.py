@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import json
 import os
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.util import LRUCache
 
 from autorecompute import cli, trials
+from autorecompute.backends.ortmodule.environment import CONFIG_VARIABLE
 from autorecompute.cli.tune import STORAGE_VARIABLE
 from autorecompute.figures import Figures
 from autorecompute.measurement import Outcome
@@ -66,10 +68,21 @@ class GraphBench(FormulaBench):
     starts = 1
 
     def __init__(self, job, batch, *_, **__):
-        detection = build_detection(make_graph().space, batch=batch or 32, resting_bytes=100 * MIB)
+        detection = build_detection(
+            make_graph().space,
+            batch=batch or 32,
+            resting_bytes=100 * MIB,
+            versions={"python": "3.11.9", "torch": "2.13.0", "onnxruntime": "1.19.2", "backend": "ortmodule"},
+            plan_versions=("onnxruntime",),
+        )
         # Steps that are shorter than what it takes to make them up: nothing else passes for measured.
         super().__init__(detection, step_seconds=1e-6, sample_seconds=1e-8)
         self.job, self.knobs = job, {KEPT_KNOB: Turned(speed=1.2)}
+
+    def read_config(self, environment):
+        """What ORT reads from the file."""
+        path = environment.get(CONFIG_VARIABLE)
+        return Config.parse(json.loads(Path(path).read_text())) if path else Config()
 
     def detect_ranks(self):
         """One rank."""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from autorecompute.backends.ortmodule.gradients import TOLERANCES
+from autorecompute.backends.common.gradients import TOLERANCES
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort

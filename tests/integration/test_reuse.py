@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "studies" / "bert_mlm" / "train.py"
 ARGUMENTS = ("--bs", "{batch}")
-SHIPPED = "starts from study bert_mlm"
+SHIPPED = "warm start from study bert_mlm"
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_another_batch_starts_from_what_was_found(tuned, limit_bytes, place):
     command = ("transformer.py", "--target-batch", "200", "--max-trials", "2", "--json")
     larger = place.tune(*command, "--memory-limit", str(limit_bytes), "--study", "larger", arguments=ARGUMENTS)
     assert larger.code in {0, 4}, larger.stderr
-    assert "starts from study limited" in larger.stderr
+    assert "warm start from study limited" in larger.stderr
     assert "batch 200, not 192" in larger.stderr
     first, second = place.study("larger").trials
     assert first["config"] == []

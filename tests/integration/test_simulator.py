@@ -13,7 +13,7 @@ from autorecompute.memory import trace
 from autorecompute.plans import Config
 from autorecompute.search.candidates import choices_of
 from autorecompute.trials import Bench, Job
-from autorecompute.tuning.survey import survey
+from autorecompute.tuning.step_profiles import survey
 
 BERT = Path(__file__).parents[2] / "studies" / "bert_mlm" / "train.py"
 SMALL_BERT = ("--layers", "2", "--hidden", "32", "--heads", "2", "--sequence", "32")

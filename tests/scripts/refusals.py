@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import torch
 from accelerate import Accelerator
 from autorecompute.backends.ortmodule import wrapping
-from autorecompute.backends.ortmodule.failures import classify
+from autorecompute.backends.ortmodule.exceptions import classify
 from lightning.fabric import Fabric
 from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule
 from torch import nn

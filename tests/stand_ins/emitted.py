@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from autorecompute.backends.registry import render
 from autorecompute.emit.handing import hand_out
-from autorecompute.plans import Config
+from fake_backend.controller import PLANS_VARIABLE, read_config
 
 PLACE = Path("/studies/bert/best")
 
@@ -24,7 +23,7 @@ def variables_of(folder):
 
 
 def choices_of(folder):
-    """The choices that they switch on, as ORT reads them from the file in the study's own folder."""
-    named = Path(variables_of(folder)["ORTMODULE_MEMORY_OPT_CONFIG"])
-    assert named.is_relative_to(folder.path)
-    return Config.parse(json.loads(named.read_text())).texts
+    """The choices that they switch on, as the fake backend reads them from the file in the study's own folder."""
+    variables = variables_of(folder)
+    assert Path(variables[PLANS_VARIABLE]).is_relative_to(folder.path)
+    return read_config(variables).texts

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
-from autorecompute.plans import Config
 from autorecompute.units import MIB
+from fake_backend.controller import read_config
 
 RESTING = 100 * MIB
 SAMPLE = 25 * MIB
@@ -67,10 +66,15 @@ class FormulaBench:
         detection: What it detects.
         oom_bytes: Peak above which a config runs out of memory instead of being measured.
         step_seconds, sample_seconds: Time that a step takes, whatever its batch, and time for each sample.
+        savings: What each plan, in the space's order, takes off a sample's memory at all its occurrences.
+        costs: What each plan then adds to a step, as a share.
     """
 
-    def __init__(self, detection, *, oom_bytes=None, step_seconds=0.1, sample_seconds=0.01):
+    def __init__(
+        self, detection, *, oom_bytes=None, step_seconds=0.1, sample_seconds=0.01, savings=SAVINGS, costs=COSTS
+    ):
         self.detection, self.oom_bytes = detection, oom_bytes
+        self.savings, self.costs = savings, costs
         self.step_seconds, self.sample_seconds = step_seconds, sample_seconds
         self.log = Path("workers/01.log")
         self.is_live = True
@@ -132,8 +136,7 @@ class FormulaBench:
         if len(self.watched) == self.impatient_at:
             raise KeyboardInterrupt
         is_broken = len(self.watched) == self.broken_at
-        path = environment.get("ORTMODULE_MEMORY_OPT_CONFIG")
-        config = Config.parse(json.loads(Path(path).read_text())) if path else Config()
+        config = self.read_config(environment)
         self.watched.append((config, batch))
         self.environments.append(environment)
         if is_broken:
@@ -149,7 +152,7 @@ class FormulaBench:
     def under(self, variables, logs):
         """A bench whose processes see these variables."""
         assert logs.is_dir()
-        bench = FormulaBench(self.detection)
+        bench = FormulaBench(self.detection, savings=self.savings, costs=self.costs)
         bench.wrong, bench.checked = self.wrong, self.checked_under
         for turned in (self.knobs[name] for name in variables if name in self.knobs):
             bench.detection = turned.detection or bench.detection
@@ -178,13 +181,18 @@ class FormulaBench:
             warnings=self.warnings,
         )
 
+    def read_config(self, environment):
+        """What a process under this environment recomputes."""
+        return read_config(environment)
+
     def peak_bytes(self, config, batch):
         """The peak."""
-        return RESTING + batch * (SAMPLE - sum(self._of(config, SAVINGS)))
+        return RESTING + round(batch * (SAMPLE - sum(self._of(config, self.savings))))
 
     def seconds(self, config, batch):
         """The time of a step."""
-        return (self.step_seconds + batch * self.sample_seconds) * (1 + sum(self._of(config, COSTS)))
+        return (self.step_seconds + batch * self.sample_seconds) * (1 + sum(self._of(config, self.costs)))
 
     def _of(self, config, figures):
-        return [figure for plan, figure in zip(self.detection.plans, figures, strict=True) if config.has(plan)]
+        shares = zip(self.detection.plans, figures, strict=True)
+        return [figure * config.share_of(plan) for plan, figure in shares if config.has(plan)]

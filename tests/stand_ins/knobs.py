@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autorecompute.backends.interface import Knob
 
-FAST, SLOW, GRAPH, LAYERS = "FAST_ALLOCATOR", "SLOW_ALLOCATOR", "OTHER_GRAPH", "LAYER_BOUNDARIES"
+FAST, SLOW, GRAPH, WHOLE = "FAST_ALLOCATOR", "SLOW_ALLOCATOR", "OTHER_GRAPH", "WHOLE_GRAPH"
 
 
 def knob(variable):

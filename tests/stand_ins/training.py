@@ -10,7 +10,7 @@ from autorecompute.worker import agent
 from autorecompute.worker.agent import Agent
 from autorecompute.worker.protocol import Beat, Order, Settings
 
-CONFIG = Config.parse(["Gelu+:1:-1"])
+CONFIG = Config.parse(["blocks.*/gelu:drop"])
 FIRST, SECOND = Order(config=CONFIG, warmup=1, steps=2), Order(config=Config(), warmup=1, steps=3)
 TARGET = 8
 ADVICE = "Call the model in training mode."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autorecompute.studies import StudyFolder
 from autorecompute.trials import Job
 from autorecompute.trials.bench import Effort
-from autorecompute.tuning import Tuner, TuningSettings, Workplace
+from autorecompute.tuning import Tuner, TuningContext, TuningSettings
 from autorecompute.units import MIB
 
 
@@ -50,7 +50,7 @@ class Tuning:
         asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "batch": 32, "sampler": "greedy"}
         settings = TuningSettings(effort=self.effort, **{**asked, **changes})
         job = Job(script=script, batch_flag="--bs")
-        place = Workplace(
+        place = TuningContext(
             job=job, bench=bench, folder=self.folder, settings=settings, progress=self.watcher, shared=shared
         )
         self.tuner = Tuner(place)

@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
+from autorecompute.backends import registry
 from autorecompute.figures import Figures
 from autorecompute.measurement import Detection, Device, Measurement, Outcome, Trial
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
@@ -20,19 +20,19 @@ from autorecompute.result import Best, Result, SearchEnd, Verdict
 from autorecompute.units import GIB, MIB
 
 PHASES = {"f": Phase.FORWARD, "l": Phase.LOSS, "b": Phase.BACKWARD, "r": Phase.RECOMPUTE}
-ROWS = ("Gelu+", "FusedMatMul+Add+", "Softmax+", "LayerNormalization+", "Dropout+")
+SITES = ("blocks.*/gelu", "blocks.*/linear", "blocks.*/softmax", "blocks.*/norm", "blocks.*/dropout")
 BATCH = 32
 COPIED = "_recompute"
 
 
-def build_space(*, has_levels=False):
+def build_space(*, has_opaque=False):
     """Five plans, the largest stated saving first, and perhaps two presets that are no mix of them."""
     plans = tuple(
-        Plan(choices=(Choice(name, "1"),), label=name, occurrences=6, saving_bytes=100 - index, saving="d0")
-        for index, name in enumerate(ROWS)
+        Plan(choices=(Choice(name, "drop"),), label=name, occurrences=6, saving_bytes=100 - index, saving="d0")
+        for index, name in enumerate(SITES)
     )
-    levels = {f"level_{level}": Config.parse([f"transformer layers:{level}"]) for level in (1, 2)}
-    return Space(plans=plans, own_presets=levels if has_levels else {"level_1": Config.of(plans)})
+    opaque = {name: Config.parse([f"whole model:{name}"]) for name in ("light", "deep")}
+    return Space(plans=plans, own_presets=opaque if has_opaque else {"light": Config.of(plans)})
 
 
 def build_measurement(outcome=Outcome.OK, **changes):
@@ -116,7 +116,7 @@ class Graph:
 
     @functools.cached_property
     def subgraphs(self):
-        """Keys of the nodes of each subgraph, by the words that ORT has for it."""
+        """Keys of the nodes of each subgraph, by the words that a training system has for it."""
         found = {}
         for node in self.forward:
             if node.key in self._exits:
@@ -239,8 +239,8 @@ def build_detection(space=None, **changes):
         "dims": {"d0": BATCH, "d1": 128},
         "graph": "a1b2c3d4",
         "device": Device(kind="cpu", name="Some Processor", total_bytes=16 * GIB),
-        "versions": {"python": "3.11.9", "torch": "2.13.0", "onnxruntime": "1.19.2", "backend": ORTMODULE},
-        "plan_versions": ("onnxruntime",),
+        "versions": {"python": "3.11.9", "torch": "2.13.0", "fake": "3.1", "backend": "fake"},
+        "plan_versions": ("fake",),
         "batch": BATCH,
         "resting_bytes": 100 * MIB,
     }
@@ -267,7 +267,7 @@ def build_result(best=None, **changes):
         "verdict": Verdict.RECOMPUTE_PAYS,
         "best": confirmed,
         "baseline": Figures(outcome=Outcome.OOM, batch=BATCH),
-        "presets": {"level_1": Figures(), "all_on": Figures(outcome=Outcome.OOM)},
+        "presets": {"light": Figures(), "all_on": Figures(outcome=Outcome.OOM)},
         "trials": 14,
         "search_end": SearchEnd.NOTHING_LEFT,
         "wall_seconds": 321.5,
@@ -277,6 +277,14 @@ def build_result(best=None, **changes):
         "command_gives_batch": True,
     }
     return Result(**{**fields, **changes})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fake_backend():
+    """The fake backend is one of those that there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.PACKAGES, "fake", "fake_backend")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,7 @@ IN_THE_USERS_PROCESS = {
     *ADAPTER,
     "backends.ortmodule.detection",
     "backends.ortmodule.probe",
-    "backends.ortmodule.gradients",
+    "backends.ortmodule.gradient_check",
     "backends.ortmodule.insight_table",
     "backends.ortmodule.pairing",
     "backends.ortmodule.logs",
@@ -86,7 +86,7 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.sessions",
     "backends.ortmodule.extensions",
     "backends.ortmodule.diagnose",
-    "backends.ortmodule.failures",
+    "backends.ortmodule.exceptions",
     "backends.ortmodule.structure",
     "backends.ortmodule.symbolics",
     "backends.ortmodule.operators",
@@ -230,3 +230,34 @@ def test_no_decision_is_taken_by_a_clock_that_jumps(module):
 def test_a_file_can_be_read_at_one_sitting(module):
     """Every file has between 1 and 300 lines."""
     assert 1 <= len(MODULES[module].read_text().splitlines()) <= 300
+
+
+# Each training system has the same two halves, and the parts of plain PyTorch are named like those of ORT.
+HALVES = {"controller", "worker", "__init__", "__main__"}
+NAMESAKES = "backends.torch."
+
+
+def places_of(names_of):
+    """The modules in which each name stands."""
+    places = {}
+    for module, file in MODULES.items():
+        if not module.startswith(NAMESAKES):
+            for name in names_of(module, file):
+                places.setdefault(name, []).append(module)
+    return places
+
+
+def test_no_two_files_have_one_name():
+    """A name means one file, so that it can be told without its folder."""
+    places = places_of(lambda _, file: {file.stem} - HALVES)
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+def test_no_two_classes_have_one_name():
+    """A name means one class."""
+
+    def classes_of(_, file):
+        tree = ast.parse(file.read_text())
+        return {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+
+    assert {name: modules for name, modules in places_of(classes_of).items() if len(modules) > 1} == {}

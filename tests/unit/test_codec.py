@@ -11,7 +11,6 @@ import typing
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.figures import Figures
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome, Trial
@@ -19,20 +18,20 @@ from autorecompute.plans import Choice, Config
 from autorecompute.result import Best, Ranking, Rejection, Result, Verdict
 from autorecompute.studies import Problem
 from autorecompute.studies.analysis import Analysis
-from autorecompute.studies.batches import BatchRecord
+from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import Head
-from autorecompute.studies.race import RaceRecord, RoundRecord
+from autorecompute.studies.race_record import RaceRecord, RoundRecord
 
 CONFIGS = [
     Config(),
-    config_of_level(Level.LAYERWISE_WITH_COMPROMISE),
-    Config.parse(["Gelu+:1:-1", "Cast+:2:-1"]),
+    Config.parse(["whole model:deep"]),
+    Config.parse(["blocks.*/gelu:drop:5", "blocks.*/cast:keep_half"]),
 ]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_config_comes_back(config):
-    """Rows, options and levels survive, and with them the hash."""
+    """Sites, options, counts and opaque presets survive, and with them the hash."""
     again = codec.decode(codec.encode(config), Config)
     assert (again, again.hash) == (config, config.hash)
 
@@ -54,7 +53,7 @@ def test_a_diverged_loss_comes_back(make_measurement):
 
 def test_a_detection_and_its_problem_come_back(make_detection, make_space):
     """What identifies a problem survives, and the same plans make the same digest."""
-    detection = make_detection(make_space(has_levels=True))
+    detection = make_detection(make_space(has_opaque=True))
     problem = Problem.of(detection, 2**30)
     assert codec.decode(codec.encode(detection), Detection) == detection
     assert codec.decode(codec.encode(problem), Problem) == problem
@@ -114,9 +113,9 @@ def test_what_describes_no_measurement_is_refused(make_measurement, name):
 @pytest.mark.parametrize(
     ("kind", "plain", "words"),
     [
-        (Config, "Gelu+:1", "not a list"),
-        (Config, ["Gelu+"], "'Gelu\\+' is no choice"),
-        (Config, ["Cast+:1", "Cast+:2"], "in one way only"),
+        (Config, "blocks.*/gelu:drop", "not a list"),
+        (Config, ["blocks.*/gelu"], "'blocks.\\*/gelu' is no choice"),
+        (Config, ["blocks.*/cast:drop", "blocks.*/cast:keep_half"], "in one way only"),
         (Config, None, "is null, not a list"),
         (tuple[str, str], ["a"], "has 1 entries, not 2"),
         (dict[str, int], {str(number): number for number in range(1001)}, "has 1001 entries, 1000 is the most"),

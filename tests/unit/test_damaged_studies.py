@@ -21,8 +21,8 @@ from autorecompute.plans import Config
 from autorecompute.result import RaceEnd, Ranking, Rejection
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import FILE as ANALYSIS
-from autorecompute.studies.batches import BatchRecord, keep_batches
-from autorecompute.studies.race import FILE as RACE
+from autorecompute.studies.batch_studies import BatchRecord, keep_batches
+from autorecompute.studies.race_record import FILE as RACE
 from autorecompute.studies.sharing.mirror import share
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
@@ -43,19 +43,19 @@ def whole(tmp_path_factory, make_detection, make_space, make_trial, make_result,
         detection, folder = make_detection(), StudyFolder(name, root)
         folder.prepare()
         folder.begin(Problem.of(detection, LIMIT), ["python", "train.py"], Sizes.of(detection))
-        store, gelu = TrialStore(folder.database, name, make_space(), LIMIT), Config.parse(["Gelu+:1:-1"])
+        store, gelu = TrialStore(folder.database, name, make_space(), LIMIT), Config.parse(["blocks.*/gelu:drop"])
         expected = Prediction(peak_bytes=9, peak_low=-1, peak_high=9, step=1.1, step_low=1, step_high=1.2, fits=0.5)
         second = dataclasses.replace(make_trial(gelu, number=1, reference_seconds=0.4), prediction=expected)
         for trial in (make_trial(outcome=Outcome.OVER_LIMIT), second):
             store.add(trial)
             folder.keep_trial(trial, ["python", "train.py"], {}, "step 1\n")
-        ranking = Ranking(end=RaceEnd.TIE, rounds=4, confidence=0.99, rivals=("Gelu+",))
+        ranking = Ranking(end=RaceEnd.TIE, rounds=4, confidence=0.99, rivals=("blocks.*/gelu",))
         knob = KnobFigures(name="arena", outcome=Outcome.OK, peak_bytes=9)
         result = dataclasses.replace(make_result(trials=2), study=name, knobs=(knob,), raced={gelu.hash: 0.9})
         best = dataclasses.replace(result.best, ranking=ranking)
         folder.keep_rejections([Rejection(config=gelu, outcome=Outcome.CRASH, reason="see", excess_bytes=5)])
         folder.keep_confirmed([best])
-        standing = {"trial": 1, "description": "Gelu+", "peak_bytes": 700 * MIB, "rounds": [ROUND]}
+        standing = {"trial": 1, "description": "blocks.*/gelu", "peak_bytes": 700 * MIB, "rounds": [ROUND]}
         folder.write(RACE, {"ranking": None, "standings": [standing], "over_limit": [], "failed": [], "trials": 2})
         keep_batches(folder, BatchRecord(asked=(16, 32)))
         profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(make_step("flb", ("a", 0, 2, "8")))}

@@ -104,7 +104,7 @@ def test_a_crash_while_looking_is_a_sentence(monkeypatch):
     with pytest.raises(SetupError, match=r"(?s)exit code 1.*-m no\.such\.package\.diagnose") as caught:
         doctor.diagnose(controller)
     assert caught.value.exit_code == 3
-    assert "died of SIGBUS" in doctor.explain_death(-7, "last words", ["python"])
+    assert "crashed (SIGBUS)" in doctor.explain_death(-7, "last words", ["python"])
 
 
 def test_the_controller_imports_neither_torch_nor_ort():

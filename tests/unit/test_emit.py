@@ -11,16 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
-from autorecompute.backends.ortmodule.environment import (
-    CONFIG_VARIABLE,
-    LEVEL_VARIABLE,
-    MEMORY_VARIABLES,
-    PROBE_VARIABLE,
-    plans_file_text,
-)
-from autorecompute.backends.ortmodule.grammar import Level, config_of_level
-from autorecompute.backends.registry import render
+from autorecompute.backends.registry import render, variables
 from autorecompute.cli import emit
 from autorecompute.emit import RENDERERS
 from autorecompute.emit.handing import hand_out
@@ -31,8 +22,10 @@ from autorecompute.measurement import Device, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd, Verdict
 from autorecompute.studies import Problem, StudyFolder
+from fake_backend.controller import FILE_NOTE, MODE_VARIABLE, PLANS_VARIABLE, plans_text
 
-CONFIG = Config.parse(["Gelu+:1:-1", "FusedMatMul+Add+:1:-1"])
+OPAQUE = Config.parse(["whole model:light"])
+CONFIG = Config.parse(["blocks.*/gelu:drop", "blocks.*/linear:drop"])
 AWKWARD_FOLDERS = ["plain", "with space", "it's", 'double"quote', "$HOME `id` \\", "new\nline", "ümlaut", "-n; exit 7"]
 
 
@@ -40,7 +33,7 @@ def make_result(config=CONFIG, **changes):
     """A study's answer, with some numbers measured and some not."""
     best = Best(
         config=config,
-        description="Gelu+ and FusedMatMul+Add+",
+        description="blocks.*/gelu and blocks.*/linear",
         batch=32,
         samples_per_second=35.25,
         relative_throughput=None,
@@ -58,7 +51,7 @@ def make_result(config=CONFIG, **changes):
         "search_end": SearchEnd.NOTHING_LEFT,
         "wall_seconds": 321.5,
         "device": Device(kind="cpu", name="Some Processor, 2 cores", total_bytes=16 * 2**30),
-        "versions": {"torch": "2.13.0", "onnxruntime": "1.19.2", "backend": ORTMODULE},
+        "versions": {"torch": "2.13.0", "fake": "3.1", "backend": "fake"},
         "command": ["python", "train.py", "--note", "two words"],
         "command_gives_batch": True,
     }
@@ -80,11 +73,11 @@ def source(text, folder, environment=None):
     """The memory variables after a POSIX shell has read the text."""
     file = folder / "emitted.sh"
     file.write_text(text)
-    names = " ".join(f'"${{{name}-unset}}"' for name in MEMORY_VARIABLES)
+    names = " ".join(f'"${{{name}-unset}}"' for name in variables())
     script = f'set -eu; . "$1"; printf "%s\\0" {names}'
     command = ["/bin/sh", "-c", script, "sh", str(file)]
     values = subprocess.run(command, check=True, capture_output=True, text=True, env=environment or {}).stdout
-    pairs = zip(MEMORY_VARIABLES, values.split("\0"), strict=False)
+    pairs = zip(variables(), values.split("\0"), strict=False)
     return {name: value for name, value in pairs if value != "unset"}
 
 
@@ -109,16 +102,16 @@ def test_what_is_sourced_reaches_a_child(tmp_path):
     """The shell form exports: a process started afterwards has the variables."""
     text, variables = emitted("shell", make_result())
     (tmp_path / "emitted.sh").write_text(text)
-    command = ["/bin/sh", "-c", f'. "$1"; printenv {CONFIG_VARIABLE}', "sh", str(tmp_path / "emitted.sh")]
+    command = ["/bin/sh", "-c", f'. "$1"; printenv {PLANS_VARIABLE}', "sh", str(tmp_path / "emitted.sh")]
     seen = subprocess.run(command, check=True, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
-    assert seen.stdout.rstrip("\n") == variables[CONFIG_VARIABLE]
+    assert seen.stdout.rstrip("\n") == variables[PLANS_VARIABLE]
 
 
-@pytest.mark.parametrize("config", [CONFIG, Config(), config_of_level(Level.LAYERWISE)])
+@pytest.mark.parametrize("config", [CONFIG, Config(), OPAQUE])
 def test_a_shell_forgets_what_an_earlier_study_left(config, tmp_path):
     """Sourcing the shell form leaves no variable that would overrule the config."""
     text, variables = emitted("shell", make_result(config))
-    left = {LEVEL_VARIABLE: "2", CONFIG_VARIABLE: "/other/plans.json"}
+    left = {MODE_VARIABLE: "whole", PLANS_VARIABLE: "/other/plans.json"}
     assert source(text, tmp_path, left) == variables
 
 
@@ -142,7 +135,7 @@ def test_no_value_breaks_out_of_its_comment(sign, tmp_path):
     assert not (tmp_path / "broken-out").exists()
 
 
-@pytest.mark.parametrize("config", [CONFIG, Config(), config_of_level(Level.LAYERWISE)])
+@pytest.mark.parametrize("config", [CONFIG, Config(), OPAQUE])
 def test_dotenv_lines_are_names_and_plain_values(config):
     """Splitting the dotenv form's lines at the equals sign, as docker does, gives the config's variables."""
     text, variables = emitted("dotenv", make_result(config))
@@ -286,7 +279,7 @@ def test_a_file_that_cannot_be_written_is_a_wrong_usage(call, tmp_path):
     assert Path("/dev/null").is_char_device()
 
 
-@pytest.mark.parametrize("damaged", [None, "", plans_file_text(CONFIG)[:-5], plans_file_text(Config()), "\udcff"])
+@pytest.mark.parametrize("damaged", [None, "", plans_text(CONFIG)[:-5], plans_text(Config()), "\udcff"])
 def test_a_plans_file_that_is_not_the_measured_one_is_made_anew(call, tmp_path, damaged):
     """Whatever was moved, cut, edited or garbled: the file that the variables name holds the answer's plans."""
     file = tmp_path / "studies" / "bert" / "best" / "plans.json"
@@ -294,7 +287,7 @@ def test_a_plans_file_that_is_not_the_measured_one_is_made_anew(call, tmp_path, 
         file.parent.mkdir(parents=True)
         file.write_bytes(damaged.encode(errors="surrogateescape"))
     assert call() == 0
-    assert file.read_text() == plans_file_text(CONFIG)
+    assert file.read_text() == plans_text(CONFIG)
 
 
 def test_a_study_that_cannot_be_written_is_emitted_all_the_same(call, tmp_path):
@@ -306,21 +299,9 @@ def test_a_study_that_cannot_be_written_is_emitted_all_the_same(call, tmp_path):
     assert (file.stat().st_mtime_ns, file.stat().st_ino) == before
 
 
-@pytest.mark.parametrize(
-    ("config", "version"), [(Config(), "1.19.2"), (CONFIG, "1.18.0"), (config_of_level(Level.LAYERWISE), "1.19.2")]
-)
-def test_variables_without_a_file_need_none(config, version):
-    """Only the form of ORT 1.19 depends on a file."""
-    versions = {"onnxruntime": version, "backend": ORTMODULE}
-    assert render(config, (), versions, Path("nowhere")).files == {}
-
-
-@pytest.mark.parametrize("form", ["shell", "dotenv"])
-def test_a_wrapped_study_names_the_one_way_to_train(form):
-    """The comments of a wrapped study say what wraps its model; those of any other do not speak of it."""
-    wrapped, plain = printed(form, make_result(wrap=True)), printed(form, make_result())
-    assert "autorecompute run bert" in comments(wrapped)
-    assert "autorecompute run bert" not in comments(plain)
+def test_variables_without_a_file_need_none():
+    """Only what a variable names is written."""
+    assert render(Config(), ("fused_kernels",), make_result().versions, Path("nowhere")).files == {}
 
 
 @pytest.mark.parametrize("wrap", [True, False])
@@ -329,29 +310,30 @@ def test_a_program_can_see_whether_a_study_was_wrapped(wrap):
     assert json.loads(printed("json", make_result(wrap=wrap)))["wrap"] is wrap
 
 
-def test_a_variable_of_ours_comes_with_what_reads_it():
-    """ORT does not know the probe's variable: whoever sets it is told what has to be done besides."""
+def test_what_a_variable_needs_besides_is_told():
+    """The notes of the training system stand in the comments, and a variable that is set is not to be left unset."""
     result = make_result()
-    result = dataclasses.replace(result, best=dataclasses.replace(result.best, knobs=("layer_boundaries",)))
+    result = dataclasses.replace(result, best=dataclasses.replace(result.best, knobs=("whole_graph",)))
     for form in ("shell", "dotenv"):
         told = comments(printed(form, result))
-        assert PROBE_VARIABLE in told.partition("must not be set")[2].partition("\n")[2]
-        assert "autorecompute.compat" in told
-        assert PROBE_VARIABLE not in told.partition("must not be set: ")[2].partition("\n")[0]
+        assert FILE_NOTE in told
+        assert "has to read the plans of bert" in told
+        assert MODE_VARIABLE not in told.partition("must not be set: ")[2].partition("\n")[0]
+        assert MODE_VARIABLE in comments(printed(form, make_result())).partition("must not be set: ")[2]
 
 
 def test_kept_knobs_are_told_with_what_they_gained():
     """The comments name each setting that was kept; its value is read back as any other."""
     gain = {"throughput_ratio": 1.08, "low": 1.05, "high": 1.11}
-    kept = KnobFigures(name="expandable_segments", outcome=Outcome.OK, kept=True, **gain)
-    left = KnobFigures(name="no_model_copy", outcome=Outcome.OK, **gain)
+    kept = KnobFigures(name="fused_kernels", outcome=Outcome.OK, kept=True, **gain)
+    left = KnobFigures(name="whole_graph", outcome=Outcome.OK, **gain)
     result = make_result()
     result = dataclasses.replace(
-        result, knobs=(kept, left), best=dataclasses.replace(result.best, knobs=("expandable_segments",))
+        result, knobs=(kept, left), best=dataclasses.replace(result.best, knobs=("fused_kernels",))
     )
     told = comments(printed("shell", result))
-    assert "expandable_segments 1.08x (1.05-1.11)" in told
-    assert "no_model_copy" not in told
+    assert "fused_kernels 1.08x (1.05-1.11)" in told
+    assert "whole_graph" not in told
     text, variables = emitted("dotenv", result)
     assert dict(line.split("=", 1) for line in statements(text)) == variables
-    assert variables["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert variables["FAKE_FUSED"] == "1"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autorecompute.backends.ortmodule.already_on import Request
 from autorecompute.backends.ortmodule.environment import (
     CONFIG_VARIABLE,
     LEVEL_VARIABLE,
@@ -20,7 +21,6 @@ from autorecompute.backends.ortmodule.environment import (
     requested_by,
 )
 from autorecompute.backends.ortmodule.grammar import Level, config_of_level, write_row
-from autorecompute.backends.ortmodule.offer import Request
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Choice, Config
 

@@ -113,10 +113,10 @@ def test_whatever_else_a_file_holds_is_refused_by_name(call, forge, name, fields
     assert told in err
 
 
-@pytest.mark.parametrize("backend", ["..os", "nothing", "ortmodule.knobs", ""])
+@pytest.mark.parametrize("backend", ["..os", "nothing", "fake.controller", ""])
 def test_a_name_from_a_file_imports_nothing(call, forge, backend):
     """A training system that is none is told, whatever module there may be of its name."""
-    forge(versions={"onnxruntime": "1.19.2", "backend": backend})
+    forge(versions={"fake": "3.1", "backend": backend})
     code, out, err = call("emit", "evil")
     assert (code, out) == (3, "")
     assert "training system" in err

@@ -73,7 +73,7 @@ def test_its_page_has_nothing_to_paste(call, imported):
     assert call("report", "theirs")[0] == 0
     page = (imported.path / "report.html").read_text()
     assert "was imported and never confirmed on this machine" in page
-    assert "ORTMODULE_MEMORY_OPT_CONFIG=" not in page
+    assert "FAKE_PLANS=" not in page
 
 
 def test_a_check_here_confirms_it(call, imported):
@@ -88,7 +88,7 @@ def test_a_check_here_confirms_it(call, imported):
 def test_a_check_of_another_config_confirms_nothing(call, imported):
     """What was checked is one config under certain settings."""
     best = imported.result().best
-    for other in (dataclasses.replace(best, config=Config()), dataclasses.replace(best, knobs=("no_model_copy",))):
+    for other in (dataclasses.replace(best, config=Config()), dataclasses.replace(best, knobs=("fused_kernels",))):
         keep_check(imported, other)
         assert call("emit", "theirs")[0] == 2
 

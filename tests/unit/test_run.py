@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -12,12 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
-from autorecompute.backends.ortmodule.environment import (
-    CONFIG_VARIABLE,
-    LEVEL_VARIABLE,
-    plans_file_text,
-)
 from autorecompute.backends.registry import render
 from autorecompute.errors import NothingFitsError, SetupError, UsageError
 from autorecompute.figures import Figures
@@ -27,8 +20,10 @@ from autorecompute.result import Best, Result, SearchEnd, Verdict
 from autorecompute.startup import FOLDER, HOOKS_VARIABLE, prepend_to_python_path
 from autorecompute.studies import Problem, StudyFolder
 from autorecompute.worker.protocol import BATCH_VARIABLE
+from fake_backend.controller import MODE_VARIABLE, PLANS_VARIABLE, STARTED, plans_text
+from stand_ins import program
 
-CONFIG = Config.parse(["Gelu+:1:-1"])
+CONFIG = Config.parse(["blocks.*/gelu:drop"])
 
 SHOW_ARGUMENTS = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))"]
 SHOW_ENVIRONMENT = [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
@@ -39,7 +34,7 @@ def make_result(config=CONFIG, *, fits=True):
     """A study's answer."""
     best = Best(
         config=config,
-        description="Gelu+",
+        description="blocks.*/gelu",
         batch=32,
         samples_per_second=35.25,
         relative_throughput=0.9,
@@ -57,7 +52,7 @@ def make_result(config=CONFIG, *, fits=True):
         search_end=SearchEnd.NOTHING_LEFT,
         wall_seconds=321.5,
         device=Device(kind="cpu", name="Some Processor", total_bytes=2**30),
-        versions={"onnxruntime": "1.19.2", "backend": ORTMODULE},
+        versions={"fake": "3.1", "backend": "fake"},
         command=["python", "train.py"],
         command_gives_batch=True,
     )
@@ -86,7 +81,7 @@ def start(folder, tmp_path):
         folder.finish(result or make_result())
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         process = subprocess.Popen(
-            [sys.executable, "-m", "autorecompute", "run", "bert", *rest],
+            [sys.executable, program.__file__, "run", "bert", *rest],
             cwd=tmp_path,
             env={**inherited, **variables},
             stdout=subprocess.PIPE,
@@ -125,7 +120,7 @@ def test_the_environment_arrives(start, variables):
     """The command has the study's variables, its batch, the startup folder first, and all that was there."""
     seen = json.loads(start("--", *SHOW_ENVIRONMENT, PYTHONPATH="/mine", MINE="kept").out)
     assert variables.items() <= seen.items()
-    assert Path(seen[CONFIG_VARIABLE]).read_text() == plans_file_text(CONFIG)
+    assert Path(seen[PLANS_VARIABLE]).read_text() == plans_text(CONFIG)
     assert seen[BATCH_VARIABLE] == "32"
     assert seen["PYTHONPATH"].split(os.pathsep) == [str(FOLDER), "/mine"]
     assert seen["MINE"] == "kept"
@@ -133,10 +128,10 @@ def test_the_environment_arrives(start, variables):
 
 def test_a_replaced_variable_is_told(start, variables):
     """A variable that the caller had set to something else is replaced, and both values are named on stderr."""
-    process = start("--", *SHOW_ENVIRONMENT, **{CONFIG_VARIABLE: "/old.json", BATCH_VARIABLE: "32"})
-    value = variables[CONFIG_VARIABLE]
-    assert json.loads(process.out)[CONFIG_VARIABLE] == value
-    assert CONFIG_VARIABLE in process.err
+    process = start("--", *SHOW_ENVIRONMENT, **{PLANS_VARIABLE: "/old.json", BATCH_VARIABLE: "32"})
+    value = variables[PLANS_VARIABLE]
+    assert json.loads(process.out)[PLANS_VARIABLE] == value
+    assert PLANS_VARIABLE in process.err
     assert "/old.json" in process.err
     assert value in process.err
     assert BATCH_VARIABLE not in process.err
@@ -144,16 +139,16 @@ def test_a_replaced_variable_is_told(start, variables):
 
 @pytest.mark.parametrize("config", [CONFIG, Config()])
 def test_a_variable_that_would_overrule_the_config_is_removed(start, config):
-    """A level of the caller's does not reach the command, which is told on stderr."""
-    process = start("--", *SHOW_ENVIRONMENT, result=make_result(config), **{LEVEL_VARIABLE: "2"})
-    assert LEVEL_VARIABLE not in json.loads(process.out)
-    assert LEVEL_VARIABLE in process.err
+    """A mode of the caller's does not reach the command, which is told on stderr."""
+    process = start("--", *SHOW_ENVIRONMENT, result=make_result(config), **{MODE_VARIABLE: "whole"})
+    assert MODE_VARIABLE not in json.loads(process.out)
+    assert MODE_VARIABLE in process.err
 
 
 def test_what_a_terminal_would_obey_in_a_variable_is_written_out(start):
     """The value of a variable that is taken away is shown, and none of it is obeyed."""
-    process = start("--", "true", **{LEVEL_VARIABLE: "\x1b[2J"})
-    assert f"{LEVEL_VARIABLE}=\\x1b[2J of your environment" in process.err
+    process = start("--", "true", **{MODE_VARIABLE: "\x1b[2J"})
+    assert f"{MODE_VARIABLE}=\\x1b[2J of your environment" in process.err
 
 
 def test_nothing_is_said_where_nothing_is_replaced(start):
@@ -161,14 +156,12 @@ def test_nothing_is_said_where_nothing_is_replaced(start):
     assert start("--", "true").err == ""
 
 
-def test_a_wrapped_study_has_the_command_wrapped(start):
-    """What wraps the model is called in a study that was wrapped, and in no other, whatever was set before."""
-    plain = make_result()
-    wrapped = dataclasses.replace(plain, wrap=True)
-    hooks = json.loads(start("--", *SHOW_ENVIRONMENT, result=wrapped).out)[HOOKS_VARIABLE]
-    assert "wrapping:install" in hooks
-    process = start("--", *SHOW_ENVIRONMENT, result=plain, **{HOOKS_VARIABLE: hooks})
-    assert "wrapping:install" not in json.loads(process.out)[HOOKS_VARIABLE]
+def test_the_functions_of_the_training_system_are_called_and_no_others(start):
+    """A process calls what the backend wants called when it imports a module, whatever was set before."""
+    process = start("--", *SHOW_ENVIRONMENT, **{HOOKS_VARIABLE: "[]"})
+    hooks = json.loads(process.out)[HOOKS_VARIABLE]
+    assert STARTED.function in hooks
+    assert STARTED.missed in hooks
     assert HOOKS_VARIABLE in process.err
 
 

@@ -25,7 +25,7 @@ from autorecompute.emit.handing import hand_out_if_any  # noqa: E402
 from autorecompute.errors import AutorecomputeError, InterruptedByUser  # noqa: E402
 from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noqa: E402
 from autorecompute.plans import Config  # noqa: E402
-from autorecompute.reports.as_json import Answer  # noqa: E402
+from autorecompute.reports.answer_json import Answer  # noqa: E402
 from autorecompute.reports.live import LiveView  # noqa: E402
 from autorecompute.studies import StudyFolder  # noqa: E402
 from autorecompute.studies.analysis import keep_analysis  # noqa: E402
@@ -33,7 +33,7 @@ from autorecompute.studies.sharing import SharedStudy, opening, parse_storage, p
 from autorecompute.studies.storage import read_trials  # noqa: E402
 from autorecompute.trials import Job  # noqa: E402
 from autorecompute.trials.signals import deferring_interrupts, interruptible  # noqa: E402
-from autorecompute.tuning import Tuner, TuningSettings, Workplace  # noqa: E402
+from autorecompute.tuning import Tuner, TuningContext, TuningSettings  # noqa: E402
 from replay import Replay  # noqa: E402
 from tables import SUFFIX, TABLES, load  # noqa: E402
 
@@ -183,7 +183,7 @@ def tune(args, view):
         is_fresh=True,
     )
     job = Job(script=script, batch_flag="--bs")
-    place = Workplace(job=job, bench=bench, folder=folder, settings=settings, progress=view, shared=shared)
+    place = TuningContext(job=job, bench=bench, folder=folder, settings=settings, progress=view, shared=shared)
     return Tuner(place).run(), folder
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.interface import Emission, Knob
+from autorecompute.backends.ortmodule.already_on import Request, make_offer
 from autorecompute.backends.ortmodule.grammar import Level, level_of, read_request, rows_of
-from autorecompute.backends.ortmodule.offer import Request, make_offer
 from autorecompute.errors import SetupError, UsageError
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -184,8 +185,8 @@ def _parse_version(text: str) -> tuple[int, int]:
     version = (int(match[1]), int(match[2])) if match else (0, 0)
     if not OLDEST_VERSION <= version <= NEWEST_VERSION:
         raise SetupError(
-            f"ONNX Runtime {text or '(unknown)'} takes no recompute plans of this form, only 1.17 to 1.19 do. "
-            "Install onnxruntime-training 1.19.2."
+            f"ONNX Runtime {printable(text, '') or '(unknown)'} takes no recompute plans of this form, only 1.17 to "
+            "1.19 do. Install onnxruntime-training 1.19.2."
         )
     return version
 

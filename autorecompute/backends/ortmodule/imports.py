@@ -18,12 +18,12 @@ def when_imported(name: str, change: Callable[[Any], None]) -> None:
     """
     if name in sys.modules:
         change(sys.modules[name])
-    elif not any(isinstance(finder, Watch) and finder.is_for(name, change) for finder in sys.meta_path):
+    elif not any(isinstance(finder, ImportWatch) and finder.is_for(name, change) for finder in sys.meta_path):
         # The module must not be imported from here: that may be what is going on at this moment.
-        sys.meta_path.insert(0, Watch(name, change))
+        sys.meta_path.insert(0, ImportWatch(name, change))
 
 
-class Watch:
+class ImportWatch:
     """An import hook that finds one module as the finders behind it do.
 
     Args:

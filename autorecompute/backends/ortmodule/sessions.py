@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.common.batches import observe_batch, slice_batch
-from autorecompute.backends.ortmodule import failures, logs, wrapping
+from autorecompute.backends.ortmodule import exceptions, logs, wrapping
 from autorecompute.backends.ortmodule.adapter import adapt
 from autorecompute.backends.ortmodule.checkpointing import Checkpointing
 from autorecompute.backends.ortmodule.detection import detect, name_dims
 from autorecompute.backends.ortmodule.environment import probe_config_of
-from autorecompute.backends.ortmodule.gradients import check_gradients
+from autorecompute.backends.ortmodule.gradient_check import check_gradients
 from autorecompute.backends.ortmodule.grammar import Level, level_of, rows_of
 from autorecompute.backends.ortmodule.pairing import ForwardPairing
 from autorecompute.backends.ortmodule.profiling import Profiler
@@ -69,7 +69,7 @@ class OrtModuleBackend:
         Raises:
             SetupError: ORTModule is not installed, or its extensions are missing.
         """
-        failures.require_ortmodule()
+        exceptions.require_ortmodule()
         adapt()
         logs.let_out()
         from onnxruntime.training.ortmodule._training_manager import TrainingManager
@@ -134,7 +134,7 @@ class OrtModuleBackend:
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
-        return failures.classify(error)
+        return exceptions.classify(error)
 
     def _check(self, manager: Any, forward: Callable[[], Any], config: Config) -> GradientCheck:
         folder = self._folder
@@ -162,7 +162,7 @@ def _follow_fallbacks(listener: Listener) -> None:
 
     @functools.wraps(fall_back)
     def tell_and_fall_back(fallback_manager: Any, *inputs: Any, **kwargs: Any) -> Any:
-        listener.on_fallback(failures.classify(fallback_manager._exception)[1])  # noqa: SLF001
+        listener.on_fallback(exceptions.classify(fallback_manager._exception)[1])  # noqa: SLF001
         return fall_back(fallback_manager, *inputs, **kwargs)
 
     _FallbackManager.fallback = tell_and_fall_back

@@ -163,7 +163,7 @@ def _follow(torch: Any, wrapping: Wrapping) -> None:
 
 def _load_ortmodule() -> Any:
     from autorecompute.backends.ortmodule.adapter import adapt
-    from autorecompute.backends.ortmodule.failures import require_ortmodule
+    from autorecompute.backends.ortmodule.exceptions import require_ortmodule
 
     require_ortmodule()
     adapt()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.torch.options import CHECKPOINT
 from autorecompute.errors import UsageError
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from autorecompute.plans import Config
@@ -83,6 +84,7 @@ def write_script(config: Config, model: str) -> str:
     """
     others = sorted(str(on) for on in config.choices if on.option != CHECKPOINT or not set("/(").isdisjoint(on.site))
     if others:
-        raise UsageError(f"torch alone cannot do {others[0]}: only checkpoints of whole modules. {INSTEAD}")
+        first = printable(others[0], "")
+        raise UsageError(f"torch alone cannot do {first}: only checkpoints of whole modules. {INSTEAD}")
     groups = {on.site: on.count for on in sorted(config.choices, key=str)}
     return SOURCE.format(model=model, groups=groups).lstrip("\n")

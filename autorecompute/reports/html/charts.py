@@ -20,7 +20,7 @@ WIDTH_INCHES = 5.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class ChartPoint:
     """A config in the plane of memory and throughput.
 
     Attributes:
@@ -48,9 +48,9 @@ class Plane:
         measure: What throughput is measured in.
     """
 
-    points: Sequence[Point]
-    frontier: Sequence[Point]
-    best: Point | None
+    points: Sequence[ChartPoint]
+    frontier: Sequence[ChartPoint]
+    best: ChartPoint | None
     limit_bytes: int
     measure: str
 
@@ -158,14 +158,14 @@ def draw_curve(curve: Sequence[CurvePoint], chosen: int | None) -> str:
     return to_element(figure, "curve", "Samples a second by batch, without recompute and with it")
 
 
-def undominated(points: Sequence[Point]) -> list[Point]:
+def undominated(points: Sequence[ChartPoint]) -> list[ChartPoint]:
     """The points that no other beats in both memory and throughput, the lowest peak first."""
-    found: list[Point] = []
+    found: list[ChartPoint] = []
     for point in sorted(points, key=lambda point: (point.peak_bytes, -point.throughput)):
         if not found or point.throughput > found[-1].throughput:
             found.append(point)
     return found
 
 
-def _xy(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+def _xy(points: Sequence[ChartPoint]) -> tuple[list[float], list[float]]:
     return [point.peak_bytes / MIB for point in points], [point.throughput for point in points]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends import registry
 from autorecompute.plans import Config
-from autorecompute.reports.html.charts import Plane, Point, draw_plane, draw_timelines
+from autorecompute.reports.html.charts import ChartPoint, Plane, draw_plane, draw_timelines
 from autorecompute.reports.words import format_rate, format_relative
 from autorecompute.search.hindsight import Hindsight, look_back
 from autorecompute.studies.analysis import read_analysis
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autorecompute.memory import MemoryModel
     from autorecompute.reports.html.parts import Part
     from autorecompute.result import Best
-    from autorecompute.search.hindsight import Expected, PlanEffect
+    from autorecompute.search.hindsight import Expected, PlanHindsight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def _draw_plane(part: Part, best: Best | None, hindsight: Hindsight | None) -> s
         Plane(
             points=[_point(trial, is_relative=is_relative) for trial in measured],
             frontier=[
-                Point(peak_bytes=expected.peak_bytes, throughput=unit / expected.step, title="")
+                ChartPoint(peak_bytes=expected.peak_bytes, throughput=unit / expected.step, title="")
                 for expected in (hindsight.frontier if hindsight is not None and knows else ())
             ],
             best=_best_point(best, is_relative=is_relative),
@@ -132,7 +132,7 @@ def _draw_plane(part: Part, best: Best | None, hindsight: Hindsight | None) -> s
     )
 
 
-def _point(trial: Trial, *, is_relative: bool) -> Point:
+def _point(trial: Trial, *, is_relative: bool) -> ChartPoint:
     measurement = trial.measurement
     speed = trial.relative_throughput if is_relative else measurement.samples_per_second
     assert measurement.peak_bytes is not None, "only what was measured is drawn"
@@ -145,14 +145,14 @@ def _point(trial: Trial, *, is_relative: bool) -> Point:
         ]
     )
     title = f"{trial.number}: {trial.description}\n{figures}"
-    return Point(peak_bytes=measurement.peak_bytes, throughput=speed, title=title, fits=trial.fits)
+    return ChartPoint(peak_bytes=measurement.peak_bytes, throughput=speed, title=title, fits=trial.fits)
 
 
-def _best_point(best: Best | None, *, is_relative: bool) -> Point | None:
+def _best_point(best: Best | None, *, is_relative: bool) -> ChartPoint | None:
     speed = None if best is None else best.relative_throughput if is_relative else best.samples_per_second
     if best is None or speed is None:
         return None
-    return Point(peak_bytes=best.peak_bytes, throughput=speed, title=f"{best.description}, as confirmed")
+    return ChartPoint(peak_bytes=best.peak_bytes, throughput=speed, title=f"{best.description}, as confirmed")
 
 
 def _plan_rows(part: Part, config: Config | None, hindsight: Hindsight | None) -> tuple[PlanRow, ...]:
@@ -161,7 +161,7 @@ def _plan_rows(part: Part, config: Config | None, hindsight: Hindsight | None) -
     return tuple(_plan_row(effect, config, hindsight.none) for effect in hindsight.effects)
 
 
-def _plan_row(effect: PlanEffect, config: Config | None, none: Expected) -> PlanRow:
+def _plan_row(effect: PlanHindsight, config: Config | None, none: Expected) -> PlanRow:
     alone, left_out = effect.alone, effect.left_out
     return PlanRow(
         name=effect.plan.label,

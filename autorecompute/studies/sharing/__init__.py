@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autorecompute.studies.sharing.messages import Answer
+from autorecompute.studies.sharing.messages import PublishedAnswer
 from autorecompute.studies.sharing.study import SharedStudy
 from autorecompute.studies.sharing.urls import StorageUrl, parse_storage
 
-__all__ = ["Answer", "SharedStudy", "StorageUrl", "parse_storage"]
+__all__ = ["PublishedAnswer", "SharedStudy", "StorageUrl", "parse_storage"]

@@ -6,10 +6,10 @@ import enum
 from dataclasses import dataclass
 
 from autorecompute.result import Best, Rejection, Result
-from autorecompute.studies.race import RaceRecord
+from autorecompute.studies.race_record import RaceRecord
 
 
-class Phase(enum.StrEnum):
+class Stage(enum.StrEnum):
     """What a worker is at."""
 
     SEARCHING = "searching"
@@ -23,7 +23,7 @@ class Phase(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PublishedAnswer:
     """All that the one worker which confirmed has for the folders of the others.
 
     Attributes:

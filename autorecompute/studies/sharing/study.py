@@ -18,7 +18,7 @@ from autorecompute.plans import Config
 from autorecompute.studies import dashboard
 from autorecompute.studies.frozen import CONSTRAINT, TRIAL_ATTRIBUTE, state_of, violation
 from autorecompute.studies.sharing.claims import CLAIM, GIVEN_UP, Claim, View, frozen_claim, view
-from autorecompute.studies.sharing.messages import Answer, Phase
+from autorecompute.studies.sharing.messages import PublishedAnswer, Stage
 from autorecompute.studies.sharing.opening import PATIENCE_SECONDS, Patience, not_the_one, open_study
 from autorecompute.studies.sharing.pulse import Pulse
 
@@ -74,8 +74,8 @@ class SharedStudy:
         self._pulse = Pulse(self.session, self._study.set_user_attr, lambda: self._study.user_attrs)
         self._held: int | None = None
         self.view = View(problem=None, trials=(), running={})
-        self.phases: dict[str, Phase] = {}
-        self.answer: Answer | None = None
+        self.phases: dict[str, Stage] = {}
+        self.answer: PublishedAnswer | None = None
         """What a worker has left, as of the last refresh."""
         if founding is not None:
             self.require(founding)
@@ -95,7 +95,7 @@ class SharedStudy:
         return self.view
 
     @property
-    def others(self) -> dict[str, Phase]:
+    def others(self) -> dict[str, Stage]:
         """The other workers that are alive, as of the last refresh, and what each is at."""
         return {session: phase for session, phase in self.phases.items() if session != self.session}
 
@@ -130,7 +130,7 @@ class SharedStudy:
         Raises:
             UsageError: the study is about another problem.
         """
-        self.enter(Phase.SEARCHING)
+        self.enter(Stage.SEARCHING)
         self._patiently(self._pulse.start)
         if self.check(problem, is_limit_free=is_limit_free) is None:
             founding = self.new_claim(Config(), space.describe(Config()), "baseline")
@@ -183,7 +183,7 @@ class SharedStudy:
             self._held = None
             self._patiently(lambda: self._give_up(number), patience_seconds=patience_seconds)
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: Stage) -> None:
         """Tells the others what this worker is at from now on."""
         self._patiently(lambda: self._study.set_user_attr(f"{PHASE}{self.session}", str(phase)))
         self.phases[self.session] = phase
@@ -195,9 +195,9 @@ class SharedStudy:
             self.give_up(patience_seconds=0.0)
             if self.session in self.phases:
                 name = f"{PHASE}{self.session}"
-                self._patiently(lambda: self._study.set_user_attr(name, str(Phase.LEFT)), patience_seconds=0.0)
+                self._patiently(lambda: self._study.set_user_attr(name, str(Stage.LEFT)), patience_seconds=0.0)
 
-    def publish(self, answer: Answer) -> None:
+    def publish(self, answer: PublishedAnswer) -> None:
         """Leaves the answer for the others."""
         plain = codec.to_plain(answer)
         self._patiently(lambda: self._study.set_user_attr(ANSWER, plain))
@@ -258,13 +258,13 @@ class SharedStudy:
     def _look_around(self) -> None:
         attributes = self._study.user_attrs
         self._pulse.observe(attributes)
-        phases = {name.removeprefix(PHASE): Phase(at) for name, at in attributes.items() if name.startswith(PHASE)}
+        phases = {name.removeprefix(PHASE): Stage(at) for name, at in attributes.items() if name.startswith(PHASE)}
         self.phases = {
             session: phase
             for session, phase in phases.items()
-            if phase is not Phase.LEFT and (session == self.session or not self._pulse.is_dead(session))
+            if phase is not Stage.LEFT and (session == self.session or not self._pulse.is_dead(session))
         }
-        self.answer = codec.from_plain(attributes[ANSWER], Answer) if ANSWER in attributes else None
+        self.answer = codec.from_plain(attributes[ANSWER], PublishedAnswer) if ANSWER in attributes else None
 
     def _end(self, trial: Trial, limit_bytes: int) -> bool:
         trial_id = self._id(trial.number)

@@ -1,1 +1,1 @@
-"""From trials to an answer: finalists raced, the winner confirmed, and held against the rival without recompute."""
+"""From trials to an answer: a race of the finalists, a confirmation of the winner, a verdict on recompute."""

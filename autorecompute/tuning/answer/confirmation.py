@@ -1,4 +1,4 @@
-"""Has a config show what it is worth: its gradients beside those without recompute, and a fresh process of its own."""
+"""Confirms configs: gradients compared with those without recompute, then a fresh process under what is emitted."""
 
 from __future__ import annotations
 
@@ -9,37 +9,30 @@ from typing import TYPE_CHECKING
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best, Rejection
-from autorecompute.tuning.answer.no_fit import WHOLE_PROCESS_SHARE
 from autorecompute.tuning.budget import Task
+from autorecompute.tuning.explanations import WHOLE_PROCESS_SHARE
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
-    from autorecompute.measurement import Detection
-    from autorecompute.studies import Problem
-    from autorecompute.tuning.answer.rejections import Rejections
-    from autorecompute.tuning.answer.standings import Standing
-    from autorecompute.tuning.budget import Budget
-    from autorecompute.tuning.settings import Workplace
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Trial
+    from autorecompute.studies import Problem, StudyFolder
+    from autorecompute.tuning.answer.finalists import Finalist
+    from autorecompute.tuning.context import TuningContext
 
 
 class Confirmer:
     """Confirms the configs of a study, each once, whatever session of it that was in.
 
     Args:
-        place: What it works with.
+        context: What the tuning works with.
         rejections: Who cannot be the answer; those that are found out here are added.
-        budget: The time there is, which learns here how long a confirmation takes.
-        detection: What the job is.
-        problem: What has to be solved.
     """
 
-    def __init__(
-        self, place: Workplace, rejections: Rejections, budget: Budget, detection: Detection, problem: Problem
-    ) -> None:
-        self._place, self._bench, self._folder, self._progress = place, place.bench, place.folder, place.progress
-        self._settings, self._rejections, self._budget = place.settings, rejections, budget
-        self._detection, self._problem = detection, problem
-        self._confirmed = {best.config: best for best in self._folder.confirmed()}
+    def __init__(self, context: TuningContext, rejections: Rejections) -> None:
+        self._context, self._rejections = context, rejections
+        self._confirmed = {best.config: best for best in self._context.folder.confirmed()}
         self._failures: dict[Config, str] = {}
 
     @property
@@ -69,61 +62,63 @@ class Confirmer:
             return ()
         return (Task.CONFIRMATION,) if config.is_none else (Task.CHECK, Task.CONFIRMATION)
 
-    def confirm(self, standing: Standing) -> Best | None:
-        """The config with the figures of its fresh process; ``None`` where it was not confirmed, which is told.
+    def confirm(self, finalist: Finalist) -> Best | None:
+        """The config with the figures of its fresh process; ``None`` with a note where it was not confirmed.
 
         Raises:
             SetupError: the folder cannot be written.
         """
-        config = standing.trial.config
+        config = finalist.trial.config
         known = self._confirmed.get(config)
         if known is None:
             self._failures.pop(config, None)
-            description = self._detection.space.describe(config)
+            description = self._context.detection.space.describe(config)
             gradients = self._check_gradients(config, description)
-            known = self._watch(standing, description, gradients) if gradients is None or gradients.agrees else None
+            known = self._watch(finalist, description, gradients) if gradients is None or gradients.agrees else None
         if known is None:
             return None
         # What the config is beside no recompute may be better known by now than when it was confirmed.
-        low, high = standing.spread or (None, None)
-        best = replace(known, relative_throughput=standing.relative_throughput, relative_low=low, relative_high=high)
+        low, high = finalist.spread or (None, None)
+        best = replace(known, relative_throughput=finalist.relative_throughput, relative_low=low, relative_high=high)
         self._confirmed[config] = best
-        self._folder.keep_confirmed(list(self._confirmed.values()))
+        self._context.folder.keep_confirmed(list(self._confirmed.values()))
         return best
 
-    def _watch(self, standing: Standing, description: str, gradients: GradientCheck | None) -> Best | None:
-        config = standing.trial.config
-        self._progress.note(f"confirming in a fresh process: {description}")
-        environment = self._place.emit(config, self._detection.versions)
+    def _watch(self, finalist: Finalist, description: str, gradients: GradientCheck | None) -> Best | None:
+        config = finalist.trial.config
+        self._context.note(f"confirming in a fresh process: {description}")
+        environment = self._context.emit(config)
         measurement = self._start(environment)
-        if measurement.outcome is Outcome.LOST and self._budget.allows_late(Task.CONFIRMATION):
+        if measurement.outcome is Outcome.LOST and self._context.budget.allows_late(Task.CONFIRMATION):
             measurement = self._start(environment)
-        failure = _why_unconfirmed(measurement, self._problem.limit_bytes)
+        failure = _why_unconfirmed(measurement, self._context.problem.limit_bytes)
         if failure is None:
-            best = _best(standing, description, measurement, self._problem)
+            best = _best(finalist, description, measurement, self._context.problem)
             return replace(best, gradients=gradients)
-        self._progress.note(f"not confirmed: {description}: {failure}")
-        self._keep_failure(standing, measurement, f"{description}: {failure}")
+        self._context.note(f"not confirmed: {description}: {failure}")
+        self._keep_failure(finalist, measurement, f"{description}: {failure}")
         return None
 
     def _start(self, environment: dict[str, str]) -> Measurement:
-        with self._budget.timing(Task.CONFIRMATION):
-            return self._bench.watch(environment, self._settings.effort, self._settings.batch)
+        with self._context.budget.timing(Task.CONFIRMATION):
+            return self._context.watch(environment, self._context.settings.batch)
 
-    def _keep_failure(self, standing: Standing, measurement: Measurement, reason: str) -> None:
-        config, peak_bytes = standing.trial.config, measurement.peak_bytes
-        outcome = Outcome.OVER_LIMIT if measurement.outcome is Outcome.OK else measurement.outcome
+    def _keep_failure(self, finalist: Finalist, measurement: Measurement, reason: str) -> None:
+        config, peak_bytes = finalist.trial.config, measurement.peak_bytes
+        outcome = measurement.under(self._context.problem.limit_bytes).outcome
         if outcome.is_about_memory:
-            excess_bytes = self._assume_excess(standing) if peak_bytes is None else peak_bytes - standing.peak_bytes
+            excess_bytes = self._assume_excess(finalist) if peak_bytes is None else peak_bytes - finalist.peak_bytes
             self._rejections.add(Rejection(config=config, outcome=outcome, reason=reason, excess_bytes=excess_bytes))
         else:
             # Whatever else ended the process may not end the next one.
             self._failures[config] = reason
 
-    def _assume_excess(self, standing: Standing) -> int:
-        # Whoever runs out of memory leaves no peak: it needed more than the limit, and nobody saw how much more. The
-        # usual share lets a second search begin below the steps of this config, not at them.
-        return self._problem.limit_bytes - standing.peak_bytes + round(standing.peak_bytes * WHOLE_PROCESS_SHARE)
+    def _assume_excess(self, finalist: Finalist) -> int:
+        # A process that runs out of memory leaves no peak, only the fact that it needed more than the limit. The usual
+        # share lets a second search begin below the steps of this config, not at them.
+        return (
+            self._context.problem.limit_bytes - finalist.peak_bytes + round(finalist.peak_bytes * WHOLE_PROCESS_SHARE)
+        )
 
     def _check_gradients(self, config: Config, description: str) -> GradientCheck | None:
         if config.is_none:
@@ -132,23 +127,23 @@ class Confirmer:
         if not check.steps:
             # What kept the worker from comparing may not keep the next one.
             self._failures[config] = f"{description}: its gradients were not compared, {check.message}"
-            self._progress.note(f"not confirmed: {self._failures[config]}")
+            self._context.note(f"not confirmed: {self._failures[config]}")
         elif not check.agrees:
             reason = f"{description} has wrong gradients{self._culprits(config)}: {check.message.rstrip('.')}"
-            self._progress.note(f"{Outcome.WRONG_GRADIENT}: {reason}")
+            self._context.note(f"{Outcome.WRONG_GRADIENT}: {reason}")
             self._rejections.add(Rejection(config=config, outcome=Outcome.WRONG_GRADIENT, reason=reason))
         return check
 
     def _culprits(self, config: Config) -> str:
-        plans = self._detection.space.plans_of(config)
-        if not self._budget.allows(*(Task.CHECK for _ in plans)):
+        plans = self._context.detection.space.plans_of(config)
+        if not self._context.budget.allows(*(Task.CHECK for _ in plans)):
             return ""
         wrong = [plan.label for plan in plans if not self._compare(Config.of([plan])).agrees]
         return f", by {' and '.join(wrong)}" if wrong else ", by its plans together"
 
     def _compare(self, config: Config) -> GradientCheck:
-        with self._budget.timing(Task.CHECK):
-            check = self._bench.check(config)
+        with self._context.budget.timing(Task.CHECK):
+            check = self._context.bench.check(config)
         if isinstance(check, Measurement):
             return GradientCheck(agrees=False, worst=math.nan, steps=0, message=f"{check.outcome}: {check.message}")
         if not check.agrees and not check.message:
@@ -164,17 +159,61 @@ def _why_unconfirmed(measurement: Measurement, limit_bytes: int) -> str | None:
     return None
 
 
-def _best(standing: Standing, description: str, measurement: Measurement, problem: Problem) -> Best:
+def _best(finalist: Finalist, description: str, measurement: Measurement, problem: Problem) -> Best:
     assert measurement.peak_bytes is not None, "a confirmed run has a peak"
     assert measurement.samples_per_second is not None, "a confirmed run has steps"
     return Best(
-        config=standing.trial.config,
+        config=finalist.trial.config,
         description=description,
         batch=problem.batch,
         samples_per_second=measurement.samples_per_second,
-        relative_throughput=standing.relative_throughput,
+        relative_throughput=finalist.relative_throughput,
         peak_bytes=measurement.peak_bytes,
         limit_bytes=problem.limit_bytes,
         losses=measurement.losses,
         confirmed=True,
     )
+
+
+class Rejections:
+    """What is known of a study's finalists that cannot be its answer, over all its runs.
+
+    Args:
+        folder: The study.
+    """
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._folder = folder
+        self._known = folder.rejections()
+
+    @property
+    def excess_bytes(self) -> int:
+        """What a whole process needed beyond its timed steps, at least; 0 where none needed too much."""
+        return min((rejection.excess_bytes for rejection in self._known if rejection.excess_bytes), default=0)
+
+    @property
+    def configs(self) -> frozenset[Config]:
+        """The configs that cannot be the answer."""
+        return frozenset(known.config for known in self._known)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What else than memory was wrong, in words."""
+        return tuple(known.reason for known in self._known if known.outcome is Outcome.WRONG_GRADIENT)
+
+    def describe(self) -> list[str]:
+        """A line for each of them."""
+        return [f"{known.outcome} in an earlier session: {known.reason}" for known in self._known]
+
+    def remaining(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The trials of configs that may still be the answer."""
+        return [trial for trial in trials if trial.config not in self.configs]
+
+    def add(self, rejection: Rejection) -> None:
+        """Keeps another one.
+
+        Raises:
+            SetupError: the folder cannot be written.
+        """
+        self._known.append(rejection)
+        self._folder.keep_rejections(self._known)

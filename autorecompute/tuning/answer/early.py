@@ -1,4 +1,4 @@
-"""Confirms the best so far while the search goes on, and keeps it, so that whoever stops it has an answer."""
+"""Confirms the best so far during the search and keeps it, so that an interrupted tuning has an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.result import SearchEnd
 from autorecompute.trials.signals import deferring_interrupts
-from autorecompute.tuning.answer.standings import TIE, finalists
+from autorecompute.tuning.answer.finalists import TIE, fitting_finalists
 from autorecompute.tuning.budget import Task
 
 if TYPE_CHECKING:
@@ -16,16 +16,15 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Trial
     from autorecompute.result import Result
-    from autorecompute.studies import StudyFolder
     from autorecompute.tuning.answer.confirmation import Confirmer
-    from autorecompute.tuning.answer.standings import Standing
-    from autorecompute.tuning.budget import Budget
+    from autorecompute.tuning.answer.finalists import Finalist
+    from autorecompute.tuning.context import TuningContext
 
 PATIENCE = 4.0
 """The search has to have taken so many times what a confirmation costs before the first one: a fifth of the time at
 most goes into answers that may be overtaken."""
 
-LEAST_PATIENCE_SECONDS = 20.0
+SHORTEST_SEARCH_SECONDS = 20.0
 """A search that is stopped before has lost little."""
 
 GROWTH = 3.0
@@ -38,17 +37,14 @@ class EarlyAnswer:
     A confirmation ends the script and starts it twice: by itself, and for the trials after it. So it has to be due.
 
     Args:
-        folder: The study.
+        context: What the tuning works with.
         confirmer: Who confirms.
-        budget: The time there is.
         compose: Makes the answer of what was confirmed so far.
     """
 
-    def __init__(
-        self, folder: StudyFolder, confirmer: Confirmer, budget: Budget, compose: Callable[[], Result]
-    ) -> None:
-        self._folder, self._confirmer, self._budget, self._compose = folder, confirmer, budget, compose
-        self._earlier = folder.result()
+    def __init__(self, context: TuningContext, confirmer: Confirmer, compose: Callable[[], Result]) -> None:
+        self._context, self._confirmer, self._compose = context, confirmer, compose
+        self._earlier = context.folder.result()
         self._began_seconds = time.monotonic()
         self._count = 0
 
@@ -59,11 +55,11 @@ class EarlyAnswer:
             trials: Those that may be the answer.
             reserve_seconds: What has to be left of the time after it.
         """
-        standing = next(iter(finalists(trials)), None)
-        if standing is None or not self._is_news(standing) or not self._is_due(standing, reserve_seconds):
+        finalist = next(iter(fitting_finalists(trials)), None)
+        if finalist is None or not self._is_news(finalist) or not self._is_due(finalist, reserve_seconds):
             return None
         self._count += 1
-        return self.keep(SearchEnd.INTERRUPTED) if self._confirmer.confirm(standing) is not None else None
+        return self.keep(SearchEnd.INTERRUPTED) if self._confirmer.confirm(finalist) is not None else None
 
     def keep(self, search_end: SearchEnd) -> Result:
         """Writes down the answer so far, undisturbed; nothing where the user stopped it and nothing was confirmed.
@@ -77,26 +73,28 @@ class EarlyAnswer:
             if earlier is not None and earlier.best is not None and _says_more(earlier, result):
                 result = replace(earlier, search_end=search_end, trials=result.trials, wall_seconds=result.wall_seconds)
             if result.best is not None or search_end is SearchEnd.TIME:
-                self._folder.finish(result)
+                self._context.folder.finish(result)
         return result
 
-    def _is_news(self, standing: Standing) -> bool:
-        if not self._confirmer.needs(standing.trial.config):
+    def _is_news(self, finalist: Finalist) -> bool:
+        if not self._confirmer.needs(finalist.trial.config):
             return False
         best = self._confirmer.best
         if best is None:
             return True
-        known, found = best.relative_throughput, standing.relative_throughput
+        known, found = best.relative_throughput, finalist.relative_throughput
         if known is None or found is None:
             # Where the batch does not run without recompute, nothing but the figures themselves can be compared.
-            known, found = best.samples_per_second, standing.trial.measurement.samples_per_second or 0.0
+            known, found = best.samples_per_second, finalist.trial.measurement.samples_per_second or 0.0
         return found > known * (1 + TIE)
 
-    def _is_due(self, standing: Standing, reserve_seconds: float) -> bool:
-        price = (*self._confirmer.needs(standing.trial.config), Task.START)
-        patience_seconds = max(PATIENCE * self._budget.expect(*price), LEAST_PATIENCE_SECONDS) * GROWTH**self._count
+    def _is_due(self, finalist: Finalist, reserve_seconds: float) -> bool:
+        price = (*self._confirmer.needs(finalist.trial.config), Task.START)
+        patience_seconds = (
+            max(PATIENCE * self._context.budget.expect(*price), SHORTEST_SEARCH_SECONDS) * GROWTH**self._count
+        )
         is_patient = time.monotonic() - self._began_seconds >= patience_seconds
-        return is_patient and self._budget.allows(*price, Task.TRIAL, reserve_seconds=reserve_seconds)
+        return is_patient and self._context.budget.allows(*price, Task.TRIAL, reserve_seconds=reserve_seconds)
 
 
 def _says_more(earlier: Result, result: Result) -> bool:

@@ -15,21 +15,24 @@ from __future__ import annotations
 import math
 import random
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
+from autorecompute import codec
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import RaceEnd, Ranking
+from autorecompute.studies.race_record import FILE, RaceRecord, StandingRecord
 from autorecompute.trials.bench import Effort
-from autorecompute.tuning.answer.holding import judge
-from autorecompute.tuning.answer.standings import LOG_TIE, Heat, Standing, gap, rank
+from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, Round, gap, rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from autorecompute.measurement import Measurement
+    from autorecompute.measurement import Measurement, Trial
+    from autorecompute.studies import StudyFolder
     from autorecompute.trials import Bench
+
 
 FINALISTS = 4
 CONFIDENCE = 0.99
@@ -42,7 +45,7 @@ ROUND_EFFORT = Effort(warmup=1, steps=3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raced:
+class RaceResult:
     """What a race came to.
 
     Attributes:
@@ -52,10 +55,10 @@ class Raced:
         failed: The finalists that were not measured in a round, for whatever reason.
     """
 
-    standings: tuple[Standing, ...]
+    standings: tuple[Finalist, ...]
     ranking: Ranking | None
-    over_limit: tuple[Standing, ...] = ()
-    failed: tuple[Standing, ...] = ()
+    over_limit: tuple[Finalist, ...] = ()
+    failed: tuple[Finalist, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -66,25 +69,25 @@ class Raced:
     @property
     def rounds(self) -> int:
         """How many were run."""
-        return max((len(entry.heats) for entry in self.standings), default=0)
+        return max((len(entry.rounds) for entry in self.standings), default=0)
 
     @property
-    def everybody(self) -> tuple[Standing, ...]:
+    def everybody(self) -> tuple[Finalist, ...]:
         """All that began."""
         return (*self.standings, *self.over_limit, *self.failed)
 
 
 def race(  # noqa: PLR0913  (what bounds a race)
     bench: Bench,
-    standings: Sequence[Standing],
+    standings: Sequence[Finalist],
     *,
     has_reference: bool,
     limit_bytes: float = math.inf,
     deadline_seconds: float = math.inf,
     end_seconds: float = math.inf,
-    earlier: Raced | None = None,
-    after_round: Callable[[Raced], None] = lambda _: None,
-) -> Raced:
+    earlier: RaceResult | None = None,
+    after_round: Callable[[RaceResult], None] = lambda _: None,
+) -> RaceResult:
     """Measures the finalists in rounds until they are ranked, tied, or the time is over.
 
     A finalist that fails in a round or is over the limit there is out, and not ranked. A reference that fails is not
@@ -98,7 +101,7 @@ def race(  # noqa: PLR0913  (what bounds a race)
         deadline_seconds: Time on the monotonic clock after which no round begins, but those before the first look.
         end_seconds: Time at which the race should be over, be it before the first look; the first round is always run.
         earlier: A race of the same finalists that was not over, whose rounds count.
-        after_round: Told after each round but the last possible one how far the race has come.
+        after_round: Called with the race so far after each round but the last possible one.
     """
     found = _Race(bench, standings, limit_bytes, has_reference=has_reference)
     if earlier is not None:
@@ -107,30 +110,30 @@ def race(  # noqa: PLR0913  (what bounds a race)
 
 
 class _Race:
-    def __init__(self, bench: Bench, standings: Sequence[Standing], limit_bytes: float, *, has_reference: bool) -> None:
+    def __init__(self, bench: Bench, standings: Sequence[Finalist], limit_bytes: float, *, has_reference: bool) -> None:
         self._bench, self._limit_bytes, self._has_reference = bench, limit_bytes, has_reference
-        self._over_limit: list[Standing] = []
-        self._failed: list[Standing] = []
-        self._running: dict[Config, Standing] = {entry.trial.config: entry for entry in standings}
-        self._beaten: list[Standing] = []
+        self._over_limit: list[Finalist] = []
+        self._failed: list[Finalist] = []
+        self._running: dict[Config, Finalist] = {entry.trial.config: entry for entry in standings}
+        self._beaten: list[Finalist] = []
         self._miss = (1 - CONFIDENCE) / (len(LOOKS) * max(len(standings) - 1, 1))
         self._order = list(self._running)
         # The order is no secret, and a race should be the same race when it is repeated.
         self._chance = random.Random(0)  # noqa: S311
         self._rounds = 0
 
-    def take_over(self, earlier: Raced) -> None:
+    def take_over(self, earlier: RaceResult) -> None:
         self._rounds = earlier.rounds
-        # Whoever was not in the last round was beaten before.
-        last = [entry for entry in earlier.standings if len(entry.heats) == self._rounds]
+        # A finalist that was not in the last round was beaten before.
+        last = [entry for entry in earlier.standings if len(entry.rounds) == self._rounds]
         self._running = {entry.trial.config: entry for entry in last}
         self._beaten = [entry for entry in earlier.standings if entry not in last]
         self._over_limit, self._failed = list(earlier.over_limit), list(earlier.failed)
-        self._has_reference &= all(entry.heats[-1].reference_seconds for entry in last)
+        self._has_reference &= all(entry.rounds[-1].reference_seconds for entry in last)
         if self._rounds in LOOKS:
             self._drop_beaten()
 
-    def run(self, deadline_seconds: float, end_seconds: float, after_round: Callable[[Raced], None]) -> Raced:
+    def run(self, deadline_seconds: float, end_seconds: float, after_round: Callable[[RaceResult], None]) -> RaceResult:
         for rounds in range(self._rounds + 1, LOOKS[-1] + 1):
             began = time.monotonic()
             self._run_round(rounds)
@@ -160,13 +163,13 @@ class _Race:
         reference = measured.get(Config()) if self._has_reference else None
         self._has_reference = reference is not None and reference.outcome.is_measured
         for config, entry in list(self._running.items()):
-            measurement = judge(measured[config], self._limit_bytes)
-            heat = _heat(measurement, reference)
-            if heat is None:
+            measurement = measured[config].under(self._limit_bytes)
+            run = _round_of(measurement, reference)
+            if run is None:
                 (self._over_limit if measurement.outcome is Outcome.OVER_LIMIT else self._failed).append(entry)
                 del self._running[config]
             else:
-                self._running[config] = replace(entry, heats=(*entry.heats, heat))
+                self._running[config] = replace(entry, rounds=(*entry.rounds, run))
 
     def _runs(self, config: Config) -> bool:
         return config in self._running or (config.is_none and self._has_reference)
@@ -178,11 +181,11 @@ class _Race:
             if len(self._running) > 1 and any(self._beats(other, entry) for other in entries if other is not entry):
                 self._beaten.append(self._running.pop(entry.trial.config))
 
-    def _beats(self, other: Standing, entry: Standing) -> bool:
+    def _beats(self, other: Finalist, entry: Finalist) -> bool:
         margin = 0.0 if other.peak_bytes <= entry.peak_bytes else LOG_TIE
         return gap(entry, other, self._miss).low > margin
 
-    def _settled(self) -> Standing | None:
+    def _settled(self) -> Finalist | None:
         entries = list(self._running.values())
         for entry in entries:
             others = [other for other in entries if other is not entry]
@@ -191,7 +194,7 @@ class _Race:
                 return entry
         return None
 
-    def _end(self, winner: Standing | None, rounds: int) -> Raced:
+    def _end(self, winner: Finalist | None, rounds: int) -> RaceResult:
         entries = rank(list(self._running.values()))
         first = winner or entries[0]
         others = [entry for entry in entries if entry is not first]
@@ -201,8 +204,8 @@ class _Race:
         )
         return self._raced([first, *others, *rank(self._beaten)], ranking)
 
-    def _raced(self, standings: Sequence[Standing], ranking: Ranking | None = None) -> Raced:
-        return Raced(
+    def _raced(self, standings: Sequence[Finalist], ranking: Ranking | None = None) -> RaceResult:
+        return RaceResult(
             standings=tuple(standings),
             ranking=ranking,
             over_limit=tuple(self._over_limit),
@@ -210,11 +213,86 @@ class _Race:
         )
 
 
-def _heat(measurement: Measurement, reference: Measurement | None) -> Heat | None:
+def _round_of(measurement: Measurement, reference: Measurement | None) -> Round | None:
     if measurement.outcome is not Outcome.OK or not measurement.step_seconds:
         return None
-    return Heat(
+    return Round(
         step_seconds=measurement.step_seconds,
         reference_seconds=reference.step_seconds if reference is not None else (),
         marks=measurement.marks,
     )
+
+
+def keep_race(folder: StudyFolder, raced: RaceResult, trials: int) -> None:
+    """Writes down how far a race has come.
+
+    Args:
+        folder: The study.
+        raced: The race.
+        trials: How many trials the study has.
+
+    Raises:
+        SetupError: the folder cannot be written.
+    """
+    runners = (
+        StandingRecord(
+            trial=entry.trial.number,
+            description=entry.trial.description,
+            peak_bytes=entry.peak_bytes,
+            rounds=entry.rounds,
+        )
+        for entry in raced.standings
+    )
+    record = RaceRecord(
+        ranking=raced.ranking,
+        standings=tuple(runners),
+        over_limit=tuple(entry.trial.number for entry in raced.over_limit),
+        failed=tuple(entry.trial.number for entry in raced.failed),
+        trials=trials,
+    )
+    folder.write(FILE, codec.to_plain(record))
+
+
+def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None:
+    """The race that was held among these trials; ``None`` where none was.
+
+    Args:
+        folder: The study.
+        trials: All that was measured.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    record = folder.read(FILE, RaceRecord)
+    if record is None or record.trials != len(trials):
+        return None
+    fitting = {trial.number: trial for trial in trials if trial.fits}
+    numbers = [runner.trial for runner in record.standings]
+    if not numbers or not fitting.keys() >= {*numbers, *record.over_limit, *record.failed}:
+        return None
+    return RaceResult(
+        standings=tuple(
+            Finalist(trial=fitting[runner.trial], rounds=tuple(Round(**asdict(run)) for run in runner.rounds))
+            for runner in record.standings
+        ),
+        ranking=record.ranking,
+        over_limit=tuple(Finalist(trial=fitting[number]) for number in record.over_limit),
+        failed=tuple(Finalist(trial=fitting[number]) for number in record.failed),
+    )
+
+
+def race_winner(folder: StudyFolder, trials: Sequence[Trial], rejected: Collection[Config]) -> Trial | None:
+    """Who came first in it, of those that may be the answer; ``None`` where there is no race, or it is not over.
+
+    Args:
+        folder: The study.
+        trials: All that was measured.
+        rejected: The configs that cannot be the answer.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    raced = read_race(folder, trials)
+    if raced is None or not raced.is_over:
+        return None
+    return next((entry.trial for entry in raced.standings if entry.trial.config not in rejected), None)

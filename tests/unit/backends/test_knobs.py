@@ -13,21 +13,33 @@ from autorecompute.backends.ortmodule.extra import OrtDetection
 from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD, HINTS, plans_under, why_not
 from autorecompute.measurement import Device
-from autorecompute.plans import Config
+from autorecompute.plans import Choice, Config, Plan, Space
 
 CUDA = Device(kind="cuda", name="card", uuid="GPU-1", total_bytes=1)
 PAGE = Path(autorecompute.__file__).parents[1] / "docs" / "knobs.md"
 
 
+def ort_space(*, has_levels):
+    """Plans of ORT's, and its levels where it finds layer boundaries."""
+    plans = tuple(
+        Plan(choices=(Choice(name, "1"),), label=name, occurrences=6, saving_bytes=100 - index, saving="d0")
+        for index, name in enumerate(("Gelu+", "Softmax+", "Dropout+"))
+    )
+    levels = {f"level_{int(level)}": config_of_level(level) for level in Level if level is not Level.CHOSEN}
+    return Space(plans=plans, own_presets=levels if has_levels else {"level_1": Config.of(plans)})
+
+
 @pytest.fixture
-def make_place(make_detection, make_space):
+def make_place(make_detection):
     """A detection with these versions."""
 
     def make(torch="2.13.0", onnxruntime="1.19.2", *, has_boundaries=True, features=(), **changes):
         versions = {"python": "3.11", "torch": torch, "onnxruntime": onnxruntime, "backend": "ortmodule"}
-        space = make_space(has_levels=has_boundaries)
+        space = ort_space(has_levels=has_boundaries)
         extra = OrtDetection(layer_plans=space.plans[has_boundaries:], features=features)
-        return make_detection(space, versions=versions, extra=codec.to_plain(extra), **changes)
+        return make_detection(
+            space, versions=versions, plan_versions=("onnxruntime",), extra=codec.to_plain(extra), **changes
+        )
 
     return make
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from autorecompute.backends.ortmodule.already_on import Request, count_recomputed
 from autorecompute.backends.ortmodule.grammar import COMPROMISE, RECOMPUTE, Level, write_row
-from autorecompute.backends.ortmodule.offer import Request, count_recomputed
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 
 WHOLE, PART = Choice("Less+Cast+", RECOMPUTE), Choice("Cast+", COMPROMISE)

@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from autorecompute.cli import main
-from autorecompute.cli.batches import in_a_name
-from autorecompute.cli.tune import default_name
+from autorecompute.cli.batch_options import in_a_name
 from autorecompute.errors import InterruptedByUser, SetupError, UsageError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome
@@ -20,6 +19,7 @@ from autorecompute.studies import StudyFolder
 from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.use import using
 from autorecompute.trials import Job
+from autorecompute.tuning import default_name
 
 HANGS = "#!/bin/sh\nexec sleep 600\n"
 

@@ -11,6 +11,7 @@ import pytest
 
 from autorecompute.cli import main
 from autorecompute.errors import SetupError, UsageError
+from stand_ins import program
 
 LONG = "n" * 300
 
@@ -102,7 +103,7 @@ def test_a_working_folder_that_is_gone(tmp_path):
 def test_a_path_that_is_no_text_is_printed_as_the_bytes_it_is(tmp_path, begin):
     """What a script captures is the path that was written."""
     begin("bert")
-    command = [sys.executable, "-m", "autorecompute", "report", "bert", "-o", os.fsdecode(b"\xff.html")]
+    command = [sys.executable, program.__file__, "report", "bert", "-o", os.fsdecode(b"\xff.html")]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"\xff.html\n", b"")
     assert Path(os.fsdecode(bytes(tmp_path) + b"/\xff.html")).is_file()

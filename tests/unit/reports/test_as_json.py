@@ -8,10 +8,10 @@ import json
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Outcome
-from autorecompute.reports.as_json import Answer, MeasuredTrial
+from autorecompute.plans import Config
+from autorecompute.reports.answer_json import Answer, MeasuredTrial
 from autorecompute.result import Verdict
 from stand_ins.emitted import rendered
 
@@ -42,11 +42,11 @@ def test_the_contract_is_kept(make_result):
 
 def test_what_was_not_measured_is_null(make_result):
     """An unmeasured number is ``null`` and never 0."""
-    result = dataclasses.replace(make_result(), presets={"level_1": Figures()})
+    result = dataclasses.replace(make_result(), presets={"light": Figures()})
     plain = strictly(codec.dumps(Answer.of(result, [], rendered(result))))
     assert plain["baseline"]["outcome"] == "oom"
     assert (plain["baseline"]["samples_per_second"], plain["baseline"]["peak_bytes"]) == (None, None)
-    assert set(plain["presets"]["level_1"].values()) == {None}
+    assert set(plain["presets"]["light"].values()) == {None}
     assert plain["rival"] is None
 
 
@@ -55,12 +55,12 @@ def test_without_a_winner_best_is_null(make_result):
     assert Answer.of(dataclasses.replace(make_result(), best=None), [], None).best is None
 
 
-def test_a_level_is_told_beside_its_empty_rows(make_result):
-    """A preset that ORT chooses the rows of is not mistaken for no recompute."""
+def test_an_opaque_preset_is_told_as_such(make_result):
+    """A preset that is no mix of plans is not mistaken for no recompute."""
     result = make_result()
-    best = dataclasses.replace(result.best, config=config_of_level(Level.LAYERWISE))
+    best = dataclasses.replace(result.best, config=Config.parse(["whole model:light"]))
     plain = codec.to_plain(Answer.of(dataclasses.replace(result, best=best), [], rendered(result)))
-    assert plain["best"]["config"] == ["transformer layers:1"]
+    assert plain["best"]["config"] == ["whole model:light"]
 
 
 def test_printing_does_not_change_the_answer(make_result):
@@ -87,10 +87,10 @@ def test_a_diverged_trial_is_json_too(make_trial, loss):
 
 def test_a_knob_has_its_fields(make_result):
     """Scripts find what each knob is, whether it could be tried, and what came of it; ``null`` where nothing did."""
-    knob = KnobFigures(name="no_model_copy", why_not="no")
+    knob = KnobFigures(name="fused_kernels", why_not="no")
     result = dataclasses.replace(make_result(), knobs=(knob,))
     (plain,) = strictly(codec.dumps(Answer.of(result, [], rendered(result))))["knobs"]
-    assert {"name": "no_model_copy", "why_not": "no"}.items() <= plain.items()
+    assert {"name": "fused_kernels", "why_not": "no"}.items() <= plain.items()
     for name in ("throughput_ratio", "low", "high", "peak_bytes", "outcome"):
         assert plain[name] is None
     assert plain["kept"] is False

@@ -13,7 +13,7 @@ from rich.console import Console
 from autorecompute import codec
 from autorecompute.figures import Comparison, CurvePoint, Figures, Recomputed
 from autorecompute.measurement import Outcome
-from autorecompute.reports.as_json import Answer
+from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.screen import print_result
 from autorecompute.units import MIB
 from stand_ins.emitted import rendered

@@ -133,7 +133,7 @@ def answer(make_result, trials):
         relative_low=0.85,
         relative_high=0.9,
         limit_bytes=LIMIT_BYTES,
-        ranking=Ranking(end=RaceEnd.TIE, rounds=8, confidence=0.99, rivals=("Gelu+",)),
+        ranking=Ranking(end=RaceEnd.TIE, rounds=8, confidence=0.99, rivals=("blocks.*/gelu",)),
         gradients=GradientCheck(agrees=True, worst=0.0, steps=3),
     )
     return dataclasses.replace(
@@ -296,7 +296,9 @@ def test_several_batches_are_one_page(keep, read, trials, answer):
     """The curve is drawn, and the trials of all batches are listed, each with its batch and its log."""
     part = keep(trials[:5], name="bert-b32")
     keep(trials[:2], name="bert-b48", batch=48)
-    with_it = Recomputed(study=part.name, description="Gelu+", figures=Figures.of(trials[8]), config=trials[8].config)
+    with_it = Recomputed(
+        study=part.name, description="blocks.*/gelu", figures=Figures.of(trials[8]), config=trials[8].config
+    )
     none = Recomputed(study="bert-b48", description="no config fits", figures=Figures(), least_peak_bytes=700 * MIB)
     curve = (
         CurvePoint(batch=16, without=Figures(outcome=Outcome.OK, batch=16, samples_per_second=40.0, peak_bytes=MIB)),

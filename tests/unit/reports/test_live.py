@@ -99,7 +99,7 @@ def test_a_disturbed_trial_says_so_in_its_line(make_trial):
 def test_an_earlier_session_is_told(watch):
     """The first lines tell the plans, the limit, the versions and how far an earlier session came."""
     detected, known = watch().splitlines()[:2]
-    for words in ("5 plans", "batch 32", "600 MiB", "1.19.2"):
+    for words in ("5 plans", "batch 32", "600 MiB", "3.1"):
         assert words in detected
     assert "2 trials" in known
 

@@ -21,7 +21,7 @@ from autorecompute.reports.forecasts import print_effects, print_forecasts
 from autorecompute.reports.peak import explain_chain, print_peak
 from autorecompute.reports.peak_json import Peak
 from autorecompute.reports.picture import require_picture_file, save_picture
-from autorecompute.schemas.page import describe_documents
+from autorecompute.schemas.schema_page import describe_documents
 from autorecompute.units import MIB
 
 MIB_A_SAMPLE = ("batch", str(MIB))

@@ -11,7 +11,6 @@ from jsonschema import Draft202012Validator
 
 from autorecompute import codec
 from autorecompute.backends.findings import Finding, Status
-from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.cli import main
 from autorecompute.cli.doctor import as_json
 from autorecompute.emit import RENDERERS
@@ -20,8 +19,8 @@ from autorecompute.measurement import GradientCheck, Outcome, Prediction
 from autorecompute.memory import PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
 from autorecompute.ranges import LARGEST
-from autorecompute.reports.as_json import Answer
-from autorecompute.reports.check import Checked
+from autorecompute.reports.answer_json import Answer
+from autorecompute.reports.check_report import Checked
 from autorecompute.reports.overview import Overview
 from autorecompute.reports.plans_json import Plans
 from autorecompute.result import RaceEnd, Ranking, Transfer
@@ -32,6 +31,7 @@ from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
+from fake_backend.memory import LinearMemory
 from stand_ins.emitted import rendered
 
 KEYS = Path(__file__).parents[2] / "golden" / "json_keys.json"
@@ -62,7 +62,7 @@ def full_result(make_result, make_trial):
     figures = Figures.of(trial)
     best = dataclasses.replace(
         result.best,
-        ranking=Ranking(end=RaceEnd.TIE, rounds=8, confidence=0.99, rivals=("Gelu+",)),
+        ranking=Ranking(end=RaceEnd.TIE, rounds=8, confidence=0.99, rivals=("blocks.*/gelu",)),
         gradients=GradientCheck(agrees=False, worst=float("inf"), steps=3),
         losses=(1.0, float("nan")),
     )
@@ -87,7 +87,7 @@ def trials(make_trial):
         make_trial(number=0, reference_seconds=0.5, losses=(1.0, float("nan"))),
         dataclasses.replace(make_trial(number=1, reference_seconds=0.5), prediction=expected),
         make_trial(
-            Config.parse(["transformer layers:1"]), number=2, outcome=Outcome.OOM, message="no memory", marks=("busy",)
+            Config.parse(["whole model:light"]), number=2, outcome=Outcome.OOM, message="no memory", marks=("busy",)
         ),
     ]
 
@@ -187,7 +187,7 @@ def printed(tmp_path, monkeypatch, capsys):
 def two_studies(printed, make_detection, make_space, full_result, trials):
     """A finished study, and one with another batch and no trial."""
     for name, batch in (("bert", 32), ("large", 64)):
-        folder, detection = StudyFolder(name), make_detection(make_space(has_levels=True), batch=batch)
+        folder, detection = StudyFolder(name), make_detection(make_space(has_opaque=True), batch=batch)
         folder.prepare()
         folder.begin(Problem.of(detection, MIB), ["python", "train.py"], Sizes.of(detection))
     folder = StudyFolder("bert")
@@ -251,9 +251,11 @@ def test_what_the_doctor_finds_is_as_the_schema_says():
 
 def test_plans_are_as_the_schema_says(make_detection, make_step):
     """With clusters, other ranks and the peak explained; and without the peak."""
-    gelu = Plan(choices=(Choice("Gelu+", "1"),), label="Gelu+", occurrences=3, saving_bytes=1, saving="batch")
+    gelu = Plan(
+        choices=(Choice("blocks.*/gelu", "drop"),), label="blocks.*/gelu", occurrences=3, saving_bytes=1, saving="batch"
+    )
     space = Space(plans=(gelu,))
-    choice = Choice("Gelu+", "1")
+    choice = Choice("blocks.*/gelu", "drop")
     activation = Activation(output=0, shape=("batch", "8"), element_bytes=4, saved_bytes=4)
     cluster = Cluster(occurrences=3, alternatives=(Alternative(choice=choice, activations=(activation,)),))
     detection = make_detection(space, clusters=(cluster,), dims={"batch": 2})
@@ -264,7 +266,7 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
         Config(): make_step("ffflbbb", ("x", 0, 6, "batch", "8")),
         space.all_on: make_step("ffflrbbb", ("x", 0, 0, "batch", "8"), ("x_recompute", 4, 5, "batch", "8")),
     }
-    model = OrtMemoryModel(space, StepProfiles(peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles))
+    model = LinearMemory(space, StepProfiles(peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles))
     for limit in (None, MIB):
         view = PeakView(model=model, config=space.all_on, dims={"batch": 32}, limit_bytes=limit)
         check("plans", codec.dumps(Plans.of([overview], view)))

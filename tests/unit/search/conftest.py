@@ -1,4 +1,4 @@
-"""A synthetic bench: training graphs whose peak behaves as ORT's does, measured in no time."""
+"""A synthetic bench: training graphs whose peak behaves as that of ORT's graphs does, measured in no time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autorecompute.search import GreedySearcher, ModelSearcher, Proposal
 from autorecompute.units import MIB
 
 LAYERS = 6
-LEVELS = ("level_1", "level_2")
+OPAQUE = ("light", "deep")
 BATCH, SMALL_BATCH = 16, 2
 RESTING_BYTES = 200 * MIB
 HEAD_BYTES = 40
@@ -54,22 +54,22 @@ class Bench:
         plans: How many subgraphs there are.
         seed: Draws the graph, sizes, times and noise.
         compromises: How many subgraphs have a second plan, which keeps half and recomputes for half the time.
-        has_levels: Whether there are presets that are no mix of plans; they save nothing here.
+        has_opaque: Whether there are presets that are no mix of plans; they save nothing here.
         runs_out: Whether a config above the limit fails instead of being measured.
         crashing: A subgraph whose plans end the process.
         noise: Standard deviation of a step time, as a share of it.
     """
 
     def __init__(
-        self, *, plans=13, seed=0, compromises=0, has_levels=False, runs_out=False, crashing=None, noise=0.004
+        self, *, plans=13, seed=0, compromises=0, has_opaque=False, runs_out=False, crashing=None, noise=0.004
     ):
         draw = random.Random(seed)
         self.nodes = [_draw_node(draw, index) for index in range(plans)]
         self.seed, self.runs_out, self.crashing, self.noise = seed, runs_out, crashing, noise
-        # One stated saving in four is far too small, as ORT's for LayerNormalization.
+        # One stated saving in four is far too small, as a training system may state it.
         found = [_plan(node.choice, LAYERS * node.size * draw.choice((0, 1, 1, 1))) for node in self.nodes]
         found += [_plan(_half(node.choice), LAYERS * node.size // 2) for node in self.nodes[:compromises]]
-        presets = {name: Config.parse([f"by itself:{name}"]) for name in LEVELS} if has_levels else {}
+        presets = {name: Config.parse([f"by itself:{name}"]) for name in OPAQUE} if has_opaque else {}
         self.space = Space(plans=tuple(found), own_presets=presets)
         self.limit_bytes = self.peak_bytes(Config()) - 1
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
 import pytest
 
-from autorecompute.backends.ortmodule.memory import Simulator, draw_blueprint
+from autorecompute.backends.ortmodule.memory import OrtSimulator, draw_blueprint
+from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config, Space
 from autorecompute.plans.plan import plan_of_id
-from autorecompute.search.candidates import MOST_PLANS, Candidates, choices_of
+from autorecompute.search.candidates import MOST_CONFIGS, MOST_PLANS, Candidates, choices_of
+from fake_backend.memory import LinearMemory
+from fake_backend.space import BLOCKS, CHECKPOINT, SPACE
 
 
 def make_plan(key):
@@ -43,7 +47,7 @@ def list_candidates(make_tower):
     def list_candidates(space, sizes=None):
         graph = make_tower(sizes or [1] * len(space.plans))
         blueprint = draw_blueprint(graph.run(), graph.run(graph.space.all_on))
-        return Candidates(space, Simulator(blueprint, {}, choices_of(space)))
+        return Candidates(space, OrtSimulator(blueprint, {}, choices_of(space)))
 
     return list_candidates
 
@@ -117,5 +121,33 @@ def test_the_supersets_of_a_config_have_on_what_it_has(make_tower, list_candidat
 def test_a_space_without_plans_has_one_config(make_step):
     """Where nothing can be recomputed there is only that."""
     step = make_step("fl", ("x", 0, 1, "4"))
-    candidates = Candidates(Space(plans=()), Simulator(draw_blueprint(step, step), {}, []))
+    candidates = Candidates(Space(plans=()), OrtSimulator(draw_blueprint(step, step), {}, []))
     assert configs_of(candidates) == [Config()]
+
+
+def test_a_plan_that_counts_is_there_at_each_count(make_step):
+    """Every config that exists is there once, each under the config of its place; more of a plan is a superset."""
+    step = make_step("fl", ("x", 0, 1, "batch", "8"))
+    again = make_step("frlb", ("x", 0, 0, "batch", "8"))
+    small = StepProfiles(peak_bytes=100, held_bytes=50, profiles={Config(): step, SPACE.all_on: again})
+    candidates = Candidates(SPACE, LinearMemory(SPACE, small).simulator({"batch": 2}, choices_of(SPACE)))
+    configs = configs_of(candidates)
+    whole = 2 * BLOCKS + 1 + (BLOCKS + 1) ** 2 - 1
+    assert len(set(configs)) == len(configs) == 2 * whole
+    assert [candidates.places[config] for config in configs] == list(range(len(configs)))
+    five, four, all_of_them = (candidates.places[Config(frozenset(CHECKPOINT.chosen(k)))] for k in (5, 4, None))
+    above = candidates.supersets(five)
+    assert (above[five], above[four], above[all_of_them]) == (True, False, True)
+    saved = candidates.simulated.peak_bytes[0] - candidates.simulated.peak_bytes
+    assert saved[five] / saved[all_of_them] == pytest.approx(5 / BLOCKS, rel=1e-5)
+
+
+def test_counts_of_many_plans_are_looked_at_in_even_steps(make_step):
+    """There are no more configs than can be looked at, and the whole plans are all among them."""
+    plans = [dataclasses.replace(plan_of_id(f"site{n}:drop"), occurrences=48, counts=True) for n in range(8)]
+    space = Space(plans=tuple(plans))
+    step = make_step("fl", ("x", 0, 1, "batch", "8"))
+    small = StepProfiles(peak_bytes=100, held_bytes=50, profiles={Config(): step, space.all_on: step})
+    candidates = Candidates(space, LinearMemory(space, small).simulator({"batch": 2}, choices_of(space)))
+    assert 2 ** len(plans) < len(candidates) <= MOST_CONFIGS
+    assert {Config.of([plan]) for plan in plans} <= set(candidates.places)

@@ -109,9 +109,9 @@ def test_the_opening_begins_with_the_largest_stated_savings(make_bench):
     assert savings[-1] == 0
 
 
-def test_levels_of_their_own_are_tried_as_presets(make_bench):
-    """Where layer boundaries make the levels different from plans, both levels are among the first trials."""
-    bench = make_bench(has_levels=True)
+def test_opaque_presets_are_tried(make_bench):
+    """Presets that are no mix of plans are among the first trials."""
+    bench = make_bench(has_opaque=True)
     presets = list(bench.space.presets.values())
     assert configs_of(bench.run(budget=10))[:4] == presets
 
@@ -138,7 +138,7 @@ def test_what_a_cut_opening_left_out_is_tried_in_the_end(make_limited):
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"compromises": 3}, {"has_levels": True}, {"runs_out": True}, {"crashing": "Node4+"}, {"plans": 1}],
+    [{}, {"compromises": 3}, {"has_opaque": True}, {"runs_out": True}, {"crashing": "Node4+"}, {"plans": 1}],
     ids=str,
 )
 def test_no_config_is_tried_twice(make_limited, fields):

@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from autorecompute.backends.ortmodule.memory import OrtMemoryModel, Simulator, draw_blueprint
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel, OrtSimulator, draw_blueprint
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config, Space
 from autorecompute.search import ModelSearcher
-from autorecompute.search.model import MARGIN, SLACK
+from autorecompute.search.model_searcher import MARGIN, SLACK
 
 SEEDS = range(3)
 SHARES = (0.2, 0.4, 0.6, 0.8)
@@ -46,7 +46,7 @@ def configs_of(trials):
 def simulate(bench, configs):
     """What the configs should need, by the two profiled steps alone."""
     blueprint = draw_blueprint(*bench.memory.profiles.values())
-    simulator = Simulator(blueprint, {"batch": 1}, [plan.choices[0] for plan in bench.space.plans])
+    simulator = OrtSimulator(blueprint, {"batch": 1}, [plan.choices[0] for plan in bench.space.plans])
     return simulator.simulate(simulator.matrix(configs))
 
 
@@ -70,11 +70,11 @@ def test_presets_come_first(make_limited):
     assert len(trials) > len(presets)
 
 
-def test_levels_of_their_own_are_presets_of_which_nothing_is_predicted(make_limited):
-    """A level chooses its own rows: nothing was simulated of it, and it teaches nothing about plans."""
+def test_opaque_presets_are_tried_and_nothing_is_predicted_of_them(make_limited):
+    """An opaque preset is no mix of plans: nothing was simulated of it, and it teaches nothing about plans."""
     bench = make_limited()
-    levels = {name: Config.parse([f"by itself:{name}"]) for name in ("level_1", "level_2")}
-    bench.space = dataclasses.replace(bench.space, own_presets=levels)
+    opaque = {name: Config.parse([f"by itself:{name}"]) for name in ("light", "deep")}
+    bench.space = dataclasses.replace(bench.space, own_presets=opaque)
     proposals, trials = {}, []
     while proposal := bench.searcher().propose(trials):
         proposals[proposal.config] = proposal
@@ -82,7 +82,7 @@ def test_levels_of_their_own_are_presets_of_which_nothing_is_predicted(make_limi
         measured = bench.try_out(dataclasses.replace(proposal, config=own_rows), len(trials), reference_seconds=1.0)
         trials.append(dataclasses.replace(measured, config=proposal.config))
     tried = [config for config in configs_of(trials) if not bench.space.is_mix(config)]
-    assert tried == list(levels.values())
+    assert tried == list(opaque.values())
     assert [proposals[config].prediction for config in tried] == [None, None]
     assert len(trials) > 4
 

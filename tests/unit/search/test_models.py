@@ -7,7 +7,6 @@ import statistics
 
 import pytest
 
-from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.plans import Config
 from autorecompute.search.peaks import PeakModel
 from autorecompute.search.times import TimeModel
@@ -45,15 +44,15 @@ def test_an_untried_plan_is_expected_to_cost_time(bench, make_trials):
     assert times.forecast(bench.space.all_on) > times.forecast(Config.of(bench.space.plans[:2])) > 1
 
 
-def test_a_level_teaches_nothing_about_plans(bench, make_trials):
-    """A level chooses its own rows, so its time and peak say nothing of any plan's."""
+def test_an_opaque_preset_teaches_nothing_about_plans(bench, make_trials):
+    """An opaque preset is no mix of plans, so its time and peak say nothing of any plan's."""
     trials = make_trials((), (0,))
-    level = config_of_level(Level.LAYERWISE)
-    more = bench.tried(*(trial.config for trial in trials), level)
+    preset = Config.parse(["whole model:light"])
+    more = bench.tried(*(trial.config for trial in trials), preset)
     assert more[2].measurement.peak_bytes is not None
     plan = bench.space.plans[0]
     assert TimeModel(bench.space, more).cost(plan) == pytest.approx(TimeModel(bench.space, trials).cost(plan))
-    assert PeakModel(bench.space, more, bench.limit_bytes).spare_bytes(level) is None
+    assert PeakModel(bench.space, more, bench.limit_bytes).spare_bytes(preset) is None
 
 
 def test_the_peak_of_a_tried_config_is_what_was_measured(bench, make_trials):

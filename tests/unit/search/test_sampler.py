@@ -49,7 +49,7 @@ def objective():
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
-@pytest.mark.parametrize("fields", [{}, {"has_levels": True}, {"runs_out": True}, {"compromises": 2}])
+@pytest.mark.parametrize("fields", [{}, {"has_opaque": True}, {"runs_out": True}, {"compromises": 2}])
 def test_optuna_runs_the_search_that_we_run(make_bench, make_study, objective, direction, fields):
     """A study of Optuna's measures what a tuning would, in the same order, and ends by itself when nothing is left."""
     bench = make_bench(**{"plans": 7, **fields})

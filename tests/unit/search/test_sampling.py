@@ -59,9 +59,9 @@ def propose(make_bench):
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("fields", [{}, {"has_levels": True}, {"compromises": 3}, {"runs_out": True}])
+@pytest.mark.parametrize("fields", [{}, {"has_opaque": True}, {"compromises": 3}, {"runs_out": True}])
 def test_presets_come_first_and_nothing_twice(make_bench, search, name, fields):
-    """Every sampler begins with ORT's presets, and never has a config measured again."""
+    """Every sampler begins with the presets, and never has a config measured again."""
     bench = make_bench(**{"plans": 7, **fields})
     trials = search(bench, name, 16)
     presets = list(dict.fromkeys(bench.space.presets.values()))

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.surrogate import Surrogate, normal
 
@@ -106,10 +106,10 @@ def test_a_failure_of_another_kind_tells_nothing(bench, learn, some):
     assert np.array_equal(with_it.step, without.step)
 
 
-def test_a_level_tells_nothing_of_plans(learn, some):
-    """It chooses its own rows: whatever it measured, nothing else is expected of any config."""
-    level = dataclasses.replace(some[-1], config=config_of_level(Level.LAYERWISE))
-    assert np.array_equal(learn([*some, level]).outlook().peak_bytes, learn(some).outlook().peak_bytes)
+def test_an_opaque_preset_tells_nothing_of_plans(learn, some):
+    """It is no mix of plans: whatever it measured, nothing else is expected of any config."""
+    preset = dataclasses.replace(some[-1], config=Config.parse(["whole model:light"]))
+    assert np.array_equal(learn([*some, preset]).outlook().peak_bytes, learn(some).outlook().peak_bytes)
 
 
 def test_without_a_reference_times_are_those_beside_the_fastest(bench, candidates, learn, some):

@@ -31,7 +31,21 @@ def folder(tmp_path, problem):
 
 
 LEADING_AWAY = ("", ".", "..", ".hidden", "a/b", "/a", "a/../../b")
-UNSEEN = (" ", " a", "a ", "\u200f", "a\u200fb", "a\u200bb", "\ufeffa", "\u00a0", "a\nb", "\udcff", "\ud800")
+UNSEEN = (
+    " ",
+    " a",
+    "a ",
+    "\u200f",
+    "a\u200fb",
+    "a\u200bb",
+    "\ufeffa",
+    "\u00a0",
+    "a\nb",
+    "\udcff",
+    "\ud800",
+    "\u3164",
+    "a\u034fb",
+)
 
 
 @pytest.mark.parametrize("name", [*LEADING_AWAY, *UNSEEN, "-a"])
@@ -94,7 +108,7 @@ def test_a_study_that_was_moved_and_copied_names_its_own_plans_file(folder, make
     folder.path.rename(tmp_path / "moved")
     for name in ("copied", "moved"):
         rendered = hand_out(StudyFolder(name, tmp_path), load_result(name, tmp_path))
-        assert rendered.variables == {"ORTMODULE_MEMORY_OPT_CONFIG": str(tmp_path / name / "best" / "plans.json")}
+        assert rendered.variables == {"FAKE_PLANS": str(tmp_path / name / "best" / "plans.json")}
 
 
 @pytest.mark.parametrize("read", [StudyFolder.head, StudyFolder.problem, lambda f: load_result("bert", f.path.parent)])
@@ -229,7 +243,7 @@ def test_preparing_twice_loses_nothing(folder, make_result):
 
 def test_a_trial_can_be_understood_from_its_folder(folder, make_trial):
     """Command, environment and output are there as they were, and the figures are JSON."""
-    command, environment = ["python", "train.py", "--note", "two words"], {"ORTMODULE_MEMORY_OPT_LEVEL": "1"}
+    command, environment = ["python", "train.py", "--note", "two words"], {"FAKE_MODE": "whole"}
     folder.keep_trial(make_trial(number=12, peak_bytes=77), command, environment, "line 1\nü \ufffd\n")
     kept = folder.trial(12)
     typed = f"printf '%s\\n' {(kept / 'command.txt').read_text()}"

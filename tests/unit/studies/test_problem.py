@@ -15,11 +15,11 @@ from autorecompute.units import GIB, KIB, MIB
 
 LIMIT = 900 * MIB
 
-VERSIONS = {"torch": "2.13.0", "onnxruntime": "1.19.2", "backend": "ortmodule"}
+VERSIONS = {"torch": "2.13.0", "fake": "3.1", "backend": "fake"}
 
 
 def test_equal_detections_are_one_problem(make_detection, make_space):
-    """The order in which ORT lists its plans and what it says of their savings do not matter."""
+    """The order in which a training system lists its plans and what it says of their savings do not matter."""
     space = make_space()
     plans = [dataclasses.replace(plan, saving_bytes=None) for plan in reversed(space.plans)]
     other = make_detection(dataclasses.replace(space, plans=tuple(plans)), resting_bytes=1)
@@ -37,10 +37,10 @@ def test_equal_detections_are_one_problem(make_detection, make_space):
         ({"plans": ()}, "plans 0 plans ("),
         ({"device": Device(kind="cuda", name="Some Card", total_bytes=16 * GIB)}, "device cuda Some Card, not cpu"),
         ({"device": Device(kind="cpu", name="Some Processor", total_bytes=8 * GIB)}, "device memory 8.00 GiB"),
-        ({"versions": {"torch": "2.4.0", "onnxruntime": "1.19.2", "backend": "ortmodule"}}, "torch 2.4.0, not 2.13.0"),
+        ({"versions": {"torch": "2.4.0", "fake": "3.1", "backend": "fake"}}, "torch 2.4.0, not 2.13.0"),
         (
-            {"versions": {"torch": "2.13.0", "onnxruntime": "1.18.0", "backend": "ortmodule"}},
-            "onnxruntime 1.18.0, not 1.19.2",
+            {"versions": {"torch": "2.13.0", "fake": "3.0", "backend": "fake"}},
+            "fake 3.0, not 3.1",
         ),
     ],
 )

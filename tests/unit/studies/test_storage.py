@@ -12,7 +12,6 @@ import optuna
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
@@ -56,7 +55,7 @@ def trials(space, make_trial):
             Config.of(plans[:1]), number=2, outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + 1, step_seconds=(0.1,)
         ),
         make_trial(Config.of(plans[:2]), number=3, peak_bytes=LIMIT - 1, step_seconds=(0.6,)),
-        make_trial(config_of_level(Level.LAYERWISE), number=4, outcome=Outcome.CRASH),
+        make_trial(Config.parse(["whole model:light"]), number=4, outcome=Outcome.CRASH),
         make_trial(Config.of(plans[2:3]), number=5, outcome=Outcome.DIVERGED, peak_bytes=1, losses=(float("inf"),)),
     ]
 
@@ -136,7 +135,7 @@ def test_viewers_are_told_what_does_not_fit(finished):
 
 
 def test_optuna_sees_each_plan_as_a_parameter(finished, space, trials):
-    """The parameters tell which plans were on, and which level."""
+    """The parameters tell which plans were on, and which preset."""
     study = optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
     for ours, theirs in zip(trials, study.trials, strict=True):
         on = {key for key, value in theirs.params.items() if value and key != "preset"}

@@ -104,8 +104,8 @@ def test_another_command_is_told_where_nothing_else_is(store, nearest):
 
 @pytest.mark.parametrize(
     "change",
-    [{"plans": ()}, {"versions": {"torch": "2.13.0", "onnxruntime": "1.18.0", "backend": "ortmodule"}}],
-    ids=["plans", "onnxruntime"],
+    [{"plans": ()}, {"versions": {"torch": "2.13.0", "fake": "3.0", "backend": "fake"}}],
+    ids=["plans", "fake"],
 )
 def test_other_plans_are_no_neighbour(store, nearest, change):
     """Plans of another graph, or of another ONNX Runtime, mean something else."""

@@ -15,7 +15,7 @@ from autorecompute.trials import Bench, bench, load, process
 from autorecompute.trials.bench import Effort
 
 EFFORT = Effort(warmup=2, steps=3)
-CHOICES = ["Gelu+:1"]
+CHOICES = ["blocks.*/gelu:drop"]
 TRIAL_VARIABLES = registry.trial_variables(registry.AUTO)
 CONFIG = Config.parse(CHOICES)
 

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from autorecompute.studies import StudyFolder
-from autorecompute.tuning.analysis import analyse
 from autorecompute.tuning.budget import Budget, Task
+from autorecompute.tuning.step_profiles import analyse
 
 START_SECONDS, TRIAL_SECONDS = 20.0, 2.0
 
 
 @pytest.fixture
-def make_place(tmp_path):
+def make_context(tmp_path):
     """Builds what a tuning works with; its script trains until something wants it closed."""
 
     def build(*, can_change_batch):
@@ -23,8 +23,7 @@ def make_place(tmp_path):
         folder.prepare()
         notes = []
         closed = SimpleNamespace(can_change_batch=can_change_batch, close=lambda: notes.append("closed"))
-        progress = SimpleNamespace(note=notes.append)
-        return SimpleNamespace(folder=folder, bench=closed, progress=progress, notes=notes)
+        return SimpleNamespace(folder=folder, bench=closed, note=notes.append, notes=notes)
 
     return build
 
@@ -44,9 +43,10 @@ def make_budget():
 
 @pytest.mark.parametrize(("can_change_batch", "seconds"), [(False, 60.0), (True, 25.0)])
 def test_without_time_for_an_answer_after_them_small_steps_are_left_out(
-    make_place, make_budget, make_detection, can_change_batch, seconds
+    make_context, make_budget, make_detection, can_change_batch, seconds
 ):
     """A live script is not given up for steps after which nothing could be tried: greedy answers instead."""
-    place = make_place(can_change_batch=can_change_batch)
-    assert analyse(place, make_detection(), make_budget(seconds)) is None
-    assert place.notes == ["no time to profile small steps, the search begins without"]
+    context = make_context(can_change_batch=can_change_batch)
+    context.detection, context.budget = make_detection(), make_budget(seconds)
+    assert analyse(context) is None
+    assert context.notes == ["no time to profile small steps, the search begins without"]

@@ -132,7 +132,7 @@ def test_a_hanging_script_does_not_outlast_the_time(make_tuning, make_timed_benc
 def test_waiting_for_the_device_counts(make_tuning, make_timed_bench, clock, monkeypatch):
     """A device that others hold until the time is over leaves no time for a trial."""
     tuning = make_tuning(make_timed_bench(), timeout_seconds=60.0, began_seconds=clock.now)
-    monkeypatch.setattr("autorecompute.tuning.waiting.hold_device", lambda *_: clock.advance(10_000.0))
+    monkeypatch.setattr("autorecompute.tuning.resources.hold_device", lambda *_: clock.advance(10_000.0))
     with pytest.raises(NothingFitsError, match="--timeout"):
         tuning.run()
     assert tuning.bench.measured == []

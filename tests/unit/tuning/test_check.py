@@ -13,7 +13,7 @@ from autorecompute.plans import Config
 from autorecompute.result import Best
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.checked import CheckVerdict
-from autorecompute.tuning.check import Checker, Stored
+from autorecompute.tuning.checker import Checker, Stored
 from autorecompute.units import GIB, MIB
 
 LIMIT = 900 * MIB
@@ -163,7 +163,7 @@ def test_how_well_the_throughput_was_known_counts_within_bounds(check, make_stor
 def test_another_part_of_the_identity_is_told_and_decides_nothing(check):
     """A newer torch on another machine is no fault of the config's."""
     device = Device(kind="cpu", name="Another Processor", total_bytes=16 * GIB)
-    versions = {"python": "3.11.9", "torch": "3.0", "onnxruntime": "1.19.2", "backend": "ortmodule"}
+    versions = {"python": "3.11.9", "torch": "3.0", "fake": "3.1", "backend": "fake"}
     report, _ = check(detected={"device": device, "versions": versions})
     differing = [line for line in report.lines if line.verdict is CheckVerdict.DIFFERS]
     assert [(line.what, line.stored, line.here) for line in differing] == [

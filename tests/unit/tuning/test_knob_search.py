@@ -6,16 +6,13 @@ import random
 
 import pytest
 
-from autorecompute import codec
-from autorecompute.backends.ortmodule import controller
-from autorecompute.backends.ortmodule import environment as ortmodule
-from autorecompute.backends.ortmodule.extra import OrtDetection
 from autorecompute.errors import ScriptError, SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.tuning.knob_search import MOST_PAIRS
 from autorecompute.units import MIB
+from fake_backend import controller
 from stand_ins.emitted import choices_of, variables_of
-from stand_ins.knobs import FAST, GRAPH, LAYERS, SLOW, by_name, knob
+from stand_ins.knobs import FAST, GRAPH, SLOW, WHOLE, by_name, knob
 
 
 @pytest.fixture
@@ -23,8 +20,7 @@ def offer(monkeypatch):
     """Offers knobs that set these variables, whatever machine this is; with the reasons why some cannot be tried."""
 
     def offer(*variables, **reasons):
-        for place in (ortmodule, controller):
-            monkeypatch.setattr(place, "KNOBS", tuple(knob(variable) for variable in variables))
+        monkeypatch.setattr(controller, "KNOBS", tuple(knob(variable) for variable in variables))
         monkeypatch.setattr(controller, "why_not", lambda knob, *_: reasons.get(knob.name, ""))
 
     return offer
@@ -183,13 +179,13 @@ def test_plans_that_are_gone_are_told(turn, plain, make_space, make_detection, t
     assert tried == {plain.best.config.without_plan(lost)}
 
 
-def test_within_layers_the_plans_there_count(turn, make_space, make_detection, turned_by):
-    """The knob for layer boundaries may leave the winner fewer plans, which are what is emitted then."""
+def test_the_plans_that_a_knob_leaves_count(turn, make_space, make_detection, turned_by):
+    """A knob may leave the winner fewer plans, which are what is emitted then."""
     space = make_space()
-    extra = codec.to_plain(OrtDetection(layer_plans=space.plans[1:]))
+    extra = {controller.CROSSING: [plan.id for plan in space.plans[1:]]}
     detection = make_detection(plans=space.plans, extra=extra, resting_bytes=100 * MIB)
-    tuning, result = turn({LAYERS: turned_by(speed=1.3, more_bytes=-400 * MIB)}, detection=detection)
-    assert by_name(result)["layer_boundaries"].kept
+    tuning, result = turn({WHOLE: turned_by(speed=1.3, more_bytes=-400 * MIB)}, detection=detection)
+    assert by_name(result)["whole_graph"].kept
     left = {choice for plan in space.plans[1:] for choice in plan.choices}
     assert set() < result.best.config.choices < left
     assert choices_of(tuning.folder) == result.best.config.texts

@@ -6,7 +6,7 @@ import pytest
 
 from autorecompute.measurement import Device
 from autorecompute.studies import Problem, StudyFolder
-from autorecompute.tuning.limit import RESERVE_BYTES, available_bytes, choose_limit
+from autorecompute.tuning.resources import RESERVE_BYTES, available_bytes, choose_limit
 from autorecompute.units import GIB, KIB, MIB
 
 

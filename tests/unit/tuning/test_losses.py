@@ -9,9 +9,9 @@ import pytest
 from autorecompute.errors import NothingFitsError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.tuning.losses import settled
+from autorecompute.tuning.ledger import settled
 
-FIRST, SECOND = Config.parse(["Gelu+:1:-1"]), Config.parse(["Add+:1:-1"])
+FIRST, SECOND = Config.parse(["blocks.*/gelu:drop"]), Config.parse(["blocks.*/add:drop"])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials.bench import Effort
-from autorecompute.tuning.reference import FASTEST_PLAUSIBLE, LONGEST_INTERVAL, SLOWEST_PLAUSIBLE, Reference
+from autorecompute.tuning.trial_runner import FASTEST_PLAUSIBLE, LONGEST_INTERVAL, SLOWEST_PLAUSIBLE, Reference
 
 
 class Machine:

@@ -9,7 +9,7 @@ import pytest
 from autorecompute.errors import ScriptError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.tuning.survey import survey, telling_configs
+from autorecompute.tuning.step_profiles import survey, telling_configs
 from autorecompute.units import MIB
 
 

@@ -11,7 +11,7 @@ from autorecompute.plans import Config
 from autorecompute.worker.channel import Channel
 from autorecompute.worker.protocol import Ended, Order, decode, encode
 
-ORDER = Order(config=Config.parse(["Gelu+:1:-1"]), warmup=1, steps=2)
+ORDER = Order(config=Config.parse(["blocks.*/gelu:drop"]), warmup=1, steps=2)
 
 
 @pytest.fixture

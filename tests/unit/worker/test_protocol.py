@@ -7,15 +7,14 @@ import json
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Hello, Order, Refused, Settings, decode, encode
 
-ORDER = Order(config=Config.parse(["Gelu+:1:-1"]), warmup=2, steps=5)
+ORDER = Order(config=Config.parse(["blocks.*/gelu:drop"]), warmup=2, steps=5)
 MESSAGES = [
     ORDER,
-    Order(config=config_of_level(Level.LAYERWISE), warmup=1, steps=1),
+    Order(config=Config.parse(["whole model:light"]), warmup=1, steps=1),
     Ended(steps=7, exit_code=3),
     Failed(outcome=Outcome.OOM, message="no memory for\n'ü'", trace=("line 1", "line 2")),
     Refused(message="no torch"),

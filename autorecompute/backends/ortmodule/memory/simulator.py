@@ -25,7 +25,7 @@ CHUNK = 4096
 """Configs that are simulated together: their arrays stay in the processor's cache."""
 
 
-class Simulator:
+class OrtSimulator:
     """A blueprint at some dimensions.
 
     Args:

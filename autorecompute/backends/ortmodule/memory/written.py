@@ -1,6 +1,6 @@
 """The step of a config that was never profiled, written out operation by operation.
 
-What :class:`Simulator` adds up for thousands of configs is written out here for one, to be looked
+What :class:`OrtSimulator` adds up for thousands of configs is written out here for one, to be looked
 at: what runs once more stands just before the first operation that reads its copy.
 """
 

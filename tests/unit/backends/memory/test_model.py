@@ -9,7 +9,7 @@ import pytest
 from autorecompute.backends.ortmodule.grammar import make_plan
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.backends.ortmodule.memory.arena import taken_bytes
-from autorecompute.backends.ortmodule.memory.model import WORST_ERROR
+from autorecompute.backends.ortmodule.memory.step_model import WORST_ERROR
 from autorecompute.memory import StepProfiles, trace
 from autorecompute.plans import Config, Space
 from autorecompute.units import MIB

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from autorecompute.backends.ortmodule.memory import Simulator, draw_blueprint
+from autorecompute.backends.ortmodule.memory import OrtSimulator, draw_blueprint
 from autorecompute.plans import Choice, Config
 
 DROPOUT, ADD = Choice("Mul+Dropout+", "1"), Choice("Reshape+Add+", "1")
@@ -20,7 +20,7 @@ def simulate():
     def simulate(graph, configs, *, batch=1):
         space = graph.space
         blueprint = draw_blueprint(graph.run(), graph.run(space.all_on))
-        simulator = Simulator(blueprint, {"batch": batch}, [plan.choices[0] for plan in space.plans])
+        simulator = OrtSimulator(blueprint, {"batch": batch}, [plan.choices[0] for plan in space.plans])
         return simulator.simulate(simulator.matrix(configs))
 
     return simulate
@@ -76,7 +76,7 @@ def test_peaks_are_those_of_the_graph_written_out(draw_graph, simulate, list_con
 def test_many_configs_are_simulated_as_each_by_itself(make_layers, monkeypatch):
     """Configs are taken in parts, and none of them is lost or moved."""
     graph = make_layers()
-    simulator = Simulator(draw_blueprint(graph.run(), graph.run(graph.space.all_on)), {}, [DROPOUT, ADD])
+    simulator = OrtSimulator(draw_blueprint(graph.run(), graph.run(graph.space.all_on)), {}, [DROPOUT, ADD])
     monkeypatch.setattr("autorecompute.backends.ortmodule.memory.simulator.CHUNK", 3)
     switches = np.array([[draw & 1, draw >> 1 & 1] for draw in random.Random(0).choices(range(4), k=10)])
     each = [simulator.simulate(line[None]).peak_bytes[0] for line in switches]
@@ -87,7 +87,7 @@ def test_a_choice_of_no_subgraph_changes_nothing(make_layers):
     """A plan that was not found among what runs once more is taken to do nothing."""
     graph = make_layers()
     unknown = Choice("Softmax+", "1")
-    simulator = Simulator(draw_blueprint(graph.run(), graph.run(graph.space.all_on)), {}, [DROPOUT, unknown])
+    simulator = OrtSimulator(draw_blueprint(graph.run(), graph.run(graph.space.all_on)), {}, [DROPOUT, unknown])
     configs = [Config(frozenset(rows)) for rows in ([DROPOUT], [DROPOUT, unknown])]
     alone, both = simulator.simulate(simulator.matrix(configs)).peak_bytes
     assert alone == both

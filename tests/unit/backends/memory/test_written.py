@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from autorecompute.backends.ortmodule.memory import Simulator, draw_blueprint, write_out
+from autorecompute.backends.ortmodule.memory import OrtSimulator, draw_blueprint, write_out
 from autorecompute.memory import Phase, trace
 
 
@@ -30,7 +30,7 @@ def test_the_written_step_has_the_simulated_peak(make_layers):
     """What is drawn and what is searched with are the same figures, at another batch too."""
     graph = make_layers()
     blueprint = blueprint_of(graph)
-    simulator = Simulator(blueprint, {"batch": 3}, [plan.choices[0] for plan in graph.space.plans])
+    simulator = OrtSimulator(blueprint, {"batch": 3}, [plan.choices[0] for plan in graph.space.plans])
     peak = simulator.simulate(simulator.matrix([graph.space.all_on])).peak_bytes[0]
     step = write_out(blueprint, graph.space.all_on)
     assert trace(step, {"batch": 3}).peak_bytes == peak

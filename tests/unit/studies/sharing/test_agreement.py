@@ -10,8 +10,8 @@ import optuna
 import pytest
 
 from autorecompute.errors import UsageError
-from autorecompute.studies.race import RaceRecord
-from autorecompute.studies.sharing import Answer, SharedStudy
+from autorecompute.studies.race_record import RaceRecord
+from autorecompute.studies.sharing import PublishedAnswer, SharedStudy
 from stand_ins.sharing import LIMIT
 
 
@@ -72,7 +72,7 @@ def test_a_study_of_somebody_else_is_left_alone(open_worker, problem):
 def test_an_answer_is_for_all(join, make_result):
     """What one publishes, another reads as it was."""
     first, second = join(), join()
-    answer = Answer(result=make_result(), race=RaceRecord(ranking=None, standings=()))
+    answer = PublishedAnswer(result=make_result(), race=RaceRecord(ranking=None, standings=()))
     first.publish(answer)
     second.refresh()
     assert second.answer == answer

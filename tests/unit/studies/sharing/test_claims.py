@@ -10,7 +10,7 @@ import pytest
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.studies.frozen import CONSTRAINT
-from autorecompute.studies.sharing.messages import Phase
+from autorecompute.studies.sharing.messages import Stage
 from stand_ins.sharing import LIMIT, claim, die, wait_until
 
 
@@ -125,7 +125,7 @@ def test_who_comes_while_another_looks_is_alive(join, space, make_trial, monkeyp
 
     monkeypatch.setattr(first._study, "get_trials", read_a_little_later)
     assert list(first.refresh().running) == [0, 1]
-    assert first.others == {late[0].session: Phase.SEARCHING}
+    assert first.others == {late[0].session: Stage.SEARCHING}
     assert first.notes == []
     assert late[0].end(make_trial(config, number=1), LIMIT)
 
@@ -144,7 +144,7 @@ def test_who_leaves_gives_back(join, space):
     """A worker that ends holds nothing and is none of the others any more."""
     first, second = join(), join()
     second.refresh()
-    assert second.others == {first.session: Phase.SEARCHING}
+    assert second.others == {first.session: Stage.SEARCHING}
     first.leave()
     assert second.refresh().running == {}
     assert second.others == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,9 +110,9 @@ class Confirming:
         """A fresh process."""
         return (Task.CONFIRMATION,)
 
-    def confirm(self, standing):
+    def confirm(self, finalist):
         """Keeps who was asked for."""
-        self.asked.append(standing.trial.number)
+        self.asked.append(finalist.trial.number)
         return self.best
 
 
@@ -125,7 +126,8 @@ def ask(make_root, make_result, clock):
         folder.prepare()
         best = dataclasses.replace(result.best, relative_throughput=None, samples_per_second=samples_per_second)
         confirming = Confirming(best)
-        early = EarlyAnswer(folder, confirming, Budget(None, clock.now), lambda: result)
+        context = SimpleNamespace(folder=folder, budget=Budget(None, clock.now))
+        early = EarlyAnswer(context, confirming, lambda: result)
         clock.advance(1000)
         early.confirm_if_due([trial], reserve_seconds=0.0)
         return confirming.asked

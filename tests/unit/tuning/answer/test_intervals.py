@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from autorecompute.tuning.answer.intervals import centre, interval, signed_rank_quantile, student_quantile
+from autorecompute.tuning.intervals import centre, interval, signed_rank_quantile, student_quantile
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import RaceEnd
 from autorecompute.trials.bench import Effort
+from autorecompute.tuning.answer.finalists import Finalist
 from autorecompute.tuning.answer.race import LOOKS, race
-from autorecompute.tuning.answer.standings import Standing
 from autorecompute.units import MIB
 
 COSTS = {0: 0.04, 1: 0.03, 2: 0.05}
@@ -31,7 +31,7 @@ def make_standings(configs, make_trial):
 
     def make(*peaks):
         return [
-            Standing(trial=make_trial(config, number=number, peak_bytes=peak * MIB))
+            Finalist(trial=make_trial(config, number=number, peak_bytes=peak * MIB))
             for number, (config, peak) in enumerate(zip(configs, peaks, strict=False))
         ]
 
@@ -57,7 +57,7 @@ def order_of(raced):
 
 def rounds_of(raced):
     """In how many rounds each finalist ran."""
-    return {entry.trial.number: len(entry.heats) for entry in raced.standings}
+    return {entry.trial.number: len(entry.rounds) for entry in raced.standings}
 
 
 @pytest.mark.parametrize("has_reference", [True, False])
@@ -92,7 +92,7 @@ def test_a_machine_that_slows_down_favours_no_one(make_bench, make_standings):
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     assert (raced.standings[0].trial.number, raced.ranking.rounds) == (1, LOOKS[0])
     for entry in raced.standings:
-        assert entry.ratios == pytest.approx([1 / (1 + COSTS[entry.trial.number])] * len(entry.heats))
+        assert entry.ratios == pytest.approx([1 / (1 + COSTS[entry.trial.number])] * len(entry.rounds))
 
 
 def test_noise_takes_more_rounds(make_costly, make_standings):
@@ -153,8 +153,8 @@ def test_all_samples_are_kept(make_bench, make_standings):
     bench = make_bench()
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     steps = sum(effort.steps for config, effort in bench.measured if not config.is_none)
-    assert sum(len(heat.step_seconds) for entry in raced.standings for heat in entry.heats) == steps
-    assert all(heat.reference_seconds for entry in raced.standings for heat in entry.heats)
+    assert sum(len(run.step_seconds) for entry in raced.standings for run in entry.rounds) == steps
+    assert all(run.reference_seconds for entry in raced.standings for run in entry.rounds)
 
 
 def test_a_race_that_was_stopped_goes_on_as_it_was(make_costly, make_standings, configs, make_measurement):
@@ -179,7 +179,7 @@ def test_marks_are_kept_with_their_round(make_bench, make_standings, configs, ma
     bench = make_bench()
     bench.broken[configs[1]] = make_measurement(marks=("host busy",))
     raced = race(bench, make_standings(2, 2), has_reference=True)
-    assert {entry.trial.number: entry.heats[0].marks for entry in raced.standings} == {0: (), 1: ("host busy",)}
+    assert {entry.trial.number: entry.rounds[0].marks for entry in raced.standings} == {0: (), 1: ("host busy",)}
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.CRASH, Outcome.TIMEOUT])
@@ -220,7 +220,7 @@ def test_a_reference_that_fails_does_not_stop_the_race(make_bench, make_standing
 def test_no_recompute_can_be_a_finalist_and_the_reference(make_bench, make_trial, configs):
     """Where it fits it is measured once a round, and stands beside itself at 1."""
     bench = make_bench()
-    entries = [Standing(trial=make_trial(config, number=number)) for number, config in enumerate([Config(), *configs])]
+    entries = [Finalist(trial=make_trial(config, number=number)) for number, config in enumerate([Config(), *configs])]
     raced = race(bench, entries, has_reference=True)
     assert raced.standings[0].trial.config.is_none
     assert raced.standings[0].relative_throughput == 1

@@ -6,13 +6,12 @@ import json
 
 import pytest
 
-from autorecompute.cli.tune import _describe_interruption
 from autorecompute.result import RaceEnd, Ranking
-from autorecompute.studies.race import FILE
+from autorecompute.studies.race_record import FILE
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, Raced
-from autorecompute.tuning.answer.race_record import keep_race, known_race
-from autorecompute.tuning.answer.standings import Standing, finalists
+from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
+from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult, keep_race, read_race
+from autorecompute.tuning.explanations import explain_interruption
 from autorecompute.units import MIB
 
 
@@ -26,7 +25,7 @@ def stop(tuning, **when):
 
 
 def rounds_run(tuning):
-    """The finalists' heats; a reference is measured as long beside trials, too."""
+    """The finalists' rounds; a reference is measured as long beside trials, too."""
     return [config for config, effort in tuning.bench.measured if effort == ROUND_EFFORT and not config.is_none]
 
 
@@ -103,24 +102,24 @@ def test_a_race_of_an_earlier_version_is_raced_again(confirming, make_tuning):
 def test_a_race_cut_off_before_its_first_look_is_not_over(confirming):
     """One round decides nothing, so whoever has more time runs more."""
     trials = trials_of(confirming)
-    raced = known_race(confirming.folder, trials)
-    short = tuple(Standing(trial=entry.trial, heats=entry.heats[:1]) for entry in raced.standings)
+    raced = read_race(confirming.folder, trials)
+    short = tuple(Finalist(trial=entry.trial, rounds=entry.rounds[:1]) for entry in raced.standings)
     assert raced.is_over
     for end, is_over in ((RaceEnd.UNDECIDED, False), (RaceEnd.RANKED, True)):
         ranking = Ranking(end=end, rounds=1, confidence=0.99, rivals=("another",))
-        keep_race(confirming.folder, Raced(standings=short, ranking=ranking), len(trials))
-        assert known_race(confirming.folder, trials).is_over is is_over
+        keep_race(confirming.folder, RaceResult(standings=short, ranking=ranking), len(trials))
+        assert read_race(confirming.folder, trials).is_over is is_over
 
 
 def test_what_fits_best_so_far_is_who_won_the_race(confirming):
     """Of a config that lost its race nobody is told that it is the best, however fast its trial was."""
     trials = trials_of(confirming)
-    fastest, other = finalists(trials)[:2]
-    assert f"not confirmed: {kept(confirming)['standings'][0]['description']}." in _describe_interruption(
+    fastest, other = fitting_finalists(trials)[:2]
+    assert f"not confirmed: {kept(confirming)['standings'][0]['description']}." in explain_interruption(
         confirming.folder
     )
     ranking = Ranking(end=RaceEnd.RANKED, rounds=3, confidence=0.99)
-    keep_race(confirming.folder, Raced(standings=(other, fastest), ranking=ranking), len(trials))
-    assert f"not confirmed: {other.trial.description}." in _describe_interruption(confirming.folder)
-    keep_race(confirming.folder, Raced(standings=(other, fastest), ranking=ranking), len(trials) - 1)
-    assert f"not confirmed: {fastest.trial.description}." in _describe_interruption(confirming.folder)
+    keep_race(confirming.folder, RaceResult(standings=(other, fastest), ranking=ranking), len(trials))
+    assert f"not confirmed: {other.trial.description}." in explain_interruption(confirming.folder)
+    keep_race(confirming.folder, RaceResult(standings=(other, fastest), ranking=ranking), len(trials) - 1)
+    assert f"not confirmed: {fastest.trial.description}." in explain_interruption(confirming.folder)

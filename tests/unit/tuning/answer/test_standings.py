@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from autorecompute.measurement import Outcome
-from autorecompute.tuning.answer.standings import Heat, Standing, finalists, rank
+from autorecompute.tuning.answer.finalists import Finalist, Round, fitting_finalists, rank
 
 
 def numbers_of(standings):
     """The numbers of the trials, first to last."""
-    return [standing.trial.number for standing in standings]
+    return [finalist.trial.number for finalist in standings]
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def make_entry(make_trial):
     """A finalist with a step in each round, beside a reference of one second."""
 
     def make(*seconds, number=0, peak=1, reference=1.0):
-        heats = tuple(Heat(step_seconds=(step,), reference_seconds=(reference,)) for step in seconds)
-        return Standing(trial=make_trial(number=number, peak_bytes=peak), heats=heats)
+        rounds = tuple(Round(step_seconds=(step,), reference_seconds=(reference,)) for step in seconds)
+        return Finalist(trial=make_trial(number=number, peak_bytes=peak), rounds=rounds)
 
     return make
 
@@ -32,13 +32,13 @@ def test_only_what_fits_is_a_finalist_and_the_fastest_comes_first(make_trial):
         make_trial(number=2, outcome=Outcome.OVER_LIMIT, reference_seconds=1.0, step_seconds=(1.0,)),
         make_trial(number=3, outcome=Outcome.OOM),
     ]
-    assert numbers_of(finalists(trials)) == [1, 0]
+    assert numbers_of(fitting_finalists(trials)) == [1, 0]
 
 
 def test_without_a_reference_the_step_time_decides(make_trial):
     """Where the batch does not run without recompute, the shortest step comes first."""
     trials = [make_trial(number=0, step_seconds=(0.5,)), make_trial(number=1, step_seconds=(0.25,))]
-    assert numbers_of(finalists(trials)) == [1, 0]
+    assert numbers_of(fitting_finalists(trials)) == [1, 0]
 
 
 def test_a_trial_without_a_reference_has_no_advantage(make_trial):
@@ -47,7 +47,7 @@ def test_a_trial_without_a_reference_has_no_advantage(make_trial):
         make_trial(number=0, reference_seconds=0.09, step_seconds=(0.1,)),
         make_trial(number=1, reference_seconds=None, step_seconds=(0.2,)),
     ]
-    assert numbers_of(finalists(trials)) == [0, 1]
+    assert numbers_of(fitting_finalists(trials)) == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.words import describe_verdict
 from autorecompute.result import Verdict
-from autorecompute.tuning.answer.duel import PAIRS, Duel, compare
-from autorecompute.tuning.answer.weighing import LEAST_RATIO, judge_recompute
+from autorecompute.tuning.answer.verdict import LEAST_RATIO, PAIRS, PairedComparison, compare, judge_recompute
 
 
 class Ring:
@@ -41,8 +40,10 @@ class Ring:
 
     def fight(self, first, *, are_neighbours=True, has_time=True):
         """The comparison after a first one."""
-        duel = Duel(self.run_with, self.run_without, least_ratio=LEAST_RATIO, has_time=lambda: has_time)
-        return duel.fight(first, are_neighbours=are_neighbours)
+        comparison = PairedComparison(
+            self.run_with, self.run_without, least_ratio=LEAST_RATIO, has_time=lambda: has_time
+        )
+        return comparison.run(first, are_neighbours=are_neighbours)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_what_stays_unclear_is_said_to_be_after_a_few_pairs():
     assert "too close to be sure" in found.sentence
 
 
-def test_the_time_ends_a_duel():
+def test_the_time_ends_a_comparison():
     """Without time for a pair no process is started, and what is near stays unclear."""
     ring = Ring([10.0])
     assert not ring.fight(1.0, has_time=False).is_clear
@@ -141,7 +142,7 @@ def test_processes_that_ran_minutes_apart_say_nothing_for_sure():
     assert "not sure" in untried.sentence
 
 
-def test_a_run_that_fails_ends_a_duel(monkeypatch):
+def test_a_run_that_fails_ends_a_comparison(monkeypatch):
     """A process that gives no figure leaves what the pairs before it said."""
     ring = Ring([10.0])
     monkeypatch.setattr(ring, "run_without", lambda: None)

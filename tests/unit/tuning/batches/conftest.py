@@ -8,7 +8,7 @@ import pytest
 
 from autorecompute.studies import StudyFolder
 from autorecompute.trials import Job
-from autorecompute.tuning import BatchTuner, TuningSettings, Workplace
+from autorecompute.tuning import BatchTuner, TuningContext, TuningSettings
 from autorecompute.units import MIB
 
 
@@ -31,7 +31,7 @@ class Several:
         self._make_bench = make_bench
         self.lead = make_bench(batches[0] if batches else 8)
         asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "sampler": "greedy"}
-        place = Workplace(
+        place = TuningContext(
             job=Job(script=script, batch_flag="--bs"),
             bench=self.lead,
             folder=self.folder,

@@ -10,8 +10,6 @@ from unittest.mock import Mock
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule import controller
-from autorecompute.backends.ortmodule import environment as ortmodule
 from autorecompute.cli import main
 from autorecompute.errors import NothingFitsError, ScriptError, UsageError
 from autorecompute.measurement import Outcome
@@ -19,10 +17,11 @@ from autorecompute.plans import Config
 from autorecompute.result import Verdict
 from autorecompute.studies import list_studies, load_result
 from autorecompute.studies.analysis import FILE
-from autorecompute.studies.batches import study_of_batch, trials_of_answer
+from autorecompute.studies.batch_studies import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.survey import PROFILED_BATCH
+from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.units import MIB
+from fake_backend import controller
 from stand_ins.emitted import choices_of, variables_of
 from stand_ins.knobs import knob
 
@@ -261,8 +260,7 @@ def test_a_noisy_machine_is_asked_more_often_and_the_doubt_is_told(begin):
 
 def test_knobs_are_turned_on_the_answer_alone(begin, monkeypatch, turned_by):
     """No batch is tuned with knobs; the answer has them, its place on the curve and its comparison do not."""
-    for place in (ortmodule, controller):
-        monkeypatch.setattr(place, "KNOBS", (knob("FAST"),))
+    monkeypatch.setattr(controller, "KNOBS", (knob("FAST"),))
     monkeypatch.setattr(controller, "why_not", lambda *_: "")
 
     def adapt(bench):

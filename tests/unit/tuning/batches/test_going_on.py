@@ -11,8 +11,8 @@ from autorecompute.plans import Config
 from autorecompute.reports.words import describe_verdict
 from autorecompute.result import SearchEnd
 from autorecompute.studies import load_result
-from autorecompute.tuning.batches.conductor import LEAST_TRIALS
-from autorecompute.tuning.batches.curve import NOT_IN_TIME
+from autorecompute.tuning.batches.batch_tuner import LEAST_TRIALS
+from autorecompute.tuning.batches.throughput_curve import NOT_IN_TIME
 from stand_ins.emitted import choices_of
 
 LARGEST = 20
@@ -135,7 +135,7 @@ def test_a_shorter_list_is_answered_though_more_was_known_before(begin):
 def test_the_time_is_one_for_all_batches(begin, monkeypatch):
     """A timeout ends the whole comparison with what is known, and the next session goes on."""
     now = [0.0]
-    monkeypatch.setattr("autorecompute.tuning.batches.conductor.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("autorecompute.tuning.batches.batch_tuner.time.monotonic", lambda: now[0])
 
     def adapt(bench):
         for name in ("measure", "watch"):

@@ -12,7 +12,7 @@ import pytest
 from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
-from autorecompute.studies.sharing.messages import Phase
+from autorecompute.studies.sharing.messages import Stage
 from autorecompute.trials.signals import OutOfTime
 from autorecompute.tuning.answer.judgement import CONFIRMATIONS
 from stand_ins.emitted import choices_of
@@ -100,7 +100,7 @@ def test_who_confirmed_in_time_has_an_answer_for_all(work_in, begin_other):
 def test_who_has_more_time_goes_on_from_an_answer(work_in):
     """The time of the one who confirms binds nobody else: another one makes the whole answer of it."""
     short, long, answers = work_in("short"), work_in("long"), []
-    watch, shared = short.bench.watch, short.tuner._place.shared
+    watch, shared = short.bench.watch, short.tuner._context.shared
     other = threading.Thread(target=lambda: answers.append(long.run()))
 
     def watch_once(*args):
@@ -148,7 +148,7 @@ def test_who_was_taken_for_dead_while_it_confirmed_is_told(work_in):
 
     def watch_while_another_one_answers(*args):
         if not answers:
-            late.tuner._place.shared._pulse.stop()
+            late.tuner._context.shared._pulse.stop()
             answers.append(work_in("other").run())
         return watch(*args)
 
@@ -206,6 +206,6 @@ def test_what_the_dead_were_measuring_is_measured_by_another(work_in, partner):
 def test_another_one_confirms_where_the_first_dies(work_in, partner):
     """Who waits for a confirmation makes the answer itself once the other one is gone."""
     partner.give_up()
-    partner.enter(Phase.CONFIRMING)
+    partner.enter(Stage.CONFIRMING)
     partner._pulse.stop()
     assert work_in("mine").run().best.confirmed

@@ -16,7 +16,7 @@ from stand_ins.sharing import LIMIT, measured, run_all
 @pytest.mark.parametrize("sampler", ["greedy", "tpe"])
 def test_no_config_is_measured_twice(work_in, monkeypatch, sampler):
     """Three workers measure each config once between them, no more than are allowed, and come to one answer."""
-    monkeypatch.setattr("autorecompute.tuning.together.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("autorecompute.tuning.shared_ledger.POLL_SECONDS", 0.01)
     tunings = [work_in(place, sampler=sampler, max_trials=15) for place in range(3)]
     for tuning in tunings:
         tuning.bench.pace = lambda _: time.sleep(0.1) or 1.0

@@ -29,7 +29,10 @@ def hold():
 
 @pytest.mark.parametrize(
     ("is_same", "words"),
-    [(True, "another worker goes on with this study"), (False, "another tuning measures.*--timeout")],
+    [
+        (True, "another worker of this study is using this device"),
+        (False, "another tuning is using this device.*--timeout"),
+    ],
 )
 def test_a_device_that_was_not_free_in_time(work_in, root, hold, is_same, words):
     """Who holds the device is told, and that the time went into waiting for it rather than into the script."""
@@ -52,7 +55,7 @@ def test_a_worker_says_which_study_it_measures_for(work_in, root):
 
 def test_what_is_waited_for_is_told(work_in, partner, monkeypatch):
     """Where another worker's trial is all that is left, it is named once, and who was not seen to beat is no worker."""
-    monkeypatch.setattr("autorecompute.tuning.company.QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("autorecompute.tuning.peers.QUIET_SECONDS", 0.1)
     tuning = work_in("mine", timeout_seconds=1.0)
     with pytest.raises(LeftToOthers):
         tuning.run()
@@ -66,7 +69,7 @@ def test_what_is_waited_for_is_told(work_in, partner, monkeypatch):
 def test_who_is_alive_is_counted(work_in, partner):
     """A worker that was seen to beat is told as one that shares the study."""
     tuning = work_in("mine")
-    shared, measure = tuning.tuner._place.shared, tuning.bench.measure
+    shared, measure = tuning.tuner._context.shared, tuning.bench.measure
     wait_until(lambda: shared.refresh() and shared.seen)
     partner.give_up()
     tuning.bench.measure = lambda *args: partner.leave() or measure(*args)

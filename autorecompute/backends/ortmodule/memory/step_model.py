@@ -1,0 +1,165 @@
+"""Profiled steps of many configs of ORT, and what they let one tell of steps that were never run."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import math
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autorecompute.backends.ortmodule.memory.arena import taken_bytes
+from autorecompute.backends.ortmodule.memory.blueprint import Blueprint, draw_blueprint
+from autorecompute.backends.ortmodule.memory.simulator import OrtSimulator
+from autorecompute.backends.ortmodule.memory.written import write_out
+from autorecompute.memory.model import Effect, Forecast
+from autorecompute.memory.step import Phase, StepProfile, StepProfiles
+from autorecompute.memory.timeline import Timeline, trace
+from autorecompute.plans import Config, Plan, Space
+from autorecompute.plans.dimensions import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autorecompute.plans import Choice
+
+LIKELY_ERROR = 0.02
+"""Forecasts were off by less than this share in half of all configs that ``make bench-forecast`` measured."""
+
+WORST_ERROR = 0.08
+"""No forecast there was off by so much (the worst by 4.7 %): one this far from a limit is sure of its side."""
+
+CHECKED_GROWTH = 20.0
+"""Forecasts were held against measurements at up to so many times the profiled stash; farther out they may err twice as
+much."""
+
+LARGEST_PASSING_SHARE = 0.1
+"""What a step takes for a moment is not taken for more than this share of what the allocator keeps, twice what BERT's
+showed: what little of it the small step of a small model shows is mostly noise."""
+
+LARGEST_BATCH = 1 << 20
+
+
+@dataclass(frozen=True)
+class OrtMemoryModel:
+    """Peaks of ORT's training sessions, from profiled small steps.
+
+    Attributes:
+        space: The plans of the graph.
+        small: The profiled steps; one without recompute is among them.
+    """
+
+    space: Space
+    small: StepProfiles
+
+    likely_error = LIKELY_ERROR
+
+    @property
+    def profiles(self) -> Mapping[Config, StepProfile]:
+        """The profiled step of each config."""
+        return self.small.profiles
+
+    @functools.cached_property
+    def blueprint(self) -> Blueprint:
+        """What a step would be under any config; both steps it is drawn from have to be among the profiles."""
+        return draw_blueprint(self.profiles[Config()], self.profiles[self.space.all_on])
+
+    def base_bytes(self, dims: Mapping[str, int]) -> int:
+        """What a process needs at its peak beyond the tensors that are alive then, at these dimensions."""
+        plain = self.forecast(Config(), dims)
+        return plain.peak_bytes - plain.live_bytes
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The dimensions of the profiled steps."""
+        return self.profiles[Config()].dims
+
+    def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
+        """A config's step, at other dimensions where they are given; written out where it was not profiled."""
+        profile = self.profiles.get(config)
+        return trace(write_out(self.blueprint, config) if profile is None else profile, dims)
+
+    def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> OrtSimulator:
+        """A simulator at some dimensions; both steps the blueprint is drawn from have to be among the profiles."""
+        return OrtSimulator(self.blueprint, dims, choices)
+
+    def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
+        """What a profiled config should need at these dimensions.
+
+        Two parts were measured without recompute at the profiled dimensions: what the process held between two steps,
+        less what the allocator keeps of its tensors, stays as it is; what a step took for a moment, in workspaces and
+        in PyTorch, grows as the stash does. The third, what the allocator keeps, is simulated.
+        """
+        stash_bytes = self.timeline(Config()).stash_bytes
+        growth = self.timeline(Config(), dims).stash_bytes / stash_bytes if stash_bytes else 1.0
+        timeline = self.timeline(config, dims)
+        taken = taken_bytes(timeline)
+        passing = min(growth * (self.small.peak_bytes - self.small.held_bytes), LARGEST_PASSING_SHARE * taken)
+        return Forecast(
+            config=config,
+            peak_bytes=self._fixed_bytes + taken + round(passing),
+            live_bytes=timeline.peak_bytes,
+            stash_bytes=timeline.stash_bytes,
+            error_share=WORST_ERROR if growth <= CHECKED_GROWTH else 2 * WORST_ERROR,
+            recompute_share=self._recompute_share(config),
+        )
+
+    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
+        """All profiled configs, those that recompute least first."""
+        found = [self.forecast(config, dims) for config in self.profiles]
+        return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
+
+    def effects(self, dims: Mapping[str, int]) -> list[Effect]:
+        """What each plan that was profiled alone does, what saves most at the peak first."""
+        effects = [
+            Effect(plan=plan, alone=self.forecast(alone, dims), left_out=self._forecast_without(plan, dims))
+            for plan in self.space.plans
+            if (alone := Config.of([plan])) in self.profiles
+        ]
+        return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.id))
+
+    def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
+        """The largest batch whose forecast holds the limit, 0 where none does; every other dimension as given."""
+        batches = range(1, LARGEST_BATCH)
+        return bisect.bisect_right(
+            batches, limit_bytes, key=lambda batch: self.forecast(config, {**dims, BATCH: batch}).peak_bytes
+        )
+
+    def plans_by_tensor(self) -> dict[str, Plan]:
+        """The plan that each tensor depends on, by the name of the tensor, as far as plans were profiled alone."""
+        kept = _stash_of(self.profiles[Config()])
+        found = {}
+        for plan in self.space.plans:
+            if (profile := self.profiles.get(Config.of([plan]))) is not None:
+                saved = kept - _stash_of(profile)
+                again = {tensor.name for tensor in profile.tensors if profile.phase_of(tensor) is Phase.RECOMPUTE}
+                found.update(dict.fromkeys(saved | again, plan))
+        return found
+
+    @functools.cached_property
+    def _fixed_bytes(self) -> int:
+        return self.small.held_bytes - taken_bytes(self.timeline(Config()))
+
+    @functools.cached_property
+    def _seconds(self) -> dict[str, float]:
+        """Time of each operation: the median over all profiles that have it; any one may have been disturbed."""
+        found = defaultdict(list)
+        for profile in self.profiles.values():
+            for operation in profile.operations:
+                found[operation.name].append(operation.seconds)
+        return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+    def _recompute_share(self, config: Config) -> float:
+        again = (op for op in self.profiles[config].operations if op.phase is Phase.RECOMPUTE)
+        whole = math.fsum(self._seconds[operation.name] for operation in self.profiles[Config()].operations)
+        return math.fsum(self._seconds[operation.name] for operation in again) / whole if whole else 0.0
+
+    def _forecast_without(self, plan: Plan, dims: Mapping[str, int]) -> Forecast | None:
+        left_out = self.space.all_on.without_plan(plan)
+        return self.forecast(left_out, dims) if left_out in self.profiles else None
+
+
+def _stash_of(profile: StepProfile) -> set[str]:
+    return {tensor.name for tensor in profile.tensors if profile.is_stashed(tensor)}

@@ -1,0 +1,180 @@
+"""The answer as the one object that ``tune --json`` prints, and a study with all its trials as ``show --json`` does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from autorecompute.documents import INLINED, Absent, Document
+from autorecompute.figures import CurvePoint, Figures
+from autorecompute.measurement import Trial
+from autorecompute.plans import Config
+from autorecompute.ranges import Batch, PositiveBytes, Rate, Ratio
+from autorecompute.reports.answer import runners_up
+from autorecompute.reports.identity_parts import NearestStudy
+from autorecompute.reports.predictions import Summary, summarise
+from autorecompute.result import Best, Result
+from autorecompute.studies.study_origin import Provenance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.backends.interface import Emission
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestConfig(Document):
+    """The config to train with.
+
+    Attributes:
+        best: The config and its figures.
+        env: The variables that switch it on; ``None`` where the study was imported and not checked here.
+    """
+
+    best: Annotated[Best, INLINED]
+    env: dict[str, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class With(Document):
+    """What a batch comes to with recompute.
+
+    Attributes:
+        figures: Those of the run that confirmed the best config; ``None`` throughout where none fits.
+        study: The study that tuned it.
+        description: The best config in a few words, or that none fits.
+        least_peak_bytes: The least peak that any config was seen to have.
+        config: Its choices; ``None`` where none fits.
+    """
+
+    figures: Annotated[Figures, INLINED]
+    study: str
+    description: str
+    least_peak_bytes: PositiveBytes | None
+    config: Config | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point(Document):
+    """A batch on the curve of throughput against batch.
+
+    Attributes:
+        batch: Samples a forward.
+        without: Without recompute.
+        with_: With it; ``None`` where the batch fits without, or was not tuned.
+    """
+
+    batch: Batch
+    without: Figures
+    with_: With | None
+
+    @classmethod
+    def of(cls, point: CurvePoint) -> Point:
+        """The point of an answer's curve."""
+        told = point.recomputed
+        if told is None:
+            return cls(batch=point.batch, without=point.without, with_=None)
+        recomputed = With(
+            figures=told.figures,
+            study=told.study,
+            description=told.description,
+            least_peak_bytes=told.least_peak_bytes,
+            config=told.config,
+        )
+        return cls(batch=point.batch, without=point.without, with_=recomputed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerUp(Document):
+    """A config that fits and was not the best.
+
+    Attributes:
+        description: The config in a few words.
+        figures: What it came to.
+    """
+
+    description: str
+    figures: Annotated[Figures, INLINED]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Document):
+    """The answer of a study.
+
+    Attributes:
+        result: The answer as the study keeps it.
+        best: The config to train with; ``None`` where none fits.
+        curve: Every batch that was measured, the smallest first; empty where one batch was asked for.
+        runners_up: The fastest others that fit, as on the last screen; of several batches, at that of ``best``.
+        predictions: How far off the predictions were, of several batches at that of ``best``; ``None`` without any.
+    """
+
+    result: Annotated[Result, INLINED]
+    best: BestConfig | None
+    curve: tuple[Point, ...]
+    runners_up: tuple[RunnerUp, ...]
+    predictions: Summary | None
+
+    @classmethod
+    def of(cls, result: Result, trials: Sequence[Trial], rendered: Emission | None) -> Answer:
+        """The answer, with all figures of the last screen.
+
+        Args:
+            result: The answer.
+            trials: The trials that it was chosen from.
+            rendered: What to train with; ``None`` where there is nothing.
+        """
+        env = rendered.variables if rendered is not None else None
+        return cls(
+            result=result,
+            best=None if result.best is None else BestConfig(best=result.best, env=env),
+            curve=tuple(map(Point.of, result.curve)),
+            runners_up=tuple(RunnerUp(description=name, figures=told) for name, told in runners_up(result, trials)),
+            predictions=summarise(trials),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTrial(Document):
+    """One config as measured in a study, with all its samples and the figures that follow from them.
+
+    Attributes:
+        trial: The trial.
+        hash: Twelve hexadecimal digits, the same for equal configs.
+        relative_throughput: Throughput relative to the reference's of the same minutes; ``None`` without one.
+        samples_per_second: Throughput of the median step; ``None`` where none was timed.
+    """
+
+    trial: Annotated[Trial, INLINED]
+    hash: str
+    relative_throughput: Ratio | None
+    samples_per_second: Rate | None
+
+    @classmethod
+    def of(cls, trial: Trial) -> MeasuredTrial:
+        """A trial of a study."""
+        return cls(
+            trial=trial,
+            hash=trial.config.hash,
+            relative_throughput=trial.relative_throughput,
+            samples_per_second=trial.measurement.samples_per_second,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownStudy(Document):
+    """A study with all its trials.
+
+    Attributes:
+        provenance: What the study is about.
+        identity: The parts of what makes two tunings the same, in words: ``batch``, for instance.
+        result: Its answer; ``None`` as long as it has none.
+        trials: Every trial, in the order they ended.
+        nearest: With ``--why`` only: the stored study that it is most like; ``None`` where there is no other.
+    """
+
+    provenance: Provenance
+    identity: dict[str, str]
+    result: Answer | None
+    trials: tuple[MeasuredTrial, ...]
+    nearest: NearestStudy | Absent | None

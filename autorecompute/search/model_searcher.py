@@ -1,0 +1,188 @@
+"""The search that knows its subject: simulated peaks, summed times, and the trial that is most worth its time."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autorecompute.measurement import Prediction
+from autorecompute.search.candidates import Candidates, choices_of
+from autorecompute.search.searcher import Proposal, preset_reason
+from autorecompute.search.soundness import sound_space
+from autorecompute.search.surrogate import Outlook, Surrogate, normal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from autorecompute.measurement import Trial
+    from autorecompute.memory import MemoryModel
+    from autorecompute.plans import Config, Space
+
+LEAST_GAIN = 0.0004
+"""A trial that should gain less than this share of the step time is not worth its own time."""
+
+PATIENCE = 10
+"""After so many trials that were no better than the best the search ends: what is left to gain is less than what noise
+hides."""
+
+HOPELESS = 1e-4
+"""Where no config fits yet, and none is as likely to, only the least peak is still looked for."""
+
+MARGIN = 0.01
+"""What recomputes all that another config does, and of a step's kernels no more than this share beyond, may be as
+fast: some values are cheaper to make than to fetch."""
+
+SLACK = 0.03
+"""Simulated peaks within this share of all activations cannot be told apart. What should need so much more than a
+config that ran out of memory is ruled out."""
+
+INTERVAL = 1.645
+"""Standard deviations on each side of a 90 % interval."""
+
+
+class ModelSearcher:
+    """Measures what should gain most: likely to fit and faster than the best, or so little known that it may be.
+
+    The expected improvement over the fastest config that fits (Jones, Schonlau and Welch, 1998), times the probability
+    to fit (Schonlau, 1997). Configs that recompute all that a fitting one does and more are never tried, nor those that
+    should need as much as one that ran out of memory.
+
+    Args:
+        space: The plans.
+        limit_bytes: The memory limit.
+        memory: A model of memory, made from small steps.
+        dims: The dimensions of a step at the target batch.
+        prior: Trials of a problem that is like this one.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        limit_bytes: int,
+        memory: MemoryModel,
+        dims: Mapping[str, int],
+        prior: Sequence[Trial] = (),
+    ) -> None:
+        self._space, self._limit_bytes, self._prior = space, limit_bytes, prior
+        self._candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
+        self._base_bytes = memory.base_bytes(dims)
+        self._presets = list(dict.fromkeys(space.presets.values()))
+
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
+        """The next config to measure; ``None`` when the batch fits without recompute, or nothing is left to gain."""
+        if any(trial.config.is_none and trial.fits for trial in trials):
+            return None
+        surrogate = self._learn(trials)
+        outlook = surrogate.outlook()
+        tried = {*claimed, *(trial.config for trial in trials)}
+        for preset in self._presets:
+            if preset not in tried:
+                prediction = self._prediction(preset, outlook)
+                return Proposal(config=preset, reason=preset_reason(preset), prediction=prediction)
+        return self._most_worth_a_trial(trials, claimed, surrogate, outlook)
+
+    def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
+        """As the model has it after these trials; ``None`` for a config that is no candidate."""
+        return self._prediction(config, self._learn(trials).outlook())
+
+    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
+        """As the model has them, which all trials together have made."""
+        surrogate = self._learn(trials)
+        return {trial.number: surrogate.settled_step(trial) for trial in trials if trial.measurement.step_seconds}
+
+    def _learn(self, trials: Sequence[Trial]) -> Surrogate:
+        return Surrogate(
+            self._candidates,
+            base_bytes=self._base_bytes,
+            limit_bytes=self._limit_bytes,
+            trials=trials,
+            prior=self._prior,
+        )
+
+    def _most_worth_a_trial(
+        self, trials: Sequence[Trial], claimed: Collection[Config], surrogate: Surrogate, outlook: Outlook
+    ) -> Proposal | None:
+        fitting = [surrogate.settled_step(trial) if trial.fits else math.inf for trial in trials]
+        best = min((step for step in fitting if step < math.inf), default=None)
+        # Where nothing fits yet, anything that does is a gain, the faster the better.
+        to_beat = best if best is not None else float(outlook.step.max()) + 1.0
+        allowed = self._allowed(trials, claimed)
+        gain = outlook.fits * _expected_improvement(to_beat, outlook) * allowed
+        place = int(gain.argmax())
+        if best is None and float((outlook.fits * allowed).max()) < HOPELESS:
+            return self._least_peak(trials, outlook, allowed)
+        is_done = best is not None and (gain[place] < LEAST_GAIN * best or _count_since_best(fitting) >= PATIENCE)
+        if gain[place] <= 0 or is_done:
+            return None
+        reason = f"{outlook.fits[place]:.0%} to fit"
+        if best is not None:
+            lead = best / outlook.step[place] - 1
+            reason += f", {abs(lead):.1%} {'faster' if lead > 0 else 'slower'} than the best"
+        config = self._candidates.config(place)
+        return Proposal(config=config, reason=reason, prediction=self._prediction(config, outlook))
+
+    def _least_peak(self, trials: Sequence[Trial], outlook: Outlook, allowed: np.ndarray) -> Proposal | None:
+        """The config that should need less than any that was measured, which tells what limit would do.
+
+        Where all ran out of memory that tells nothing, either.
+        """
+        measured = (trial.measurement.peak_bytes for trial in trials if trial.measurement.peak_bytes is not None)
+        place = int(np.where(allowed, outlook.peak_bytes, math.inf).argmin())
+        if not allowed[place] or outlook.peak_bytes[place] >= min(measured, default=0):
+            return None
+        config = self._candidates.config(place)
+        return Proposal(config=config, reason="least peak", prediction=self._prediction(config, outlook))
+
+    def _allowed(self, trials: Sequence[Trial], claimed: Collection[Config]) -> np.ndarray:
+        """Which candidates are worth a thought: 1 for those, 0 for others."""
+        candidates = self._candidates
+        switches, peaks = candidates.switches, candidates.simulated.peak_bytes
+        sound = sound_space(self._space, trials)
+        choices = {choice for plan in sound.plans for choice in plan.choices}
+        unsound = switches[:, [choice not in choices for choice in choices_of(self._space)]]
+        allowed: np.ndarray = unsound.max(axis=1, initial=0) == 0
+        allowed[[candidates.places[config] for config in claimed if config in candidates.places]] = False
+        for trial in trials:
+            if (place := candidates.places.get(trial.config)) is None:
+                continue
+            allowed[place] = False
+            if trial.fits:
+                is_slower = candidates.simulated.recompute_share > candidates.simulated.recompute_share[place] + MARGIN
+                allowed &= ~(candidates.supersets(place) & is_slower)
+            elif trial.measurement.outcome.is_about_memory and not trial.measurement.outcome.is_measured:
+                allowed &= peaks < peaks[place] + SLACK * float(peaks.max())
+        return allowed
+
+    def _prediction(self, config: Config, outlook: Outlook) -> Prediction | None:
+        place = self._candidates.places.get(config)
+        if place is None:
+            return None
+        # What is measured once has the noise of a measurement as well.
+        spread = INTERVAL * math.hypot(outlook.peak_deviation[place], outlook.peak_noise)
+        step_spread = INTERVAL * math.hypot(outlook.step_deviation[place], outlook.step_noise)
+        peak, step = float(outlook.peak_bytes[place]), float(outlook.step[place])
+        return Prediction(
+            peak_bytes=max(round(peak), 1),
+            peak_low=round(peak - spread),
+            peak_high=round(peak + spread),
+            step=step if outlook.is_relative else None,
+            step_low=step - step_spread if outlook.is_relative else None,
+            step_high=step + step_spread if outlook.is_relative else None,
+            fits=min(max(float(outlook.fits[place]), 0.0), 1.0),
+        )
+
+
+def _count_since_best(steps: Sequence[float]) -> int:
+    """How many trials came after the best."""
+    return len(steps) - 1 - min(range(len(steps)), key=steps.__getitem__)
+
+
+def _expected_improvement(to_beat: float, outlook: Outlook) -> np.ndarray:
+    ahead = to_beat - outlook.step
+    units = ahead / outlook.step_deviation
+    density = np.exp(-0.5 * units**2) / math.sqrt(2 * math.pi)
+    gain: np.ndarray = ahead * normal(units) + outlook.step_deviation * density
+    return gain

@@ -1,0 +1,161 @@
+"""One attempt at an answer: a search, a decision, and what there is of an answer where the time runs out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autorecompute.errors import LeftToOthers
+from autorecompute.result import SearchEnd
+from autorecompute.trials.signals import OutOfTime, ignoring_interrupts
+from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
+from autorecompute.tuning.answer.early import EarlyAnswer
+from autorecompute.tuning.answer.judgement import Judgement
+from autorecompute.tuning.searcher_factory import SearcherFactory
+from autorecompute.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autorecompute.measurement import Trial
+    from autorecompute.result import Result, Transfer
+    from autorecompute.search import Prior
+    from autorecompute.tuning.context import TuningContext
+    from autorecompute.tuning.ledger import Ledger
+    from autorecompute.tuning.trial_runner import TrialRunner
+
+SEARCHES = 2
+"""A second search follows where everything that fits in its steps does not fit as a whole process."""
+
+
+class Attempt:
+    """Searches until nothing is left to gain, then decides.
+
+    Args:
+        context: What the tuning works with.
+        ledger: Where trials are kept.
+        runner: Measures them.
+        prior: What a stored study knows; ``None`` where there is none.
+        transfer: What the answer says of the study that this one started from.
+        set_answer: Is given each answer that an interruption would leave; ``None`` takes the last one back.
+    """
+
+    def __init__(  # noqa: PLR0913  (the parts of one tuning)
+        self,
+        context: TuningContext,
+        ledger: Ledger,
+        runner: TrialRunner,
+        *,
+        prior: Prior | None,
+        transfer: Transfer | None,
+        set_answer: Callable[[Result | None], None],
+    ) -> None:
+        self._context, self._ledger, self._runner = context, ledger, runner
+        self._transfer, self._set_answer = transfer, set_answer
+        self._searchers = SearcherFactory(context, prior)
+        self._rejections = Rejections(context.folder)
+        for rejection in self._rejections.describe():
+            context.note(rejection)
+        self._confirmer = Confirmer(context, self._rejections)
+        self._judgement = Judgement(context, self._rejections, self._confirmer)
+        self._early = EarlyAnswer(context, self._confirmer, self._compose_so_far)
+
+    def run(self) -> Result:
+        """The answer; where the time is over, that so far.
+
+        Raises:
+            KeyboardInterrupt: the user stopped it; the answer so far was kept.
+            LeftToOthers: the time is over, there is no answer yet, and other workers go on.
+            ScriptError: the script fails by itself.
+            SetupError: the study cannot be written.
+        """
+        try:
+            return self._search_and_decide()
+        except OutOfTime:
+            with ignoring_interrupts():
+                result = self._give_late()
+                self._set_answer(_with_best(result))
+            return result
+        except KeyboardInterrupt:
+            with ignoring_interrupts():
+                self._set_answer(_with_best(self._early.keep(SearchEnd.INTERRUPTED)))
+            raise
+
+    def _search_and_decide(self) -> Result:
+        context, excess_bytes = self._context, 0
+        for search in range(SEARCHES):
+            limit_bytes = context.problem.limit_bytes - excess_bytes
+            searcher = self._searchers.begin(limit_bytes)
+            search_end = self._runner.search(searcher, limit_bytes, self._confirm_early)
+            if (published := self._ledger.published_answer()) is not None:
+                return published
+            trials = [trial.under(limit_bytes) for trial in self._ledger.trials]
+            steps = searcher.expect_steps(trials)
+            result = self._judgement.decide(trials, steps=steps, search_seconds=self._ledger.seconds)
+            excess_bytes = self._rejections.excess_bytes
+            if result.best is not None or not excess_bytes or search == SEARCHES - 1:
+                break
+            # Whole processes need more than the steps that were measured: search again with that much less.
+            context.note(f"whole processes need {format_bytes(excess_bytes)} more: searching below that")
+        return self._give(result, search_end)
+
+    def _confirm_early(self, trials: list[Trial]) -> None:
+        # Of several workers each would confirm the same early, and any of them can be stopped without loss.
+        if self._ledger.store is None:
+            return
+        reserve_seconds = self._context.reserve_seconds(trials)
+        result = self._early.confirm_if_due(self._rejections.remaining(trials), reserve_seconds)
+        if result is not None:
+            self._set_answer(result)
+
+    def _give(self, result: Result, search_end: SearchEnd) -> Result:
+        # What there was no time for is made up for by the next session, be the search at its end or not.
+        result = self._sign(result.ending(search_end if result.compared else SearchEnd.TIME))
+        # What others can do no better, though the next session may, is the answer for all.
+        is_for_all = result.best is not None or not (search_end is SearchEnd.TIME or self._judgement.ran_out)
+        if not is_for_all and (published := self._leave_to_others(result)) is not None:
+            return published
+        self._context.folder.finish(result)
+        return self._ledger.publish(result) if is_for_all else result
+
+    def _give_late(self) -> Result:
+        """The answer of a worker whose time is over. The one whose turn it is to give an answer gives it to all.
+
+        Raises:
+            LeftToOthers: it has none, and others go on.
+        """
+        so_far = self._compose_so_far()
+        is_for_all = so_far.best is not None and self._ledger.is_confirming
+        if not is_for_all and (published := self._leave_to_others(so_far)) is not None:
+            return published
+        result = self._early.keep(SearchEnd.TIME)
+        return self._ledger.publish(result) if is_for_all else result
+
+    def _leave_to_others(self, so_far: Result) -> Result | None:
+        """Ends here where others go on; gives the answer that they may have come to at this moment.
+
+        Raises:
+            LeftToOthers: they do.
+        """
+        self._ledger.refresh()
+        if (published := self._ledger.published_answer()) is not None:
+            return published
+        if self._ledger.others:
+            self._set_answer(so_far.ending(SearchEnd.TIME))
+            raise LeftToOthers(
+                f"The time is over: {format_count(self._ledger.others, 'other worker')} "
+                f"{'goes' if self._ledger.others == 1 else 'go'} on with study '{self._context.folder.name}', and the "
+                "last one confirms. The same command gives its answer then."
+            )
+        return None
+
+    def _compose_so_far(self) -> Result:
+        limit_bytes = self._context.problem.limit_bytes
+        return self._sign(self._judgement.compose_early([trial.under(limit_bytes) for trial in self._ledger.trials]))
+
+    def _sign(self, result: Result) -> Result:
+        return replace(result, wall_seconds=self._ledger.seconds, transferred_from=self._transfer)
+
+
+def _with_best(result: Result) -> Result | None:
+    return result if result.best is not None else None

@@ -1,0 +1,168 @@
+"""The curve of throughput against batch, and what it says: which batch, and whether recompute pays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autorecompute.figures import Comparison, CurvePoint, Figures, Recomputed
+from autorecompute.measurement import Outcome
+from autorecompute.result import Result, Verdict
+from autorecompute.tuning.answer.verdict import LEAST_RATIO, MARGIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+NO_FIT = "no config fits"
+NOT_IN_TIME = "no config was confirmed in time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedBatch:
+    """A batch that has a study of its own.
+
+    Attributes:
+        batch: Samples a forward.
+        result: The answer of that study.
+        least_peak_bytes: The least peak that was seen in it.
+    """
+
+    batch: int
+    result: Result
+    least_peak_bytes: int | None
+
+    @property
+    def point(self) -> CurvePoint:
+        """Its place on the curve."""
+        best = self.result.best
+        if best is None:
+            least = Recomputed(
+                study=self.result.study,
+                description=NOT_IN_TIME if self.result.search_end.is_early else NO_FIT,
+                figures=Figures(),
+                least_peak_bytes=self.least_peak_bytes,
+            )
+            return CurvePoint(batch=self.batch, without=self._baseline, recomputed=least)
+        figures = Figures(
+            outcome=Outcome.OK,
+            samples_per_second=best.samples_per_second,
+            relative_throughput=best.relative_throughput,
+            peak_bytes=best.peak_bytes,
+            batch=self.batch,
+        )
+        if best.config.is_none:
+            return CurvePoint(batch=self.batch, without=figures)
+        recomputed = Recomputed(
+            study=self.result.study,
+            description=best.description,
+            figures=figures,
+            least_peak_bytes=self.least_peak_bytes,
+            config=best.config,
+        )
+        return CurvePoint(batch=self.batch, without=self._baseline, recomputed=recomputed)
+
+    @property
+    def _baseline(self) -> Figures:
+        return replace(self.result.baseline, batch=self.batch)
+
+
+def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch]) -> list[CurvePoint]:
+    """Every batch that was measured, the smallest first.
+
+    Args:
+        without: Fresh processes without recompute.
+        tuned: The batches with a study of their own.
+    """
+    baselines = [entry.result.rival for entry in tuned if entry.result.rival is not None]
+    points = {
+        figures.batch: CurvePoint(batch=figures.batch, without=figures)
+        for figures in (*baselines, *without)
+        if figures.batch
+    }
+    for entry in tuned:
+        point, known = entry.point, points.get(entry.batch)
+        # What a whole process without recompute came to says more than a trial beyond the limit.
+        keeps_known = known is not None and not point.fits_without
+        points[entry.batch] = replace(point, without=known.without) if known is not None and keeps_known else point
+    return [points[batch] for batch in sorted(points)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contenders:
+    """Who is in question for the answer.
+
+    Attributes:
+        recomputed: The fastest batch with recompute.
+        plain: The fastest batch without, of those that may be the answer.
+        baseline: The fastest batch without, of all that were measured.
+        is_tuned: Whether any batch was tuned with recompute.
+    """
+
+    recomputed: CurvePoint | None
+    plain: CurvePoint | None
+    baseline: CurvePoint | None
+    is_tuned: bool
+
+    @property
+    def ratio(self) -> float | None:
+        """Throughput with recompute over that of the baseline batch, as measured so far."""
+        if self.recomputed is None or self.baseline is None:
+            return None
+        return _speed_with(self.recomputed) / _speed_without(self.baseline)
+
+    @property
+    def least_ratio(self) -> float:
+        """What recompute has to reach: a gain, unless the baseline batch is none of those that were asked for."""
+        return 1 + MARGIN if self.baseline is self.plain else LEAST_RATIO
+
+    def recompute_wins(self, comparison: Comparison | None) -> bool:
+        """Whether recompute pays."""
+        return self.recomputed is not None and (comparison is None or comparison.ratio >= self.least_ratio)
+
+    def answer(self, comparison: Comparison | None) -> tuple[CurvePoint | None, Verdict]:
+        """The batch to train with, and what is said of recompute; ``None`` where no batch fits."""
+        if self.recompute_wins(comparison):
+            return self.recomputed, Verdict.RECOMPUTE_PAYS
+        if self.plain is None:
+            return self.recomputed, Verdict.NO_FIT if self.recomputed is None else Verdict.DOES_NOT_PAY
+        if (
+            self.recomputed is not None
+            and _speed_with(self.recomputed) > _speed_without(self.plain)
+            and self.plain is not self.baseline
+        ):
+            return self.recomputed, Verdict.DOES_NOT_PAY
+        return self.plain, Verdict.DOES_NOT_PAY if self.is_tuned else Verdict.NOT_NEEDED
+
+
+def find_contenders(curve: Sequence[CurvePoint], may_answer: Callable[[int], bool]) -> Contenders:
+    """Finds who is in question.
+
+    Args:
+        curve: What was measured.
+        may_answer: Whether a batch may be the answer, and not only what it is compared with.
+    """
+    fitting = [point for point in curve if point.fits_without]
+    return Contenders(
+        recomputed=_fastest_with([point for point in curve if point.fits_with]),
+        plain=max((point for point in fitting if may_answer(point.batch)), key=_speed_without, default=None),
+        baseline=max(fitting, key=_speed_without, default=None),
+        is_tuned=any(point.recomputed is not None for point in curve),
+    )
+
+
+def _fastest_with(points: Sequence[CurvePoint]) -> CurvePoint | None:
+    fastest = None
+    for point in points:
+        # A larger batch takes more recompute: it has to be worth it.
+        if fastest is None or _speed_with(point) > _speed_with(fastest) * (1 + MARGIN):
+            fastest = point
+    return fastest
+
+
+def _speed_with(point: CurvePoint) -> float:
+    assert point.recomputed is not None, "it was tuned"
+    return point.recomputed.figures.samples_per_second or 0.0
+
+
+def _speed_without(point: CurvePoint) -> float:
+    return point.without.samples_per_second or 0.0

@@ -1,0 +1,209 @@
+"""What a tuning was asked for, who watches it, and what all its parts work with."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from autorecompute.backends.registry import render
+from autorecompute.figures import Figures
+from autorecompute.measurement import Detection
+from autorecompute.search.choice import MODEL
+from autorecompute.studies import Problem, StudyFolder
+from autorecompute.studies.sharing import SharedStudy
+from autorecompute.studies.writing import write_files
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.bench import Effort
+from autorecompute.tuning.answer.race import FINALISTS, LOOKS
+from autorecompute.tuning.budget import Budget, Task
+from autorecompute.tuning.resources import choose_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from autorecompute.measurement import Measurement, Prediction, Trial
+    from autorecompute.plans import Config
+
+
+NEEDED = (Task.CHECK, Task.CONFIRMATION)
+"""What an answer takes."""
+
+WISHED = (*[Task.ROUND] * (LOOKS[0] * (FINALISTS + 1)), Task.CONFIRMATION)
+"""What makes it a better one: a race up to its first look, and the baseline batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningSettings:
+    """What the user asked for.
+
+    Attributes:
+        limit_bytes: What the peak may reach; ``None`` takes what the device has to give (``tuning/resources.py``).
+        max_trials: How many configs may be measured over the study's life.
+        timeout_seconds: How long the command may take as a whole; ``None`` for no end.
+        began_seconds: When the command began, on the monotonic clock; ``None`` for when it begins to tune.
+        effort: How long each config is measured.
+        batch: The target batch; ``None`` takes what the script gives.
+        sampler: Who proposes configs, by one of the names in ``search/choice.py``.
+        is_fresh: Whether nothing is taken over from other studies.
+        baseline_batch: The largest batch that fits without recompute, where it was measured before.
+        turns_knobs: Whether other settings are tried on the winner, each in fresh processes.
+    """
+
+    limit_bytes: int | None
+    max_trials: int
+    timeout_seconds: float | None
+    began_seconds: float | None = None
+    effort: Effort = field(default_factory=Effort)
+    batch: int | None = None
+    sampler: str = MODEL
+    is_fresh: bool = False
+    baseline_batch: Figures | None = None
+    turns_knobs: bool = False
+
+
+class Progress(Protocol):
+    """Watches a tuning. Its methods are called for each step, in order."""
+
+    def detected(
+        self,
+        detection: Detection,
+        limit_bytes: int,
+        *,
+        known_trials: Sequence[Trial],
+        budget: int,
+        deadline_seconds: float,
+    ) -> None:
+        """The script reached its first training session.
+
+        Args:
+            detection: What it trains.
+            limit_bytes: The memory limit.
+            known_trials: What earlier sessions, and other workers, measured.
+            budget: How many trials there may be, those included.
+            deadline_seconds: When the command should end, on the monotonic clock; infinite without a timeout.
+        """
+        ...
+
+    def trial_begins(self, number: int, description: str, reason: str, prediction: Prediction | None) -> None:
+        """A config is about to be measured, of which so much is expected."""
+        ...
+
+    def trial_ended(self, trial: Trial) -> None:
+        """It was measured, or failed to be."""
+        ...
+
+    def leads(self, trial: Trial, relative_throughput: float | None) -> None:
+        """The search is over for now, and this config is the one to be confirmed.
+
+        Args:
+            trial: Its trial.
+            relative_throughput: Its throughput as a share of that without recompute, by all that is known.
+        """
+        ...
+
+    def note(self, text: str) -> None:
+        """Something worth a line happened."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TuningContext:
+    """What every part of a tuning works with.
+
+    Attributes:
+        job: What is trained.
+        bench: Where it is measured.
+        folder: Where the study is kept.
+        settings: What was asked for.
+        progress: Who watches.
+        shared: The study in the storage of its other workers; ``None`` for a study in its folder alone.
+        budget: The time there is. Every context begins with one of its own.
+        detection: What the script trains, from :meth:`detect` on.
+        problem: What has to be solved, from :meth:`detect` on. Workers that share a study agree on one later.
+    """
+
+    job: Job
+    bench: Bench
+    folder: StudyFolder
+    settings: TuningSettings
+    progress: Progress
+    shared: SharedStudy | None = None
+    budget: Budget = field(init=False)
+    detection: Detection = field(init=False)
+    problem: Problem = field(init=False)
+
+    def __post_init__(self) -> None:
+        began = self.settings.began_seconds
+        self.budget = Budget(self.settings.timeout_seconds, time.monotonic() if began is None else began)
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the output of this tuning's processes. Workers that share a study may share its folder."""
+        return self.folder.workers if self.shared is None else self.folder.workers / self.shared.session
+
+    @property
+    def command(self) -> list[str]:
+        """The command that trains at the target batch."""
+        return self.job.plain_command(self.settings.batch)
+
+    def note(self, text: str) -> None:
+        """Reports a line to whoever watches."""
+        self.progress.note(text)
+
+    def detect(self) -> None:
+        """Starts the script and finds what it trains, the limit and the problem.
+
+        Raises:
+            ScriptError: the script fails by itself.
+            SetupError: the installation lacks something.
+            UsageError: the batch cannot reach the model.
+        """
+        with self.budget.timing(Task.START):
+            self.detection = self.bench.detect()
+        limit_bytes = self.settings.limit_bytes or choose_limit(self.detection, self.folder, self.note)
+        self.problem = Problem.of(self.detection, limit_bytes, wrap=self.job.wrap)
+
+    def at_batch(self, batch: int, bench: Bench) -> TuningContext:
+        """The same tuning at one of its batches, within the same time."""
+        context = copy.copy(self)
+        context.bench, context.settings = bench, replace(self.settings, batch=batch)
+        return context
+
+    def emit(self, config: Config, knobs: Collection[str] = ()) -> dict[str, str]:
+        """The variables for a fresh process that trains with a config. Files that they name are written.
+
+        Args:
+            config: What it recomputes.
+            knobs: Names of the other settings that are on.
+
+        Raises:
+            SetupError: a file cannot be written.
+        """
+        # Neither another tuning nor a verb that gives the answer out may write where a process reads.
+        rendered = render(config, knobs, self.detection.versions, self.logs / "emitted" / config.hash)
+        write_files(rendered.files)
+        return rendered.variables
+
+    def watch(self, environment: Mapping[str, str], batch: int | None) -> Measurement:
+        """Trains in a fresh process under these variables, as long as a trial measures."""
+        return self.bench.watch(environment, self.settings.effort, batch)
+
+    def reserve_seconds(self, trials: Sequence[Trial]) -> float:
+        """What an answer takes after these trials. Where none of them fits, finding one that does comes first."""
+        fits = any(trial.fits for trial in trials)
+        return self.budget.reserve_seconds(NEEDED, WISHED if fits else ())
+
+    def allows_trial(self, trials: Sequence[Trial]) -> bool:
+        """Whether another trial should end in time. A script that has ended is started for it.
+
+        Raises:
+            ScriptError: the script fails before it trains.
+        """
+        reserve_seconds = self.reserve_seconds(trials)
+        if not self.bench.is_live and self.budget.allows(Task.START, reserve_seconds=reserve_seconds):
+            with self.budget.timing(Task.START):
+                self.bench.detect()
+        return self.bench.is_live and self.budget.allows(Task.TRIAL, reserve_seconds=reserve_seconds)

@@ -1,0 +1,167 @@
+"""Sentences for a tuning that ends without an answer: why that is, what is kept, and what it would take."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.worth import explain_worthless
+from autorecompute.studies.storage import read_trials
+from autorecompute.tuning.answer.finalists import fitting_finalists
+from autorecompute.tuning.answer.race import race_winner
+from autorecompute.units import MIB, format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Detection, Trial
+    from autorecompute.result import Rejection, Result
+    from autorecompute.studies import StudyFolder
+
+OUT_OF_TIME = "The time was over before the first trial. Give it more with --timeout."
+
+STARTS_OF_AN_ANSWER = 4
+"""The script is started twice for an answer, to be measured and to be confirmed; what lies between takes about as long
+in a script that starts in seconds."""
+
+WHOLE_PROCESS_SHARE = 0.05
+"""What a whole process, its start and export included, needs beyond its timed steps, as a rule."""
+
+
+GIVE_BACK = f"On a CPU MALLOC_MMAP_THRESHOLD_={MIB} in the environment has glibc give back what a start leaves behind."
+"""glibc raises that threshold while a model is exported, and the process then holds more, by chance: see mallopt(3)."""
+
+
+def explain_no_fit(
+    trials: Sequence[Trial],
+    detection: Detection,
+    limit_bytes: int,
+    unconfirmed: Sequence[str] = (),
+    rejections: Sequence[Rejection] = (),
+) -> str:
+    """A sentence on the least peak seen, and what it would take to fit.
+
+    Args:
+        trials: All that was measured.
+        detection: What the job is.
+        limit_bytes: What no config holds.
+        unconfirmed: What else than memory kept configs that fit from being confirmed, in words, the last at the end.
+        rejections: The configs that fit and cannot be the answer.
+    """
+    # A trial that failed may have a peak, too, which is not that of a whole step.
+    measured = [trial for trial in trials if trial.measurement.outcome.is_measured]
+    if not measured:
+        way_out = f"Train with a smaller batch: --target-batch {detection.batch // 2}"
+        return (
+            f"No config holds {format_bytes(limit_bytes)}, and none ran to its end. "
+            f"{way_out if detection.batch > 1 else 'Train a smaller model.'}{_explain_detected(detection)}"
+        )
+    too_large = {known.config for known in rejections if known.outcome.is_about_memory}
+    least = min(measured, key=lambda trial: (trial.config not in too_large, trial.measurement.peak_bytes or 0))
+    peak_bytes = least.measurement.peak_bytes or 0
+    if least.config in too_large:
+        on_cpu = f" {GIVE_BACK}" if detection.device.kind == "cpu" else ""
+        return (
+            f"{least.description} held {format_bytes(limit_bytes)} while it trained, with "
+            f"{format_bytes(peak_bytes)}, but its whole process did not. "
+            f"Try --memory-limit {-(-limit_bytes * 11 // 10 // MIB)}MiB.{on_cpu}"
+        )
+    if peak_bytes <= limit_bytes:
+        why = unconfirmed[-1] if unconfirmed else f"{least.description} held the limit and was not tried any further"
+        return f"No config was confirmed. {why}. Train without recompute at a smaller batch."
+    enough = round(peak_bytes * (1 + WHOLE_PROCESS_SHARE))
+    share = (limit_bytes - detection.resting_bytes) / max(enough - detection.resting_bytes, 1)
+    batch = int(detection.batch * share)
+    smaller = f", or by a rough estimate --target-batch {batch}" if 0 < batch < detection.batch else ""
+    return (
+        f"No config holds {format_bytes(limit_bytes)} in {format_count(len(trials), 'trial')}. The least peak was "
+        f"{format_bytes(peak_bytes)} with {least.description}. Try --memory-limit {-(-enough // MIB)}MiB{smaller}."
+        f"{_explain_detected(detection)}"
+    )
+
+
+def explain_too_little_time(start_seconds: float) -> str:
+    """That there was no time for a single trial, and how much to try.
+
+    Args:
+        start_seconds: What a start of the script took; 0 where none came to its end.
+    """
+    if not start_seconds:
+        return OUT_OF_TIME
+    enough = math.ceil(STARTS_OF_AN_ANSWER * start_seconds)
+    return (
+        f"The time was over before the first trial: a start of the script takes {format_seconds(start_seconds)}, and "
+        f"an answer two of them and some trials. Give it about --timeout {enough}s at least."
+    )
+
+
+def explain_early_end(  # noqa: PLR0913  (all that is known)
+    trials: Sequence[Trial],
+    detection: Detection,
+    limit_bytes: int,
+    unconfirmed: Sequence[str] = (),
+    rejections: Sequence[Rejection] = (),
+    *,
+    winner: Trial | None = None,
+) -> str:
+    """The same where the same command goes on; takes what :func:`explain_no_fit` takes.
+
+    The winner is that of a race among these trials, where there was one.
+    """
+    rejected = {known.config for known in rejections}
+    fitting = [entry.trial for entry in fitting_finalists(trials) if entry.trial.config not in rejected]
+    if fitting:
+        reasons = [*(known.reason for known in rejections), *unconfirmed]
+        why = (
+            f"No config was confirmed: {reasons[-1]}."
+            if reasons
+            else "The time was over before a config was confirmed."
+        )
+        return (
+            f"{why} The best that fits so far, not confirmed: {(winner or fitting[0]).description}. The same command "
+            "goes on from there; --timeout gives it more time."
+        )
+    found = explain_no_fit(trials, detection, limit_bytes, unconfirmed, rejections)
+    return f"The time was over before a config that fits was found; --timeout gives it more. {found}"
+
+
+def explain_no_batch(result: Result, limit_bytes: int) -> str:
+    """The same for an answer of several batches."""
+    curve = result.curve
+    if not curve:
+        return OUT_OF_TIME
+    if result.search_end.is_early:
+        return "The time was over before a batch that fits was found. Give it more with --timeout."
+    # Smaller ones that fit were asked for earlier.
+    smallest = next((point for point in curve if not point.fits_without), curve[0])
+    least = smallest.recomputed.least_peak_bytes if smallest.recomputed is not None else smallest.without.peak_bytes
+    return (
+        f"No batch from {smallest.batch} on holds {format_bytes(limit_bytes)}: its least peak was "
+        f"{format_bytes(least)}. Try a higher --memory-limit, or a smaller batch."
+    )
+
+
+def explain_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
+    """What is kept of an interrupted tuning, and the best config that is known."""
+    trials = read_trials(folder.database, folder.name_in_database)
+    rejected = {known.config for known in folder.rejections()}
+    fitting = [entry.trial for entry in fitting_finalists(trials) if entry.trial.config not in rejected]
+    best = race_winner(folder, trials, rejected) or next(iter(fitting), None)
+    found = f" The best that fits so far, not confirmed: {best.description}." if best else ""
+    if so_far is not None and so_far.best is not None:
+        found = f" The best that is confirmed so far: {so_far.best.description}."
+    kept = f"{format_count(len(trials), 'trial')} kept in {folder.path}"
+    return f"interrupted. {kept}.{found} The same command goes on from there."
+
+
+def explain_interrupted_batches(folder: StudyFolder, so_far: Result | None = None) -> str:
+    """The same of a tuning over several batches."""
+    best = so_far.best if so_far is not None else None
+    found = f" The best so far: batch {best.batch}, {best.description}." if best is not None else ""
+    return f"interrupted. What was measured is kept in {folder.path}.{found} The same command goes on from there."
+
+
+def _explain_detected(detection: Detection) -> str:
+    reason = explain_worthless(detection.plans, {**detection.dims, BATCH: detection.batch})
+    return f" {reason}" if reason else ""

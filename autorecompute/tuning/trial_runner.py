@@ -1,0 +1,214 @@
+"""Runs the trials of a search: asks for configs and measures them until nothing is left to gain."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from autorecompute.backends.registry import render
+from autorecompute.errors import ScriptError
+from autorecompute.measurement import Measurement, Outcome, Trial
+from autorecompute.plans import Config
+from autorecompute.result import SearchEnd
+from autorecompute.studies.writing import write_files
+from autorecompute.trials.bench import Effort
+from autorecompute.tuning.budget import Task
+from autorecompute.tuning.ledger import settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autorecompute.search import Proposal, Searcher
+    from autorecompute.trials import Bench
+    from autorecompute.tuning.context import TuningContext
+    from autorecompute.tuning.ledger import Ledger
+
+
+REFERENCE_STEPS = 3
+
+
+class TrialRunner:
+    """Measures what a searcher proposes.
+
+    Args:
+        context: What the tuning works with.
+        ledger: Where trials are kept.
+    """
+
+    def __init__(self, context: TuningContext, ledger: Ledger) -> None:
+        self._context, self._ledger = context, ledger
+        self._warned: set[str] = set()
+
+    def search(self, searcher: Searcher, limit_bytes: int, after_trial: Callable[[list[Trial]], None]) -> SearchEnd:
+        """Measures until no worker of the study has anything left to gain, or until trials or time are used up.
+
+        Args:
+            searcher: Proposes configs.
+            limit_bytes: What is held against each peak.
+            after_trial: Called with all trials after each of them.
+        """
+        reference: Reference | None = None
+        while True:
+            for trial in self._ledger.refresh():
+                self._context.progress.trial_ended(trial)
+            proposal = self._propose(searcher, limit_bytes)
+            if isinstance(proposal, SearchEnd):
+                if self._ledger.wait():
+                    continue
+                return proposal
+            # Not before: whether the batch runs without recompute may be what another worker is finding out.
+            reference = reference or self._begin_reference()
+            if not proposal.config.is_none:
+                self._require_script(reference)
+            if self._measure(proposal, reference):
+                after_trial([trial.under(limit_bytes) for trial in settled(self._ledger.trials)])
+
+    def keep(self, trial: Trial) -> None:
+        """Fills the folder of a trial that ended here."""
+        detection = self._context.detection
+        rendered = render(trial.config, (), detection.versions, self._context.folder.trial(trial.number))
+        self._context.folder.keep_trial(
+            trial, self._context.command, rendered.variables, self._context.bench.take_output()
+        )
+        write_files(rendered.files)
+
+    def _begin_reference(self) -> Reference:
+        failed = any(
+            trial.config.is_none and not trial.measurement.outcome.is_measured for trial in settled(self._ledger.trials)
+        )
+        # No longer than a trial: a script may have just enough steps for one.
+        effort = Effort(warmup=1, steps=min(self._context.settings.effort.steps, REFERENCE_STEPS))
+        return Reference(self._context.bench, effort, is_known_to_fail=failed)
+
+    def _propose(self, searcher: Searcher, limit_bytes: int) -> Proposal | SearchEnd:
+        if self._ledger.is_closing:
+            return SearchEnd.NOTHING_LEFT
+        held = [trial.under(limit_bytes) for trial in settled(self._ledger.trials)]
+        claimed = self._ledger.claimed
+        if len(held) + len(claimed) >= self._context.settings.max_trials:
+            return SearchEnd.TRIALS
+        proposal = searcher.propose(held, claimed)
+        if proposal is None:
+            return SearchEnd.NOTHING_LEFT
+        return proposal if self._context.allows_trial(held) else SearchEnd.TIME
+
+    def _measure(self, proposal: Proposal, reference: Reference) -> bool:
+        """Whether the proposal became a trial; not so where another worker has its config."""
+        description = self._context.detection.space.describe(proposal.config)
+        with self._ledger.claim(proposal, description) as number:
+            if number is None:
+                return False
+            self._context.progress.trial_begins(number, description, proposal.reason, proposal.prediction)
+            with self._context.budget.timing(Task.TRIAL):
+                trial = self._ledger.keep(self._try(number, proposal, description, reference))
+                if trial is None:
+                    return False
+                self.keep(trial)
+        self._context.progress.trial_ended(trial)
+        for warning in trial.measurement.warnings:
+            self._warn(warning)
+        return True
+
+    def _try(self, number: int, proposal: Proposal, description: str, reference: Reference) -> Trial:
+        is_reference = proposal.config.is_none
+        if not is_reference:
+            reference.seconds()
+        began = time.monotonic()
+        measured = self._context.bench.measure(proposal.config, self._context.settings.effort)
+        measurement = measured.under(self._context.problem.limit_bytes)
+        elapsed = time.monotonic() - began
+        if is_reference:
+            self._check_script(measurement)
+            reference.note(measurement)
+        return Trial(
+            number=number,
+            config=proposal.config,
+            description=description,
+            reason=proposal.reason,
+            measurement=measurement,
+            reference_seconds=reference.seconds_beside(measurement),
+            prediction=proposal.prediction,
+            overhead_seconds=max(elapsed - measurement.warmup_seconds - sum(measurement.step_seconds), 0.0),
+        )
+
+    def _require_script(self, reference: Reference) -> None:
+        # What fails on this worker's host alone would be measured as a failure of every config, for all workers.
+        if self._ledger.store is None and (first := reference.first()) is not None:
+            self._check_script(first)
+
+    def _check_script(self, measurement: Measurement) -> None:
+        outcome = measurement.outcome
+        if not outcome.is_measured and not outcome.is_about_memory and outcome is not Outcome.LOST:
+            trace = "".join(f"\n  {line}" for line in measurement.trace)
+            raise ScriptError(
+                f"The script fails without any recompute. {measurement.message}{trace}\n"
+                f"Outcome: {outcome}. Its output: {self._context.bench.log}"
+            )
+
+    def _warn(self, warning: str) -> None:
+        if warning not in self._warned:
+            self._warned.add(warning)
+            self._context.note(f"warning: {warning}")
+
+
+LONGEST_INTERVAL = 8
+"""Trials between two measurements of the reference on a machine that keeps its pace."""
+
+AGREEMENT = 0.05
+"""Two measurements of the reference agree when they differ by no more than this share."""
+
+SLOWEST_PLAUSIBLE, FASTEST_PLAUSIBLE = 0.6, 1.1
+"""Throughputs that a config can have beside the reference: at most the forward pass runs twice, nothing gets faster."""
+
+
+class Reference:
+    """Step time without recompute, in the last few minutes.
+
+    A machine shared with others slows down and recovers by a factor within minutes. So the reference is measured
+    before every trial at first, half as often each time it agrees with the last one, and before every trial again once
+    it moved.
+
+    Args:
+        bench: Where it is measured.
+        effort: How long.
+        is_known_to_fail: Whether an earlier session saw that the batch does not run without recompute.
+    """
+
+    def __init__(self, bench: Bench, effort: Effort, *, is_known_to_fail: bool) -> None:
+        self._bench, self._effort = bench, effort
+        self._can_run = not is_known_to_fail
+        self._seconds: float | None = None
+        self._is_noted = False
+        self._interval, self._age = 1, 0
+
+    def first(self) -> Measurement | None:
+        """What comes of it here, measured now; ``None`` where that is known."""
+        if self._is_noted or not self._can_run:
+            return None
+        measurement = self._bench.measure(Config(), self._effort)
+        self.note(measurement)
+        return measurement
+
+    def seconds(self) -> float | None:
+        """Median step without recompute, measured now if it is due; ``None`` where it cannot run."""
+        if self._can_run and (self._seconds is None or self._age >= self._interval):
+            self.note(self._bench.measure(Config(), self._effort))
+        self._age += 1
+        return self._seconds
+
+    def seconds_beside(self, measurement: Measurement) -> float | None:
+        """The reference for a config that was just measured, measured anew where the two do not look of one time."""
+        step = measurement.median_step_seconds
+        if step and self._seconds and not SLOWEST_PLAUSIBLE <= self._seconds / step <= FASTEST_PLAUSIBLE:
+            self._age = self._interval
+            self.seconds()
+        return self._seconds
+
+    def note(self, measurement: Measurement) -> None:
+        """Takes a measurement without recompute."""
+        self._is_noted = True
+        before, self._seconds = self._seconds, measurement.median_step_seconds
+        self._can_run = measurement.outcome is not Outcome.OOM
+        agrees = before and self._seconds and abs(self._seconds / before - 1) <= AGREEMENT
+        self._interval = min(2 * self._interval, LONGEST_INTERVAL) if agrees else 1
+        self._age = 0

@@ -1,0 +1,104 @@
+"""Starts a study from what another one knows: its answer where the problem is the same, else a prior."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autorecompute.result import Transfer
+from autorecompute.search import Prior
+
+if TYPE_CHECKING:
+    from autorecompute.plans import Config
+    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.storage import TrialStore
+    from autorecompute.studies.transfer import Neighbour
+
+FINALISTS = 3
+"""So many of a stored study's fastest are taken for its finalists where it has raced none."""
+
+
+IN_A_FOLDER = "shared, not in a folder of its own"
+"""What a study that several workers share has otherwise than a stored one of the same problem."""
+
+
+def start_from(
+    neighbour: Neighbour, folder: StudyFolder, store: TrialStore | None, *, is_new: bool
+) -> tuple[Transfer, Prior | None]:
+    """What the nearest study has for a study; a new one takes over all of a study of the same problem.
+
+    Args:
+        neighbour: The nearest study.
+        folder: The study.
+        store: The trials of that study; ``None`` where others add to them, too, so that it takes over nothing.
+        is_new: Whether the study has just begun.
+
+    Raises:
+        SetupError: the new study cannot be written.
+    """
+    if store is None and not neighbour.differences:
+        neighbour = replace(neighbour, differences=(IN_A_FOLDER,))
+    if store is not None and is_new and not neighbour.differences:
+        adopt(neighbour, folder, store)
+    return transfer_of(neighbour), prior_of(neighbour) if neighbour.differences else None
+
+
+def transfer_of(neighbour: Neighbour) -> Transfer:
+    """What the answer says of the study that a tuning starts from."""
+    return Transfer(study=neighbour.name, differences=neighbour.differences)
+
+
+def prior_of(neighbour: Neighbour) -> Prior:
+    """What the search may know of the stored study."""
+    problem, sizes = neighbour.tuned.problem, neighbour.tuned.sizes
+    return Prior(
+        source=neighbour.name,
+        batch=problem.batch,
+        limit_bytes=problem.limit_bytes,
+        resting_bytes=sizes.resting_bytes,
+        dims=sizes.dims,
+        trials=neighbour.records.trials,
+        answer=_answer_of(neighbour),
+        finalists=_finalists_of(neighbour),
+    )
+
+
+def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> None:
+    """Takes over all that a study of the same problem knows into one that has just begun.
+
+    Args:
+        neighbour: The study of the same problem.
+        folder: The new study.
+        store: Its trials.
+
+    Raises:
+        SetupError: the new study cannot be written, or the stored one cannot be read.
+    """
+    for trial in neighbour.records.trials:
+        store.add(trial)
+    folder.keep_rejections(neighbour.records.rejections)
+    folder.keep_confirmed(neighbour.records.confirmed)
+    result = neighbour.records.result
+    if result is not None:
+        folder.finish(replace(result, study=folder.name, transferred_from=transfer_of(neighbour)))
+
+
+def _answer_of(neighbour: Neighbour) -> Config | None:
+    result = neighbour.records.result
+    if result is None or result.best is None:
+        return None
+    config = result.best.config
+    # What a knob made of the winner is not for those who do not turn it.
+    return config if any(trial.config == config for trial in neighbour.records.trials) else None
+
+
+def _finalists_of(neighbour: Neighbour) -> tuple[Config, ...]:
+    result = neighbour.records.result
+    raced = result.raced if result is not None else {}
+    fitting = [trial for trial in neighbour.records.trials if trial.fits]
+    if raced:
+        fitting = [trial for trial in fitting if trial.config.hash in raced]
+        fitting.sort(key=lambda trial: raced[trial.config.hash], reverse=True)
+    else:
+        fitting.sort(key=lambda trial: trial.relative_throughput or 0.0, reverse=True)
+    return tuple(trial.config for trial in fitting[:FINALISTS])

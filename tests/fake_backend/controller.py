@@ -1,0 +1,130 @@
+"""The controller's half of the fake backend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from autorecompute.backends.interface import Emission, ImportHook, Knob
+from autorecompute.errors import SetupError, UsageError
+from autorecompute.plans import Choice, Config, Offer
+from autorecompute.plans.savings import evaluate
+from fake_backend.memory import LinearMemory
+
+NAME = "fake"
+PLANS_VARIABLE, MODE_VARIABLE = "FAKE_PLANS", "FAKE_MODE"
+VARIABLES = (PLANS_VARIABLE, MODE_VARIABLE)
+WRAPS = False
+USED_BY = "fake"
+PROFILES = True
+TRIAL_VARIABLES = {"FAKE_STRICT": "1"}
+LOG_VARIABLE = ""
+KNOBS = (
+    Knob(name="fused_kernels", variables={"FAKE_FUSED": "1"}, effect="neighbouring operations run as one"),
+    Knob(
+        name="whole_graph", variables={MODE_VARIABLE: "whole"}, effect="plans cross blocks", needs="a model with blocks"
+    ),
+)
+HINTS = (Knob(name="lazy", variables={"FAKE_LAZY": "1"}, effect="nothing is computed before it is read"),)
+DIAGNOSIS = "fake_backend.diagnose"
+REPAIR = ""
+
+OLDEST_VERSION = 2
+"""Versions before it read no file."""
+
+PLANS_FILE = "plans.json"
+CROSSING = "plans that may cross a block"
+"""Where a detection of this backend lists the ids of such plans."""
+
+FILE_NOTE = "must lie where it was written"
+STARTED = ImportHook(
+    module="fake", comes_first=True, function="fake_backend.controller:start", missed="plans are not read"
+)
+
+
+def import_hooks(*, wrap):
+    """The plans are read when the system is imported; it wraps no models."""
+    assert not wrap, "the registry refuses to wrap for a system that cannot"
+    return (STARTED,)
+
+
+def usage_notes(*, study, wrap):
+    """Plans are read by what ``run`` has a process call."""
+    assert not wrap, "the registry refuses to wrap for a system that cannot"
+    return {"without 'autorecompute run'": f"the script has to read the plans of {study} itself"}
+
+
+def render(config, *, knobs=(), versions, folder):
+    """One variable, which names a file with the plans; and those of the knobs."""
+    text = versions.get(NAME, "")
+    if not text.split(".")[0].isdecimal() or int(text.split(".")[0]) < OLDEST_VERSION:
+        raise SetupError(f"Fake {text or '(unknown)'} reads no plans. Install fake {OLDEST_VERSION}.")
+    known = {knob.name: knob for knob in KNOBS}
+    if strangers := sorted(set(knobs) - set(known)):
+        raise UsageError(f"Fake knows no setting '{strangers[0]}'. Tune again with --knobs.")
+    variables = {name: value for knob in KNOBS if knob.name in knobs for name, value in knob.variables.items()}
+    if config.is_none:
+        return Emission(variables=variables)
+    file = folder.absolute() / PLANS_FILE
+    return Emission(
+        variables={PLANS_VARIABLE: str(file), **variables},
+        files={file: plans_text(config)},
+        notes={"plans file": FILE_NOTE},
+    )
+
+
+def plans_text(config):
+    """What the file holds: for each site how it is recomputed, and at how many of its places where not at all."""
+    if strange := [text for text in config.texts if not text.isprintable()]:
+        raise UsageError(f"{strange[0]!r} is no site that fake can find. Nothing was written.")
+    chosen = sorted(config.choices, key=str)
+    return json.dumps({choice.site: {"how": choice.option, "first": choice.count} for choice in chosen}, indent=1)
+
+
+def read_config(environment):
+    """The config that these variables switch on."""
+    if (path := environment.get(PLANS_VARIABLE)) is None:
+        return Config()
+    plain = json.loads(Path(path).read_text())
+    return Config(frozenset(Choice(site, chosen["how"], chosen["first"]) for site, chosen in plain.items()))
+
+
+def script(config, versions):
+    """No config has the form of a file."""
+    raise UsageError(f"Fake {versions[NAME]} takes {config.hash} from a variable alone. Use --format shell.")
+
+
+def offer(detection, environment, dims):
+    """Every plan at these dimensions, whatever is on."""
+    config = read_config(environment)
+    plans = sorted(detection.plans, key=lambda plan: evaluate(plan.saving, dims) or 0, reverse=True)
+    return Offer(plans=tuple(plans), is_on=not config.is_none, config=config)
+
+
+def memory_of(detection):
+    """Nothing: steps are profiled."""
+    del detection
+
+
+def memory_model(space, small):
+    """Savings that add up."""
+    return LinearMemory(space, small)
+
+
+def why_not(knob, config, detection, inherited):
+    """What is set already cannot be tried, and without recompute no plan can cross a block."""
+    if taken := sorted(set(knob.variables) & set(inherited)):
+        return f"{taken[0]} is set in your environment"
+    is_idle = knob.name == "whole_graph" and config.is_none
+    return f"nothing is recomputed on {detection.device.name}" if is_idle else ""
+
+
+def plans_under(names, detection):
+    """Those that a detection names for the whole graph; where none crosses a block, all of them."""
+    if "whole_graph" not in names:
+        return detection.plans
+    return [plan for plan in detection.plans if plan.id in detection.extra.get(CROSSING, (plan.id,))]
+
+
+def start():
+    """What an emission has a process call."""

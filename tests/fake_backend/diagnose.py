@@ -1,0 +1,9 @@
+"""What is installed of a training system that does not exist."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps([{"name": "fake", "status": "ok", "found": "3.1"}]))

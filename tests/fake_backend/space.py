@@ -1,0 +1,33 @@
+"""What a model of twelve blocks offers to recompute: plans that count, two options of a site, and parts of it."""
+
+from __future__ import annotations
+
+from autorecompute.plans import Choice, Config, Plan, Space
+from autorecompute.units import MIB
+
+BLOCKS = 12
+CHECKPOINT, KEEP_MATMUL, GELU, NORM, HEAD = (
+    Plan(
+        choices=(Choice(site, option),),
+        label=f"{site} {option}",
+        occurrences=1 if site == "head" else BLOCKS,
+        counts=site != "head",
+        saving_bytes=32 * saving,
+        saving=f"{saving}*batch",
+    )
+    for site, option, saving in (
+        ("blocks.*", "checkpoint", 14 * MIB),
+        ("blocks.*", "keep_matmul", 9 * MIB),
+        ("blocks.*/gelu", "drop", 6 * MIB),
+        ("blocks.*/norm", "drop", 3 * MIB),
+        ("head", "drop", MIB),
+    )
+)
+SPACE = Space(
+    plans=(CHECKPOINT, KEEP_MATMUL, GELU, NORM, HEAD),
+    own_presets={
+        "blocks": Config.of([CHECKPOINT]),
+        "every_2nd_block": Config(frozenset(CHECKPOINT.chosen(BLOCKS // 2))),
+    },
+    conflicts={"blocks.*": ("blocks.*/gelu", "blocks.*/norm")},
+)

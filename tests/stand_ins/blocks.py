@@ -1,0 +1,79 @@
+"""A bench of twelve equal blocks: plans that count, two options of a site, and parts that exclude their block."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from autorecompute.measurement import Detection, Device
+from autorecompute.memory import Operation, Phase, StepProfile, Tensor
+from autorecompute.units import GIB, MIB
+from fake_backend.space import SPACE
+from stand_ins.formula import RESTING, SAMPLE, FormulaBench
+
+SAVINGS = (14 * MIB, 9 * MIB, 6 * MIB, 3 * MIB, MIB)
+"""What each plan of the space takes off a sample, at all its occurrences."""
+
+CHEAP_PARTS = (0.9, 0.45, 0.18, 0.09, 0.03)
+"""Costs under which parts of a block are better to recompute than the whole."""
+
+CHEAP_BLOCKS = (0.36, 0.5, 0.6, 0.6, 0.03)
+"""Costs under which whole blocks are, no more of them than it takes."""
+
+BATCH = 32
+
+
+def blocks_detection(**changes):
+    """What a worker of the fake backend tells of such a model."""
+    fields = {
+        "plans": SPACE.plans,
+        "own_presets": SPACE.own_presets,
+        "conflicts": SPACE.conflicts,
+        "dims": {"batch": BATCH, "sequence": 128},
+        "graph": "b10c5",
+        "device": Device(kind="cpu", name="Some Processor", total_bytes=16 * GIB),
+        "versions": {"python": "3.12.1", "torch": "2.13.0", "fake": "3.1", "backend": "fake"},
+        "plan_versions": ("fake",),
+        "batch": BATCH,
+        "resting_bytes": RESTING,
+    }
+    return Detection(**{**fields, **changes})
+
+
+def limit_for(sample_bytes):
+    """The limit that a batch holds when so much is taken off each sample."""
+    return RESTING + BATCH * (SAMPLE - sample_bytes)
+
+
+class BlocksBench(FormulaBench):
+    """The formula of these blocks, whose small steps can be profiled.
+
+    Args:
+        costs: What each plan adds to a step, as a share.
+        detection: What it detects.
+    """
+
+    can_change_batch = True
+
+    def __init__(self, costs=CHEAP_PARTS, detection=None):
+        super().__init__(detection or blocks_detection(), savings=SAVINGS, costs=costs)
+
+    def measure(self, config, effort):
+        """A step of another batch says what it did, if that is wanted."""
+        if effort.batch is None:
+            return super().measure(config, effort)
+        measured = self.formula(config, effort, effort.batch)
+        profile = self._profile(config, effort.batch) if effort.profiles else None
+        return dataclasses.replace(measured, held_bytes=RESTING, profile=profile)
+
+    def _profile(self, config, batch):
+        again = sum(self._of(config, self.costs))
+        steps = ((Phase.FORWARD, 0.4), (Phase.LOSS, 0.1), (Phase.RECOMPUTE, again), (Phase.BACKWARD, 0.5))
+        kept = round(SAMPLE - sum(self._of(config, self.savings)))
+        return StepProfile(
+            operations=tuple(
+                Operation(name=phase, operator=phase, phase=phase, seconds=seconds) for phase, seconds in steps
+            ),
+            tensors=(Tensor(name="kept", first=0, last=3, shape=("batch", str(kept)), element_bytes=1),),
+            backward=1,
+            dims={"batch": batch},
+        )

@@ -1,0 +1,236 @@
+"""Tunings of a model whose plans count and exclude each other, with a training system that does not exist."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from autorecompute.cli import main
+from autorecompute.plans import Config
+from autorecompute.search.sampling import SAMPLERS
+from autorecompute.studies import StudyFolder
+from autorecompute.studies.confirmed_here import keep_check
+from autorecompute.studies.storage import read_trials
+from autorecompute.units import MIB
+from fake_backend.controller import PLANS_VARIABLE, read_config
+from fake_backend.space import BLOCKS, CHECKPOINT, GELU, HEAD, KEEP_MATMUL, NORM, SPACE
+from stand_ins import program
+from stand_ins.blocks import BATCH, CHEAP_BLOCKS, CHEAP_PARTS, BlocksBench, blocks_detection, limit_for
+from stand_ins.emitted import choices_of, variables_of
+from stand_ins.knobs import by_name
+from stand_ins.sharing import measured
+from stand_ins.tuning import Tuning
+
+FIVE_OF_TWELVE = Config.parse(["blocks.*:checkpoint:5"])
+OF_FIVE = limit_for(14 * MIB * 5 // BLOCKS)
+"""What five blocks hold, and four do not."""
+
+TRIALS = 30
+OWN, OPTUNAS = ("greedy", "model"), tuple(sorted(set(SAMPLERS) - {"gp"}))
+"""GP needs PyTorch where it runs, and tells nothing here that the others do not."""
+
+
+@pytest.fixture(scope="module")
+def tune(make_root):
+    """Tunes the blocks in a folder of their own; gives the tuning and its answer."""
+
+    def tune(costs=CHEAP_PARTS, *, root=None, bench=None, **settings):
+        asked = {"limit_bytes": limit_for(9 * MIB + MIB // 2), "max_trials": TRIALS, **settings}
+        tuning = Tuning(root or make_root(), bench or BlocksBench(costs), **asked)
+        return tuning, tuning.run()
+
+    return tune
+
+
+@pytest.fixture(scope="module")
+def counted(tune):
+    """A study of whole blocks whose answer is five of the twelve."""
+    return tune(CHEAP_BLOCKS, limit_bytes=OF_FIVE)
+
+
+@pytest.fixture
+def call(counted, monkeypatch, capsys):
+    """Calls a verb beside that study; gives its exit code and its data."""
+    monkeypatch.chdir(counted[0].folder.path.parents[1])
+
+    def call(*arguments):
+        code = main(list(arguments))
+        return code, capsys.readouterr().out
+
+    return call
+
+
+def conflicts_in(config):
+    """The pairs of choices that cannot be on together."""
+    return [(one, other) for one in config.choices for other in config.choices - {one} if SPACE.excludes(one, other)]
+
+
+@pytest.mark.parametrize("sampler", [*OWN, *OPTUNAS])
+@pytest.mark.parametrize("costs", [CHEAP_PARTS, CHEAP_BLOCKS], ids=["parts", "blocks"])
+def test_every_search_keeps_to_configs_that_exist(tune, sampler, costs):
+    """No trial has a block with its own part, or a site in two ways, and each is in the form that has one hash."""
+    tuning, result = tune(costs, sampler=sampler)
+    configs = [trial.config for trial in measured(tuning)]
+    assert len(configs) == len(set(configs)) <= TRIALS
+    assert not [config for config in configs if conflicts_in(config)]
+    assert configs == [SPACE.normalize(config) for config in configs]
+    assert result.best.confirmed
+    assert result.best.peak_bytes <= result.best.limit_bytes
+    assert not conflicts_in(result.best.config)
+
+
+@pytest.mark.parametrize("sampler", OWN)
+def test_no_more_blocks_are_recomputed_than_it_takes(tune, sampler):
+    """Where five of twelve blocks are enough, the answer is five of them."""
+    _, result = tune(CHEAP_BLOCKS, limit_bytes=OF_FIVE, sampler=sampler)
+    assert result.best.config == FIVE_OF_TWELVE
+    assert result.best.description == "5 of 12 blocks.* checkpoint"
+
+
+@pytest.mark.parametrize("sampler", OWN)
+@pytest.mark.parametrize(
+    ("costs", "wins"),
+    [
+        (CHEAP_PARTS, {GELU, NORM, HEAD}),
+        (CHEAP_BLOCKS, {CHECKPOINT}),
+        ((0.9, 0.06, 0.6, 0.6, 0.03), {KEEP_MATMUL, HEAD}),
+    ],
+    ids=["parts", "whole blocks", "the other option"],
+)
+def test_parent_and_child_and_both_options_are_weighed(tune, sampler, costs, wins):
+    """Whichever of them is cheapest for what it saves is the answer; the head saves too little to decide."""
+    tuning, result = tune(costs, sampler=sampler)
+    assert {*SPACE.plans_of(result.best.config)} - {HEAD} == wins - {HEAD}
+    tried = {plan for trial in measured(tuning) for plan in SPACE.plans_of(trial.config)}
+    assert wins | {CHECKPOINT} <= tried
+
+
+def test_presets_of_the_training_system_are_measured(counted):
+    """Every block and every second block stand beside the answer under their names."""
+    presets = counted[1].presets
+    assert {"blocks", "every_2nd_block", "all_on"} <= set(presets)
+    assert presets["every_2nd_block"].peak_bytes == limit_for(7 * MIB)
+    assert presets["blocks"].peak_bytes == limit_for(14 * MIB)
+
+
+def test_finalists_that_differ_in_a_count_are_raced(counted):
+    """Five blocks and six are two configs: both have trials of their own, and the faster one wins."""
+    tuning, result = counted
+    configs = {trial.config for trial in measured(tuning)}
+    assert {FIVE_OF_TWELVE, SPACE.own_presets["every_2nd_block"]} <= configs
+    assert result.best.ranking is not None
+    assert tuning.bench.checked[-1] == FIVE_OF_TWELVE
+
+
+def test_what_is_confirmed_trains_with_the_emitted_file(counted):
+    """The fresh process reads the count from the file that the variable names, and the study's own file has it."""
+    tuning, _ = counted
+    assert (FIVE_OF_TWELVE, BATCH) in tuning.bench.watched
+    assert set(variables_of(tuning.folder)) == {PLANS_VARIABLE}
+    assert choices_of(tuning.folder) == ["blocks.*:checkpoint:5"]
+
+
+def test_wrong_gradients_of_a_count_are_the_plans_fault(tune):
+    """A winner whose gradients are wrong gives way to configs without its plan, at whatever count."""
+    bench = BlocksBench(CHEAP_BLOCKS)
+    bench.wrong = (CHECKPOINT,)
+    tuning, result = tune(bench=bench, limit_bytes=OF_FIVE)
+    assert not result.best.config.has(CHECKPOINT)
+    assert FIVE_OF_TWELVE in [rejection.config for rejection in tuning.folder.rejections()]
+
+
+def test_the_folder_has_the_study_as_it_was(counted):
+    """Trials and the answer come back from the database and the files with their counts."""
+    tuning, result = counted
+    again = StudyFolder(tuning.folder.name, tuning.folder.path.parent)
+    assert again.result() == result
+    assert FIVE_OF_TWELVE in [trial.config for trial in read_trials(again.database, again.name_in_database)]
+    assert again.head().sizes.space == SPACE
+
+
+def test_a_finished_study_answers_at_once_and_a_longer_one_goes_on(tune, make_root):
+    """The same problem is known again; more trials begin with what was measured, counts among it."""
+    root = make_root()
+    first, answer = tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE, max_trials=12)
+    known, again = tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE, max_trials=12)
+    assert (known.tried, again) == ([], answer)
+    longer, _ = tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE)
+    assert not set(first.tried) & set(longer.tried)
+
+
+def test_a_study_nearby_is_a_start(tune, make_root):
+    """Another limit of the same plans begins with what was best there, count and all."""
+    root = make_root()
+    tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE)
+    tuning, result = tune(CHEAP_BLOCKS, root=root, name="near", limit_bytes=OF_FIVE + MIB)
+    assert FIVE_OF_TWELVE in tuning.tried[:4]
+    assert result.best.config == FIVE_OF_TWELVE
+
+
+def test_a_knob_is_tried_on_a_count(tune):
+    """The settings of the training system are turned on the answer as it is, and what cannot be tried is told."""
+    _, result = tune(CHEAP_BLOCKS, limit_bytes=OF_FIVE, turns_knobs=True)
+    assert set(by_name(result)) == {"fused_kernels", "whole_graph"}
+    assert result.best.config == FIVE_OF_TWELVE
+
+
+def test_an_archive_brings_counts_and_conflicts_along(call, counted):
+    """Exported and imported, the study has the same trials, the same plans and the same answer."""
+    tuning, result = counted
+    assert call("studies", "export", "bert", "-o", "bert.jsonl", "--force")[0] == 0
+    assert call("studies", "import", "bert.jsonl", "--study", "theirs", "--force")[0] == 0
+    folder = StudyFolder("theirs", tuning.folder.path.parent)
+    assert folder.head().sizes.space == SPACE
+    assert [trial.config for trial in read_trials(folder.database, "theirs")] == [
+        trial.config for trial in measured(tuning)
+    ]
+    assert folder.result().best.config == result.best.config
+    keep_check(folder, folder.result().best)
+    assert choices_of(folder) == ["blocks.*:checkpoint:5"]
+
+
+@pytest.mark.parametrize("arguments", [["show", "bert"], ["report", "bert"]])
+def test_people_read_the_count(call, counted, arguments):
+    """The screen and the page say how many blocks are recomputed."""
+    code, out = call(*arguments)
+    page = counted[0].folder.path / "report.html"
+    told = page.read_text() if arguments[0] == "report" else out
+    assert code == 0
+    assert "5 of 12 blocks.* checkpoint" in told
+
+
+def test_programs_read_the_count(call):
+    """The JSON has the choices with their counts, and the variable that switches them on."""
+    best = json.loads(call("show", "bert", "--json")[1])["result"]["best"]
+    assert best["config"] == ["blocks.*:checkpoint:5"]
+    assert read_config(best["env"]) == FIVE_OF_TWELVE
+    emitted = json.loads(call("emit", "bert", "--format", "json")[1])
+    assert (emitted["config"], read_config(emitted["environment"])) == (best["config"], FIVE_OF_TWELVE)
+
+
+def test_what_run_starts_has_the_count(counted):
+    """The command sees the variable, and the file that it names has the count."""
+    script = f"import os, sys; sys.stdout.write(open(os.environ['{PLANS_VARIABLE}']).read())"
+    done = subprocess.run(
+        [sys.executable, program.__file__, "run", "bert", "--", sys.executable, "-c", script],
+        cwd=counted[0].folder.path.parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"blocks.*": {"how": "checkpoint", "first": 5}}
+
+
+def test_another_number_of_blocks_is_another_problem(call, tune, make_root):
+    """A config of twelve blocks is no answer for a model that has other plans."""
+    del call
+    plans = (CHECKPOINT, HEAD)
+    detection = blocks_detection(plans=plans, own_presets={}, conflicts={})
+    bench = BlocksBench((0.36, 0.03), detection)
+    bench.savings = (14 * MIB, MIB)
+    tuning, result = tune(bench=bench, root=make_root(), limit_bytes=OF_FIVE)
+    assert result.best.config == FIVE_OF_TWELVE
+    assert tuning.tried
