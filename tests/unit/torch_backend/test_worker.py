@@ -234,3 +234,30 @@ def test_wrong_gradients_are_found(begin):
     assert not check.agrees
     assert check.worst > 0
     assert check.parameter
+
+
+def test_a_model_that_cannot_be_run_without_values_has_plans_all_the_same(begin):
+    """What it does to fake tensors is its own affair: no peak is forecast, and the sentence says why."""
+
+    class Looking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(4, 32), nn.GELU(), nn.Linear(32, 4))
+
+        def forward(self, x):
+            if type(x).__name__ == "FakeTensor":
+                raise KeyError("no value")
+            return self.inner(x)
+
+    listener, backend = begin()
+    model = Looking()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(64, 4)).sum().backward()
+    optimizer.step()
+    (detection,) = listener.detections
+    extra = TorchDetection.of(detection)
+    assert detection.plans
+    assert extra.steps is None
+    assert "fake tensors" in extra.no_steps
+    backend.switch(detection.space.all_on)
+    model(torch.ones(64, 4)).sum().backward()
