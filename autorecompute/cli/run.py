@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     rendered = hand_out(StudyFolder(args.study), result)
     hooks = registry.backend_of(result.versions).import_hooks(wrap=result.wrap)
     variables = {**variables_of(rendered, require_best(result).batch), HOOKS_VARIABLE: format_hooks(hooks)}
-    strays = stray_variables(rendered, result)
+    strays = stray_variables(rendered)
     for change in describe_changes(os.environ, variables, strays):
         print(f"autorecompute: {change}", file=sys.stderr)
     replace_process(args.rest, training_environment(os.environ, variables, strays))

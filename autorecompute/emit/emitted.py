@@ -66,7 +66,7 @@ class Emitted(Document):
         best = require_best(result)
         return cls(
             environment=rendered.variables,
-            unset=tuple(stray_variables(rendered, result)),
+            unset=tuple(stray_variables(rendered)),
             best=best,
             config_hash=best.config.hash,
             study=result.study,

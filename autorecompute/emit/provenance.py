@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from autorecompute import __version__
-from autorecompute.backends.registry import backend_of
+from autorecompute.backends import registry
 from autorecompute.errors import NothingFitsError
 from autorecompute.units import format_bytes
 
@@ -36,9 +36,9 @@ def require_best(result: Result) -> Best:
     return result.best
 
 
-def stray_variables(rendered: Emission, result: Result) -> list[str]:
-    """The variables that must not be set beside the config's own: they would change what is recomputed."""
-    return [name for name in backend_of(result.versions).VARIABLES if name not in rendered.variables]
+def stray_variables(rendered: Emission) -> list[str]:
+    """The variables of every backend that must not be set beside the config's own."""
+    return [name for name in registry.variables() if name not in rendered.variables]
 
 
 def comment_lines(result: Result, rendered: Emission) -> list[str]:
@@ -62,12 +62,12 @@ def _describe_use(best: Best, result: Result, rendered: Emission) -> dict[str, s
     if not rendered.variables:
         facts["nothing has to be set"] = "the batch trains without recompute"
     facts[f"batch {best.batch}"] = "give it to the script yourself, the variables choose only what is recomputed"
-    facts["must not be set"] = ", ".join(stray_variables(rendered, result))
+    facts["must not be set"] = ", ".join(stray_variables(rendered))
     facts |= rendered.notes
     turned = [knob for knob in result.knobs if knob.kept]
     if turned:
         facts["other settings"] = "; ".join(f"{knob.name} {knob.sentence}" for knob in turned)
-    facts |= backend_of(result.versions).usage_notes(study=shlex.quote(result.study), wrap=result.wrap)
+    facts |= registry.backend_of(result.versions).usage_notes(study=shlex.quote(result.study), wrap=result.wrap)
     return facts
 
 

@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 def render(result: Result, rendered: Emission) -> str:
     """Comments, an ``unset`` of what would overrule the config, and an ``export`` for each variable."""
     # A variable that an earlier study left in the same shell may overrule the config without a word.
-    unsets = [f"unset {name}" for name in stray_variables(rendered, result)]
+    unsets = [f"unset {name}" for name in stray_variables(rendered)]
     exports = [f"export {name}={shlex.quote(value)}" for name, value in rendered.variables.items()]
     return "\n".join([*comment_lines(result, rendered), *unsets, *exports]) + "\n"

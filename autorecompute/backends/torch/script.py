@@ -28,7 +28,7 @@ _CHOSEN = weakref.WeakSet()
 
 def apply_recompute(model):
     """Has the model checkpoint its modules, from the next step on. Call it once, before it trains."""
-    if MODEL and name_of(model) != MODEL:
+    if name_of(model) != MODEL:
         raise ValueError(f"this was measured on another model ({{MODEL}}) than this one ({{name_of(model)}})")
     for group, count in CHECKPOINTED.items():
         path = re.compile(re.escape(group).replace(r"\\*", r"\\d+"))
@@ -77,14 +77,16 @@ def write_script(config: Config, model: str) -> str:
 
     Args:
         config: What to recompute.
-        model: The model that it was measured on, as ``identity.name_of`` calls it; empty where nobody said.
+        model: The model that it was measured on, as ``identity.name_of`` calls it.
 
     Raises:
-        UsageError: the config recomputes more than whole modules.
+        UsageError: the config recomputes more than whole modules, or the model is not known.
     """
     others = sorted(str(on) for on in config.choices if on.option != CHECKPOINT or not set("/(").isdisjoint(on.site))
     if others:
         first = printable(others[0], "")
         raise UsageError(f"torch alone cannot do {first}: only checkpoints of whole modules. {INSTEAD}")
+    if not model:
+        raise UsageError("The study does not say which model it measured, and the file could not check it. Tune again.")
     groups = {on.site: on.count for on in sorted(config.choices, key=str)}
     return SOURCE.format(model=model, groups=groups).lstrip("\n")
