@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
+import sys
+from pathlib import Path
 
 import pytest
 
 from autorecompute.backends.torch.plans_file import VARIABLE
 from autorecompute.units import MIB
 
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 BATCH = 192
 SCRIPT = ("plain_transformer.py", "--target-batch", str(BATCH), "--batch-flag=--bs", "--backend", "torch")
 
@@ -28,7 +30,7 @@ def tuned(place):
     """The script under a limit that it breaks without recompute."""
     seen = place.finish(
         place.start(
-            "-m", "autorecompute", "plans", str(place_of("plain_transformer.py")), "--batch", str(BATCH),
+            "-m", "autorecompute", "plans", str(SCRIPTS / "plain_transformer.py"), "--batch", str(BATCH),
             "--batch-flag=--bs", "--backend", "torch", "--peak", "--json", **FREED_AT_ONCE,
         )
     )  # fmt: skip
@@ -42,13 +44,6 @@ def tuned(place):
     return finished.answer
 
 
-def place_of(script):
-    """The script's path."""
-    from conftest import SCRIPTS
-
-    return SCRIPTS / script
-
-
 def test_an_answer_holds_the_limit_and_has_the_gradients_of_no_recompute(tuned):
     """It was confirmed in a process of its own, and no bit of a gradient differs."""
     best = tuned["best"]
@@ -60,10 +55,9 @@ def test_an_answer_holds_the_limit_and_has_the_gradients_of_no_recompute(tuned):
 
 def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, place):
     """``run`` switches the plans on, and the losses are those without recompute."""
-    train = ("python", str(place_of("plain_transformer.py")), "--bs", str(BATCH), "--steps", "3")
-    variables = {**FREED_AT_ONCE, "PATH": os.environ["PATH"]}
-    plain = place.finish(place.start(*train[1:], **variables))
-    given = place.finish(place.start("-m", "autorecompute", "run", "plain", "--", *train, **variables))
+    train = (sys.executable, str(SCRIPTS / "plain_transformer.py"), "--bs", str(BATCH), "--steps", "3")
+    plain = place.finish(place.start(*train[1:], **FREED_AT_ONCE))
+    given = place.finish(place.start("-m", "autorecompute", "run", "plain", "--", *train, **FREED_AT_ONCE))
     assert given.code == plain.code == 0, given.stderr
     losses = [[line for line in done.stdout.splitlines() if line.startswith("step")] for done in (given, plain)]
     assert losses[0] == losses[1]
