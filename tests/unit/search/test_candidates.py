@@ -128,7 +128,7 @@ def test_a_space_without_plans_has_one_config(make_step):
 def test_a_plan_that_counts_is_there_at_each_count(make_step):
     """Every config that exists is there once, each under the config of its place; more of a plan is a superset."""
     step = make_step("fl", ("x", 0, 1, "batch", "8"))
-    again = make_step("frlb", ("x", 0, 0, "batch", "8"))
+    again = make_step("frlb", ("x", 0, 1, "batch", "2"))
     small = StepProfiles(peak_bytes=100, held_bytes=50, profiles={Config(): step, SPACE.all_on: again})
     candidates = Candidates(SPACE, LinearMemory(SPACE, small).simulator({"batch": 2}, choices_of(SPACE)))
     configs = configs_of(candidates)
