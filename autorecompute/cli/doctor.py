@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from autorecompute.backends.registry import PACKAGES
 from autorecompute.errors import SetupError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--backend", choices=tuple(PACKAGES), help="look at what this training system needs alone")
     parser.add_argument("--fix", action="store_true", help="build what is missing and can be built here, then look")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -46,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         SetupError: the installation check did not finish.
     """
-    from autorecompute.backends.registry import controllers
+    from autorecompute.backends.registry import controller, controllers
     from autorecompute.cli.installation import is_ready
 
-    backends = controllers()
+    backends = controllers() if args.backend is None else [controller(args.backend)]
     if args.fix:
         for backend in backends:
             build(backend)

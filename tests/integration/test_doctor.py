@@ -21,7 +21,7 @@ NO_COMPILER = {"PATH": "/nonexistent", "CXX": "c++"}
 
 def doctor(*arguments: str, python_path: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs ``autorecompute doctor`` with the folder first on the module path; no traceback may show."""
-    return autorecompute("doctor", *arguments, python_path=python_path, **variables)
+    return autorecompute("doctor", "--backend", "ortmodule", *arguments, python_path=python_path, **variables)
 
 
 def autorecompute(*arguments: str, python_path: Path | None = None, **variables: str):
@@ -159,11 +159,20 @@ def test_a_torch_that_cannot_be_imported_is_reported(tmp_path, code, found):
     assert "not tried" in findings["ORTModule"]["found"]
 
 
+def test_one_system_that_can_train_is_enough(own_extensions, tmp_path):
+    """Where ORTModule lacks a piece and plain PyTorch lacks none, that is told, and is no failure."""
+    (own_extensions / ATEN).unlink()
+    done = autorecompute("doctor", python_path=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "ortmodule: 2 missing" in done.stdout
+    assert "torch: ready to train." in done.stdout
+
+
 def test_tuning_ends_with_the_doctors_line(own_extensions, tmp_path):
     """Another verb that meets the missing piece exits with 3 and says the same repair."""
     (own_extensions / ATEN).unlink()
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('the script must not run')")
-    done = autorecompute("tune", str(script), "--target-batch", "2", python_path=tmp_path)
+    done = autorecompute("tune", str(script), "--backend", "ortmodule", "--target-batch", "2", python_path=tmp_path)
     assert done.returncode == 3
     assert "aten_op_executor: not built. Run: autorecompute doctor --fix" in done.stderr

@@ -101,8 +101,8 @@ def test_every_plan_is_explained_by_its_activations(bert):
 
 
 def test_no_plan_is_told_without_an_ortmodule(look):
-    """A script that trains in plain PyTorch ends with code 5 and the way out."""
-    looked = look("unwrapped.py")
+    """A script that trains in plain PyTorch, looked at as one of ORTModule's, ends with code 5 and the way out."""
+    looked = look("unwrapped.py", "--backend", "ortmodule")
     assert (looked.code, looked.stdout) == (ScriptError.exit_code, "")
     assert "--wrap" in looked.complaint
 
