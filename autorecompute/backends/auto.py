@@ -49,7 +49,7 @@ class AutoBackend:
         """That of the one that trains."""
         return self._current.live_meter()
 
-    def take_profile(self) -> StepProfile:
+    def take_profile(self) -> StepProfile | None:
         """That of the one that trains."""
         return self._current.take_profile()
 

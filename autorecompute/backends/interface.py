@@ -175,8 +175,8 @@ class ControllerBackend(Protocol):
         """What a detection alone tells of the memory of every config; ``None`` where it tells nothing."""
         ...
 
-    def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel:
-        """What these profiled steps tell of the memory of every config."""
+    def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel | None:
+        """What these profiled steps tell of the memory of every config; ``None`` of a system that profiles no steps."""
         ...
 
     def why_not(self, knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
@@ -240,8 +240,8 @@ class WorkerBackend(Protocol):
         """What counts the bytes of live tensors; ``None`` where the device's allocator, or nobody, does."""
         ...
 
-    def take_profile(self) -> StepProfile:
-        """The last step of those that were profiled; can be asked once after each switch."""
+    def take_profile(self) -> StepProfile | None:
+        """The last step of those that were profiled, once after a switch; ``None`` of a system that profiles none."""
         ...
 
     @property

@@ -154,7 +154,9 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     if config not in found.profiles:
         print(f"autorecompute: {space.describe(config)} could not be profiled and is not shown", file=sys.stderr)
         config = Config()
-    return _view(backend.memory_model(space, found), config, overview, limit_bytes)
+    model = backend.memory_model(space, found)
+    assert model is not None, "this system profiles steps"
+    return _view(model, config, overview, limit_bytes)
 
 
 def _view(model: MemoryModel, config: Config, overview: Overview, limit_bytes: int | None) -> PeakView:

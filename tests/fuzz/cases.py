@@ -86,7 +86,7 @@ class Plan:
         draw, change = random.Random(f"{self.seed}:{number}"), self.change_of(number)
         encoding = draw.choice(ENCODINGS)
         self._lay_out(change, place)
-        with contextlib.chdir(place / "work"):
+        with contextlib.chdir(place / sandbox.WORK):
             if isinstance(change, Arguments):
                 commands.prepare()
                 yield from meet(place, repr(change)[:120], change.command(draw), encoding=encoding)[1]
@@ -103,7 +103,7 @@ class Plan:
 
     def _lay_out(self, change, place):
         """Puts down what the commands may read, and what they may not touch."""
-        for name in ("outside/docs", "work", "tmp", "home"):
+        for name in ("outside/docs", sandbox.WORK, "tmp", "home"):
             (place / name).mkdir(parents=True)
         for name in ("keep.txt", "docs/01.log", "docs/result.json", "docs/output.log"):
             (place / "outside" / name).write_text("keep\n", encoding="utf-8")
@@ -115,7 +115,7 @@ class Plan:
             needed.append(change.file if is_archive else "/".join(change.file.split("/")[:2]))
         for name, content in self._source.items():
             if name.startswith(tuple(needed)):
-                file = place / "work" / name
+                file = place / sandbox.WORK / name
                 (file if content is None else file.parent).mkdir(parents=True, exist_ok=True)
                 if content is not None:
                     file.write_bytes(content)
@@ -123,9 +123,9 @@ class Plan:
 
 def meet(place, done, command, **ways):
     """The exit code of a command, and what was wrong with it."""
-    before = [checks.snapshot(place / name) for name in ("work", "outside")]
+    before = [checks.snapshot(place / name) for name in (sandbox.WORK, "outside")]
     ended = sandbox.run(place, command, **ways)
-    after = [checks.snapshot(place / name) for name in ("work", "outside")]
+    after = [checks.snapshot(place / name) for name in (sandbox.WORK, "outside")]
     said = ended.crash + ended.err.decode(errors="backslashreplace")
     return ended.code, [
         Finding(done, command, found, said) for found in checks.complaints(command, ended, before, after)

@@ -16,12 +16,13 @@ from autorecompute.backends.ortmodule.controller import KNOBS, import_hooks
 from autorecompute.backends.ortmodule.environment import CONFIG_VARIABLE, LEVEL_VARIABLE
 from autorecompute.startup import HOOKS_VARIABLE, format_hooks
 from autorecompute.worker.protocol import BATCH_VARIABLE
+from fuzz.sandbox import WORK
 
 OUTCOMES = Path(__file__).parents[2] / "docs" / "outcomes.md"
 HOOKS = [format_hooks(import_hooks(wrap=wrap)) for wrap in (False, True)]
 """What processes may be told to call, whatever a study holds."""
 
-PLANS_FILE = re.compile(r".*/work/studies/[^/]+/best/plans\.json")
+PLANS_FILE = re.compile(rf".*/{WORK}/studies/[^/]+/best/plans\.json")
 ROWS = re.compile(r"(?:[A-Za-z]\w*\+)+:[12]:-1(?:,(?:[A-Za-z]\w*\+)+:[12]:-1)*")
 """How ONNX Runtime before 1.19 is given plans."""
 

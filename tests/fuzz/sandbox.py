@@ -17,6 +17,9 @@ from urllib.parse import unquote
 
 from autorecompute import cli
 
+WORK = "here"
+"""The folder of a case in which its command runs."""
+
 MOST_BYTES = 2**30
 MOST_SECONDS = 20
 """Of a processor: what others do to the machine meanwhile counts for nothing."""
@@ -59,12 +62,12 @@ def run(place, command, *, encoding="utf-8", main=cli.main):
     environment = {"HOME": f"{place}/home", "TMPDIR": f"{place}/tmp", **environment}
     with (
         _limited(),
-        _redirected(place, place / "work" / command.stdin, encoding),
+        _redirected(place, place / WORK / command.stdin, encoding),
         _restoring(),
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.object(tempfile, "tempdir", None),
         mock.patch.object(os, "execvpe", _become),
-        contextlib.chdir(place / "work"),
+        contextlib.chdir(place / WORK),
         _watching(place) as touched,
     ):
         code, crash = _call(main, list(command.arguments))
@@ -202,7 +205,7 @@ def _watching(place):
     if not _WATCH.is_hooked:
         sys.addaudithook(_WATCH.hear)
         _WATCH.is_hooked = True
-    _WATCH.allowed = tuple(f"{place}/{name}/" for name in ("work", "tmp", "home"))
+    _WATCH.allowed = tuple(f"{place}/{name}/" for name in (WORK, "tmp", "home"))
     touched = _WATCH.touched = []
     try:
         yield touched

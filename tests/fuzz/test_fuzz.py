@@ -79,7 +79,7 @@ class Planted:
 
     def run(self, number, place):
         """What is wrong with it."""
-        for file in (place / "outside" / "keep.txt", place / "work" / "study.json"):
+        for file in (place / "outside" / "keep.txt", place / sandbox.WORK / "study.json"):
             file.parent.mkdir()
             file.write_text("kept", encoding="utf-8")
         return cases.meet(place, "", Command(("show", "bert")), main=lambda _: self._faults[number]())[1]

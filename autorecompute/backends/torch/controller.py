@@ -148,9 +148,9 @@ def _notes(extra: TorchDetection) -> Iterator[str]:
     yield from extra.refusals
 
 
-def memory_model(space: Space, small: StepProfiles) -> MemoryModel:
-    """Never asked: the detection tells the memory of every config."""
-    raise NotImplementedError
+def memory_model(space: Space, small: StepProfiles) -> None:
+    """Nothing: the detection tells the memory of every config, and a stored profile is not this system's."""
+    del space, small
 
 
 def memory_of(detection: Detection) -> MemoryModel | None:

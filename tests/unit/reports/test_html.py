@@ -78,8 +78,8 @@ class Page(HTMLParser):
 def keep(tmp_path, make_detection):
     """Keeps a study as a tuning does: begun, with its trials and, where there is one, its answer."""
 
-    def keep(trials=(), result=None, *, name="bert", batch=32, command=("python", "train.py"), space=None):
-        detection = make_detection(space)
+    def keep(trials=(), result=None, *, name="bert", batch=32, command=("python", "train.py"), space=None, **found):
+        detection = make_detection(space, **found)
         folder = StudyFolder(name, tmp_path)
         folder.prepare()
         problem = dataclasses.replace(Problem.of(detection, LIMIT_BYTES), batch=batch)
@@ -267,6 +267,15 @@ def test_a_study_with_two_profiled_steps_is_explained(keep, make_graph, make_nod
     assert f"{2 ** len(space.plans)} configs as the model expects" in page.text
     for plan in space.plans:
         assert re.search(rf"{re.escape(plan.label)} (on|off) 1 [+-]", page.text)
+
+
+def test_profiled_steps_of_a_system_that_profiles_none_are_left_aside(keep, trials, make_space, make_step):
+    """A study whose files were mixed up by hand still has its page."""
+    versions = {"python": "3.11", "torch": "2.13.0", "model": "Net 0123", "backend": "torch"}
+    folder = keep(trials, versions=versions, plan_versions=("model",))
+    profiles = dict.fromkeys((Config(), make_space().all_on), make_step("flb", ("t", 0, 2, "batch")))
+    keep_analysis(folder, StepProfiles(peak_bytes=MIB, held_bytes=MIB, profiles=profiles))
+    assert "No answer yet" in make_page(folder, folder.path / "report.html")
 
 
 def test_a_study_without_an_answer_says_how_to_go_on(keep, read, trials):
