@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import statistics
+from pathlib import Path
 
 import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
 def test_a_script_runs_as_if_python_had_started_it(workplace):
     """Name, file, arguments, module path and working directory are those of a plain run; no worker variable shows."""
-    plain = json.loads(workplace.train("identity.py", "--name", "a b").stdout)
+    plain = json.loads(workplace.finish(workplace.start(str(SCRIPTS / "identity.py"), "--name", "a b")).stdout)
     workplace.tune("identity.py", arguments=("--name", "a b"))
     (log,) = workplace.study().logs
     assert json.loads(log.splitlines()[-1]) == plain
