@@ -53,7 +53,7 @@ class LinearMemory:
 
     def forecast(self, config, dims):
         """What a config should need."""
-        shares = sum(self.saved_share(plan, dims) * config.share_of(plan) for plan in self.space.plans)
+        shares = sum(self.saved_share(plan, dims) * self.space.share(config, plan) for plan in self.space.plans)
         none, full = self.timeline(Config(), dims), self.timeline(self.space.all_on, dims)
         live = round(none.peak_bytes + shares * (full.peak_bytes - none.peak_bytes))
         return Forecast(

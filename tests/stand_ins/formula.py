@@ -195,4 +195,4 @@ class FormulaBench:
 
     def _of(self, config, figures):
         shares = zip(self.detection.plans, figures, strict=True)
-        return [figure * config.share_of(plan) for plan, figure in shares if config.has(plan)]
+        return [figure * self.detection.space.share(config, plan) for plan, figure in shares if config.has(plan)]
