@@ -130,11 +130,12 @@ class ModelSearcher:
     def _least_peak(self, trials: Sequence[Trial], outlook: Outlook, allowed: np.ndarray) -> Proposal | None:
         """The config that should need less than any that was measured, which tells what limit would do.
 
-        Where all ran out of memory that tells nothing, either.
+        Where that ran out of memory, too, all others would.
         """
+        least = 0 if any(not trial.config.is_none for trial in trials) else math.inf
         measured = (trial.measurement.peak_bytes for trial in trials if trial.measurement.peak_bytes is not None)
         place = int(np.where(allowed, outlook.peak_bytes, math.inf).argmin())
-        if not allowed[place] or outlook.peak_bytes[place] >= min(measured, default=0):
+        if not allowed[place] or outlook.peak_bytes[place] >= min(measured, default=least):
             return None
         config = self._candidates.config(place)
         return Proposal(config=config, reason="least peak", prediction=self._prediction(config, outlook))
