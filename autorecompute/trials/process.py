@@ -19,6 +19,7 @@ from autorecompute.trials.oom import OomKills
 from autorecompute.trials.quiet import quieten
 from autorecompute.trials.ranks import merge
 from autorecompute.trials.sockets import SocketFolder
+from autorecompute.waiting import left_seconds, raise_if_over
 from autorecompute.worker.protocol import (
     SETTINGS_VARIABLE,
     STACK_SIGNAL,
@@ -105,6 +106,10 @@ class WorkerProcess:
 
         A worker that dies, takes longer than ``timeout`` seconds, or ends no step for ``stall`` seconds, answers with
         ``Failed`` all the same.
+
+        Raises:
+            KeyboardInterrupt: the user stopped the command.
+            OutOfTime: the time of the whole command is over.
         """
         last_beat = time.monotonic()
         deadline = last_beat + timeout
@@ -161,7 +166,8 @@ class WorkerProcess:
         silent = [connection for connection, rank in self._ranks.items() if rank not in said]
         # Whoever was stopped and goes on is late, and hears first what was said meanwhile.
         is_late = time.monotonic() >= until
-        speakers = wait([self._listener, *silent], timeout=0 if is_late else POLL_SECONDS)
+        speakers = wait([self._listener, *silent], timeout=0 if is_late else min(POLL_SECONDS, left_seconds()))
+        raise_if_over()
         return None if is_late and not speakers else speakers
 
     def _read(self, connection: Connection) -> Message:

@@ -7,10 +7,10 @@ import math
 import statistics
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from autorecompute.trials.signals import alarmed_after
+from autorecompute.waiting import ending_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,18 +97,9 @@ class Budget:
         spare_seconds = self._timeout_seconds - self.expect(Task.START) - needed_seconds
         return needed_seconds + min(self.expect(*wished), max(spare_seconds / 2, 0.0))
 
-    @contextmanager
-    def enforced(self) -> Iterator[None]:
-        """Interrupts the block a little after the time is over, whatever it waits for.
-
-        Raises:
-            OutOfTime: it was.
-        """
-        if math.isinf(self._timeout_seconds):
-            yield
-            return
-        with alarmed_after(self.left_seconds + self._leeway_seconds):
-            yield
+    def enforced(self) -> AbstractContextManager[None]:
+        """Ends every wait in the block a little after the time is over: it raises ``OutOfTime``."""
+        return ending_at(self.deadline_seconds + self._leeway_seconds)
 
     @property
     def _leeway_seconds(self) -> float:
