@@ -98,5 +98,6 @@ def pause(seconds: float) -> None:
         KeyboardInterrupt: the user stopped the command.
         OutOfTime: its time is over.
     """
+    raise_if_over()
     time.sleep(min(seconds, left_seconds()))
     raise_if_over()

@@ -6,6 +6,8 @@ import contextlib
 import math
 import os
 import signal
+import socket
+import struct
 import subprocess
 import time
 from multiprocessing.connection import Connection, wait
@@ -41,6 +43,10 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.5
 STACK_SECONDS = 1.0
+
+TRANSFER_SECONDS = 30
+"""A worker that stops in the middle of a message is given up after so long. Messages have a few MiB at most."""
+
 STDERR = 2
 LAST_WORDS = (Ended, Failed, Refused)
 
@@ -149,8 +155,11 @@ class WorkerProcess:
         self._forget_socket()
 
     def _welcome(self) -> None:
+        peer, _ = self._listener.accept()
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            peer.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", TRANSFER_SECONDS, 0))
         # A rank that has not said its name yet is known by a number that none has.
-        self._ranks[Connection(self._listener.accept()[0].detach())] = -1 - len(self._ranks)
+        self._ranks[Connection(peer.detach())] = -1 - len(self._ranks)
 
     def _hear(self, connection: Connection) -> Message | None:
         message = self._read(connection)
@@ -173,6 +182,8 @@ class WorkerProcess:
     def _read(self, connection: Connection) -> Message:
         try:
             return decode(connection.recv_bytes())
+        except BlockingIOError:
+            return Failed(outcome=Outcome.HANG, message=f"stopped for {TRANSFER_SECONDS} s in the middle of a message")
         except (EOFError, OSError):
             return self._describe_death(self._ranks[connection])
         except ValueError as error:
