@@ -57,6 +57,9 @@ class Effort:
 class Bench:
     """Where configs are measured; a context manager that leaves no process behind.
 
+    Whatever waits for a worker raises ``KeyboardInterrupt`` where the user stops the command, and ``OutOfTime`` where
+    its time is over (``waiting.py``).
+
     Args:
         job: What is trained.
         batch: The target batch; ``None`` takes what the script gives.
