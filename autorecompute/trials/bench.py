@@ -16,7 +16,7 @@ from autorecompute.plans import Config
 from autorecompute.trials.endings import as_measurement, failure_to_start, too_short
 from autorecompute.trials.load import HostLoad
 from autorecompute.trials.process import WorkerProcess
-from autorecompute.trials.signals import deferring_interrupts
+from autorecompute.waiting import raise_if_over
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ class Effort:
 
 class Bench:
     """Where configs are measured; a context manager that leaves no process behind.
+
+    Whatever waits for a worker raises ``KeyboardInterrupt`` where the user stops the command, and ``OutOfTime`` where
+    its time is over (``waiting.py``).
 
     Args:
         job: What is trained.
@@ -237,8 +240,8 @@ class Bench:
         self._has_measured = False
         environment = {**self._base, **variables, **self._job.batch_environment(batch)}
         command = self._job.worker_command(batch)
-        with deferring_interrupts():
-            self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
+        raise_if_over()
+        self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
         return self._worker.receive(math.inf if self._is_debugged else START_TIMEOUT_SECONDS)
 
     @staticmethod

@@ -31,6 +31,7 @@ BASE = {
     "jsontext",
     "paths",
     "ranges",
+    "waiting",
     "__init__",
 }
 REGISTRY = {"backends.registry", "backends.interface", "backends.findings"}
@@ -38,6 +39,7 @@ ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
     "errors": set(),
     "files": set(),
+    "waiting": set(),
     "paths": {"errors", "files"},
     "ranges": set(),
     "plans": {"errors", "paths", "ranges"},
