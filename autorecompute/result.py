@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures
+from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, format_interval, format_relative
 from autorecompute.measurement import Device, GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.ranges import (
@@ -22,19 +22,7 @@ from autorecompute.ranges import (
     require_versions,
 )
 from autorecompute.units import format_count
-
-
-class Verdict(enum.StrEnum):
-    """What tuning found out about recompute on this problem."""
-
-    RECOMPUTE_PAYS = "recompute_pays"
-    """The batch fits with recompute only, and no smaller batch without it is faster."""
-    NOT_NEEDED = "not_needed"
-    """The batch fits without recompute."""
-    DOES_NOT_PAY = "does_not_pay"
-    """A smaller batch without recompute gives more samples a second."""
-    NO_FIT = "no_fit"
-    """No config holds the limit."""
+from autorecompute.verdict import Verdict, describe_verdict
 
 
 class SearchEnd(enum.StrEnum):
@@ -136,6 +124,14 @@ class Best:
     gradients: GradientCheck | None = None
     knobs: tuple[str, ...] = ()
     confirmed: bool
+
+    @property
+    def relative_sentence(self) -> str:
+        """Relative throughput with its 95 % interval, ``0.87x (0.85-0.89)``, where it has one that says anything."""
+        ratio = format_relative(self.relative_throughput)
+        if self.relative_throughput is None or self.relative_low is None or self.relative_high is None:
+            return ratio
+        return f"{ratio} ({format_interval(self.relative_low, self.relative_high)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +247,12 @@ class Result:
         return self.search_end.is_early
 
     @property
-    def unrivalled(self) -> str | None:
-        """What recompute is worth where no smaller batch has figures without it, in words; ``None`` where one has."""
-        if self.verdict is not Verdict.RECOMPUTE_PAYS or self.rival is not None:
-            return None
-        return "the batch fits with recompute only; no smaller batch without was measured"
+    def verdict_sentence(self) -> str:
+        """The verdict in words, the same in every output."""
+        return describe_verdict(
+            self.verdict,
+            self.comparison,
+            compared=self.compared,
+            is_early=self.search_end.is_early,
+            is_of_several=bool(self.curve) and self.best is not None,
+        )

@@ -10,7 +10,8 @@ from autorecompute.documents import INLINED, Document
 from autorecompute.emit.provenance import require_best, stray_variables
 from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Device
-from autorecompute.result import Best, Verdict
+from autorecompute.result import Best
+from autorecompute.verdict import Verdict
 
 if TYPE_CHECKING:
     from autorecompute.backends.interface import Emission
@@ -29,6 +30,7 @@ class Emitted(Document):
         study: Name of the study.
         problem: Digest of the problem it solves.
         verdict: What was found out about recompute.
+        verdict_sentence: The same in words, as everywhere.
         baseline: The figures without recompute.
         rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
             without, the fastest.
@@ -47,6 +49,7 @@ class Emitted(Document):
     study: str
     problem: str
     verdict: Verdict | None
+    verdict_sentence: str
     baseline: Figures
     rival: Figures | None
     knobs: tuple[KnobFigures, ...]
@@ -72,6 +75,7 @@ class Emitted(Document):
             study=result.study,
             problem=result.problem,
             verdict=result.verdict,
+            verdict_sentence=result.verdict_sentence,
             baseline=result.baseline,
             rival=result.rival,
             knobs=result.knobs,

@@ -7,15 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import backend_of
-from autorecompute.figures import Figures
+from autorecompute.figures import Figures, format_relative
 from autorecompute.reports.predictions import describe_predictions
-from autorecompute.reports.words import (
-    describe_early_end,
-    describe_verdict,
-    format_rate,
-    format_relative,
-    format_spread,
-)
+from autorecompute.reports.words import describe_early_end, format_rate
 from autorecompute.studies.confirmed_here import describe_unconfirmed
 from autorecompute.studies.folder import PAGE
 from autorecompute.units import format_bytes, format_count, format_seconds
@@ -85,7 +79,7 @@ def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figur
 
 def answer_sentences(result: Result, trials: Sequence[Trial]) -> list[str]:
     """The verdict, and how sure it is, a sentence each."""
-    return [f"verdict: {describe_verdict(result)}", *circumstances(result), *certainties(result, trials)]
+    return [f"verdict: {result.verdict_sentence}", *circumstances(result), *certainties(result, trials)]
 
 
 def circumstances(result: Result) -> list[str]:
@@ -185,7 +179,7 @@ def _best_line(best: Best) -> Line:
         config=best.description,
         peak=format_bytes(best.peak_bytes),
         throughput=format_rate(best.samples_per_second),
-        relative=format_spread(best),
+        relative=best.relative_sentence,
         outcome="confirmed" if best.confirmed else "not confirmed",
     )
 

@@ -31,6 +31,7 @@ BASE = {
     "jsontext",
     "paths",
     "ranges",
+    "verdict",
     "__init__",
 }
 REGISTRY = {"backends.registry", "backends.interface", "backends.findings"}
@@ -46,6 +47,7 @@ FLOW = {
     "measurement": BASE,
     "figures": BASE,
     "result": BASE,
+    "verdict": BASE,
     "jsontext": {"units"},
     "structuring": BASE,
     "documents": set(),

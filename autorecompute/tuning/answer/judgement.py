@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from autorecompute.figures import Figures
 from autorecompute.result import Ranking, Result
-from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
-from autorecompute.tuning.answer.race import FINALISTS, RaceResult, keep_race, race, read_race
-from autorecompute.tuning.answer.verdict import (
+from autorecompute.tuning.answer.baseline_batch import (
     BaselineComparison,
     compare_with_baseline_batch,
     judge_recompute,
     needs_baseline_batch,
 )
+from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
+from autorecompute.tuning.answer.race import FINALISTS, RaceResult, keep_race, race, read_race
 from autorecompute.tuning.budget import Task
 from autorecompute.units import format_count
 
@@ -75,9 +75,10 @@ class Judgement:
             beside_baseline = compare_with_baseline_batch(
                 self._context, best, baseline, is_just_confirmed=is_just_confirmed
             )
-            compared = beside_baseline.baseline_batch is not None or self._context.budget.allows(Task.CONFIRMATION)
+            compared = beside_baseline.is_complete
             if compared and beside_baseline.baseline_batch is None:
-                self._context.note("no smaller batch without recompute could be measured")
+                known = "fits" if beside_baseline.none_fits else "could be measured"
+                self._context.note(f"no smaller batch without recompute {known}")
         if not compared:
             self._context.note("no time left to compare with a smaller batch without recompute")
         compared = compared and not self.ran_out and not (best is None and self._may_be_confirmed(trials))
@@ -98,7 +99,7 @@ class Judgement:
         return Result(
             study=self._context.folder.name,
             problem=self._context.problem.digest,
-            verdict=judge_recompute(best, beside_baseline.comparison),
+            verdict=judge_recompute(best, beside_baseline),
             best=best,
             baseline=Figures.of(_baseline_of(trials)),
             presets={

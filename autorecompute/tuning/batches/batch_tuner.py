@@ -23,7 +23,8 @@ from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import using
 from autorecompute.trials.lock import hold_device
 from autorecompute.trials.signals import OutOfTime, deferring_interrupts, ignoring_interrupts
-from autorecompute.tuning.answer.verdict import PAIR, figures_of
+from autorecompute.tuning.answer.baseline_batch import figures_of
+from autorecompute.tuning.answer.paired_comparison import PAIR
 from autorecompute.tuning.batches.batch_answer import BatchAnswer, says_more
 from autorecompute.tuning.batches.throughput_curve import TunedBatch, draw
 from autorecompute.tuning.budget import Task

@@ -8,9 +8,10 @@ import pytest
 
 from autorecompute.errors import NothingFitsError
 from autorecompute.plans import Config
-from autorecompute.result import SearchEnd, Verdict
+from autorecompute.result import SearchEnd
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.units import MIB
+from autorecompute.verdict import Verdict
 
 START, TRIAL = 15.0, 5.0
 LEAST = START + TRIAL + START + TRIAL
