@@ -68,7 +68,7 @@ class Tuner:
                 return self.so_far
             if isinstance(late, TooLittleTimeError):
                 raise
-            raise TooLittleTimeError(explain_too_little_time(self._context.budget.expect(Task.START))) from None
+            raise TooLittleTimeError(self._explain_lateness()) from None
         except KeyboardInterrupt:
             with ignoring_interrupts():
                 raise
@@ -169,6 +169,9 @@ class Tuner:
         if not result.search_end.is_early:
             return explain_no_fit(trials, detection, limit_bytes, result.unconfirmed, rejections)
         if not trials:
-            return explain_too_little_time(self._context.budget.expect(Task.START))
+            return self._explain_lateness()
         winner = race_winner(self._context.folder, trials, {known.config for known in rejections})
         return explain_early_end(trials, detection, limit_bytes, result.unconfirmed, rejections, winner=winner)
+
+    def _explain_lateness(self) -> str:
+        return explain_too_little_time(self._context.budget.expect(Task.START), self._context.waited_seconds)
