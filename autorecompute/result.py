@@ -22,7 +22,7 @@ from autorecompute.ranges import (
     require_versions,
 )
 from autorecompute.units import format_count
-from autorecompute.verdict import Verdict, describe_verdict
+from autorecompute.verdict import Verdict, describe_as_it_is, describe_verdict
 
 
 class SearchEnd(enum.StrEnum):
@@ -174,6 +174,24 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AsItIs:
+    """The script without the wrapping: PyTorch alone, nothing switched on, in fresh processes at the target batch.
+
+    Attributes:
+        figures: Its outcome, peak and throughput.
+        comparison: The answer beside it; ``None`` where it does not fit, or no config does.
+    """
+
+    figures: Figures
+    comparison: Comparison | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What it says about the answer, in a line; empty where it does not fit."""
+        return describe_as_it_is(self.figures, self.comparison)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """The answer of a study.
 
@@ -187,6 +205,7 @@ class Result:
         rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
             without, the fastest.
         comparison: Recompute beside the rival; ``None`` where there was nothing to compare.
+        as_it_is: The script without the wrapping; ``None`` where the tool wrapped nothing, or there was no time for it.
         curve: Every batch that was measured, the smallest first; empty where one batch was asked for.
         compared: Whether all was done that an answer takes: finalists confirmed, and a rival looked for where there may
             be one; not so where the time was over first, or where a config that fits was kept from being confirmed by
@@ -216,6 +235,7 @@ class Result:
     rival: Figures | None = None
     compared: bool = True
     comparison: Comparison | None = None
+    as_it_is: AsItIs | None = None
     curve: tuple[CurvePoint, ...] = ()
     raced: dict[str, Ratio] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -248,11 +268,13 @@ class Result:
 
     @property
     def verdict_sentence(self) -> str:
-        """The verdict in words, the same in every output."""
-        return describe_verdict(
+        """The verdict in words, the same in every output; first what the script does without the wrapping."""
+        words = describe_verdict(
             self.verdict,
             self.comparison,
             compared=self.compared,
             is_early=self.search_end.is_early,
             is_of_several=bool(self.curve) and self.best is not None,
         )
+        first = self.as_it_is.sentence if self.as_it_is is not None else ""
+        return f"{first}. With --wrap: {words}" if first else words

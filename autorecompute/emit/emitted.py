@@ -10,7 +10,7 @@ from autorecompute.documents import INLINED, Document
 from autorecompute.emit.provenance import require_best, stray_variables
 from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Device
-from autorecompute.result import Best
+from autorecompute.result import AsItIs, Best
 from autorecompute.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Emitted(Document):
         baseline: The figures without recompute.
         rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
             without, the fastest.
+        as_it_is: The script without the wrapping; ``None`` where the tool wrapped nothing, or there was no time for it.
         knobs: What other settings did to the winner; empty where they were not tried.
         device: Where it was measured.
         versions: Software it was measured with.
@@ -52,6 +53,7 @@ class Emitted(Document):
     verdict_sentence: str
     baseline: Figures
     rival: Figures | None
+    as_it_is: AsItIs | None
     knobs: tuple[KnobFigures, ...]
     device: Device
     versions: dict[str, str]
@@ -78,6 +80,7 @@ class Emitted(Document):
             verdict_sentence=result.verdict_sentence,
             baseline=result.baseline,
             rival=result.rival,
+            as_it_is=result.as_it_is,
             knobs=result.knobs,
             device=result.device,
             versions=result.versions,

@@ -84,6 +84,8 @@ def _describe_measurement(best: Best, result: Result) -> dict[str, str]:
         facts["largest batch without recompute"] = _describe_figures(result.rival)
     elif not result.compared:
         facts["largest batch without recompute"] = NOT_MEASURED
+    if result.as_it_is is not None:
+        facts["PyTorch, as it is"] = _describe_figures(result.as_it_is.figures)
     if result.comparison is not None:
         facts["recompute gives"] = result.comparison.sentence
     return facts

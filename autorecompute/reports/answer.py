@@ -27,6 +27,7 @@ FAR_APART = 1.5
 """So many times as fast in one process as in another is no matter of a busy moment's noise any more."""
 NOT_OUR_COMMAND = "the command came with an archive, from whoever made it: read it before you run it"
 BEST = "best"
+AS_IT_IS = "PyTorch, as it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class Line:
     """A line of the answer's table, each figure as people read it.
 
     Attributes:
-        role: ``baseline``, ``preset``, ``best``, ``runner-up`` or ``rival``.
+        role: ``baseline``, ``preset``, ``best``, ``runner-up``, ``rival`` or ``plain``.
         config: What is recomputed, in a few words.
         peak: Its peak.
         throughput: Its samples/s.
@@ -56,7 +57,7 @@ class Line:
 
 
 def answer_lines(result: Result, trials: Sequence[Trial]) -> list[Line]:
-    """The answer's table: none, the presets, the best, who came after it, and the largest batch without recompute."""
+    """The answer's table: none, the presets, the best, who came after it, and what else it was compared with."""
     lines = [_line("baseline", "none", result.baseline)]
     lines += [_line("preset", name.replace("_", " "), figures) for name, figures in result.presets.items()]
     if result.best is not None:
@@ -64,6 +65,8 @@ def answer_lines(result: Result, trials: Sequence[Trial]) -> list[Line]:
     lines += [_line("runner-up", name, figures) for name, figures in runners_up(result, trials)]
     if result.rival is not None:
         lines.append(_line("rival", f"none at batch {result.rival.batch}", result.rival))
+    if result.as_it_is is not None:
+        lines.append(_line("plain", AS_IT_IS, result.as_it_is.figures))
     return lines
 
 

@@ -196,7 +196,8 @@ class TuningContext:
     def reserve_seconds(self, trials: Sequence[Trial]) -> float:
         """What an answer takes after these trials. Where none of them fits, finding one that does comes first."""
         fits = any(trial.fits for trial in trials)
-        return self.budget.reserve_seconds(NEEDED, WISHED if fits else ())
+        wished = (*WISHED, Task.CONFIRMATION) if self.job.wrap else WISHED
+        return self.budget.reserve_seconds(NEEDED, wished if fits else ())
 
     def allows_trial(self, trials: Sequence[Trial]) -> bool:
         """Whether another trial should end in time. A script that has ended is started for it.

@@ -151,7 +151,7 @@ def test_a_device_that_is_free_too_late_is_what_took_the_time(make_tuning, make_
         yield
 
     monkeypatch.setattr("autorecompute.tuning.resources.hold_device", hold_late)
-    with pytest.raises(NothingFitsError, match="54.0 s of it went into waiting for the device") as told:
+    with pytest.raises(NothingFitsError, match=r"54\.0 s of it went into waiting for the device") as told:
         tuning.run()
     assert "20s" not in str(told.value)
     assert tuning.bench.measured == []
