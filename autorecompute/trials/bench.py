@@ -205,6 +205,26 @@ class Bench:
         other._base = {**self._base, **variables}
         return other
 
+    def unwrapped(self, logs: Path) -> Bench:
+        """Another bench for the same job that takes the script as it is; ends the live worker of this one.
+
+        Args:
+            logs: Folder for their output, made where it is missing.
+
+        Raises:
+            SetupError: the folder cannot be made.
+        """
+        self.close()
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SetupError(f"{logs} cannot be made: {error.strerror}. Make its folder writable.") from error
+        job = replace(self._job, backend=registry.plain_name(), wrap=False)
+        other = Bench(job, self._batch, logs, limit_bytes=self._limit_bytes)
+        # The same DataLoader is told the batch.
+        other._base, other._detection = self._base, self._detection
+        return other
+
     def take_output(self) -> str:
         """What the live or last worker printed since this was asked last."""
         if not self.log.is_file():

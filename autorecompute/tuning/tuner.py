@@ -68,7 +68,7 @@ class Tuner:
                 return self.so_far
             if isinstance(late, TooLittleTimeError):
                 raise
-            raise TooLittleTimeError(explain_too_little_time(self._context.budget.expect(Task.START))) from None
+            raise TooLittleTimeError(self._explain_lateness()) from None
 
     def _tune(self) -> Result:
         try:
@@ -82,7 +82,8 @@ class Tuner:
                 self._set_answer(result)
             result = KnobSearch(self._context).run(result, self._set_answer)
             if result.best is None:
-                raise NothingFitsError(self._explain_none(result))
+                plain = result.as_it_is.sentence if result.as_it_is is not None else ""
+                raise NothingFitsError(". ".join(filter(None, [plain, self._explain_none(result)])))
             return result
         finally:
             self._ledger.close()
@@ -166,6 +167,9 @@ class Tuner:
         if not result.search_end.is_early:
             return explain_no_fit(trials, detection, limit_bytes, result.unconfirmed, rejections)
         if not trials:
-            return explain_too_little_time(self._context.budget.expect(Task.START))
+            return self._explain_lateness()
         winner = race_winner(self._context.folder, trials, {known.config for known in rejections})
         return explain_early_end(trials, detection, limit_bytes, result.unconfirmed, rejections, winner=winner)
+
+    def _explain_lateness(self) -> str:
+        return explain_too_little_time(self._context.budget.expect(Task.START), self._context.waited_seconds)

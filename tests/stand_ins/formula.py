@@ -101,6 +101,8 @@ class FormulaBench:
         """Number of the fresh process that the machine takes away."""
         self.failure = None
         """What detecting ends with, instead of a detection."""
+        self.plain = None
+        """A bench for the script without the wrapping."""
 
     def __enter__(self):
         return self
@@ -159,6 +161,10 @@ class FormulaBench:
             bench.wrong = turned.wrong or bench.wrong
             bench.failure = turned.failure
         return bench
+
+    def unwrapped(self, _logs):
+        """The bench for the script without the wrapping."""
+        return self.plain
 
     def take_output(self):
         """What was printed."""

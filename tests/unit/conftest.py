@@ -16,8 +16,9 @@ from autorecompute.figures import Figures
 from autorecompute.measurement import Detection, Device, Measurement, Outcome, Trial
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
 from autorecompute.plans import Choice, Config, Plan, Space
-from autorecompute.result import Best, Result, SearchEnd, Verdict
+from autorecompute.result import Best, Result, SearchEnd
 from autorecompute.units import GIB, MIB
+from autorecompute.verdict import Verdict
 
 PHASES = {"f": Phase.FORWARD, "l": Phase.LOSS, "b": Phase.BACKWARD, "r": Phase.RECOMPUTE}
 SITES = ("blocks.*/gelu", "blocks.*/linear", "blocks.*/softmax", "blocks.*/norm", "blocks.*/dropout")

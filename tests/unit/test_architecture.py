@@ -31,6 +31,7 @@ BASE = {
     "jsontext",
     "paths",
     "ranges",
+    "verdict",
     "waiting",
     "__init__",
 }
@@ -48,6 +49,7 @@ FLOW = {
     "measurement": BASE,
     "figures": BASE,
     "result": BASE,
+    "verdict": BASE,
     "jsontext": {"units"},
     "structuring": BASE,
     "documents": set(),

@@ -21,13 +21,14 @@ from autorecompute.studies.batch_studies import BatchRecord, keep_batches, read_
 from autorecompute.studies.problem import SEVERAL_BATCHES, bind, require_own
 from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import using
-from autorecompute.trials.lock import hold_device
-from autorecompute.tuning.answer.verdict import PAIR, figures_of
+from autorecompute.tuning.answer.baseline_batch import figures_of
+from autorecompute.tuning.answer.paired_comparison import PAIR
 from autorecompute.tuning.batches.batch_answer import BatchAnswer, says_more
 from autorecompute.tuning.batches.throughput_curve import TunedBatch, draw
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.explanations import OUT_OF_TIME, explain_no_batch
 from autorecompute.tuning.knob_search import KnobSearch
+from autorecompute.tuning.resources import device_lock
 from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.tuning.tuner import Tuner
 from autorecompute.units import format_bytes, format_count
@@ -80,11 +81,13 @@ class BatchTuner:
         try:
             with self._budget.enforced():
                 return self._answer()
-        except OutOfTime:
+        except (OutOfTime, TooLittleTimeError) as late:
             self._finish_so_far(SearchEnd.TIME)
-            if self.so_far is None:
-                raise TooLittleTimeError(OUT_OF_TIME) from None
-            return self.so_far
+            if self.so_far is not None:
+                return self.so_far
+            if isinstance(late, TooLittleTimeError):
+                raise
+            raise TooLittleTimeError(OUT_OF_TIME) from None
         except KeyboardInterrupt:
             self._finish_so_far(SearchEnd.INTERRUPTED)
             raise
@@ -157,7 +160,7 @@ class BatchTuner:
 
     @contextmanager
     def _device_lock(self) -> Iterator[None]:
-        with hold_device(self._context.detection.device, f"study {self._folder.path}", self._context.note):
+        with device_lock(self._context):
             began = time.monotonic()
             yield
         self._keep(replace(self._record, seconds=self._record.seconds + time.monotonic() - began))

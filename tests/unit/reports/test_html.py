@@ -23,12 +23,13 @@ from autorecompute.reports.html.charts import draw_predictions
 from autorecompute.reports.html.svg import style
 from autorecompute.reports.html.why import format_change
 from autorecompute.reports.screen import print_result
-from autorecompute.result import RaceEnd, Ranking, Transfer, Verdict
+from autorecompute.result import RaceEnd, Ranking, Transfer
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import keep_analysis
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB, printable
+from autorecompute.verdict import Verdict
 from stand_ins.emitted import rendered
 
 HOSTILE = (
