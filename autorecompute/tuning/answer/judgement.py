@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from autorecompute.figures import Figures
 from autorecompute.result import Ranking, Result
 from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
-from autorecompute.tuning.answer.race import FINALISTS, RaceResult, keep_race, race, read_race
+from autorecompute.tuning.answer.kept_race import keep_race, read_race
+from autorecompute.tuning.answer.race import FINALISTS, RaceResult, race
 from autorecompute.tuning.answer.verdict import (
     BaselineComparison,
     compare_with_baseline_batch,
