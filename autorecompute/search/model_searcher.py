@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.measurement import Prediction
+from autorecompute.prediction import Prediction
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.searcher import Proposal, preset_reason
 from autorecompute.search.soundness import sound_space

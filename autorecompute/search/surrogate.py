@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autorecompute.figures import comparable_steps
 from autorecompute.search.regression import Beliefs, Regression
 
 if TYPE_CHECKING:
@@ -110,7 +111,9 @@ class Surrogate:
         self._activations = max(float(candidates.simulated.peak_bytes.max()), 1.0)
         known = [trial for trial in trials if _is_known(trial.config, candidates)]
         timed = [trial for trial in trials if trial.measurement.step_seconds]
-        self._fastest = min(map(_seconds, timed), default=1.0)
+        steps = comparable_steps([trial.measurement for trial in timed])
+        self._steps = {trial.number: seconds for trial, seconds in zip(timed, steps, strict=True) if seconds}
+        self._fastest = min(self._steps.values(), default=1.0)
         self.has_reference = all(trial.reference_seconds for trial in timed)
         self._peaks = self._learn_peaks(known, base_bytes)
         self._times = self._learn_times(known, [t for t in prior if _is_known(t.config, candidates)])
@@ -192,7 +195,7 @@ class Surrogate:
     def _relative(self, trial: Trial) -> float:
         if self.has_reference and trial.relative_throughput:
             return 1 / trial.relative_throughput
-        return _seconds(trial) / self._fastest
+        return self._steps[trial.number] / self._fastest
 
     def _peak_features(self, places: slice | list[int]) -> np.ndarray:
         switches = self._candidates.shares[places]
@@ -211,12 +214,6 @@ def _is_known(config: Config, candidates: Candidates) -> bool:
 
 def _lacked_memory(trial: Trial) -> bool:
     return trial.measurement.outcome.is_about_memory
-
-
-def _seconds(trial: Trial) -> float:
-    median = trial.measurement.median_step_seconds
-    assert median is not None, "a timed trial has a step time"
-    return median
 
 
 _erf = np.vectorize(math.erf, otypes=[float])

@@ -7,14 +7,11 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-import psutil
-
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
-from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import NEGLIGIBLE_SHARE, Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials.endings import as_measurement, failure_to_start, too_short
-from autorecompute.trials.load import HostLoad
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
@@ -146,13 +143,12 @@ class Bench:
         """
         for _ in range(2):
             self.detect()
-            load = self._count_load()
             message = self._ask(effort.order(config, self._batch))
             if isinstance(message, Measurement):
                 self._note_pace(message, effort)
                 if not message.outcome.is_measured:
                     self.close()  # a loss that is no number stays one, whatever is recomputed next
-                return replace(message, marks=(*message.marks, *(load.marks() if load is not None else ())))
+                return _mark_busy_host(message)
             has_measured = self._has_measured
             self.close()
             if not (isinstance(message, Ended) and message.exit_code == 0):
@@ -191,7 +187,7 @@ class Bench:
         watch = effort.order(Config())
         message = self._start(lambda address: self._settings(address, batch, watch=watch), environment, batch)
         self.close()
-        return message if isinstance(message, Measurement) else as_measurement(message)
+        return _mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
 
     def under(self, variables: Mapping[str, str], logs: Path) -> Bench:
         """Another bench for the same job, whose processes see these variables, too; ends the live worker of this one.
@@ -238,6 +234,7 @@ class Bench:
     def _settings(self, address: str, batch: int | None, watch: Order | None = None) -> Settings:
         return Settings(
             address=address,
+            tuner=os.getpid(),
             target_batch=batch,
             override_loader=not self._job.takes_batch,
             # A worker that is replaced has to begin as the first one did, with the script's own batch: what the export
@@ -285,16 +282,15 @@ class Bench:
         slow_step = max(self._pace * SLOWDOWN, LEAST_STALL_SECONDS)
         return self._worker.receive(slow_step * (order.warmup + order.steps), stall=slow_step)
 
-    def _count_load(self) -> HostLoad | None:
-        assert self._worker is not None, "detect() comes first"
-        try:
-            return HostLoad(self._worker.pid)
-        except psutil.Error:
-            # It died between its last answer and this order, which will tell how.
-            return None
-
     def _note_pace(self, measurement: Measurement, effort: Effort) -> None:
         self._has_measured = True
         if effort.batch is not None:
             return
         self._pace = self._pace or measurement.median_step_seconds
+
+
+def _mark_busy_host(measurement: Measurement) -> Measurement:
+    share = measurement.others_share
+    if share is None or share <= NEGLIGIBLE_SHARE:
+        return measurement
+    return replace(measurement, marks=(*measurement.marks, f"host busy: {100 * share:.0f} % of the cores by others"))

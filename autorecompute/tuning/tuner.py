@@ -9,7 +9,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.studies import Sizes
 from autorecompute.studies.transfer import Tuned, find_nearest
-from autorecompute.tuning.answer.race import race_winner
+from autorecompute.tuning.answer.kept_race import race_winner
 from autorecompute.tuning.attempt import Attempt
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_little_time

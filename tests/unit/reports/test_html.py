@@ -14,9 +14,10 @@ from rich.console import Console
 
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import CurvePoint, Figures, KnobFigures, Recomputed
-from autorecompute.measurement import GradientCheck, Outcome, Prediction
+from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config
+from autorecompute.prediction import Prediction
 from autorecompute.reports.answer import answer_lines, answer_sentences, lines_to_paste
 from autorecompute.reports.html import make_page
 from autorecompute.reports.html.charts import draw_predictions
