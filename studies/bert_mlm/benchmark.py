@@ -1,4 +1,4 @@
-"""Measures what tuning ``bert_mlm`` costs and gains, on the machine it runs on; all ratios are taken within one run.
+"""Measures what tuning ``bert_mlm`` in an ORTModule costs and gains, on the machine it runs on; all ratios are taken within one run.
 
 Prints one JSON object with each figure beside its goal, and exits with 1 where a goal is missed. It tunes for real, in
 a temporary folder, with the interpreter it runs under.
@@ -23,6 +23,7 @@ from autorecompute.trials.bench import Effort
 from autorecompute.units import MIB
 
 SCRIPT = Path(__file__).with_name("train.py").resolve()
+ARGUMENTS = ("--ortmodule",)
 LIMIT_SHARE = 0.6
 """Where the limit lies between the resting memory and the peak without recompute."""
 
@@ -92,7 +93,7 @@ def holds(value: float, goal: str) -> bool:
 
 def measure_starts(where: Path, batch: int, starts: int) -> dict[str, float]:
     """What a fresh process for each config costs beyond its steps, and the memory without recompute."""
-    job, effort, overheads, whole = Job(script=SCRIPT), Effort(), [], []
+    job, effort, overheads, whole = Job(script=SCRIPT, arguments=ARGUMENTS), Effort(), [], []
     with Bench(job, batch, where) as bench:
         for _ in range(starts):
             bench.close()
@@ -112,8 +113,8 @@ def measure_starts(where: Path, batch: int, starts: int) -> dict[str, float]:
 
 def tune(where: Path, batch: int, limit: int) -> dict:
     # What a study that comes with the package knows would be counted as found.
-    command = ["tune", str(SCRIPT), "--fresh", "--target-batch", str(batch), "--memory-limit", str(limit), "--json"]
-    return json.loads(run_tool(where, *command))
+    options = ["--fresh", "--target-batch", str(batch), "--memory-limit", str(limit), "--json"]
+    return json.loads(run_tool(where, "tune", str(SCRIPT), *options, "--", *ARGUMENTS))
 
 
 def show(where: Path, study: str) -> dict:
@@ -127,7 +128,7 @@ def run_tool(where: Path, *arguments: str) -> str:
 
 def measure_plain_run(where: Path, batch: int, environment: dict[str, str]) -> int:
     """Peak resident bytes of the script run as a user would, under the emitted variables and nothing else."""
-    command = [sys.executable, str(SCRIPT), "--batch", str(batch), "--steps", str(PLAIN_STEPS)]
+    command = [sys.executable, str(SCRIPT), *ARGUMENTS, "--batch", str(batch), "--steps", str(PLAIN_STEPS)]
     process = subprocess.Popen(
         command, cwd=where, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
