@@ -27,8 +27,8 @@ def make_model(args: argparse.Namespace) -> LlamaForCausalLM:
         num_hidden_layers=args.layers,
         num_attention_heads=args.heads,
         num_key_value_heads=args.key_value_heads,
-        # SwiGLU has three matrices: at 8/3 of the width it has as many weights as two at four times the width
-        intermediate_size=8 * args.hidden // 3,
+        # SwiGLU has three matrices: at 8/3 of the width, rounded, they weigh as much as two at four times the width
+        intermediate_size=16 * (args.hidden // 6),
         max_position_embeddings=args.sequence,
         attention_dropout=0.1,
         bos_token_id=None,
