@@ -30,9 +30,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--log-every", type=int, default=5, help="steps between two printed lines (default 5)")
-    parser.add_argument(
-        "--ortmodule", action="store_true", help="train in ONNX Runtime's ORTModule, not in plain PyTorch"
-    )
+    parser.add_argument("--ortmodule", action="store_true", help="train in ONNX Runtime's ORTModule")
     return parser
 
 

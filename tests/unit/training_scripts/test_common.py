@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
-
 from common.images import FIGURES, Figures
 from common.text import BYTES, CLS, IGNORED_LABEL, MASK, SEP, ByteWindows, MaskedByteWindows
 from common.training import make_parser, train
+from torch import nn
 
 SEQUENCE, COUNT = 64, 40
 
