@@ -1,4 +1,4 @@
-"""Puts into the site what is written elsewhere: files of the repository, the last screen of a tuning, options and fields."""
+"""Puts into the site what is written elsewhere: other files, the screen of a tuning, options and fields."""
 
 from __future__ import annotations
 
