@@ -15,6 +15,7 @@ from autorecompute.backends.common.batches import observe_batch, slice_batch
 from autorecompute.backends.common.device import describe_device
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
+from autorecompute.backends.torch.callers import calling_frame, keeps_result
 from autorecompute.backends.torch.controller import MODEL, NAME
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fakes import Script
@@ -201,7 +202,9 @@ class TorchBackend:
         """What steps take, or why nobody can tell."""
         target = self._listener.target_batch if self._listener is not None else None
         sizes = (batch, target) if target is not None and target != batch else None
-        script = Script(args, kwargs, self._roots.optimizers_of(root), batch=sizes)
+        script = Script(
+            args, kwargs, self._roots.optimizers_of(root), holds_result=keeps_result(calling_frame()), batch=sizes
+        )
         try:
             return survey_steps(root, tuned.found, tuned.board, script), ""
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
