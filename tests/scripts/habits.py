@@ -1,7 +1,7 @@
 """Trains with the habits of many scripts at once, and stops where one of them goes wrong.
 
-Tied weights, two optimizers, a GradScaler under float16, an average of the weights in a copy of the model, and every few
-steps a new model and new optimizers that go on from what was saved.
+Tied weights, two optimizers, a GradScaler under float16, an average of the weights in a copy of the model, and every
+few steps a new model and new optimizers that go on from what was saved.
 """
 
 import copy
