@@ -13,6 +13,7 @@ from autorecompute.errors import UsageError
 from autorecompute.plans import Choice, Config, Offer
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.worth import explain_worthless
+from autorecompute.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,7 +44,14 @@ EXPANDABLE_SEGMENTS = Knob(
     needs="CUDA",
 )
 KNOBS = (EXPANDABLE_SEGMENTS,)
-HINTS: Sequence[Knob] = ()
+HINTS = (
+    Knob(
+        name="memory_given_back",
+        variables={"MALLOC_MMAP_THRESHOLD_": str(MIB)},
+        effect="the process holds what its tensors need and no more, and a step takes longer",
+        needs="a CPU with glibc",
+    ),
+)
 
 APPLY = ImportHook(
     module="torch",

@@ -127,19 +127,18 @@ class FakeSteps:
         Args:
             board: The switches of the model.
             configs: What is on in each.
-            seconds: No further one begins after so much of the processor's time: how busy a machine is does not decide
-                what is known of its plans. The first is always run.
+            seconds: No further one begins once the process has taken so much processor time. The first is always run.
 
         Raises:
             UnknownValueError: A value is looked at that the probe has not seen.
             RuntimeError: An operator cannot be run on fake tensors.
         """
-        began = time.thread_time()
+        began = time.process_time()
         steps: list[FakeStep] = []
         with self._fake(board) as fake:
             self._step(fake)
             for choices in configs:
-                if steps and time.thread_time() - began > seconds:
+                if steps and time.process_time() - began > seconds:
                     break
                 board.set(choices)
                 work = Work(self._device)

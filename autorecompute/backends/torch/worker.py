@@ -202,7 +202,7 @@ class TorchBackend:
         return Detection(
             plans=space.plans,
             own_presets=space.own_presets,
-            conflicts=space.conflicts,
+            covers=space.covers,
             dims={BATCH: batch, **sizes},
             graph=digest_of(root, found, sizes),
             device=describe_device(next(root.parameters()).device),

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.backends import registry
+from autorecompute.figures import format_relative
 from autorecompute.plans import Config
 from autorecompute.reports.html.charts import ChartPoint, Plane, draw_plane, draw_timelines
-from autorecompute.reports.words import format_rate, format_relative
+from autorecompute.reports.words import format_rate
 from autorecompute.search.hindsight import Hindsight, look_back
 from autorecompute.studies.analysis import read_analysis
 from autorecompute.units import MIB, format_bytes

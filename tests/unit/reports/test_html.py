@@ -14,21 +14,23 @@ from rich.console import Console
 
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import CurvePoint, Figures, KnobFigures, Recomputed
-from autorecompute.measurement import GradientCheck, Outcome, Prediction
+from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config
+from autorecompute.prediction import Prediction
 from autorecompute.reports.answer import answer_lines, answer_sentences, lines_to_paste
 from autorecompute.reports.html import make_page
 from autorecompute.reports.html.charts import draw_predictions
 from autorecompute.reports.html.svg import style
 from autorecompute.reports.html.why import format_change
 from autorecompute.reports.screen import print_result
-from autorecompute.result import RaceEnd, Ranking, Transfer, Verdict
+from autorecompute.result import RaceEnd, Ranking, Transfer
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import keep_analysis
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB, printable
+from autorecompute.verdict import Verdict
 from stand_ins.emitted import rendered
 
 HOSTILE = (
