@@ -150,7 +150,7 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
 
 def _notes(extra: TorchDetection) -> Iterator[str]:
     if extra.steps is not None and not extra.steps.has_own_loss:
-        yield "the model returns no loss: what the script's loss takes is not in a forecast, and comes on top"
+        yield "the model returns no loss: forecasts take the script's to be a cross entropy, and its copies come on top"
     if extra.no_steps:
         yield f"no peak is forecast: {extra.no_steps}"
     yield from extra.refusals
