@@ -133,11 +133,13 @@ def test_what_crosses_the_wall_comes_back(surveyed):
 
 
 def test_presets_have_a_name_where_the_model_has_what_they_are_about(surveyed):
-    """Blocks, the first half and quarter of them, and their matrix products kept."""
+    """Blocks, the first half and every second of them, and their matrix products kept."""
     presets, plans = surveyed.space.own_presets, surveyed.space.plans
     (block,) = (plan for plan in plans if plan.sites <= set(surveyed.found.blocks) and plan.option == "checkpoint")
     assert presets["blocks"] == Config.of([block])
     assert presets["half_of_blocks"] == Config(frozenset({Choice(*block.sites, "checkpoint", 2)}))
+    alternating = surveyed.board.resolve(presets["every_2nd_block"].choices)
+    assert [effect.path for effect in sorted(alternating)] == [surveyed.found.structure.units[at] for at in (0, 2)]
     assert presets["keep_matmul"] == Config(frozenset({Choice(*block.sites, "keep_matmul")}))
     assert all(choice.option == "drop" or "attention" in choice.site for choice in presets["operators"].choices)
     for one, other in itertools.combinations(presets["operators"].choices, 2):
