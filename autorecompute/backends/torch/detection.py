@@ -144,11 +144,8 @@ class _Sorting:
             self._savings[group] = saving_of_modules(self._seen, paths)
             changed = {operator for path, operator in self._seen.changed if any(is_within(path, one) for one in paths)}
             kept = tuple(operator for operator in MATMULS if operator not in changed)
-            options = (
-                CHECKPOINT,
-                *((KEEP_MATMUL,) if kept else ()),
-                *((EVERY_2ND,) if len(paths) > FEW_BLOCKS else ()),
-            )
+            has = {CHECKPOINT: True, KEEP_MATMUL: kept, EVERY_2ND: len(paths) > FEW_BLOCKS}
+            options = tuple(option for option, offered in has.items() if offered)
             yield Site(group, options if group in self._blocks else (CHECKPOINT,), paths, kept)
 
     def _attention(self) -> Iterator[Site]:

@@ -48,9 +48,9 @@ class Presets:
     def all(self) -> dict[str, Config]:
         """The configs by their names.
 
-        ``blocks`` is what ``gradient_checkpointing_enable()`` does, ``half_of_blocks`` does it to the first half only and
-        ``every_2nd_block`` to every second one, ``keep_matmul`` keeps the results of their matrix products, ``operators`` makes
-        single operators again and no module, and ``attention`` the inside of attention alone.
+        ``blocks`` is what ``gradient_checkpointing_enable()`` does, ``half_of_blocks`` does it to the first half only
+        and ``every_2nd_block`` to every second one, ``keep_matmul`` keeps the results of their matrix products,
+        ``operators`` makes single operators again and no module, and ``attention`` the inside of attention alone.
         """
         found = {
             "blocks": self._config(self._whole(CHECKPOINT)),

@@ -113,7 +113,7 @@ def test_thousands_are_simulated_as_each_by_itself(surveyed):
     """A row of switches gives what the forecast of its config gives."""
     choices = [choice for plan in surveyed.space.plans for choice in plan.choices]
     simulator = surveyed.memory.simulator(surveyed.memory.dims, choices)
-    configs = list(surveyed.space.presets.values())
+    configs = [config for config in surveyed.space.presets.values() if surveyed.space.is_mix(config)]
     peaks = simulator.simulate(simulator.matrix(configs)).peak_bytes
     assert list(peaks) == [surveyed.memory.forecast(config, surveyed.memory.dims).live_bytes for config in configs]
 
