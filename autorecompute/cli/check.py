@@ -138,6 +138,7 @@ def job_of(command: Sequence[str], *, wrap: bool) -> Job:
 
 def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckReport:
     from autorecompute.tuning.checker import Checker
+    from autorecompute.waiting import interruptible
 
     def note(sentence: str) -> None:
         print(f"autorecompute: {printable(sentence)}", file=sys.stderr)
@@ -145,7 +146,7 @@ def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckRe
     stored = _stored(folder, result)
     batch = stored.best.batch if job.takes_batch or not result.command_gives_batch else None
     command = tuple(job.plain_command(batch))
-    with _open_bench(folder, stored, job, batch) as bench:
+    with interruptible(), _open_bench(folder, stored, job, batch) as bench:
         return Checker(bench, stored, steps, note).run(command, wrap=job.wrap)
 
 

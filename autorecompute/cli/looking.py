@@ -105,6 +105,7 @@ def shows_peak(args: argparse.Namespace) -> bool:
 def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Iterator[Bench]:
     from autorecompute.trials import Bench, Follower
     from autorecompute.trials.private import make_private_folder
+    from autorecompute.waiting import interruptible
 
     print(f"running {job.script} up to its first training step", file=sys.stderr, flush=True)
     logs = make_private_folder("plans-")
@@ -112,7 +113,7 @@ def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Itera
         # A crash must not keep its last words back: what is to be seen is passed on while it is written.
         follower = Follower(logs, sys.stderr.buffer) if follows else contextlib.nullcontext()
         # Followed inside the bench: what a launcher has to say of being ended is of no interest.
-        with Bench(job, batch, logs, debugs=debugs) as bench, follower:
+        with interruptible(), Bench(job, batch, logs, debugs=debugs) as bench, follower:
             bench.output_at = "Its output is above."
             yield bench
     except ScriptError:

@@ -7,16 +7,13 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-import psutil
-
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
-from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import NEGLIGIBLE_SHARE, Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials.endings import as_measurement, failure_to_start, too_short
-from autorecompute.trials.load import HostLoad
 from autorecompute.trials.process import WorkerProcess
-from autorecompute.trials.signals import deferring_interrupts
+from autorecompute.waiting import raise_if_over
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
@@ -57,6 +54,9 @@ class Effort:
 class Bench:
     """Where configs are measured; a context manager that leaves no process behind.
 
+    Whatever waits for a worker raises ``KeyboardInterrupt`` where the user stops the command, and ``OutOfTime`` where
+    its time is over (``waiting.py``).
+
     Args:
         job: What is trained.
         batch: The target batch; ``None`` takes what the script gives.
@@ -65,8 +65,6 @@ class Bench:
         debugs: Whether the first worker keeps the terminal and has all the time it wants.
 
     Attributes:
-        log: The file with the output of the live or last worker.
-        starts: How many workers were started.
         output_at: A sentence for messages about where a worker's output is, with ``{log}`` for its file.
     """
 
@@ -129,7 +127,7 @@ class Bench:
                 message = self._start_trials()
             if not isinstance(message, Detection):
                 self.close()
-                raise failure_to_start(message, self.log, self.take_output(), self._where)
+                raise failure_to_start(message, self.log, self.take_output(), self.output_at.format(log=self.log))
             assert self._worker is not None, "it has just spoken"
             self._detection = message
             answers = self._worker.answers[1:]
@@ -149,20 +147,19 @@ class Bench:
         """
         for _ in range(2):
             self.detect()
-            load = self._count_load()
             message = self._ask(effort.order(config, self._batch))
             if isinstance(message, Measurement):
                 self._note_pace(message, effort)
                 if not message.outcome.is_measured:
                     self.close()  # a loss that is no number stays one, whatever is recomputed next
-                return replace(message, marks=(*message.marks, *(load.marks() if load is not None else ())))
+                return _mark_busy_host(message)
             has_measured = self._has_measured
             self.close()
             if not (isinstance(message, Ended) and message.exit_code == 0):
                 return as_measurement(message)
             if not has_measured:
-                raise too_short(message, effort.warmup + effort.steps, self._where)
-        raise too_short(message, effort.warmup + effort.steps, self._where)
+                raise too_short(message, effort.warmup + effort.steps, self.output_at.format(log=self.log))
+        raise too_short(message, effort.warmup + effort.steps, self.output_at.format(log=self.log))
 
     def check(self, config: Config) -> GradientCheck | Measurement:
         """Compares the config's gradients with those without recompute; a measurement says why it could not.
@@ -194,7 +191,7 @@ class Bench:
         watch = effort.order(Config())
         message = self._start(lambda address: self._settings(address, batch, watch=watch), environment, batch)
         self.close()
-        return message if isinstance(message, Measurement) else as_measurement(message)
+        return _mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
 
     def under(self, variables: Mapping[str, str], logs: Path) -> Bench:
         """Another bench for the same job, whose processes see these variables, too; ends the live worker of this one.
@@ -208,6 +205,26 @@ class Bench:
         other._base = {**self._base, **variables}
         return other
 
+    def unwrapped(self, logs: Path) -> Bench:
+        """Another bench for the same job that takes the script as it is; ends the live worker of this one.
+
+        Args:
+            logs: Folder for their output, made where it is missing.
+
+        Raises:
+            SetupError: the folder cannot be made.
+        """
+        self.close()
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SetupError(f"{logs} cannot be made: {error.strerror}. Make its folder writable.") from error
+        job = replace(self._job, backend=registry.plain_name(), wrap=False)
+        other = Bench(job, self._batch, logs, limit_bytes=self._limit_bytes)
+        # The same DataLoader is told the batch.
+        other._base, other._detection = self._base, self._detection
+        return other
+
     def take_output(self) -> str:
         """What the live or last worker printed since this was asked last."""
         if not self.log.is_file():
@@ -218,13 +235,10 @@ class Bench:
             self._taken[self.log] = log.tell()
         return output.decode(errors="replace")
 
-    @property
-    def _where(self) -> str:
-        return self.output_at.format(log=self.log)
-
     def _settings(self, address: str, batch: int | None, watch: Order | None = None) -> Settings:
         return Settings(
             address=address,
+            tuner=os.getpid(),
             target_batch=batch,
             override_loader=not self._job.takes_batch,
             # A worker that is replaced has to begin as the first one did, with the script's own batch: what the export
@@ -247,8 +261,8 @@ class Bench:
         self._has_measured = False
         environment = {**self._base, **variables, **self._job.batch_environment(batch)}
         command = self._job.worker_command(batch)
-        with deferring_interrupts():
-            self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
+        raise_if_over()
+        self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
         return self._worker.receive(math.inf if self._is_debugged else START_TIMEOUT_SECONDS)
 
     @staticmethod
@@ -272,16 +286,15 @@ class Bench:
         slow_step = max(self._pace * SLOWDOWN, LEAST_STALL_SECONDS)
         return self._worker.receive(slow_step * (order.warmup + order.steps), stall=slow_step)
 
-    def _count_load(self) -> HostLoad | None:
-        assert self._worker is not None, "detect() comes first"
-        try:
-            return HostLoad(self._worker.pid)
-        except psutil.Error:
-            # It died between its last answer and this order, which will tell how.
-            return None
-
     def _note_pace(self, measurement: Measurement, effort: Effort) -> None:
         self._has_measured = True
         if effort.batch is not None:
             return
         self._pace = self._pace or measurement.median_step_seconds
+
+
+def _mark_busy_host(measurement: Measurement) -> Measurement:
+    share = measurement.others_share
+    if share is None or share <= NEGLIGIBLE_SHARE:
+        return measurement
+    return replace(measurement, marks=(*measurement.marks, f"host busy: {100 * share:.0f} % of the cores by others"))

@@ -6,6 +6,8 @@ import contextlib
 import math
 import os
 import signal
+import socket
+import struct
 import subprocess
 import time
 from multiprocessing.connection import Connection, wait
@@ -19,6 +21,7 @@ from autorecompute.trials.oom import OomKills
 from autorecompute.trials.quiet import quieten
 from autorecompute.trials.ranks import merge
 from autorecompute.trials.sockets import SocketFolder
+from autorecompute.waiting import left_seconds, raise_if_over
 from autorecompute.worker.protocol import (
     SETTINGS_VARIABLE,
     STACK_SIGNAL,
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.5
 STACK_SECONDS = 1.0
+
+TRANSFER_SECONDS = 30
+"""A worker that stops in the middle of a message is given up after so long. Messages have a few MiB at most."""
+
 STDERR = 2
 LAST_WORDS = (Ended, Failed, Refused)
 
@@ -116,6 +123,10 @@ class WorkerProcess:
 
         A worker that dies, takes longer than ``timeout`` seconds, or ends no step for ``stall`` seconds, answers with
         ``Failed`` all the same.
+
+        Raises:
+            KeyboardInterrupt: the user stopped the command.
+            OutOfTime: the time of the whole command is over.
         """
         last_beat = time.monotonic()
         deadline = last_beat + timeout
@@ -155,8 +166,11 @@ class WorkerProcess:
         self._forget_socket()
 
     def _welcome(self) -> None:
+        peer, _ = self._listener.accept()
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            peer.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", TRANSFER_SECONDS, 0))
         # A rank that has not said its name yet is known by a number that none has.
-        self._ranks[Connection(self._listener.accept()[0].detach())] = -1 - len(self._ranks)
+        self._ranks[Connection(peer.detach())] = -1 - len(self._ranks)
 
     def _hear(self, connection: Connection) -> Message | None:
         message = self._read(connection)
@@ -172,12 +186,15 @@ class WorkerProcess:
         silent = [connection for connection, rank in self._ranks.items() if rank not in said]
         # Whoever was stopped and goes on is late, and hears first what was said meanwhile.
         is_late = time.monotonic() >= until
-        speakers = wait([self._listener, *silent], timeout=0 if is_late else POLL_SECONDS)
+        speakers = wait([self._listener, *silent], timeout=0 if is_late else min(POLL_SECONDS, left_seconds()))
+        raise_if_over()
         return None if is_late and not speakers else speakers
 
     def _read(self, connection: Connection) -> Message:
         try:
             return decode(connection.recv_bytes())
+        except BlockingIOError:
+            return Failed(outcome=Outcome.HANG, message=f"stopped for {TRANSFER_SECONDS} s in the middle of a message")
         except (EOFError, OSError):
             return self._describe_death(self._ranks[connection])
         except ValueError as error:

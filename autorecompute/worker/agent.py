@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.measurement import Outcome
 from autorecompute.meters import Meter, meter_for
+from autorecompute.meters.processors import Processors
 from autorecompute.plans import Config
 from autorecompute.worker.children import STARTED, TRAINS_ELSEWHERE, Children
 from autorecompute.worker.loader import LoaderOverride
@@ -35,6 +36,8 @@ NO_OPTIMIZER = (
 PATIENCE_STEPS = 12
 """So many steps in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch."""
 
+CPU = "cpu"
+
 PATIENCE_SKIPS = 50
 """So many steps in a row may be skipped by a GradScaler: it begins with a scale that is too large, and halves it."""
 
@@ -52,10 +55,6 @@ class Agent:
         settings: What the controller said at the start.
         is_alone: Whether this process trains by itself. Ranks that train together must all reach the end of a window at
             the same step, or the one that waits for an order would keep the others waiting for its gradients.
-
-    Attributes:
-        children: Processes that the script starts.
-        steps: Training steps that have ended.
     """
 
     def __init__(self, channel: Channel, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True) -> None:
@@ -67,6 +66,7 @@ class Agent:
             self._loader = LoaderOverride(settings.target_batch, settings.loader)
             self._loader.install()
         self._meter: Meter | None = None
+        self._does_cpu_work = False
         self._window: Window | None = None
         self._batches: list[int] = []
         self._loss: Any = None
@@ -201,7 +201,7 @@ class Agent:
         return self._window
 
     def _use_meter(self, kind: str) -> Meter:
-        self._meter = meter_for(kind)
+        self._meter, self._does_cpu_work = meter_for(kind), kind == CPU
         if self._settings.limit_bytes is not None:
             self._meter.limit(self._settings.limit_bytes)
         return self._meter
@@ -210,7 +210,15 @@ class Agent:
         assert self._meter is not None, "a window needs a meter"
         is_watched = self._settings.watch is not None
         live = None if is_watched else self._backend.live_meter()
-        return Window(self._meter, order, whole_life=is_watched, extends_itself=self._is_alone, live=live)
+        processors = Processors(self._settings.tuner, do_the_work=self._does_cpu_work)
+        return Window(
+            self._meter,
+            order,
+            whole_life=is_watched,
+            extends_itself=self._is_alone,
+            live=live,
+            processors=processors,
+        )
 
     def _report(self, window: Window) -> None:
         assert self._target is not None, "a window has seen a batch"
@@ -289,4 +297,4 @@ def _kind_in_use() -> str:
     """Where a script trains that was not asked: one on the CPU leaves a card alone, though it may see one."""
     import torch
 
-    return "cuda" if torch.cuda.is_initialized() else "cpu"
+    return "cuda" if torch.cuda.is_initialized() else CPU

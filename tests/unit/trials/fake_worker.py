@@ -100,6 +100,7 @@ class FakeWorker:
                 peak_bytes=1000 + self.rank,
                 warmup_seconds=float(order.warmup),
                 step_seconds=(0.1 + self.rank,) * order.steps,
+                others_share=0.05,
                 samples=4,
                 batch=4,
             )
