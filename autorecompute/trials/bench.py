@@ -65,8 +65,6 @@ class Bench:
         debugs: Whether the first worker keeps the terminal and has all the time it wants.
 
     Attributes:
-        log: The file with the output of the live or last worker.
-        starts: How many workers were started.
         output_at: A sentence for messages about where a worker's output is, with ``{log}`` for its file.
     """
 
@@ -129,7 +127,7 @@ class Bench:
                 message = self._start_trials()
             if not isinstance(message, Detection):
                 self.close()
-                raise failure_to_start(message, self.log, self.take_output(), self._where)
+                raise failure_to_start(message, self.log, self.take_output(), self.output_at.format(log=self.log))
             assert self._worker is not None, "it has just spoken"
             self._detection = message
             answers = self._worker.answers[1:]
@@ -160,8 +158,8 @@ class Bench:
             if not (isinstance(message, Ended) and message.exit_code == 0):
                 return as_measurement(message)
             if not has_measured:
-                raise too_short(message, effort.warmup + effort.steps, self._where)
-        raise too_short(message, effort.warmup + effort.steps, self._where)
+                raise too_short(message, effort.warmup + effort.steps, self.output_at.format(log=self.log))
+        raise too_short(message, effort.warmup + effort.steps, self.output_at.format(log=self.log))
 
     def check(self, config: Config) -> GradientCheck | Measurement:
         """Compares the config's gradients with those without recompute; a measurement says why it could not.
@@ -236,10 +234,6 @@ class Bench:
             output = log.read()
             self._taken[self.log] = log.tell()
         return output.decode(errors="replace")
-
-    @property
-    def _where(self) -> str:
-        return self.output_at.format(log=self.log)
 
     def _settings(self, address: str, batch: int | None, watch: Order | None = None) -> Settings:
         return Settings(

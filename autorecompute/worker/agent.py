@@ -55,10 +55,6 @@ class Agent:
         settings: What the controller said at the start.
         is_alone: Whether this process trains by itself. Ranks that train together must all reach the end of a window at
             the same step, or the one that waits for an order would keep the others waiting for its gradients.
-
-    Attributes:
-        children: Processes that the script starts.
-        steps: Training steps that have ended.
     """
 
     def __init__(self, channel: Channel, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True) -> None:
