@@ -17,6 +17,11 @@ MOST_TELLING = 3
 """An interval of a relative throughput whose ends are further apart than this tells nothing."""
 
 
+def format_relative(ratio: float | None) -> str:
+    """Throughput relative to no recompute, ``0.92x``; a dash where it was not measured."""
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
 def format_interval(low: float, high: float) -> str:
     """``0.85-0.89``, or that it says nothing."""
     return f"{low:.2f}-{high:.2f}" if high <= MOST_TELLING * low else "noisy"

@@ -252,7 +252,7 @@ class Detection:
     Attributes:
         plans: What can be recomputed; where two exclude each other, the earlier one is preferred.
         own_presets: The training system's presets beside ``none`` and ``all_on``, by name.
-        conflicts: The sites that cannot be recomputed together with a site.
+        covers: The sites that a site makes again along with itself.
         clusters: Which activations the plans are about, in places that are alike.
         dims: Symbolic dimensions of the model's inputs at the first batch, under names that are the same in every run.
         aliases: The names that the training system has for each of them.
@@ -270,7 +270,7 @@ class Detection:
 
     plans: tuple[Plan, ...]
     own_presets: dict[str, Config] = field(default_factory=dict)
-    conflicts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    covers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     clusters: tuple[Cluster, ...] = ()
     dims: dict[str, Count]
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -290,4 +290,4 @@ class Detection:
     @property
     def space(self) -> Space:
         """The configs that exist for this model."""
-        return Space(plans=self.plans, own_presets=self.own_presets, conflicts=self.conflicts)
+        return Space(plans=self.plans, own_presets=self.own_presets, covers=self.covers)

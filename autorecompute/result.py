@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures
+from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, format_interval, format_relative
 from autorecompute.measurement import Device, GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.ranges import (
@@ -22,19 +22,7 @@ from autorecompute.ranges import (
     require_versions,
 )
 from autorecompute.units import format_count
-
-
-class Verdict(enum.StrEnum):
-    """What tuning found out about recompute on this problem."""
-
-    RECOMPUTE_PAYS = "recompute_pays"
-    """The batch fits with recompute only, and no smaller batch without it is faster."""
-    NOT_NEEDED = "not_needed"
-    """The batch fits without recompute."""
-    DOES_NOT_PAY = "does_not_pay"
-    """A smaller batch without recompute gives more samples a second."""
-    NO_FIT = "no_fit"
-    """No config holds the limit."""
+from autorecompute.verdict import Verdict, describe_as_it_is, describe_verdict
 
 
 class SearchEnd(enum.StrEnum):
@@ -147,6 +135,14 @@ class Best:
     knobs: tuple[str, ...] = ()
     confirmed: bool
 
+    @property
+    def relative_sentence(self) -> str:
+        """Relative throughput with its 95 % interval, ``0.87x (0.85-0.89)``, where it has one that says anything."""
+        ratio = format_relative(self.relative_throughput)
+        if self.relative_throughput is None or self.relative_low is None or self.relative_high is None:
+            return ratio
+        return f"{ratio} ({format_interval(self.relative_low, self.relative_high)})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
@@ -188,6 +184,24 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AsItIs:
+    """The script without the wrapping: PyTorch alone, nothing switched on, in fresh processes at the target batch.
+
+    Attributes:
+        figures: Its outcome, peak and throughput.
+        comparison: The answer beside it; ``None`` where it does not fit, or no config does.
+    """
+
+    figures: Figures
+    comparison: Comparison | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What it says about the answer, in a line; empty where it does not fit."""
+        return describe_as_it_is(self.figures, self.comparison)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """The answer of a study.
 
@@ -201,6 +215,7 @@ class Result:
         rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
             without, the fastest.
         comparison: Recompute beside the rival; ``None`` where there was nothing to compare.
+        as_it_is: The script without the wrapping; ``None`` where the tool wrapped nothing, or there was no time for it.
         curve: Every batch that was measured, the smallest first; empty where one batch was asked for.
         compared: Whether all was done that an answer takes: finalists confirmed, and a rival looked for where there may
             be one; not so where the time was over first, or where a config that fits was kept from being confirmed by
@@ -233,6 +248,7 @@ class Result:
     rival: Figures | None = None
     compared: bool = True
     comparison: Comparison | None = None
+    as_it_is: AsItIs | None = None
     curve: tuple[CurvePoint, ...] = ()
     raced: dict[str, Ratio] = field(default_factory=dict)
     raced_over_limit: tuple[str, ...] = ()
@@ -266,8 +282,14 @@ class Result:
         return self.search_end.is_early
 
     @property
-    def unrivalled(self) -> str | None:
-        """What recompute is worth where no smaller batch has figures without it, in words; ``None`` where one has."""
-        if self.verdict is not Verdict.RECOMPUTE_PAYS or self.rival is not None:
-            return None
-        return "the batch fits with recompute only; no smaller batch without was measured"
+    def verdict_sentence(self) -> str:
+        """The verdict in words, the same in every output; first what the script does without the wrapping."""
+        words = describe_verdict(
+            self.verdict,
+            self.comparison,
+            compared=self.compared,
+            is_early=self.search_end.is_early,
+            is_of_several=bool(self.curve) and self.best is not None,
+        )
+        first = self.as_it_is.sentence if self.as_it_is is not None else ""
+        return f"{first}. With --wrap: {words}" if first else words

@@ -57,6 +57,11 @@ def choose_backend(name: str, *, wrap: bool) -> str:
     return name if name != AUTO else wrapping[0]
 
 
+def plain_name() -> str:
+    """The backend that trains every script, as it is."""
+    return next(backend.NAME for backend in controllers() if not backend.USED_BY)
+
+
 def worker(name: str, folder: Path, script: Path | None = None) -> WorkerBackend:
     """The half inside the user's process of the backend of this name.
 
@@ -75,9 +80,8 @@ def worker(name: str, folder: Path, script: Path | None = None) -> WorkerBackend
     named = next((backend for module, backend in others.items() if module in text), None)
     if named is not None:
         return worker(named.NAME, folder)
-    plain = next(backend.NAME for backend in controllers() if not backend.USED_BY)
     leaves = functools.partial(_holds_class_of, tuple(others))
-    made = _load(plain, "worker").make_backend(folder, leaves=leaves)
+    made = _load(plain_name(), "worker").make_backend(folder, leaves=leaves)
     return AutoBackend(made, others, lambda backend: worker(backend.NAME, folder))
 
 
@@ -130,8 +134,7 @@ def apply_plans(model: Any, plans: str | os.PathLike[str] | None) -> None:
     Raises:
         UsageError: the file cannot be read, or was measured on another model.
     """
-    plain = next(backend.NAME for backend in controllers() if not backend.USED_BY)
-    _load(plain, "applying").apply(model, plans)
+    _load(plain_name(), "applying").apply(model, plans)
 
 
 def _load(name: str, half: str) -> Any:

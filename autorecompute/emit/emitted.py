@@ -10,7 +10,8 @@ from autorecompute.documents import INLINED, Document
 from autorecompute.emit.provenance import require_best, stray_variables
 from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Device
-from autorecompute.result import Best, Verdict
+from autorecompute.result import AsItIs, Best
+from autorecompute.verdict import Verdict
 
 if TYPE_CHECKING:
     from autorecompute.backends.interface import Emission
@@ -29,9 +30,11 @@ class Emitted(Document):
         study: Name of the study.
         problem: Digest of the problem it solves.
         verdict: What was found out about recompute.
+        verdict_sentence: The same in words, as everywhere.
         baseline: The figures without recompute.
         rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
             without, the fastest.
+        as_it_is: The script without the wrapping; ``None`` where the tool wrapped nothing, or there was no time for it.
         knobs: What other settings did to the winner; empty where they were not tried.
         device: Where it was measured.
         versions: Software it was measured with.
@@ -47,8 +50,10 @@ class Emitted(Document):
     study: str
     problem: str
     verdict: Verdict | None
+    verdict_sentence: str
     baseline: Figures
     rival: Figures | None
+    as_it_is: AsItIs | None
     knobs: tuple[KnobFigures, ...]
     device: Device
     versions: dict[str, str]
@@ -72,8 +77,10 @@ class Emitted(Document):
             study=result.study,
             problem=result.problem,
             verdict=result.verdict,
+            verdict_sentence=result.verdict_sentence,
             baseline=result.baseline,
             rival=result.rival,
+            as_it_is=result.as_it_is,
             knobs=result.knobs,
             device=result.device,
             versions=result.versions,

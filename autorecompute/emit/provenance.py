@@ -75,7 +75,7 @@ def _describe_measurement(best: Best, result: Result) -> dict[str, str]:
     share = best.relative_throughput
     facts = {
         "samples/s": _format_number(best.samples_per_second),
-        "throughput relative to no recompute": NOT_MEASURED if share is None else f"{share:.1%}",
+        "throughput relative to no recompute": NOT_MEASURED if share is None else best.relative_sentence,
         "peak": f"{_format_bytes(best.peak_bytes)}, limit {_format_bytes(best.limit_bytes)}",
         "confirmed in a fresh process": "yes" if best.confirmed else "no",
         "without recompute": _describe_figures(result.baseline),
@@ -84,6 +84,10 @@ def _describe_measurement(best: Best, result: Result) -> dict[str, str]:
         facts["largest batch without recompute"] = _describe_figures(result.rival)
     elif not result.compared:
         facts["largest batch without recompute"] = NOT_MEASURED
+    if result.as_it_is is not None:
+        facts["PyTorch, as it is"] = _describe_figures(result.as_it_is.figures)
+    if result.comparison is not None:
+        facts["recompute gives"] = result.comparison.sentence
     return facts
 
 
@@ -92,7 +96,7 @@ def _describe_origin(result: Result) -> dict[str, str]:
     return {
         "study": result.study,
         "problem": result.problem,
-        "verdict": str(result.verdict),
+        "verdict": result.verdict_sentence,
         "tuned command": shlex.join(result.command),
         "device": ", ".join(filter(None, [device.kind, device.name, device.uuid, format_bytes(device.total_bytes)])),
         "versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()),

@@ -7,16 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import backend_of
-from autorecompute.figures import Figures
+from autorecompute.figures import Figures, format_relative
 from autorecompute.measurement import Outcome
 from autorecompute.reports.predictions import describe_predictions
-from autorecompute.reports.words import (
-    describe_early_end,
-    describe_verdict,
-    format_rate,
-    format_relative,
-    format_spread,
-)
+from autorecompute.reports.words import describe_early_end, format_rate
 from autorecompute.studies.confirmed_here import describe_unconfirmed
 from autorecompute.studies.folder import PAGE
 from autorecompute.units import format_bytes, format_count, format_seconds
@@ -34,6 +28,7 @@ FAR_APART = 1.5
 """So many times as fast in one process as in another is no matter of a busy moment's noise any more."""
 NOT_OUR_COMMAND = "the command came with an archive, from whoever made it: read it before you run it"
 BEST = "best"
+AS_IT_IS = "PyTorch, as it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +36,7 @@ class Line:
     """A line of the answer's table, each figure as people read it.
 
     Attributes:
-        role: ``baseline``, ``preset``, ``best``, ``runner-up`` or ``rival``.
+        role: ``baseline``, ``preset``, ``best``, ``runner-up``, ``rival`` or ``plain``.
         config: What is recomputed, in a few words.
         peak: Its peak.
         throughput: Its samples/s.
@@ -63,7 +58,7 @@ class Line:
 
 
 def answer_lines(result: Result, trials: Sequence[Trial]) -> list[Line]:
-    """The answer's table: none, the presets, the best, who came after it, and the largest batch without recompute."""
+    """The answer's table: none, the presets, the best, who came after it, and what else it was compared with."""
     lines = [_line("baseline", "none", result.baseline)]
     lines += [_line("preset", name.replace("_", " "), figures) for name, figures in result.presets.items()]
     if result.best is not None:
@@ -71,6 +66,8 @@ def answer_lines(result: Result, trials: Sequence[Trial]) -> list[Line]:
     lines += [_line("runner-up", name, figures) for name, figures in runners_up(result, trials)]
     if result.rival is not None:
         lines.append(_line("rival", f"none at batch {result.rival.batch}", result.rival))
+    if result.as_it_is is not None:
+        lines.append(_line("plain", AS_IT_IS, result.as_it_is.figures))
     return lines
 
 
@@ -97,7 +94,7 @@ def describe_dropped(result: Result, trials: Sequence[Trial]) -> list[str]:
 
 def answer_sentences(result: Result, trials: Sequence[Trial]) -> list[str]:
     """The verdict, and how sure it is, a sentence each."""
-    return [f"verdict: {describe_verdict(result)}", *circumstances(result), *certainties(result, trials)]
+    return [f"verdict: {result.verdict_sentence}", *circumstances(result), *certainties(result, trials)]
 
 
 def circumstances(result: Result) -> list[str]:
@@ -144,9 +141,8 @@ def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
     if rendered is None:
         return [] if result.best is None else [describe_unconfirmed(result.study)]
     # The variables alone do nothing to a model that nobody wraps.
-    ways = [] if result.wrap else [*(f"  {line}" for line in exports(rendered)), "or:"]
-    lines = ["train with it:", *ways, f"  {run_command(result)}"]
-    return [*lines, *remarks(result, rendered)]
+    by_hand = [] if result.wrap else ["or:", *(f"  {line}" for line in exports(rendered))]
+    return ["train with it:", f"  {run_command(result)}", *by_hand, *remarks(result, rendered)]
 
 
 def exports(rendered: Emission) -> list[str]:
@@ -198,7 +194,7 @@ def _best_line(best: Best) -> Line:
         config=best.description,
         peak=format_bytes(best.peak_bytes),
         throughput=format_rate(best.samples_per_second),
-        relative=format_spread(best),
+        relative=best.relative_sentence,
         outcome="confirmed" if best.confirmed else "not confirmed",
     )
 

@@ -103,6 +103,7 @@ class Answer(Document):
 
     Attributes:
         result: The answer as the study keeps it.
+        verdict_sentence: What was found out about recompute, in words.
         best: The config to train with; ``None`` where none fits.
         curve: Every batch that was measured, the smallest first; empty where one batch was asked for.
         runners_up: The fastest others that fit, as on the last screen; of several batches, at that of ``best``.
@@ -110,6 +111,7 @@ class Answer(Document):
     """
 
     result: Annotated[Result, INLINED]
+    verdict_sentence: str
     best: BestConfig | None
     curve: tuple[Point, ...]
     runners_up: tuple[RunnerUp, ...]
@@ -127,6 +129,7 @@ class Answer(Document):
         env = rendered.variables if rendered is not None else None
         return cls(
             result=result,
+            verdict_sentence=result.verdict_sentence,
             best=None if result.best is None else BestConfig(best=result.best, env=env),
             curve=tuple(map(Point.of, result.curve)),
             runners_up=tuple(RunnerUp(description=name, figures=told) for name, told in runners_up(result, trials)),

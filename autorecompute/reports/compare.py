@@ -12,7 +12,7 @@ from autorecompute.ranges import Count
 from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.console import make_console
 from autorecompute.reports.identity_parts import differences_table
-from autorecompute.reports.words import describe_verdict, format_rate, format_spread
+from autorecompute.reports.words import format_rate
 from autorecompute.studies.identity import Difference
 from autorecompute.studies.transfer import Tuned
 from autorecompute.units import format_bytes, format_seconds
@@ -103,15 +103,18 @@ def print_comparison(first: StudyRecords, second: StudyRecords) -> None:
 def _figures(*studies: StudyRecords) -> dict[str, Callable[[StudyRecords], str]]:
     presets = dict.fromkeys(name for study in studies if study.result is not None for name in study.result.presets)
     return {
-        "verdict": _of_result(describe_verdict),
+        "verdict": _of_result(lambda result: result.verdict_sentence),
         "best": _of_best(lambda best: best.description),
         "peak": _of_best(lambda best: format_bytes(best.peak_bytes)),
         "limit": lambda study: format_bytes(study.head.problem.limit_bytes),
         "throughput": _of_best(lambda best: format_rate(best.samples_per_second)),
-        "relative": _of_best(format_spread),
+        "relative": _of_best(lambda best: best.relative_sentence),
         "baseline": _of_result(lambda result: _describe(result.baseline)),
         **{name.replace("_", " "): _of_preset(name) for name in presets},
         "rival": _of_result(lambda result: UNKNOWN if result.rival is None else _describe(result.rival)),
+        "as it is": _of_result(
+            lambda result: UNKNOWN if result.as_it_is is None else _describe(result.as_it_is.figures)
+        ),
         "trials": lambda study: str(len(study.trials)),
         "wall time": _of_result(lambda result: format_seconds(result.wall_seconds)),
     }

@@ -8,8 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute.figures import format_interval
-from autorecompute.reports.words import format_relative
+from autorecompute.figures import format_interval, format_relative
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:

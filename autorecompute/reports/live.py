@@ -12,10 +12,11 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
+from autorecompute.figures import format_relative
 from autorecompute.measurement import Outcome
 from autorecompute.reports.console import Guarded, guarded
 from autorecompute.reports.plane import DRAWN, TYPED, best_of, draw_plane
-from autorecompute.reports.words import format_rate, format_relative, shorten
+from autorecompute.reports.words import format_rate, shorten
 from autorecompute.units import describe_software, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autorecompute.reports.words import format_relative
+from autorecompute.figures import format_relative
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:

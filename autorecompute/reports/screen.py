@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autorecompute.figures import format_relative
 from autorecompute.reports.answer import (
     answer_lines,
     answer_sentences,
@@ -19,7 +20,7 @@ from autorecompute.reports.console import make_console
 from autorecompute.reports.curve import curve_table
 from autorecompute.reports.knob_table import knob_table
 from autorecompute.reports.predictions import expected_step_seconds
-from autorecompute.reports.words import format_relative, shorten
+from autorecompute.reports.words import shorten
 from autorecompute.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

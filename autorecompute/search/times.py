@@ -58,7 +58,9 @@ class TimeModel:
 
     def forecast(self, config: Config) -> float:
         """The step time to expect of a config."""
-        return self._base + sum(self._costs[plan] * config.share_of(plan) for plan in self._space.plans_of(config))
+        return self._base + sum(
+            self._costs[plan] * self._space.share(config, plan) for plan in self._space.plans_of(config)
+        )
 
     def cost(self, plan: Plan) -> float:
         """What the plan adds to the step time; below 0 where it is faster to recompute."""
@@ -77,7 +79,7 @@ class TimeModel:
         if not trials:
             return
         times = np.array([self.measured(trial) for trial in trials])
-        ones = [[1.0, *(trial.config.share_of(plan) for plan in self._space.plans)] for trial in trials]
+        ones = [[1.0, *(self._space.share(trial.config, plan) for plan in self._space.plans)] for trial in trials]
         design = np.array(ones, dtype=float)
         spreads = [COST_SPREAD_OF_COUNTED if plan.counts else COST_SPREAD for plan in self._space.plans]
         costs = _ridge(design, times, LEAST_NOISE, spreads)

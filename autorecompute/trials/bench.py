@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Self
 
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
-from autorecompute.measurement import NEGLIGIBLE_SHARE, Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.trials.endings import as_measurement, failure_to_start, too_short
+from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short
 from autorecompute.trials.process import WorkerProcess
-from autorecompute.trials.signals import deferring_interrupts
+from autorecompute.waiting import raise_if_over
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
@@ -54,12 +54,20 @@ class Effort:
 class Bench:
     """Where configs are measured; a context manager that leaves no process behind.
 
+    Whatever waits for a worker raises ``KeyboardInterrupt`` where the user stops the command, and ``OutOfTime`` where
+    its time is over (``waiting.py``).
+
     Args:
         job: What is trained.
         batch: The target batch; ``None`` takes what the script gives.
         logs: Folder for the workers' output.
         limit_bytes: What a trial may take of a card at most; ``None`` for all there is.
         debugs: Whether the first worker keeps the terminal and has all the time it wants.
+
+    Attributes:
+        log: The file with the output of the live or last worker.
+        starts: How many workers were started.
+        output_at: A sentence for messages about where a worker's output is, with ``{log}`` for its file.
     """
 
     def __init__(
@@ -80,6 +88,7 @@ class Bench:
         self._has_measured = False
         self._pace: float | None = None
         self.log = logs / "00.log"
+        self.output_at = "Its output: {log}"
         self.starts = 0
         self._taken: dict[Path, int] = {}
 
@@ -120,7 +129,7 @@ class Bench:
                 message = self._start_trials()
             if not isinstance(message, Detection):
                 self.close()
-                raise failure_to_start(message, self.log, self.take_output())
+                raise failure_to_start(message, self.log, self.take_output(), self._where)
             assert self._worker is not None, "it has just spoken"
             self._detection = message
             answers = self._worker.answers[1:]
@@ -145,14 +154,14 @@ class Bench:
                 self._note_pace(message, effort)
                 if not message.outcome.is_measured:
                     self.close()  # a loss that is no number stays one, whatever is recomputed next
-                return _mark_busy_host(message)
+                return mark_busy_host(message)
             has_measured = self._has_measured
             self.close()
             if not (isinstance(message, Ended) and message.exit_code == 0):
                 return as_measurement(message)
             if not has_measured:
-                raise too_short(message, effort.warmup + effort.steps, self.log)
-        raise too_short(message, effort.warmup + effort.steps, self.log)
+                raise too_short(message, effort.warmup + effort.steps, self._where)
+        raise too_short(message, effort.warmup + effort.steps, self._where)
 
     def check(self, config: Config) -> GradientCheck | Measurement:
         """Compares the config's gradients with those without recompute; a measurement says why it could not.
@@ -184,7 +193,7 @@ class Bench:
         watch = effort.order(Config())
         message = self._start(lambda address: self._settings(address, batch, watch=watch), environment, batch)
         self.close()
-        return _mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
+        return mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
 
     def under(self, variables: Mapping[str, str], logs: Path) -> Bench:
         """Another bench for the same job, whose processes see these variables, too; ends the live worker of this one.
@@ -198,6 +207,26 @@ class Bench:
         other._base = {**self._base, **variables}
         return other
 
+    def unwrapped(self, logs: Path) -> Bench:
+        """Another bench for the same job that takes the script as it is; ends the live worker of this one.
+
+        Args:
+            logs: Folder for their output, made where it is missing.
+
+        Raises:
+            SetupError: the folder cannot be made.
+        """
+        self.close()
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SetupError(f"{logs} cannot be made: {error.strerror}. Make its folder writable.") from error
+        job = replace(self._job, backend=registry.plain_name(), wrap=False)
+        other = Bench(job, self._batch, logs, limit_bytes=self._limit_bytes)
+        # The same DataLoader is told the batch.
+        other._base, other._detection = self._base, self._detection
+        return other
+
     def take_output(self) -> str:
         """What the live or last worker printed since this was asked last."""
         if not self.log.is_file():
@@ -207,6 +236,10 @@ class Bench:
             output = log.read()
             self._taken[self.log] = log.tell()
         return output.decode(errors="replace")
+
+    @property
+    def _where(self) -> str:
+        return self.output_at.format(log=self.log)
 
     def _settings(self, address: str, batch: int | None, watch: Order | None = None) -> Settings:
         return Settings(
@@ -234,8 +267,8 @@ class Bench:
         self._has_measured = False
         environment = {**self._base, **variables, **self._job.batch_environment(batch)}
         command = self._job.worker_command(batch)
-        with deferring_interrupts():
-            self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
+        raise_if_over()
+        self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
         return self._worker.receive(math.inf if self._is_debugged else START_TIMEOUT_SECONDS)
 
     @staticmethod
@@ -264,10 +297,3 @@ class Bench:
         if effort.batch is not None:
             return
         self._pace = self._pace or measurement.median_step_seconds
-
-
-def _mark_busy_host(measurement: Measurement) -> Measurement:
-    share = measurement.others_share
-    if share is None or share <= NEGLIGIBLE_SHARE:
-        return measurement
-    return replace(measurement, marks=(*measurement.marks, f"host busy: {100 * share:.0f} % of the cores by others"))

@@ -124,6 +124,7 @@ class TuningContext:
         budget: The time there is. Every context begins with one of its own.
         detection: What the script trains, from :meth:`detect` on.
         problem: What has to be solved, from :meth:`detect` on. Workers that share a study agree on one later.
+        waited_seconds: What the wait for the device took so far, while another tuning held it.
     """
 
     job: Job
@@ -135,6 +136,7 @@ class TuningContext:
     budget: Budget = field(init=False)
     detection: Detection = field(init=False)
     problem: Problem = field(init=False)
+    waited_seconds: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         began = self.settings.began_seconds
@@ -195,7 +197,8 @@ class TuningContext:
     def reserve_seconds(self, trials: Sequence[Trial]) -> float:
         """What an answer takes after these trials. Where none of them fits, finding one that does comes first."""
         fits = any(trial.fits for trial in trials)
-        return self.budget.reserve_seconds(NEEDED, WISHED if fits else ())
+        wished = (*WISHED, Task.CONFIRMATION) if self.job.wrap else WISHED
+        return self.budget.reserve_seconds(NEEDED, wished if fits else ())
 
     def allows_trial(self, trials: Sequence[Trial]) -> bool:
         """Whether another trial should end in time. A script that has ended is started for it.

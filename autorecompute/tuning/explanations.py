@@ -57,6 +57,7 @@ def explain_no_fit(
             f"No config holds {format_bytes(limit_bytes)}, and none ran to its end. "
             f"{way_out if detection.batch > 1 else 'Train a smaller model.'}{_explain_detected(detection)}"
         )
+    needed_without = _needed_without(measured, rejections, limit_bytes)
     too_large = {known.config for known in rejections if known.outcome.is_about_memory}
     least = min(measured, key=lambda trial: (trial.config not in too_large, trial.measurement.peak_bytes or 0))
     peak_bytes = least.measurement.peak_bytes or 0
@@ -65,7 +66,7 @@ def explain_no_fit(
         return (
             f"{least.description} held {format_bytes(limit_bytes)} while it trained, with "
             f"{format_bytes(peak_bytes)}, but its whole process did not. "
-            f"Try --memory-limit {-(-limit_bytes * 11 // 10 // MIB)}MiB.{on_cpu}"
+            f"{_higher_limit(limit_bytes * 11 // 10, needed_without)}.{on_cpu}"
         )
     if peak_bytes <= limit_bytes:
         why = unconfirmed[-1] if unconfirmed else f"{least.description} held the limit and was not tried any further"
@@ -76,17 +77,46 @@ def explain_no_fit(
     smaller = f", or by a rough estimate --target-batch {batch}" if 0 < batch < detection.batch else ""
     return (
         f"No config holds {format_bytes(limit_bytes)} in {format_count(len(trials), 'trial')}. The least peak was "
-        f"{format_bytes(peak_bytes)} with {least.description}. Try --memory-limit {-(-enough // MIB)}MiB{smaller}."
+        f"{format_bytes(peak_bytes)} with {least.description}. {_higher_limit(enough, needed_without, smaller)}."
         f"{_explain_detected(detection)}"
     )
 
 
-def explain_too_little_time(start_seconds: float) -> str:
+def _needed_without(measured: Sequence[Trial], rejections: Sequence[Rejection], limit_bytes: int) -> int | None:
+    """What no recompute was measured to need, as a whole process where one ran; ``None`` if it is unknown or fits."""
+    peaks = [trial.measurement.peak_bytes or 0 for trial in measured if trial.config.is_none]
+    excesses = [known.excess_bytes or 0 for known in rejections if known.config.is_none]
+    needed = max(peaks, default=0) + max(excesses, default=0)
+    return needed if needed > limit_bytes else None
+
+
+def _higher_limit(enough: int, needed_without: int | None, or_else: str = "") -> str:
+    """Which limit to try: never more than the batch needs without any recompute."""
+    if needed_without is None or enough < needed_without:
+        return f"Try --memory-limit {_whole_mib(enough)}{or_else}"
+    return (
+        f"Try --memory-limit {_whole_mib(needed_without)}{or_else}: without recompute it needs "
+        f"{format_bytes(needed_without)}"
+    )
+
+
+def _whole_mib(number_of_bytes: int) -> str:
+    return f"{-(-number_of_bytes // MIB)}MiB"
+
+
+def explain_too_little_time(start_seconds: float, waited_seconds: float = 0.0) -> str:
     """That there was no time for a single trial, and how much to try.
 
     Args:
         start_seconds: What a start of the script took; 0 where none came to its end.
+        waited_seconds: What the wait for the device took, while another tuning held it.
     """
+    if waited_seconds > start_seconds:
+        return (
+            f"The time was over before the first trial: {format_seconds(waited_seconds)} of it went into waiting for "
+            "the device, which another tuning held. Run the same command once that is through, or give it as much more "
+            "with --timeout."
+        )
     if not start_seconds:
         return OUT_OF_TIME
     enough = math.ceil(STARTS_OF_AN_ANSWER * start_seconds)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import TooLittleTimeError
 from autorecompute.trials.lock import hold_device
-from autorecompute.trials.signals import OutOfTime
-from autorecompute.units import MIB, format_bytes
+from autorecompute.units import MIB, format_bytes, format_seconds
+from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,9 +69,11 @@ def device_lock(context: TuningContext) -> Iterator[None]:
         TooLittleTimeError: the time was over before the device was free.
     """
     purpose, is_same = _purpose(context), False
+    began_waiting: float | None = None
 
     def note_wait(text: str) -> None:
-        nonlocal is_same
+        nonlocal is_same, began_waiting
+        began_waiting = time.monotonic()
         is_same = context.shared is not None and f"({purpose})" in text
         context.note(f"{text}{', for this same study: it is taken over if that one goes away' * is_same}")
 
@@ -78,7 +81,10 @@ def device_lock(context: TuningContext) -> Iterator[None]:
         try:
             held.enter_context(hold_device(context.detection.device, purpose, note_wait))
         except OutOfTime:
-            raise TooLittleTimeError(_describe_late(is_same=is_same)) from None
+            waited_seconds = 0.0 if began_waiting is None else time.monotonic() - began_waiting
+            raise TooLittleTimeError(_describe_late(waited_seconds, is_same=is_same)) from None
+        if began_waiting is not None:
+            context.waited_seconds += time.monotonic() - began_waiting
         yield
 
 
@@ -88,13 +94,14 @@ def _purpose(context: TuningContext) -> str:
     return f"study {context.folder.path}" if shared is None else f"study '{shared.name}' in {shared.place}"
 
 
-def _describe_late(*, is_same: bool) -> str:
+def _describe_late(waited_seconds: float, *, is_same: bool) -> str:
+    waited = f"after {format_seconds(waited_seconds)} of waiting for it"
     if is_same:
         return (
-            "Timed out: another worker of this study is using this device. The same command gives the answer once that "
-            "worker is through. Start one worker for each device."
+            f"Timed out: another worker of this study is using this device, {waited}. The same command gives the "
+            "answer once that worker is through. Start one worker for each device."
         )
     return (
-        "Timed out: another tuning is using this device. Run the same command once that is through, or give it more "
-        "with --timeout."
+        f"Timed out: another tuning is using this device, {waited}. Run the same command once that is "
+        "through, or give it more with --timeout."
     )

@@ -15,6 +15,7 @@ from autorecompute.studies.writing import write_files
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.ledger import settled
+from autorecompute.waiting import raise_if_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +51,7 @@ class TrialRunner:
         """
         reference: Reference | None = None
         while True:
+            raise_if_over()
             for trial in self._ledger.refresh():
                 self._context.progress.trial_ended(trial)
             proposal = self._propose(searcher, limit_bytes)

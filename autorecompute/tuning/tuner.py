@@ -9,7 +9,6 @@ from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.studies import Sizes
 from autorecompute.studies.transfer import Tuned, find_nearest
-from autorecompute.trials.signals import OutOfTime, ignoring_interrupts
 from autorecompute.tuning.answer.kept_race import race_winner
 from autorecompute.tuning.attempt import Attempt
 from autorecompute.tuning.budget import Task
@@ -21,6 +20,7 @@ from autorecompute.tuning.shared_ledger import SharedLedger
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.tuning.warm_start import start_from
 from autorecompute.units import format_bytes
+from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
     from autorecompute.result import Result, Transfer
@@ -68,10 +68,7 @@ class Tuner:
                 return self.so_far
             if isinstance(late, TooLittleTimeError):
                 raise
-            raise TooLittleTimeError(explain_too_little_time(self._context.budget.expect(Task.START))) from None
-        except KeyboardInterrupt:
-            with ignoring_interrupts():
-                raise
+            raise TooLittleTimeError(self._explain_lateness()) from None
 
     def _tune(self) -> Result:
         try:
@@ -85,7 +82,8 @@ class Tuner:
                 self._set_answer(result)
             result = KnobSearch(self._context).run(result, self._set_answer)
             if result.best is None:
-                raise NothingFitsError(self._explain_none(result))
+                plain = result.as_it_is.sentence if result.as_it_is is not None else ""
+                raise NothingFitsError(". ".join(filter(None, [plain, self._explain_none(result)])))
             return result
         finally:
             self._ledger.close()
@@ -169,6 +167,9 @@ class Tuner:
         if not result.search_end.is_early:
             return explain_no_fit(trials, detection, limit_bytes, result.unconfirmed, rejections)
         if not trials:
-            return explain_too_little_time(self._context.budget.expect(Task.START))
+            return self._explain_lateness()
         winner = race_winner(self._context.folder, trials, {known.config for known in rejections})
         return explain_early_end(trials, detection, limit_bytes, result.unconfirmed, rejections, winner=winner)
+
+    def _explain_lateness(self) -> str:
+        return explain_too_little_time(self._context.budget.expect(Task.START), self._context.waited_seconds)

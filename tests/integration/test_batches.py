@@ -51,7 +51,7 @@ def test_the_answer_is_one_of_the_batches_and_fits(compared, limit_bytes):
     assert answer["best"]["batch"] in BATCHES
     assert answer["best"]["peak_bytes"] <= limit_bytes
     assert BATCHES[0] <= answer["rival"]["batch"] < BATCHES[1]
-    assert answer["verdict"] in {"recompute_pays", "does_not_pay"}
+    assert answer["verdict"] in {"recompute_pays", "does_not_pay", "undecided"}
     assert answer["comparison"]["pairs"] >= 1
 
 

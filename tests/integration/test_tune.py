@@ -56,7 +56,7 @@ def test_a_config_that_fits_is_found_and_confirmed(tuned, limit_bytes):
     assert answer["best"]["confirmed"] is True
     assert answer["best"]["limit_bytes"] == limit_bytes
     assert answer["best"]["peak_bytes"] <= limit_bytes < answer["baseline"]["peak_bytes"]
-    assert answer["verdict"] in {"recompute_pays", "does_not_pay"}
+    assert answer["verdict"] in {"recompute_pays", "does_not_pay", "undecided"}
 
 
 def test_stdout_holds_the_contract_and_nothing_else(tuned):

@@ -73,7 +73,18 @@ def test_a_plain_script_is_tuned(tuned, place):
     assert tuned.code == 0, tuned.stderr
     assert (tuned.answer["wrap"], tuned.answer["best"]["confirmed"]) == (True, True)
     assert place.study("bert").trials[0]["measurement"]["batch"] == 8
-    assert [wrapped_in(log) for log in place.study("bert").logs] == [["BertForMaskedLM"]] * 2
+    assert {tuple(wrapped_in(log)) for log in place.study("bert").logs} == {("BertForMaskedLM",)}
+
+
+def test_the_script_is_measured_as_it_is(tuned, place):
+    """PyTorch alone is a row of its own: its processes wrap nothing, and the verdict says first that it fits."""
+    plain = tuned.answer["as_it_is"]
+    assert (plain["figures"]["outcome"], plain["figures"]["batch"]) == ("ok", 8)
+    assert plain["comparison"]["pairs"] >= 2
+    logs = sorted((place.study("bert").path / "workers" / "as_it_is").glob("*.log"))
+    assert [wrapped_in(log.read_text()) for log in logs] == [[]] * len(logs)
+    assert logs
+    assert tuned.answer["verdict_sentence"].startswith("PyTorch as it is fits with")
 
 
 def test_run_wraps_as_tune_did(ran):
@@ -117,6 +128,10 @@ def test_recompute_saves_memory_in_a_wrapped_model(place, limit_bytes):
     assert best["config"], tuned.stderr
     assert best["gradients"]["agrees"]
     assert best["peak_bytes"] <= limit_bytes < tuned.answer["baseline"]["peak_bytes"]
+    plain = place.train("plain_transformer.py", "--bs", "384", "--steps", "4").printed_peak_bytes
+    figures = tuned.answer["as_it_is"]["figures"]
+    assert figures["peak_bytes"] == pytest.approx(plain, rel=SAME_PEAK)
+    assert figures["outcome"] == ("ok" if figures["peak_bytes"] <= limit_bytes else "over_limit")
     ran = run(place, "wrapped", "plain_transformer.py", "--bs", "384", "--steps", "4")
     assert ran.printed_peak_bytes == pytest.approx(best["peak_bytes"], rel=SAME_PEAK)
 

@@ -104,6 +104,8 @@ class FormulaBench:
         """Number of the fresh process that the machine takes away."""
         self.failure = None
         """What detecting ends with, instead of a detection."""
+        self.plain = None
+        """A bench for the script without the wrapping."""
 
     def __enter__(self):
         return self
@@ -167,6 +169,10 @@ class FormulaBench:
             bench.failure = turned.failure
         return bench
 
+    def unwrapped(self, _logs):
+        """The bench for the script without the wrapping."""
+        return self.plain
+
     def take_output(self):
         """What was printed."""
         return f"{len(self.measured)} measured\n"
@@ -202,4 +208,4 @@ class FormulaBench:
 
     def _of(self, config, figures):
         shares = zip(self.detection.plans, figures, strict=True)
-        return [figure * config.share_of(plan) for plan, figure in shares if config.has(plan)]
+        return [figure * self.detection.space.share(config, plan) for plan, figure in shares if config.has(plan)]

@@ -16,8 +16,9 @@ from autorecompute.figures import Figures
 from autorecompute.measurement import Detection, Device, Measurement, Outcome, Trial
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
 from autorecompute.plans import Choice, Config, Plan, Space
-from autorecompute.result import Best, Result, SearchEnd, Verdict
+from autorecompute.result import Best, Result, SearchEnd
 from autorecompute.units import GIB, MIB
+from autorecompute.verdict import Verdict
 
 PHASES = {"f": Phase.FORWARD, "l": Phase.LOSS, "b": Phase.BACKWARD, "r": Phase.RECOMPUTE}
 SITES = ("blocks.*/gelu", "blocks.*/linear", "blocks.*/softmax", "blocks.*/norm", "blocks.*/dropout")
@@ -235,7 +236,7 @@ def build_detection(space=None, **changes):
     fields = {
         "plans": space.plans,
         "own_presets": space.own_presets,
-        "conflicts": space.conflicts,
+        "covers": space.covers,
         "dims": {"d0": BATCH, "d1": 128},
         "graph": "a1b2c3d4",
         "device": Device(kind="cpu", name="Some Processor", total_bytes=16 * GIB),

@@ -32,6 +32,8 @@ BASE = {
     "jsontext",
     "paths",
     "ranges",
+    "verdict",
+    "waiting",
     "__init__",
 }
 REGISTRY = {"backends.registry", "backends.interface", "backends.findings"}
@@ -39,6 +41,7 @@ ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
     "errors": set(),
     "files": set(),
+    "waiting": set(),
     "paths": {"errors", "files"},
     "ranges": set(),
     "plans": {"errors", "paths", "ranges"},
@@ -48,6 +51,7 @@ FLOW = {
     "measurement": BASE,
     "figures": BASE,
     "result": BASE,
+    "verdict": BASE,
     "jsontext": {"units"},
     "structuring": BASE,
     "documents": set(),
@@ -64,7 +68,7 @@ FLOW = {
     "testing": BASE,
     "emit": {"studies.*", *REGISTRY, *BASE},
     "startup": {"backends.interface"},
-    "schemas": {"cli.installation", "reports.*", "emit.*", "studies.*", "structuring", *BASE},
+    "schemas": {"cli.failure", "cli.installation", "reports.*", "emit.*", "studies.*", "structuring", *BASE},
     "compat": ADAPTER,
     "cli": {"*"},
     "__main__": {"cli.*"},

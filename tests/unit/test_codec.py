@@ -15,12 +15,13 @@ from autorecompute.figures import Figures
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Choice, Config
-from autorecompute.result import Best, Ranking, Rejection, Result, Verdict
+from autorecompute.result import Best, Ranking, Rejection, Result
 from autorecompute.studies import Problem
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import Head
 from autorecompute.studies.race_record import RaceRecord, RoundRecord
+from autorecompute.verdict import Verdict
 
 CONFIGS = [
     Config(),

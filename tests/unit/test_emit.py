@@ -20,8 +20,9 @@ from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Device, Outcome
 from autorecompute.plans import Config
-from autorecompute.result import Best, Result, SearchEnd, Verdict
+from autorecompute.result import Best, Result, SearchEnd
 from autorecompute.studies import Problem, StudyFolder
+from autorecompute.verdict import Verdict
 from fake_backend.controller import FILE_NOTE, MODE_VARIABLE, PLANS_VARIABLE, plans_text
 
 OPAQUE = Config.parse(["whole model:light"])
@@ -159,7 +160,7 @@ def test_json_holds_the_config_and_the_figures():
     assert Config.parse(plain["config"]) == result.best.config
     for name in ("batch", "samples_per_second", "peak_bytes", "limit_bytes", "confirmed"):
         assert plain[name] == getattr(result.best, name)
-    for name in ("study", "problem", "verdict", "versions", "command"):
+    for name in ("study", "problem", "verdict", "verdict_sentence", "versions", "command"):
         assert plain[name] == getattr(result, name)
 
 
@@ -175,7 +176,7 @@ def test_comments_tell_where_the_variables_come_from(form):
     """The comments hold the study, problem, verdict, config, device, versions and command."""
     result = make_result()
     told = comments(printed(form, result))
-    for value in (result.study, result.problem, result.verdict, result.best.config.hash, result.device.name):
+    for value in (result.study, result.problem, result.verdict_sentence, result.best.config.hash, result.device.name):
         assert value in told
     for value in (*result.versions.values(), *result.command, str(result.best.batch)):
         assert value in told

@@ -7,8 +7,8 @@ import urllib.parse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autorecompute.figures import format_relative
 from autorecompute.reports.predictions import expected_step_seconds
-from autorecompute.reports.words import format_relative
 from autorecompute.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

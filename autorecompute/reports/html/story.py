@@ -25,7 +25,7 @@ from autorecompute.reports.html.rows import WORDS, Cell, trial_columns, trial_ro
 from autorecompute.reports.html.why import Why, explain
 from autorecompute.reports.knob_table import knob_cells
 from autorecompute.reports.predictions import expected_step_seconds
-from autorecompute.reports.words import describe_verdict, format_rate
+from autorecompute.reports.words import format_rate
 from autorecompute.studies.confirmed_here import describe_unconfirmed, is_confirmed_here
 from autorecompute.units import MIB, format_bytes, format_count
 
@@ -124,7 +124,7 @@ def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict
     may_train = best is not None and is_confirmed_here(folder, best)
     rendered = render(best.config, best.knobs, result.versions, folder.best) if best is not None and may_train else None
     return {
-        "verdict": describe_verdict(result),
+        "verdict": result.verdict_sentence,
         "exports": tuple(exports(rendered)) if rendered is not None and not result.wrap else (),
         "run": run_command(result) if rendered is not None else "",
         "wraps": result.wrap,

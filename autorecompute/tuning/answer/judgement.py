@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 from autorecompute.figures import Figures
 from autorecompute.result import Ranking, Result
-from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, fitting_finalists, lag
-from autorecompute.tuning.answer.kept_race import keep_race, read_race
-from autorecompute.tuning.answer.race import FINALISTS, RaceResult, race
-from autorecompute.tuning.answer.verdict import (
+from autorecompute.tuning.answer.as_it_is import compare_with_plain
+from autorecompute.tuning.answer.baseline_batch import (
     BaselineComparison,
     compare_with_baseline_batch,
     judge_recompute,
     needs_baseline_batch,
 )
+from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, fitting_finalists, lag
+from autorecompute.tuning.answer.kept_race import keep_race, read_race
+from autorecompute.tuning.answer.race import FINALISTS, RaceResult, race
 from autorecompute.tuning.budget import Task
 from autorecompute.units import format_count
 
@@ -72,18 +73,23 @@ class Judgement:
             fitting_finalists(self._rejections.remaining(trials), steps), trials, deadline_seconds=deadline_seconds
         )
         best = self._confirm(standings)
-        beside_baseline, compared = BaselineComparison(), True
+        is_just_confirmed = best is not None and best.config == self._last_process
+        plain = compare_with_plain(self._context, best, is_just_confirmed=is_just_confirmed)
+        beside_baseline, compared = BaselineComparison(), plain.is_complete
         if best is not None and needs_baseline_batch(best, self._context.settings):
+            is_just_confirmed = is_just_confirmed and plain.as_it_is is None
             beside_baseline = compare_with_baseline_batch(
-                self._context, best, baseline, is_just_confirmed=self._last_process == best.config
+                self._context, best, baseline, is_just_confirmed=is_just_confirmed
             )
-            compared = beside_baseline.baseline_batch is not None or self._context.budget.allows(Task.CONFIRMATION)
-            if compared and beside_baseline.baseline_batch is None:
-                self._context.note("no smaller batch without recompute could be measured")
+            compared = compared and beside_baseline.is_complete
+            if beside_baseline.is_complete and beside_baseline.baseline_batch is None:
+                known = "fits" if beside_baseline.none_fits else "could be measured"
+                self._context.note(f"no smaller batch without recompute {known}")
         if not compared:
-            self._context.note("no time left to compare with a smaller batch without recompute")
+            self._context.note("no time left for all comparisons in fresh processes")
         compared = compared and not self.ran_out and not (best is None and self._may_be_confirmed(trials))
-        return self.compose(best, beside_baseline, trials, compared=compared)
+        result = self.compose(best, beside_baseline, trials, compared=compared)
+        return replace(result, as_it_is=plain.as_it_is)
 
     def compose(
         self, best: Best | None, beside_baseline: BaselineComparison, trials: Sequence[Trial], *, compared: bool
@@ -100,7 +106,7 @@ class Judgement:
         return Result(
             study=self._context.folder.name,
             problem=self._context.problem.digest,
-            verdict=judge_recompute(best, beside_baseline.comparison),
+            verdict=judge_recompute(best, beside_baseline),
             best=best,
             baseline=Figures.of(_baseline_of(trials)),
             presets={

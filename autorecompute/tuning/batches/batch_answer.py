@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from autorecompute.figures import Figures
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd
-from autorecompute.tuning.answer.verdict import LEAST_RATIO, PairedComparison, fresh_runs
+from autorecompute.tuning.answer.baseline_batch import fresh_runs
+from autorecompute.tuning.answer.paired_comparison import PairedComparison
 from autorecompute.tuning.batches.throughput_curve import Contenders, find_contenders
+from autorecompute.verdict import LEAST_RATIO, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autorecompute.figures import Comparison, CurvePoint
-    from autorecompute.result import Verdict
     from autorecompute.search import BatchChooser
     from autorecompute.tuning.batches.throughput_curve import TunedBatch
     from autorecompute.tuning.context import TuningContext
@@ -81,21 +82,20 @@ class BatchAnswer:
             own_seconds: Time spent outside of these studies.
         """
         contenders = self._contenders(curve)
-        point, verdict = contenders.answer(comparison)
-        if point is None:
-            base = self._result_without(curve[0] if curve else None, verdict)
-        elif point is contenders.recomputed:
+        point = contenders.answer(comparison)
+        if point is not None and point is contenders.recomputed:
             base = self._result_at(point.batch, tuned)
         else:
-            base = self._result_without(point, verdict)
+            base = self._result_without(point or (curve[0] if curve else None))
+        compared = base.compared and not search_end.is_early
         result = replace(
             base,
             study=self._context.folder.name,
             problem=self._context.problem.digest,
-            verdict=verdict,
+            verdict=_judge(base, contenders, comparison, compared=compared),
             rival=contenders.baseline.without if contenders.baseline is not None else None,
             comparison=comparison,
-            compared=base.compared and not search_end.is_early,
+            compared=compared,
             curve=tuple(curve),
             warnings=tuple(dict.fromkeys(text for entry in tuned for text in entry.result.warnings)),
             unconfirmed=tuple(dict.fromkeys(text for entry in tuned for text in entry.result.unconfirmed)),
@@ -112,14 +112,14 @@ class BatchAnswer:
     def _result_at(batch: int, tuned: Sequence[TunedBatch]) -> Result:
         return next(entry.result for entry in tuned if entry.batch == batch)
 
-    def _result_without(self, point: CurvePoint | None, verdict: Verdict) -> Result:
+    def _result_without(self, point: CurvePoint | None) -> Result:
         job, figures = self._context.job, point.without if point is not None else Figures()
         # The smallest batch that was measured may be one of an earlier list.
         is_answer = point is not None and point.fits_without and self._chooser.may_answer(point.batch)
         return Result(
             study=self._context.folder.name,
             problem=self._context.problem.digest,
-            verdict=verdict,
+            verdict=None,
             best=self._best_without(point) if point is not None and is_answer else None,
             baseline=figures,
             trials=0,
@@ -144,6 +144,23 @@ class BatchAnswer:
             limit_bytes=self._context.problem.limit_bytes,
             confirmed=True,
         )
+
+
+def _judge(base: Result, contenders: Contenders, comparison: Comparison | None, *, compared: bool) -> Verdict | None:
+    """What is said of recompute at all batches together.
+
+    Args:
+        base: The answer at the batch to train with.
+        contenders: Who was in question.
+        comparison: How the fastest with recompute compares with the fastest without.
+        compared: Whether all batches were compared.
+    """
+    if base.best is None:
+        return Verdict.NO_FIT
+    if not compared:
+        return Verdict.UNDECIDED
+    # The study of a batch has looked for a smaller one that fits without.
+    return base.verdict if contenders.baseline is None else contenders.verdict(comparison)
 
 
 def _has_compared(result: Result, baseline_batch: int) -> bool:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from autorecompute.figures import Comparison, CurvePoint, Figures, Recomputed
 from autorecompute.measurement import Outcome
-from autorecompute.result import Result, Verdict
-from autorecompute.tuning.answer.verdict import LEAST_RATIO, MARGIN
+from autorecompute.result import Result
+from autorecompute.verdict import LEAST_RATIO, MARGIN, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -115,23 +115,26 @@ class Contenders:
         """What recompute has to reach: a gain, unless the baseline batch is none of those that were asked for."""
         return 1 + MARGIN if self.baseline is self.plain else LEAST_RATIO
 
-    def recompute_wins(self, comparison: Comparison | None) -> bool:
-        """Whether recompute pays."""
-        return self.recomputed is not None and (comparison is None or comparison.ratio >= self.least_ratio)
+    def answer(self, comparison: Comparison | None) -> CurvePoint | None:
+        """The batch to train with, by the best estimate; ``None`` where no batch fits."""
+        if self.recomputed is None or self.plain is None:
+            return self.recomputed or self.plain
+        if comparison is None or comparison.ratio >= self.least_ratio:
+            return self.recomputed
+        # What is only compared with may be faster than all that was asked for.
+        is_faster = _speed_with(self.recomputed) > _speed_without(self.plain)
+        return self.recomputed if is_faster and self.plain is not self.baseline else self.plain
 
-    def answer(self, comparison: Comparison | None) -> tuple[CurvePoint | None, Verdict]:
-        """The batch to train with, and what is said of recompute; ``None`` where no batch fits."""
-        if self.recompute_wins(comparison):
-            return self.recomputed, Verdict.RECOMPUTE_PAYS
+    def verdict(self, comparison: Comparison | None) -> Verdict:
+        """What is said of recompute where all batches were compared.
+
+        Where no batch fits without recompute, the study of the batch to train with knows more.
+        """
+        if self.recomputed is not None:
+            return judge(comparison, self.least_ratio)
         if self.plain is None:
-            return self.recomputed, Verdict.NO_FIT if self.recomputed is None else Verdict.DOES_NOT_PAY
-        if (
-            self.recomputed is not None
-            and _speed_with(self.recomputed) > _speed_without(self.plain)
-            and self.plain is not self.baseline
-        ):
-            return self.recomputed, Verdict.DOES_NOT_PAY
-        return self.plain, Verdict.DOES_NOT_PAY if self.is_tuned else Verdict.NOT_NEEDED
+            return Verdict.NO_FIT
+        return Verdict.DOES_NOT_PAY if self.is_tuned else Verdict.NOT_NEEDED
 
 
 def find_contenders(curve: Sequence[CurvePoint], may_answer: Callable[[int], bool]) -> Contenders:

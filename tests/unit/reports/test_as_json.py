@@ -12,7 +12,7 @@ from autorecompute.figures import Figures, KnobFigures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.answer_json import Answer, MeasuredTrial
-from autorecompute.result import Verdict
+from autorecompute.verdict import Verdict
 from stand_ins.emitted import rendered
 
 

@@ -24,12 +24,13 @@ from autorecompute.reports.html.charts import draw_predictions
 from autorecompute.reports.html.svg import style
 from autorecompute.reports.html.why import format_change
 from autorecompute.reports.screen import print_result
-from autorecompute.result import RaceEnd, Ranking, Transfer, Verdict
+from autorecompute.result import RaceEnd, Ranking, Transfer
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import keep_analysis
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB, printable
+from autorecompute.verdict import Verdict
 from stand_ins.emitted import rendered
 
 HOSTILE = (
@@ -335,6 +336,22 @@ def test_knobs_are_told_tried_and_untried(keep, read, trials, answer):
     page = read(keep(trials, dataclasses.replace(answer, knobs=knobs)))
     assert "one_arena 1.04x 1.02-1.06 600 MiB -5 MiB kept" in page.text
     assert "triton was not tried: it is for CUDA only" in page.text
+
+
+def test_settings_to_try_are_told_where_there_are_any(keep, read, trials, answer, monkeypatch):
+    """The fake system has a setting to try; without it the page has no heading for settings."""
+    assert "Other settings 1 settings to try yourself" in read(keep(trials, answer)).text
+    monkeypatch.setattr("fake_backend.controller.HINTS", ())
+    assert "Other settings" not in read(keep(trials, answer, name="other")).text
+
+
+def test_a_plan_says_at_how_many_of_its_places_it_is_on(keep, read, trials, answer, make_space):
+    """Of the plans, one is on at two of six places, one everywhere, the others nowhere."""
+    some, whole, off, *_ = make_space().plans
+    (choice,) = some.choices
+    config = Config(frozenset({dataclasses.replace(choice, count=2), *whole.choices}))
+    page = read(keep(trials, dataclasses.replace(answer, best=dataclasses.replace(answer.best, config=config))))
+    assert f"{some.label} 2 of 6 {whole.label} on {off.label} off" in page.text
 
 
 def test_a_study_that_is_not_there_is_a_usage_error(tmp_path):

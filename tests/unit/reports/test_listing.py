@@ -9,8 +9,9 @@ import pytest
 
 from autorecompute import codec
 from autorecompute.reports.listing import StudyLine, print_studies
-from autorecompute.result import SearchEnd, Verdict
+from autorecompute.result import SearchEnd
 from autorecompute.studies import Problem, StudyFolder, list_studies
+from autorecompute.verdict import Verdict
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.check_report import Checked
 from autorecompute.reports.overview import Overview
 from autorecompute.reports.plans_json import Plans
-from autorecompute.result import RaceEnd, Ranking, Transfer
+from autorecompute.result import AsItIs, RaceEnd, Ranking, Transfer
 from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
 from autorecompute.schemas.__main__ import main as print_schema
 from autorecompute.schemas.definitions import Definitions
@@ -73,6 +73,7 @@ def full_result(make_result, make_trial):
         best=best,
         rival=figures,
         comparison=Comparison(ratio=1.1, low=1.0, high=1.2, pairs=3, is_clear=True),
+        as_it_is=AsItIs(figures=figures, comparison=Comparison(ratio=0.6, pairs=0, is_clear=False)),
         curve=(CurvePoint(batch=8, without=figures), CurvePoint(batch=32, without=Figures(), recomputed=recomputed)),
         raced={best.config.hash: 0.9},
         transferred_from=Transfer(study="other", differences=("batch 32, not 16",)),

@@ -10,13 +10,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from autorecompute.emit.emitted import Emitted
+from autorecompute.emit.provenance import comment_lines
 from autorecompute.figures import Comparison, Figures, KnobFigures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.answer import RUNNERS_UP
+from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.screen import print_result, print_trials
-from autorecompute.result import RaceEnd, Ranking, SearchEnd, Transfer, Verdict
+from autorecompute.result import RaceEnd, Ranking, SearchEnd, Transfer
 from autorecompute.units import MIB
+from autorecompute.verdict import Verdict
 from stand_ins.emitted import rendered
 
 FOLDER = Path("/studies/bert")
@@ -130,10 +134,11 @@ def test_the_rival_is_told_with_its_batch(show, make_result):
 )
 def test_an_early_end_is_told_with_what_is_not_known(show, make_result, end, words):
     """An answer that was compared with nothing does not say that no smaller batch is faster, and how to go on."""
-    text = "\n".join(show(make_result(search_end=end, compared=False), width=200))
+    unknown = make_result(search_end=end, compared=False, verdict=Verdict.UNDECIDED)
+    text = "\n".join(show(unknown, width=250))
     assert f"{words}: this is the best that was confirmed; the same command goes on" in text
-    assert "not compared with a smaller batch" in text
-    assert "no smaller one" not in text
+    assert "verdict: undecided: " in text
+    assert "was not compared side by side. The same command goes on" in text
 
 
 def test_no_answer_in_time_is_no_proof_that_nothing_fits(show, make_result):
@@ -144,21 +149,34 @@ def test_no_answer_in_time_is_no_proof_that_nothing_fits(show, make_result):
     assert any("no answer yet" in line for line in lines)
 
 
-@pytest.mark.parametrize("is_clear", [True, False])
-def test_a_comparison_that_is_not_clear_claims_less(show, make_result, is_clear):
-    """What the line below calls too close is no plain verdict."""
-    close = Comparison(ratio=0.97, low=0.94, high=1.02, pairs=3, is_clear=is_clear)
-    text = "\n".join(show(make_result(verdict=Verdict.DOES_NOT_PAY, comparison=close), width=200))
-    assert ("verdict: does not pay" in text) is is_clear
-    assert ("does not seem to pay" in text) is not is_clear
+def test_a_comparison_that_bears_no_verdict_says_what_would_decide(show, make_result):
+    """Within the noise of its pairs nothing is claimed, and a quiet machine or more steps are the way out."""
+    close = Comparison(ratio=0.97, low=0.94, high=1.02, pairs=5, is_clear=False)
+    text = "\n".join(show(make_result(verdict=Verdict.UNDECIDED, comparison=close), width=250))
+    assert "verdict: undecided: " in text
+    assert "within the noise of 5 pairs" in text
+    assert "--steps" in text
 
 
 def test_processes_that_ran_minutes_apart_claim_nothing(show, make_result):
     """Without a pair of neighbours the verdict says that nothing was measured side by side."""
     apart = Comparison(ratio=0.6, pairs=0, is_clear=False)
-    text = "\n".join(show(make_result(comparison=apart), width=200))
-    assert "not compared with a smaller batch without side by side" in text
+    text = "\n".join(show(make_result(verdict=Verdict.UNDECIDED, comparison=apart), width=250))
+    assert "was not compared side by side" in text
     assert "2 % faster" not in text
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("compared", [True, False])
+def test_every_output_has_the_same_words(show, make_result, verdict, compared):
+    """Screen, JSON, emitted JSON and the comments beside emitted variables give one and the same sentence."""
+    result = make_result(verdict=verdict, compared=compared)
+    emission = rendered(result, FOLDER)
+    answer, given = Answer.of(result, (), emission), Emitted.of(result, emission)
+    sentence = result.verdict_sentence
+    assert f"verdict: {sentence}" in show(result, width=300)
+    assert (answer.verdict_sentence, given.verdict_sentence) == (sentence, sentence)
+    assert f"# verdict: {sentence}" in comment_lines(result, emission)
 
 
 def test_where_it_started_from_is_told(show, make_result):
@@ -205,6 +223,15 @@ def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
     lines = show(dataclasses.replace(make_result(), best=best))
     assert not any("export" in line for line in lines)
     assert any("autorecompute run bert -- python train.py" in line for line in lines)
+
+
+def test_the_command_that_always_works_comes_first(show):
+    """``run`` stands before the variables, which do nothing to a script that does not read them."""
+    lines = [line.strip() for line in show(width=200)]
+    after = lines[lines.index("train with it:") + 1 :]
+    assert after[0].startswith("autorecompute run ")
+    assert after[1] == "or:"
+    assert after[2].startswith("export ")
 
 
 @pytest.mark.parametrize("width", [40, 80, 250])

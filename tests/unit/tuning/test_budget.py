@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
 
 from autorecompute.errors import NothingFitsError
 from autorecompute.plans import Config
-from autorecompute.result import SearchEnd, Verdict
+from autorecompute.result import SearchEnd
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.units import MIB
+from autorecompute.verdict import Verdict
 
 START, TRIAL = 15.0, 5.0
 LEAST = START + TRIAL + START + TRIAL
@@ -135,6 +137,23 @@ def test_waiting_for_the_device_counts(make_tuning, make_timed_bench, clock, mon
     monkeypatch.setattr("autorecompute.tuning.resources.hold_device", lambda *_: clock.advance(10_000.0))
     with pytest.raises(NothingFitsError, match="--timeout"):
         tuning.run()
+    assert tuning.bench.measured == []
+
+
+def test_a_device_that_is_free_too_late_is_what_took_the_time(make_tuning, make_timed_bench, clock, monkeypatch):
+    """Where the wait for the device leaves no time for a trial, the wait is told, and no timeout by a start's time."""
+    tuning = make_tuning(make_timed_bench(start_seconds=5.0), timeout_seconds=60.0, began_seconds=clock.now)
+
+    @contextlib.contextmanager
+    def hold_late(_device, _purpose, on_wait):
+        on_wait("waiting for the device")
+        clock.advance(54.0)
+        yield
+
+    monkeypatch.setattr("autorecompute.tuning.resources.hold_device", hold_late)
+    with pytest.raises(NothingFitsError, match=r"54\.0 s of it went into waiting for the device") as told:
+        tuning.run()
+    assert "20s" not in str(told.value)
     assert tuning.bench.measured == []
 
 

@@ -11,10 +11,11 @@ import pytest
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.result import RaceEnd, SearchEnd, Verdict
+from autorecompute.result import RaceEnd, SearchEnd
 from autorecompute.studies.storage import read_trials
 from autorecompute.trials.lock import lock_file
 from autorecompute.units import MIB
+from autorecompute.verdict import Verdict
 from fake_backend.controller import read_config
 from stand_ins.emitted import choices_of, variables_of
 

@@ -72,6 +72,27 @@ def test_no_fit_after_failed_confirmations_suggests_a_higher_limit(make_trial, m
     assert parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) > LIMIT
 
 
+@pytest.mark.parametrize("is_whole_process", [True, False])
+def test_no_fit_never_suggests_more_than_no_recompute_needs(make_trial, make_detection, make_space, is_whole_process):
+    """Where a config's peak and the usual share would exceed what no recompute needs, that figure is the advice."""
+    peak = LIMIT - MIB if is_whole_process else LIMIT + 10 * MIB
+    config = make_space().all_on
+    trials = [make_trial(outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + 20 * MIB), make_trial(config, peak_bytes=peak)]
+    rejections = [Rejection(config=config, outcome=Outcome.OVER_LIMIT, reason="too much")] if is_whole_process else []
+    text = explain_no_fit(trials, make_detection(), LIMIT, (), rejections)
+    needed = (LIMIT + 20 * MIB) // MIB
+    assert f"Try --memory-limit {needed}MiB" in text
+    assert f"without recompute it needs {needed} MiB" in text
+
+
+def test_what_no_recompute_needs_as_a_whole_process_counts(make_trial, make_detection):
+    """No recompute whose steps held the limit, and whose whole process did not, is no reason for a lower limit."""
+    trial = make_trial(peak_bytes=LIMIT - 10 * MIB)
+    rejection = Rejection(config=Config(), outcome=Outcome.OVER_LIMIT, reason="too much", excess_bytes=30 * MIB)
+    text = explain_no_fit([trial], make_detection(), LIMIT, (), [rejection])
+    assert f"Try --memory-limit {(LIMIT + 20 * MIB) // MIB}MiB: without recompute it needs" in text
+
+
 @pytest.mark.parametrize(("kind", "tells"), [("cpu", True), ("cuda", False)])
 def test_no_fit_after_failed_confirmations_on_a_cpu_names_what_glibc_keeps(make_trial, make_detection, kind, tells):
     """What a process holds beyond its steps can be had back on a CPU, where it is glibc that keeps it."""
@@ -124,6 +145,14 @@ def test_no_time_for_a_trial_does_not_blame_the_batch(start_seconds, advice):
     text = explain_too_little_time(start_seconds)
     assert "smaller batch" not in text
     assert advice in text
+
+
+def test_time_that_went_into_waiting_is_no_reason_to_recommend_what_a_start_takes():
+    """Who waited for the device for minutes is told so, and not that four starts of the script are enough."""
+    text = explain_too_little_time(5.9, 300.0)
+    assert "5 min" in text
+    assert "another tuning held" in text
+    assert "24s" not in text
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OVER_LIMIT, Outcome.OOM])

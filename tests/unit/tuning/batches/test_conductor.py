@@ -14,13 +14,14 @@ from autorecompute.cli import main
 from autorecompute.errors import NothingFitsError, ScriptError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.result import Verdict
 from autorecompute.studies import list_studies, load_result
 from autorecompute.studies.analysis import FILE
 from autorecompute.studies.batch_studies import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
+from autorecompute.tuning.answer.paired_comparison import PAIRS
 from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.units import MIB
+from autorecompute.verdict import Verdict
 from fake_backend import controller
 from stand_ins.emitted import choices_of, variables_of
 from stand_ins.knobs import knob
@@ -254,7 +255,7 @@ def test_a_noisy_machine_is_asked_more_often_and_the_doubt_is_told(begin):
 
     several.lead.watch = moody
     result = several.run()
-    assert (result.comparison.pairs, result.comparison.is_clear) == (3, False)
+    assert (result.comparison.pairs, result.comparison.is_clear, result.verdict) == (PAIRS, False, Verdict.UNDECIDED)
     assert result.comparison.low < result.comparison.ratio < result.comparison.high
 
 

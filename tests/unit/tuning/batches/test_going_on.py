@@ -8,7 +8,6 @@ import pytest
 
 from autorecompute.errors import NothingFitsError
 from autorecompute.plans import Config
-from autorecompute.reports.words import describe_verdict
 from autorecompute.result import SearchEnd
 from autorecompute.studies import load_result
 from autorecompute.tuning.batches.batch_tuner import LEAST_TRIALS
@@ -177,7 +176,7 @@ def test_a_batch_that_had_no_time_is_not_said_to_be_too_large(begin_timed):
     told = [point.recomputed.description for point in result.curve if point.recomputed is not None]
     assert told == [NOT_IN_TIME]
     assert (result.best.batch, result.compared) == (8, False)
-    assert "so far" in describe_verdict(result)
+    assert "so far" in result.verdict_sentence
 
 
 def test_who_stops_in_a_batch_has_what_was_confirmed_there(begin_timed, clock):

@@ -30,8 +30,8 @@ def hold():
 @pytest.mark.parametrize(
     ("is_same", "words"),
     [
-        (True, "another worker of this study is using this device"),
-        (False, "another tuning is using this device.*--timeout"),
+        (True, "another worker of this study is using this device, after .* of waiting for it"),
+        (False, "another tuning is using this device, after .* of waiting for it.*--timeout"),
     ],
 )
 def test_a_device_that_was_not_free_in_time(work_in, root, hold, is_same, words):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import random
 
 import pytest
 
 from autorecompute.figures import Comparison
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.reports.words import describe_verdict
-from autorecompute.result import Verdict
-from autorecompute.tuning.answer.verdict import LEAST_RATIO, PAIRS, PairedComparison, compare, judge_recompute
+from autorecompute.tuning.answer.baseline_batch import BaselineComparison, judge_recompute
+from autorecompute.tuning.answer.paired_comparison import PAIRS, PairedComparison, compare
+from autorecompute.verdict import LEAST_RATIO, Verdict, judge
+
+ROUNDING = 1e-9
 
 
 class Ring:
@@ -46,33 +50,54 @@ class Ring:
         return comparison.run(first, are_neighbours=are_neighbours)
 
 
+@pytest.mark.parametrize("least_ratio", [LEAST_RATIO, 1.02])
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.1, 1.0])
+@pytest.mark.parametrize("seed", range(25))
+def test_no_verdict_disagrees_with_its_interval(least_ratio, noise, seed):
+    """Whatever the pairs were, a verdict has its whole interval on its side, and anything else is undecided."""
+    chance = random.Random(seed)
+    centre = chance.gauss(0, 0.2)
+    ratios = [math.exp(chance.gauss(centre, noise)) for _ in range(chance.randint(1, PAIRS))]
+    found = compare(ratios, least_ratio)
+    verdict = judge(found, least_ratio)
+    assert found.is_clear == (verdict is not Verdict.UNDECIDED)
+    if len(ratios) == 1:
+        assert verdict is Verdict.UNDECIDED
+        return
+    assert found.low <= found.ratio * (1 + ROUNDING)
+    assert found.ratio <= found.high * (1 + ROUNDING)
+    assert (verdict is Verdict.RECOMPUTE_PAYS) == (found.low >= least_ratio)
+    assert (verdict is Verdict.DOES_NOT_PAY) == (found.high < least_ratio)
+
+
 @pytest.mark.parametrize(
-    ("ratio", "verdict"),
+    ("low", "high", "verdict"),
     [
-        (1.11, Verdict.RECOMPUTE_PAYS),
-        (0.99, Verdict.RECOMPUTE_PAYS),
-        (0.97, Verdict.DOES_NOT_PAY),
+        (0.99, 1.2, Verdict.RECOMPUTE_PAYS),
+        (0.9, 0.97, Verdict.DOES_NOT_PAY),
+        (0.11, 7.98, Verdict.UNDECIDED),
+        (0.97, 1.2, Verdict.UNDECIDED),
+        (None, None, Verdict.UNDECIDED),
     ],
 )
-def test_recompute_pays_unless_its_rival_is_clearly_faster(make_result, ratio, verdict):
-    """A smaller batch must be faster by more than the margin before recompute is said not to pay."""
-    comparison = Comparison(ratio=ratio, pairs=2, is_clear=True)
-    assert judge_recompute(make_result().best, comparison) is verdict
+def test_recompute_pays_where_the_baseline_batch_is_no_faster_than_the_margin(make_result, low, high, verdict):
+    """The ends of the interval decide, however far away the ratio itself is."""
+    comparison = Comparison(ratio=1.0, low=low, high=high, pairs=2, is_clear=low is not None)
+    assert judge_recompute(make_result().best, BaselineComparison(comparison=comparison)) is verdict
 
 
 def test_without_a_winner_nothing_fits_and_without_recompute_none_is_needed(make_result):
-    """The rival has no say where no config fits, or where the batch fits without recompute."""
-    rival_leads = Comparison(ratio=0.5, pairs=1, is_clear=True)
+    """The baseline batch has no say where no config fits, or where the batch fits without recompute."""
+    leads = BaselineComparison(comparison=Comparison(ratio=0.5, low=0.4, high=0.6, pairs=2, is_clear=True))
     needless = dataclasses.replace(make_result().best, config=Config())
-    assert judge_recompute(None, rival_leads) is Verdict.NO_FIT
-    assert judge_recompute(needless, rival_leads) is Verdict.NOT_NEEDED
-    assert judge_recompute(make_result().best, None) is Verdict.RECOMPUTE_PAYS
+    assert judge_recompute(None, leads) is Verdict.NO_FIT
+    assert judge_recompute(needless, leads) is Verdict.NOT_NEEDED
 
 
-def test_what_ran_minutes_apart_is_no_verdict_on_recompute(make_result):
-    """The rival leads, in processes of another mood of the machine."""
-    apart = Comparison(ratio=0.5, pairs=0, is_clear=False)
-    assert judge_recompute(make_result().best, apart) is Verdict.RECOMPUTE_PAYS
+@pytest.mark.parametrize(("none_fits", "verdict"), [(True, Verdict.RECOMPUTE_PAYS), (False, Verdict.UNDECIDED)])
+def test_without_a_comparison_recompute_pays_only_where_nothing_fits_without(make_result, none_fits, verdict):
+    """That nothing was compared bears no verdict; that nothing smaller fits does."""
+    assert judge_recompute(make_result().best, BaselineComparison(none_fits=none_fits)) is verdict
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.8, 1.2, 3.0])
@@ -90,6 +115,7 @@ def test_a_first_pair_that_was_disturbed_decides_nothing(spoilt):
     assert (found.pairs, found.is_clear) == (PAIRS, False)
     assert found.ratio == pytest.approx(1.0)
     assert found.low < found.ratio < found.high
+    assert judge(found) is Verdict.UNDECIDED
 
 
 def test_one_pair_is_not_sure():
@@ -119,7 +145,7 @@ def test_what_stays_unclear_is_said_to_be_after_a_few_pairs():
     """Where neighbours contradict each other the pairs come to an end, and the answer admits it."""
     ring = Ring([10.0, 11.0, 10.0, 11.0, 10.0, 10.0])
     found = ring.fight(1.0, are_neighbours=False)
-    assert (ring.order, found.pairs, found.is_clear) == ("ABBAAB", PAIRS, False)
+    assert (ring.order, found.pairs, found.is_clear) == ("ABBAABBAAB", PAIRS, False)
     assert found.low < LEAST_RATIO < found.high
     assert "too close to be sure" in found.sentence
 
@@ -167,6 +193,6 @@ def test_a_rival_that_cannot_be_measured_is_not_said_to_be_slower(make_tuning, m
 
     monkeypatch.setattr(tuning.bench, "watch", fail_below)
     result = tuning.run()
-    assert (result.compared, result.rival, result.verdict) == (True, None, Verdict.RECOMPUTE_PAYS)
-    assert "faster" not in describe_verdict(result)
+    assert (result.compared, result.rival, result.verdict) == (True, None, Verdict.UNDECIDED)
+    assert "no smaller one without it was measured" in result.verdict_sentence
     assert any("no smaller batch without recompute could be measured" in note for note in tuning.watcher.notes)

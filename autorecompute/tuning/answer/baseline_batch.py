@@ -1,0 +1,191 @@
+"""The baseline batch: the largest that fits without recompute, and how the winner compares with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autorecompute.figures import Comparison, Figures
+from autorecompute.measurement import Measurement, Outcome
+from autorecompute.tuning.answer.paired_comparison import PAIR, PAIRS, PairedComparison
+from autorecompute.tuning.budget import Task
+from autorecompute.verdict import LEAST_RATIO, Verdict, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autorecompute.measurement import Trial
+    from autorecompute.result import Best
+    from autorecompute.studies import Problem
+    from autorecompute.trials import Bench
+    from autorecompute.trials.bench import Effort
+    from autorecompute.tuning.context import TuningContext, TuningSettings
+
+
+ATTEMPTS = 3
+
+CLEARLY_LARGER = 1.1
+"""After a batch that fits, only one that is larger by this factor is worth another process."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineSearch:
+    """What came of looking for the baseline batch.
+
+    Attributes:
+        found: Its fresh process; ``None`` where no smaller batch was found to fit.
+        none_fits: Whether it is known that no smaller batch fits without recompute.
+    """
+
+    found: Measurement | None
+    none_fits: bool
+
+
+def measure_baseline_batch(  # noqa: PLR0913  (what its batch is guessed from, and whether there is time)
+    bench: Bench,
+    effort: Effort,
+    problem: Problem,
+    *,
+    resting_bytes: int,
+    peak_bytes: int | None,
+    has_time: Callable[[], bool] = lambda: True,
+) -> BaselineSearch:
+    """Looks for the largest batch that fits without recompute, in fresh processes.
+
+    Activations grow in proportion to the batch, so the first guess is near; each further one learns from the last.
+    Where the baseline ran out of memory the first one is a mere half, and more than that may fit.
+
+    Args:
+        bench: Where it is measured.
+        effort: How long.
+        problem: The target batch, which does not fit without recompute, and the limit.
+        resting_bytes: Memory without any activation.
+        peak_bytes: Peak at the target batch without recompute; ``None`` where it ran out of memory.
+        has_time: Whether there is time for another fresh process.
+    """
+    batch, limit_bytes = problem.batch, problem.limit_bytes
+    # A single sample is estimated away only by a model that fills the limit without any.
+    smallest = 1 if resting_bytes < limit_bytes else 0
+    guess = batch // 2 if peak_bytes is None else _largest(batch, limit_bytes, resting_bytes, peak_bytes)
+    # A baseline whose steps fit, and whose whole process did not, lets the estimate reach the target itself.
+    guess = min(max(guess, smallest), batch - 1)
+    found, least, too_large, was_memory = None, 1.0, batch, True
+    for _ in range(ATTEMPTS):
+        if guess < least or not has_time():
+            break
+        measurement = bench.watch({}, effort, guess)
+        peak, outcome = measurement.peak_bytes, measurement.under(limit_bytes).outcome
+        if outcome is Outcome.OK:
+            found, least = measurement, guess * CLEARLY_LARGER
+        else:
+            too_large, was_memory = guess, was_memory and outcome.is_about_memory
+        fitting = guess // 2 if peak is None else _largest(guess, limit_bytes, resting_bytes, peak)
+        guess = min(max(fitting, smallest), too_large - 1)
+    return BaselineSearch(found, none_fits=found is None and guess < 1 and was_memory)
+
+
+def _largest(batch: int, limit_bytes: int, resting_bytes: int, peak_bytes: int) -> int:
+    bytes_per_sample = max(peak_bytes - resting_bytes, 1) / batch
+    return int((limit_bytes - resting_bytes) / bytes_per_sample)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineComparison:
+    """The baseline batch and how the winner compares with it.
+
+    Attributes:
+        baseline_batch: Its figures; ``None`` where no smaller batch was found to fit.
+        comparison: The winner beside it; ``None`` where there was nothing to compare.
+        none_fits: Whether it is known that no smaller batch fits without recompute.
+        is_complete: Whether there was time for all that it takes.
+    """
+
+    baseline_batch: Figures | None = None
+    comparison: Comparison | None = None
+    none_fits: bool = False
+    is_complete: bool = True
+
+
+def compare_with_baseline_batch(
+    context: TuningContext, best: Best, baseline: Trial | None, *, is_just_confirmed: bool
+) -> BaselineComparison:
+    """Measures the baseline batch, unless it is known, and compares, as far as there is time.
+
+    Args:
+        context: What the tuning works with.
+        best: A confirmed config.
+        baseline: The trial without recompute.
+        is_just_confirmed: Whether its fresh process was the last thing that ran.
+    """
+    known = context.settings.baseline_batch
+    if known is not None:
+        # A tuning over several batches knows it, and compares with it once for all batches in the end.
+        return BaselineComparison(known, _compared_apart(best, known))
+    search = _find_baseline_batch(context, baseline)
+    if search.found is None or not search.found.samples_per_second:
+        is_complete = search.none_fits or context.budget.allows(Task.CONFIRMATION)
+        return BaselineComparison(none_fits=search.none_fits, is_complete=is_complete)
+    baseline_batch = figures_of(search.found)
+    comparison = PairedComparison(
+        fresh_runs(context, context.emit(best.config), best.batch),
+        fresh_runs(context, {}, baseline_batch.batch),
+        least_ratio=LEAST_RATIO,
+        has_time=lambda: context.budget.allows(*PAIR),
+    ).run(best.samples_per_second / search.found.samples_per_second, are_neighbours=is_just_confirmed)
+    is_complete = comparison.is_clear or comparison.pairs >= PAIRS or context.budget.allows(*PAIR)
+    return BaselineComparison(baseline_batch, comparison, is_complete=is_complete)
+
+
+def _compared_apart(best: Best, baseline_batch: Figures) -> Comparison | None:
+    if not baseline_batch.samples_per_second:
+        return None
+    return Comparison(ratio=best.samples_per_second / baseline_batch.samples_per_second, pairs=0, is_clear=False)
+
+
+def _find_baseline_batch(context: TuningContext, baseline: Trial | None) -> BaselineSearch:
+    if context.budget.allows(Task.CONFIRMATION):
+        context.note("measuring the largest batch that fits without recompute")
+    return measure_baseline_batch(
+        context.bench,
+        context.settings.effort,
+        context.problem,
+        resting_bytes=context.detection.resting_bytes,
+        peak_bytes=baseline.measurement.peak_bytes if baseline else None,
+        has_time=lambda: context.budget.allows(Task.CONFIRMATION),
+    )
+
+
+def fresh_runs(context: TuningContext, environment: dict[str, str], batch: int | None) -> Callable[[], float | None]:
+    """Runs a batch in a fresh process under this environment; gives its samples/s, or ``None`` where it failed."""
+    way = "with" if environment else "without"
+
+    def run() -> float | None:
+        context.note(f"comparing in fresh processes: batch {batch} {way} recompute")
+        measurement = context.watch(environment, batch)
+        return measurement.samples_per_second if measurement.outcome is Outcome.OK else None
+
+    return run
+
+
+def needs_baseline_batch(best: Best | None, settings: TuningSettings) -> bool:
+    """Whether this winner has to be compared with a smaller batch."""
+    return best is not None and not best.config.is_none and settings.batch is not None
+
+
+def judge_recompute(best: Best | None, beside: BaselineComparison) -> Verdict:
+    """What the winner and the baseline batch say about recompute."""
+    if best is None:
+        return Verdict.NO_FIT
+    if best.config.is_none:
+        return Verdict.NOT_NEEDED
+    return Verdict.RECOMPUTE_PAYS if beside.none_fits else judge(beside.comparison)
+
+
+def figures_of(measurement: Measurement) -> Figures:
+    """The figures of a fresh process."""
+    return Figures(
+        outcome=measurement.outcome,
+        samples_per_second=measurement.samples_per_second,
+        peak_bytes=measurement.peak_bytes,
+        batch=measurement.batch,
+    )

@@ -1,0 +1,101 @@
+"""Two ways to train, compared in fresh processes that take turns.
+
+Two processes that run minutes apart on a shared machine differ by more than the margin. So whole processes alternate,
+and only the ratio of neighbours in time counts.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autorecompute.figures import Comparison
+from autorecompute.tuning.budget import Task
+from autorecompute.tuning.intervals import student_quantile
+from autorecompute.verdict import Verdict, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+LEAST_PAIRS = 2
+"""One pair has no interval: what slows one process of it alone looks like a large difference."""
+
+PAIRS = 5
+"""So many pairs are measured at most."""
+
+MISS = 0.05
+"""Chance that an interval lies on the wrong side of the margin."""
+
+PAIR = (Task.CONFIRMATION, Task.CONFIRMATION)
+"""What a pair of fresh processes takes."""
+
+
+class PairedComparison:
+    """Compares two runs by pairs of neighbours: A B, B A, A B.
+
+    Args:
+        run_with: Runs the config that recomputes in a fresh process; its samples/s, or ``None`` where it failed.
+        run_without: The same for what it is compared with.
+        least_ratio: What the ratio is held against.
+        has_time: Whether there is time for another pair.
+    """
+
+    def __init__(
+        self,
+        run_with: Callable[[], float | None],
+        run_without: Callable[[], float | None],
+        *,
+        least_ratio: float,
+        has_time: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._run_with, self._run_without = run_with, run_without
+        self._least_ratio, self._has_time = least_ratio, has_time
+
+    def run(self, ratio: float, *, are_neighbours: bool) -> Comparison:
+        """What the pairs say, after a first comparison.
+
+        Args:
+            ratio: Throughput with recompute over that without, as measured so far.
+            are_neighbours: Whether the two were measured one right after the other, so that they count as a pair.
+        """
+        ratios = [ratio] if are_neighbours else []
+        found = compare([ratio], self._least_ratio)
+        if not are_neighbours:
+            found = replace(found, pairs=0)
+        while not found.is_clear and len(ratios) < PAIRS and self._has_time():
+            another = self._measure_pair(begins_with_recompute=len(ratios) % 2 == 0)
+            if another is None:
+                break
+            ratios.append(another)
+            found = compare(ratios, self._least_ratio)
+        return found
+
+    def _measure_pair(self, *, begins_with_recompute: bool) -> float | None:
+        if begins_with_recompute:
+            recomputed, plain = self._run_with(), self._run_without()
+        else:
+            plain, recomputed = self._run_without(), self._run_with()
+        return recomputed / plain if recomputed and plain else None
+
+
+def compare(ratios: Sequence[float], least_ratio: float) -> Comparison:
+    """What ratios of throughput, one of each pair, say about a ratio that is to be reached.
+
+    The ratio is their median, because one of several pairs may be spoilt. The interval is that of their mean. It is
+    clear where the whole interval lies on one side.
+    """
+    if len(ratios) < LEAST_PAIRS:
+        return Comparison(ratio=ratios[0], pairs=1, is_clear=False)
+    logs = [math.log(ratio) for ratio in ratios]
+    centre = statistics.fmean(logs)
+    half = student_quantile(MISS, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    found = Comparison(
+        ratio=statistics.median(ratios),
+        low=math.exp(centre - half),
+        high=math.exp(centre + half),
+        pairs=len(ratios),
+        is_clear=False,
+    )
+    return replace(found, is_clear=judge(found, least_ratio) is not Verdict.UNDECIDED)

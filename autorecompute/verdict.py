@@ -1,0 +1,144 @@
+"""What a tuning found out about recompute: when a comparison bears a verdict, and the words of it for every output."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from autorecompute.measurement import Outcome
+from autorecompute.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from autorecompute.figures import Comparison, Figures
+
+
+class Verdict(enum.StrEnum):
+    """What tuning found out about recompute on this problem."""
+
+    RECOMPUTE_PAYS = "recompute_pays"
+    """The batch fits with recompute only, and no smaller batch without it is faster."""
+    NOT_NEEDED = "not_needed"
+    """The batch fits without recompute."""
+    DOES_NOT_PAY = "does_not_pay"
+    """A smaller batch without recompute gives more samples a second."""
+    UNDECIDED = "undecided"
+    """The batch fits with recompute only; whether a smaller batch without it is faster is not known."""
+    NO_FIT = "no_fit"
+    """No config holds the limit."""
+
+
+MARGIN = 0.02
+"""Throughputs closer than this share are as good as equal."""
+
+LEAST_RATIO = 1 / (1 + MARGIN)
+"""Recompute is said not to pay below this: who asked for the batch is not sent back for less than the margin."""
+
+
+def judge(comparison: Comparison | None, least_ratio: float = LEAST_RATIO) -> Verdict:
+    """What a comparison says about recompute: undecided unless its whole interval lies on one side.
+
+    Args:
+        comparison: Recompute beside none; ``None`` where nothing was compared.
+        least_ratio: What the ratio has to reach.
+    """
+    if comparison is None or comparison.low is None or comparison.high is None:
+        return Verdict.UNDECIDED
+    if comparison.low >= least_ratio:
+        return Verdict.RECOMPUTE_PAYS
+    return Verdict.DOES_NOT_PAY if comparison.high < least_ratio else Verdict.UNDECIDED
+
+
+WORDS = {
+    Verdict.RECOMPUTE_PAYS: "recompute pays: the batch fits only with it, and no smaller one without is 2 % faster",
+    Verdict.NOT_NEEDED: "not needed: the batch fits without recompute",
+    Verdict.DOES_NOT_PAY: "does not pay: a smaller batch without recompute gives more samples a second",
+    Verdict.NO_FIT: "no fit: no config holds the limit",
+}
+
+NO_ANSWER = "no answer yet: no config was confirmed so far"
+
+WITHOUT_COMPARISON = {
+    Verdict.RECOMPUTE_PAYS: "recompute pays: the batch fits only with it, and no smaller one fits without",
+    Verdict.DOES_NOT_PAY: "does not pay: no larger batch was made to fit with recompute",
+}
+"""What bears a verdict where there was nothing to compare."""
+
+NOT_SO_FAR = (
+    "does not pay so far: a smaller batch without recompute gives more samples a second than the best found so far"
+)
+"""What a comparison says where the search for the best did not come to its end."""
+
+GO_ON = "The same command goes on; --timeout gives it more time"
+
+NOT_ALL_BATCHES = f"undecided: this is the best of the batches so far, and not all were compared. {GO_ON}"
+
+NOT_MEASURED = (
+    "undecided: the batch fits only with recompute, and no smaller one without it was measured. Smaller ones are tried "
+    "where --target-batch gives the batch"
+)
+
+
+def describe_verdict(
+    verdict: Verdict | None, comparison: Comparison | None, *, compared: bool, is_early: bool, is_of_several: bool
+) -> str:
+    """What was found out about recompute, and no more than that.
+
+    Args:
+        verdict: The verdict; ``None`` without an answer.
+        comparison: What bears it; ``None`` where nothing was compared.
+        compared: Whether all was done that an answer takes.
+        is_early: Whether the search ended before its end.
+        is_of_several: Whether several batches were compared.
+    """
+    if verdict is None:
+        return NO_ANSWER
+    if verdict is Verdict.UNDECIDED:
+        return NOT_ALL_BATCHES if is_of_several and not compared else _describe_undecided(comparison, compared=compared)
+    if verdict is Verdict.DOES_NOT_PAY and is_early:
+        return NOT_SO_FAR
+    if comparison is None:
+        return {**WORDS, **WITHOUT_COMPARISON}[verdict]
+    return WORDS[verdict]
+
+
+def _describe_undecided(comparison: Comparison | None, *, compared: bool) -> str:
+    """What is not known, and what would decide it."""
+    if comparison is None and compared:
+        return NOT_MEASURED
+    pairs = 0 if comparison is None else comparison.pairs
+    about = "undecided: whether recompute is faster than a smaller batch without it"
+    if pairs:
+        found = f"{about} is within the noise of {format_count(pairs, 'pair')} of fresh processes"
+        way_out = "A quiet machine or more --steps decides it: tune again with --fresh --study NAME"
+    else:
+        found = f"{about} was not compared side by side"
+        way_out = ""
+    return ". ".join(filter(None, [found, way_out if compared else GO_ON]))
+
+
+def describe_as_it_is(figures: Figures, comparison: Comparison | None) -> str:
+    """What the script does without the wrapping, in words; empty where that does not fit.
+
+    Args:
+        figures: Those of the script as it is, within the limit or not.
+        comparison: The answer beside it; ``None`` where no config fits.
+    """
+    if figures.outcome is not Outcome.OK:
+        return ""
+    fits = f"PyTorch as it is fits with {format_bytes(figures.peak_bytes)}"
+    way = "train the script as it is, or tune it without --wrap"
+    if comparison is None:
+        return f"{fits}: {way}"
+    match judge(comparison):
+        case Verdict.RECOMPUTE_PAYS:
+            return f"{fits}, too, and is no faster"
+        case Verdict.DOES_NOT_PAY:
+            assert comparison.low, "it has an interval"
+            assert comparison.high, "it has an interval"
+            spread = f"{1 / comparison.high:.2f}-{1 / comparison.low:.2f}"
+            return f"{fits} and is {1 / comparison.ratio:.2f}x as fast ({spread}): {way}"
+        case _ if comparison.pairs:
+            pairs = format_count(comparison.pairs, "pair")
+            return f"{fits}; which is faster is within the noise of {pairs} of fresh processes: {way}"
+        case _:
+            return f"{fits}; which is faster was not compared side by side: {way}"
