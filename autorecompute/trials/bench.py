@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Self
 
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
-from autorecompute.measurement import NEGLIGIBLE_SHARE, Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.trials.endings import as_measurement, failure_to_start, too_short
+from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
@@ -152,7 +152,7 @@ class Bench:
                 self._note_pace(message, effort)
                 if not message.outcome.is_measured:
                     self.close()  # a loss that is no number stays one, whatever is recomputed next
-                return _mark_busy_host(message)
+                return mark_busy_host(message)
             has_measured = self._has_measured
             self.close()
             if not (isinstance(message, Ended) and message.exit_code == 0):
@@ -191,7 +191,7 @@ class Bench:
         watch = effort.order(Config())
         message = self._start(lambda address: self._settings(address, batch, watch=watch), environment, batch)
         self.close()
-        return _mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
+        return mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
 
     def under(self, variables: Mapping[str, str], logs: Path) -> Bench:
         """Another bench for the same job, whose processes see these variables, too; ends the live worker of this one.
@@ -291,10 +291,3 @@ class Bench:
         if effort.batch is not None:
             return
         self._pace = self._pace or measurement.median_step_seconds
-
-
-def _mark_busy_host(measurement: Measurement) -> Measurement:
-    share = measurement.others_share
-    if share is None or share <= NEGLIGIBLE_SHARE:
-        return measurement
-    return replace(measurement, marks=(*measurement.marks, f"host busy: {100 * share:.0f} % of the cores by others"))

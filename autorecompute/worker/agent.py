@@ -212,12 +212,7 @@ class Agent:
         live = None if is_watched else self._backend.live_meter()
         processors = Processors(self._settings.tuner, do_the_work=self._does_cpu_work)
         return Window(
-            self._meter,
-            order,
-            whole_life=is_watched,
-            extends_itself=self._is_alone,
-            live=live,
-            processors=processors,
+            self._meter, order, whole_life=is_watched, extends_itself=self._is_alone, live=live, processors=processors
         )
 
     def _report(self, window: Window) -> None:
