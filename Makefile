@@ -1,4 +1,4 @@
-# make tune   installs what is needed and tunes the first study, end to end
+# make tune   installs what is needed and tunes two studies, end to end: a Llama in plain PyTorch, a BERT in an ORTModule
 # make test   lints, type-checks and tests
 # make docs   builds the documentation into site/
 # make docs-serve  shows it on this machine, and builds again what is changed
@@ -16,6 +16,7 @@
 # make bench-reuse  measures what an answer costs that is known already
 # make bench-workers  measures how much sooner several workers are through with one study
 # make dashboard-picture  takes the picture of optuna-dashboard in the documentation
+# make bench-torch-overheads  measures what the torch backend costs beside training itself
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 
 PYTHON ?= python3.11
@@ -26,13 +27,14 @@ TORCH26_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch26-$(T
 ORT_VENVS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/ort
 ORT_VERSIONS ?= 1.17.3 1.18.0 1.19.2
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
-MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
+LLAMA_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/llama_clm/train.py)
+BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -- --ortmodule)
 
 # CI has two cores: two test processes, each of which takes whole files, whose tests share what is slow to make. The slowest
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
+.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
 
 install: $(VENV)/.installed
 
@@ -44,7 +46,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 tune: install
-	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --target-batch 32 --memory-limit $(MEMORY_LIMIT)
+	$(VENV)/bin/autorecompute tune studies/llama_clm/train.py --target-batch 32 --memory-limit $(LLAMA_LIMIT) --max-trials 12
+	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --target-batch 32 --memory-limit $(BERT_LIMIT) -- --ortmodule
 
 docs: install
 	$(VENV)/bin/mkdocs build --strict
@@ -161,6 +164,9 @@ record-tables: install
 
 bench-anchors: install
 	$(VENV)/bin/python benchmarks/anchors.py
+
+bench-torch-overheads: install
+	$(VENV)/bin/python benchmarks/torch_overheads.py
 
 bench-forecast: install
 	$(VENV)/bin/python benchmarks/forecast.py

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from autorecompute.measurement import Outcome, Trial
+from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.ranges import Batch, Count, PositiveBytes, Rate, Ratio, RatioEnd
 from autorecompute.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MOST_TELLING = 3
 """An interval of a relative throughput whose ends are further apart than this tells nothing."""
@@ -178,3 +182,15 @@ class KnobFigures:
             return ""
         more = self.peak_bytes - self.base_peak_bytes
         return f"peak {format_bytes(self.peak_bytes)}, {format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+
+
+def comparable_steps(measurements: Sequence[Measurement]) -> list[float | None]:
+    """The median steps of several measurements in seconds that can be compared; ``None`` for one without steps.
+
+    Where other processes disturbed any of them, processor time is taken for all, as far as it was counted: it changes
+    by a few percent with what others do, and wall time by a factor. Elsewhere wall time is taken.
+    """
+    timed = [measurement for measurement in measurements if measurement.step_seconds]
+    if any(measurement.is_disturbed for measurement in timed) and all(measurement.cpu_seconds for measurement in timed):
+        return [measurement.median_cpu_seconds for measurement in measurements]
+    return [measurement.median_step_seconds for measurement in measurements]

@@ -10,9 +10,9 @@ from typing import Any
 
 from autorecompute.memory import StepProfile
 from autorecompute.plans import Cluster, Config, Plan, Space
+from autorecompute.prediction import Prediction
 from autorecompute.ranges import (
     LONGEST_SECONDS,
-    AnyBytes,
     Batch,
     Bytes,
     Count,
@@ -20,13 +20,14 @@ from autorecompute.ranges import (
     PositiveBytes,
     PositiveCount,
     Probability,
-    Ratio,
-    RatioEnd,
     Seconds,
     StepSeconds,
     require_versions,
 )
 from autorecompute.units import format_bytes
+
+NEGLIGIBLE_SHARE = 0.1
+"""Others may keep this share of the processors busy before what was measured on them counts as disturbed."""
 
 
 class Outcome(enum.StrEnum):
@@ -87,6 +88,10 @@ class Measurement:
             beyond what was held before it. ``None`` where nobody counts them.
         device_bytes: CUDA only: memory in use on the whole card after the timed steps, as the driver counts it.
         step_seconds: Wall time of each timed step, from one optimizer step's end to the next one's.
+        cpu_seconds: Processor time of the process in each timed step, all its threads together; empty where another
+            device does the work.
+        others_share: Share of the processors that the process may use which other processes kept busy during the timed
+            steps; ``None`` where that could not be read.
         warmup_seconds: Wall time of the steps before them.
         samples: Samples in each timed step, over all its forwards.
         batch: Samples that one forward received.
@@ -105,6 +110,8 @@ class Measurement:
     allocated_bytes: Bytes | None = None
     device_bytes: Bytes | None = None
     step_seconds: tuple[StepSeconds, ...] = ()
+    cpu_seconds: tuple[StepSeconds, ...] = ()
+    others_share: Probability | None = None
     warmup_seconds: Seconds = 0.0
     samples: PositiveCount | None = None
     batch: Batch | None = None
@@ -124,6 +131,16 @@ class Measurement:
     def median_step_seconds(self) -> float | None:
         """Median wall time of a timed step; ``None`` where no step was timed."""
         return statistics.median(self.step_seconds) if self.step_seconds else None
+
+    @property
+    def median_cpu_seconds(self) -> float | None:
+        """Median processor time of a timed step; ``None`` where it was not counted."""
+        return statistics.median(self.cpu_seconds) if self.cpu_seconds else None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other processes took so much of the processors that the wall time of the steps says little."""
+        return bool(self.cpu_seconds) and (self.others_share or 0.0) > NEGLIGIBLE_SHARE
 
     @property
     def samples_per_second(self) -> float | None:
@@ -161,29 +178,6 @@ class GradientCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """What was expected of a config before it was measured. One measurement lies in the intervals nine times in ten.
-
-    Attributes:
-        peak_bytes: Expected peak.
-        peak_low: Lower end of its interval.
-        peak_high: Upper end of it.
-        step: Expected step time, relative to the reference's; ``None`` where that could not be measured.
-        step_low: Lower end of its interval.
-        step_high: Upper end of it.
-        fits: Probability that the peak holds the limit.
-    """
-
-    peak_bytes: PositiveBytes
-    peak_low: AnyBytes
-    peak_high: AnyBytes
-    step: Ratio | None
-    step_low: RatioEnd | None
-    step_high: RatioEnd | None
-    fits: Probability
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One config as measured in a study.
 
@@ -195,6 +189,8 @@ class Trial:
         measurement: What came of it.
         reference_seconds: Median step of the reference config, measured in the same minutes; ``None`` where the
             reference could not run.
+        reference_cpu_seconds: The same in processor time; ``None`` where that was not counted.
+        is_reference_disturbed: Whether other processes disturbed the reference.
         overhead_seconds: Wall time of the trial beyond its warm-up and timed steps.
         prediction: What the search expected of it; ``None`` where it could not tell.
     """
@@ -205,14 +201,22 @@ class Trial:
     reason: str
     measurement: Measurement
     reference_seconds: StepSeconds | None = None
+    reference_cpu_seconds: StepSeconds | None = None
+    is_reference_disturbed: bool = False
     overhead_seconds: Seconds | None = None
     prediction: Prediction | None = None
 
     @property
     def relative_throughput(self) -> float | None:
-        """Throughput as a share of the reference's in the same minutes; above 1 is faster."""
-        median = self.measurement.median_step_seconds
-        return self.reference_seconds / median if self.reference_seconds and median else None
+        """Throughput as a share of the reference's in the same minutes; above 1 is faster.
+
+        Where other processes disturbed either, processor time is compared, and wall time elsewhere.
+        """
+        if self.is_reference_disturbed or self.measurement.is_disturbed:
+            reference, own = self.reference_cpu_seconds, self.measurement.median_cpu_seconds
+        else:
+            reference, own = self.reference_seconds, self.measurement.median_step_seconds
+        return reference / own if reference and own else None
 
     @property
     def fits(self) -> bool:
@@ -248,7 +252,7 @@ class Detection:
     Attributes:
         plans: What can be recomputed; where two exclude each other, the earlier one is preferred.
         own_presets: The training system's presets beside ``none`` and ``all_on``, by name.
-        conflicts: The sites that cannot be recomputed together with a site.
+        covers: The sites that a site makes again along with itself.
         clusters: Which activations the plans are about, in places that are alike.
         dims: Symbolic dimensions of the model's inputs at the first batch, under names that are the same in every run.
         aliases: The names that the training system has for each of them.
@@ -266,7 +270,7 @@ class Detection:
 
     plans: tuple[Plan, ...]
     own_presets: dict[str, Config] = field(default_factory=dict)
-    conflicts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    covers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     clusters: tuple[Cluster, ...] = ()
     dims: dict[str, Count]
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -286,4 +290,4 @@ class Detection:
     @property
     def space(self) -> Space:
         """The configs that exist for this model."""
-        return Space(plans=self.plans, own_presets=self.own_presets, conflicts=self.conflicts)
+        return Space(plans=self.plans, own_presets=self.own_presets, covers=self.covers)

@@ -61,12 +61,14 @@ class Ranking:
     Attributes:
         end: What it came to.
         rounds: After how many rounds.
+        disturbed: How many of them were no evidence, because the machine was busy with other work.
         confidence: How surely a race that is ranked or tied has no other winner.
         rivals: Who else was left, in words, the fastest first: all of them in a tie, or all that were still possible.
     """
 
     end: RaceEnd
     rounds: Count
+    disturbed: Count = 0
     confidence: Probability
     rivals: tuple[str, ...] = ()
 
@@ -81,11 +83,19 @@ class Ranking:
         others = f" and {len(self.rivals) - 1} more" if len(self.rivals) > 1 else ""
         match self.end:
             case RaceEnd.RANKED:
-                return f"ranked {sureness}"
+                outcome = f"ranked {sureness}"
             case RaceEnd.TIE:
-                return f"a tie with {self.rivals[0]}{others} {sureness}, given to the lower peak"
+                outcome = f"a tie with {self.rivals[0]}{others} {sureness}, given to the lower peak"
             case RaceEnd.UNDECIDED:
-                return f"not ranked {sureness}: {self.rivals[0]}{others} may be as good"
+                outcome = f"not ranked {sureness}: {self.rivals[0]}{others} may be as good"
+        return f"{outcome}{self._disturbance}"
+
+    @property
+    def _disturbance(self) -> str:
+        if not self.disturbed:
+            return ""
+        which = f"{self.disturbed} of {format_count(self.rounds, 'round')} {'was' if self.disturbed == 1 else 'were'}"
+        return f"; the machine was busy with other work: {which} disturbed and counted as no evidence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

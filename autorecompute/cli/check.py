@@ -72,10 +72,12 @@ def run(args: argparse.Namespace) -> int:
     _print(report, as_json=args.json)
     if not report.is_valid:
         failures = "; ".join(f"{line.what}: {line.stored} stored, {line.here} here" for line in report.failures)
-        raise NothingFitsError(
+        error = NothingFitsError(
             f"The config of study '{args.study}' is not valid here any more ({failures}). "
             "Tune again: autorecompute tune, with what it was tuned with."
         )
+        error.has_answer = True
+        raise error
     if folder.is_imported:
         keep_check(folder, require_best(result))
         print(f"autorecompute: study '{folder.name}' is confirmed on this machine", file=sys.stderr)
@@ -136,6 +138,7 @@ def job_of(command: Sequence[str], *, wrap: bool) -> Job:
 
 def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckReport:
     from autorecompute.tuning.checker import Checker
+    from autorecompute.waiting import interruptible
 
     def note(sentence: str) -> None:
         print(f"autorecompute: {printable(sentence)}", file=sys.stderr)
@@ -143,7 +146,7 @@ def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckRe
     stored = _stored(folder, result)
     batch = stored.best.batch if job.takes_batch or not result.command_gives_batch else None
     command = tuple(job.plain_command(batch))
-    with _open_bench(folder, stored, job, batch) as bench:
+    with interruptible(), _open_bench(folder, stored, job, batch) as bench:
         return Checker(bench, stored, steps, note).run(command, wrap=job.wrap)
 
 

@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
     from autorecompute.trials.bench import Effort
-    from autorecompute.trials.signals import ignoring_interrupts, interruptible
     from autorecompute.tuning import TuningSession, TuningSettings, default_name
+    from autorecompute.waiting import interruptible
 
     require_installed(args.sampler)
     job = asked_job(args)
@@ -95,11 +95,7 @@ def run(args: argparse.Namespace) -> int:
         job=job, folder=folder, settings=settings, batches=batches, storage=storage, debugs=args.debug_script
     )
     with interruptible():
-        try:
-            return _tune(session, as_json=args.json)
-        except KeyboardInterrupt:
-            with ignoring_interrupts():
-                raise InterruptedByUser(session.explain_interruption()) from None
+        return _tune(session, as_json=args.json)
 
 
 def _limit(text: str) -> int:
@@ -126,28 +122,30 @@ def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None
 
 def _tune(session: TuningSession, *, as_json: bool) -> int:
     from autorecompute.reports.live import LiveView
-    from autorecompute.trials.signals import ignoring_interrupts
 
     session.require_own()
     try:
         with LiveView(has_bar=not session.debugs, is_shared=session.storage is not None) as view:
             result = session.run(view)
-    except NothingFitsError:
+    except NothingFitsError as error:
         # That nothing fits is an answer, too; a limit below what the script holds at rest has none.
         answer = session.folder.result()
         if answer is not None and answer.best is None:
             _print(answer, session.folder, as_json=as_json)
+            error.has_answer = True
         raise
-    except LeftToOthers:
+    except LeftToOthers as left:
         if as_json and session.so_far is not None:
             _print(session.so_far, session.folder, as_json=True)
+            left.has_answer = True
         raise
     except KeyboardInterrupt:
-        with ignoring_interrupts():
-            if session.so_far is not None:
-                _print(session.so_far, session.folder, as_json=as_json)
-                sys.stdout.flush()
-            raise InterruptedByUser(session.explain_interruption()) from None
+        if session.so_far is not None:
+            _print(session.so_far, session.folder, as_json=as_json)
+            sys.stdout.flush()
+        interrupted = InterruptedByUser(session.explain_interruption())
+        interrupted.has_answer = session.so_far is not None
+        raise interrupted from None
     _print(result, session.folder, as_json=as_json)
     return 0
 

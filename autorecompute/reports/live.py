@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from autorecompute.measurement import Detection, Prediction, Trial
+    from autorecompute.measurement import Detection, Trial
+    from autorecompute.prediction import Prediction
 
 DESCRIPTION_WIDTH = 52
 MOST_COLUMNS = 72

@@ -1,4 +1,4 @@
-"""The configs that a model is asked about: all that there are, or all of the plans that matter most."""
+"""The configs that a model is asked about: all that there are, all of the plans that matter most, or mixes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autorecompute.plans import Choice, Config
+from autorecompute.search.mixes import Mixer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 MOST_PLANS = 15
 """So many plans have 32,768 configs, and a proposal looks at all of them. Of more plans, those stay off that change the
 simulated peak least."""
-
-MOST_CONFIGS = 2**MOST_PLANS
-"""Of plans that count no more counts are looked at than make so many configs, the steps between them being even."""
 
 
 class Candidates:
@@ -33,11 +31,11 @@ class Candidates:
 
     def __init__(self, space: Space, simulator: Simulator) -> None:
         self._choices = choices_of(space)
-        plans = _most_telling(space, simulator)
-        switches = np.unique(_subsets(_by_plan(plans, self._choices)), axis=0)
-        self._occurrences = _occurrences(plans, self._choices)
-        self.switches = _with_counts(switches[_can_exist(switches, space, self._choices)], self._occurrences)
+        self._occurrences = _occurrences(space.plans, self._choices)
+        self.switches = self._mixes(space, simulator) if self._occurrences else self._subsets(space, simulator)
         """At which share of its occurrences each choice is on, from 0 to 1; a line for each config."""
+        self.shares = self.switches - _covered(self.switches, space, self._choices)
+        """The same without what lies inside of what is made again as a whole."""
         self._words = _as_words(self.switches)
         self.simulated = simulator.simulate(self.switches)
         self.places = {self.config(index): index for index in range(len(self))}
@@ -59,6 +57,29 @@ class Candidates:
         for column in self._occurrences:
             found &= self.switches[:, column] >= self.switches[index, column]
         return found
+
+    def _subsets(self, space: Space, simulator: Simulator) -> np.ndarray:
+        switches = np.unique(_subsets(_by_plan(_most_telling(space, simulator), self._choices)), axis=0)
+        found: np.ndarray = switches[_can_exist(switches, space, self._choices)]
+        return found
+
+    def _mixes(self, space: Space, simulator: Simulator) -> np.ndarray:
+        def exist(switches: np.ndarray) -> np.ndarray:
+            return _can_exist(switches, space, self._choices)
+
+        by_plan = _by_plan(space.plans, self._choices).astype(np.float32)
+        occurrences = [self._occurrences.get(column, 1) for column in range(len(self._choices))]
+        presets = [self._row(preset) for preset in space.presets.values() if space.is_mix(preset)]
+        mixes = Mixer(by_plan, occurrences, simulator, exist).mixes()
+        found: np.ndarray = np.unique(np.concatenate([mixes, np.array(presets, dtype=np.float32)]), axis=0)
+        return found
+
+    def _row(self, config: Config) -> list[float]:
+        counts = {(on.site, on.option): on.count for on in config.choices}
+        return [
+            0.0 if key not in counts else (counts[key] or self._occurrences.get(at, 1)) / self._occurrences.get(at, 1)
+            for at, key in enumerate((choice.site, choice.option) for choice in self._choices)
+        ]
 
     def _chosen(self, column: int, share: float) -> Choice:
         choice = self._choices[column]
@@ -112,20 +133,6 @@ def _occurrences(plans: Sequence[Plan], choices: Sequence[Choice]) -> dict[int, 
     }
 
 
-def _with_counts(switches: np.ndarray, occurrences: dict[int, int]) -> np.ndarray:
-    """The configs, and those in which plans that count are on at some of their occurrences only."""
-    for column, most in occurrences.items():
-        on = switches[switches[:, column] > 0]
-        steps = min(most, 1 + (MOST_CONFIGS - len(switches)) // max(len(on), 1))
-        parts = [switches]
-        for count in sorted({round(most * step / steps) for step in range(1, steps)} - {0, most}):
-            part = on.copy()
-            part[:, column] = count / most
-            parts.append(part)
-        switches = np.concatenate(parts)
-    return switches
-
-
 def _as_words(switches: np.ndarray) -> list[np.ndarray]:
     """64 switches of all configs in each array, a bit for each switch."""
     spare = 64 - switches.shape[1] % 64
@@ -134,8 +141,20 @@ def _as_words(switches: np.ndarray) -> list[np.ndarray]:
 
 
 def _can_exist(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
-    """Which configs exist: none of their choices exclude each other."""
-    conflicts = np.array([[space.excludes(one, other) for other in choices] for one in choices], dtype=np.float32)
-    together = switches @ conflicts.reshape(len(choices), len(choices))
-    fine: np.ndarray = (together * switches).max(axis=1, initial=0) == 0
+    """Which configs exist: no site is recomputed in two ways, and every choice has something left to do."""
+    same = np.array([[one.site == other.site and one != other for other in choices] for one in choices], dtype=bool)
+    on = (switches > 0).astype(np.float32)
+    in_two_ways = ((on @ same.reshape(len(choices), len(choices)).astype(np.float32)) * on).max(axis=1, initial=0) > 0
+    has_nothing = (on > 0) & (switches <= _covered(switches, space, choices))
+    fine: np.ndarray = ~in_two_ways & ~has_nothing.any(axis=1)
     return fine
+
+
+def _covered(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
+    """At which share of its occurrences each choice lies inside of what is made again as a whole."""
+    covered = np.zeros_like(switches)
+    for outer, around in enumerate(choices):
+        inside = [at for at, choice in enumerate(choices) if choice.site in space.covers.get(around.site, ())]
+        covered[:, inside] = np.maximum(covered[:, inside], switches[:, [outer]])
+    most: np.ndarray = np.minimum(covered, switches)
+    return most

@@ -10,8 +10,9 @@ from autorecompute.search.searcher import Proposal
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autorecompute.measurement import Prediction, Trial
+    from autorecompute.measurement import Trial
     from autorecompute.plans import Config
+    from autorecompute.prediction import Prediction
     from autorecompute.search.prior import Prior
     from autorecompute.search.searcher import Searcher
 

@@ -87,7 +87,11 @@ def look_back(
     """
     candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
     surrogate = Surrogate(
-        candidates, base_bytes=memory.base_bytes(dims), limit_bytes=limit_bytes, trials=trials, prior=()
+        candidates,
+        base_bytes=memory.base_bytes(dims),
+        limit_bytes=limit_bytes,
+        peak_error=memory.likely_error,
+        trials=trials,
     )
     outlook = surrogate.outlook()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.measurement import Prediction
+from autorecompute.prediction import Prediction
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.searcher import Proposal, preset_reason
 from autorecompute.search.soundness import sound_space
@@ -28,7 +28,8 @@ PATIENCE = 10
 hides."""
 
 HOPELESS = 1e-4
-"""Where no config fits yet, and none is as likely to, only the least peak is still looked for."""
+"""A preset that is less likely to fit is no trial. Where no config fits yet, and none is as likely to, only the least
+peak is still looked for."""
 
 MARGIN = 0.01
 """What recomputes all that another config does, and of a step's kernels no more than this share beyond, may be as
@@ -68,7 +69,7 @@ class ModelSearcher:
     ) -> None:
         self._space, self._limit_bytes, self._prior = space, limit_bytes, prior
         self._candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
-        self._base_bytes = memory.base_bytes(dims)
+        self._base_bytes, self._peak_error = memory.base_bytes(dims), memory.likely_error
         self._presets = list(dict.fromkeys(space.presets.values()))
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
@@ -79,8 +80,9 @@ class ModelSearcher:
         outlook = surrogate.outlook()
         tried = {*claimed, *(trial.config for trial in trials)}
         for preset in self._presets:
-            if preset not in tried:
-                prediction = self._prediction(preset, outlook)
+            prediction = self._prediction(preset, outlook)
+            is_hopeless = prediction is not None and prediction.fits < HOPELESS and not preset.is_none
+            if preset not in tried and not is_hopeless:
                 return Proposal(config=preset, reason=preset_reason(preset), prediction=prediction)
         return self._most_worth_a_trial(trials, claimed, surrogate, outlook)
 
@@ -98,6 +100,7 @@ class ModelSearcher:
             self._candidates,
             base_bytes=self._base_bytes,
             limit_bytes=self._limit_bytes,
+            peak_error=self._peak_error,
             trials=trials,
             prior=self._prior,
         )
@@ -127,11 +130,12 @@ class ModelSearcher:
     def _least_peak(self, trials: Sequence[Trial], outlook: Outlook, allowed: np.ndarray) -> Proposal | None:
         """The config that should need less than any that was measured, which tells what limit would do.
 
-        Where all ran out of memory that tells nothing, either.
+        Where that ran out of memory, too, all others would.
         """
+        least = 0 if any(not trial.config.is_none for trial in trials) else math.inf
         measured = (trial.measurement.peak_bytes for trial in trials if trial.measurement.peak_bytes is not None)
         place = int(np.where(allowed, outlook.peak_bytes, math.inf).argmin())
-        if not allowed[place] or outlook.peak_bytes[place] >= min(measured, default=0):
+        if not allowed[place] or outlook.peak_bytes[place] >= min(measured, default=least):
             return None
         config = self._candidates.config(place)
         return Proposal(config=config, reason="least peak", prediction=self._prediction(config, outlook))

@@ -53,8 +53,8 @@ def _prune(
 ) -> Iterator[Config]:
     """Plan after plan off, leaving on those without which the config should no longer fit, or as many as that takes."""
     for plan in plans:
-        if savings[plan] * config.share_of(plan) <= spare_bytes:
-            spare_bytes -= round(savings[plan] * config.share_of(plan))
+        if savings[plan] * space.share(config, plan) <= spare_bytes:
+            spare_bytes -= round(savings[plan] * space.share(config, plan))
             config = config.without_plan(plan)
             yield config
         elif plan.counts and (spare := plan.occurrences * spare_bytes // savings[plan]):

@@ -76,7 +76,7 @@ class PeakModel:
         return max(self._forecast_from(base, config) for base, distance in distances.items() if distance == nearest)
 
     def _forecast_from(self, base: Config, config: Config) -> int:
-        shares = {plan: config.share_of(plan) - base.share_of(plan) for plan in self._space.plans}
+        shares = {plan: self._space.share(config, plan) - self._space.share(base, plan) for plan in self._space.plans}
         saved = sum(share * self.saving_bytes(plan, config) for plan, share in shares.items() if share)
         return self._peaks[base] - round(saved)
 
@@ -85,7 +85,7 @@ class PeakModel:
         seen = []
         for config, peak in self._peaks.items():
             without = config.without_plan(plan)
-            if not (share := config.share_of(plan)):
+            if not (share := self._space.share(config, plan)):
                 continue
             if without in self._peaks:
                 seen.append((config, round((self._peaks[without] - peak) / share)))

@@ -15,6 +15,7 @@ from optuna.samplers import BruteForceSampler, GPSampler, NSGAIISampler, RandomS
 from optuna.trial import TrialState
 
 from autorecompute.errors import SetupError
+from autorecompute.figures import comparable_steps
 from autorecompute.search.searcher import Proposal, preset_reason
 from autorecompute.studies.frozen import (
     CONSTRAINT,
@@ -172,5 +173,5 @@ def _values(trials: Sequence[Trial]) -> dict[Config, float]:
     relative = {config: trial.relative_throughput for config, trial in timed.items()}
     if all(relative.values()):
         return {config: value for config, value in relative.items() if value}
-    medians = {config: trial.measurement.median_step_seconds for config, trial in timed.items()}
-    return {config: 1 / seconds for config, seconds in medians.items() if seconds}
+    steps = comparable_steps([trial.measurement for trial in timed.values()])
+    return {config: 1 / seconds for config, seconds in zip(timed, steps, strict=True) if seconds}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from autorecompute.measurement import Prediction
 from autorecompute.plans import Config
+from autorecompute.prediction import Prediction
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

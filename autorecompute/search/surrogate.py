@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autorecompute.figures import comparable_steps
 from autorecompute.search.regression import Beliefs, Regression
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Trial
     from autorecompute.plans import Config
     from autorecompute.search.candidates import Candidates
+
+USUAL_ERROR = 0.02
+"""What follows about peaks is of models of memory that are off by this share in half of all cases. Beliefs in a better
+one are as much firmer."""
 
 PEAK_SLOPE = 0.05
 """How far measured peaks grow faster or slower than what is alive in them: the allocator cannot fill all gaps."""
@@ -86,24 +91,29 @@ class Surrogate:
         candidates: The configs it is asked about.
         base_bytes: Memory that the simulation leaves out: the process, weights, optimizer, workspaces.
         limit_bytes: The memory limit.
+        peak_error: By which share half of the simulated peaks are off.
         trials: What was measured.
         prior: Trials of another problem whose step times tell something of this one's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what is believed of memory, and what was measured)
         self,
         candidates: Candidates,
         *,
         base_bytes: float,
         limit_bytes: int,
+        peak_error: float,
         trials: Sequence[Trial],
         prior: Sequence[Trial] = (),
     ) -> None:
         self._candidates, self._limit_bytes = candidates, limit_bytes
+        self._firmness = peak_error / USUAL_ERROR
         self._activations = max(float(candidates.simulated.peak_bytes.max()), 1.0)
         known = [trial for trial in trials if _is_known(trial.config, candidates)]
         timed = [trial for trial in trials if trial.measurement.step_seconds]
-        self._fastest = min(map(_seconds, timed), default=1.0)
+        steps = comparable_steps([trial.measurement for trial in timed])
+        self._steps = {trial.number: seconds for trial, seconds in zip(timed, steps, strict=True) if seconds}
+        self._fastest = min(self._steps.values(), default=1.0)
         self.has_reference = all(trial.reference_seconds for trial in timed)
         self._peaks = self._learn_peaks(known, base_bytes)
         self._times = self._learn_times(known, [t for t in prior if _is_known(t.config, candidates)])
@@ -133,16 +143,16 @@ class Surrogate:
         return self._times.settle(self._time_features([place])[0], self._relative(trial), own)
 
     def _learn_peaks(self, trials: Sequence[Trial], base_bytes: float) -> Regression:
-        activations = self._activations
+        activations, off = self._activations, self._activations * self._firmness
         choices = self._candidates.switches.shape[1]
         offset = PEAK_OFFSET * activations + PEAK_OFFSET_OF_REST * base_bytes
         beliefs = Beliefs(
             means=np.array([base_bytes, 1.0, 0.0, *np.zeros(choices)]),
             deviations=np.array(
-                [offset, PEAK_SLOPE, PEAK_OF_NONE * activations, *np.full(choices, PEAK_PER_CHOICE * activations)]
+                [offset, PEAK_SLOPE * self._firmness, PEAK_OF_NONE * off, *np.full(choices, PEAK_PER_CHOICE * off)]
             ),
-            own=PEAK_OWN * activations,
-            noise=PEAK_NOISE * activations,
+            own=PEAK_OWN * off,
+            noise=PEAK_NOISE * off,
         )
         seen = {self._place(t): float(t.measurement.peak_bytes) for t in trials if t.measurement.peak_bytes is not None}
         model = self._regress_peaks(beliefs, seen)
@@ -185,17 +195,17 @@ class Surrogate:
     def _relative(self, trial: Trial) -> float:
         if self.has_reference and trial.relative_throughput:
             return 1 / trial.relative_throughput
-        return _seconds(trial) / self._fastest
+        return self._steps[trial.number] / self._fastest
 
     def _peak_features(self, places: slice | list[int]) -> np.ndarray:
-        switches = self._candidates.switches[places]
+        switches = self._candidates.shares[places]
         simulated = self._candidates.simulated.peak_bytes[places].astype(float)
         return np.column_stack([np.ones(len(switches)), simulated, switches.sum(axis=1) == 0, switches])
 
     def _time_features(self, places: slice | list[int]) -> np.ndarray:
-        switches = self._candidates.switches[places]
-        shares = self._candidates.simulated.recompute_share[places]
-        return np.column_stack([np.ones(len(switches)), shares, np.zeros(len(switches)), switches])
+        switches = self._candidates.shares[places]
+        again = self._candidates.simulated.recompute_share[places]
+        return np.column_stack([np.ones(len(switches)), again, np.zeros(len(switches)), switches])
 
 
 def _is_known(config: Config, candidates: Candidates) -> bool:
@@ -204,12 +214,6 @@ def _is_known(config: Config, candidates: Candidates) -> bool:
 
 def _lacked_memory(trial: Trial) -> bool:
     return trial.measurement.outcome.is_about_memory
-
-
-def _seconds(trial: Trial) -> float:
-    median = trial.measurement.median_step_seconds
-    assert median is not None, "a timed trial has a step time"
-    return median
 
 
 _erf = np.vectorize(math.erf, otypes=[float])

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autorecompute.figures import comparable_steps
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -40,6 +42,8 @@ class TimeModel:
         timed = [trial for trial in trials if trial.measurement.median_step_seconds]
         # Beside a reference of the same minutes times can be compared over hours; without one, only as they are.
         self._has_reference = all(trial.relative_throughput for trial in timed)
+        steps = comparable_steps([trial.measurement for trial in timed])
+        self._steps = {trial.number: seconds for trial, seconds in zip(timed, steps, strict=True) if seconds}
         self._fastest = min(map(self._seconds, timed), default=1.0)
         self._base, self._costs = 1.0, dict.fromkeys(space.plans, EXPECTED_COST)
         self._learn([trial for trial in timed if space.is_mix(trial.config)])
@@ -54,16 +58,17 @@ class TimeModel:
 
     def forecast(self, config: Config) -> float:
         """The step time to expect of a config."""
-        return self._base + sum(self._costs[plan] * config.share_of(plan) for plan in self._space.plans_of(config))
+        return self._base + sum(
+            self._costs[plan] * self._space.share(config, plan) for plan in self._space.plans_of(config)
+        )
 
     def cost(self, plan: Plan) -> float:
         """What the plan adds to the step time; below 0 where it is faster to recompute."""
         return self._costs[plan]
 
     def _seconds(self, trial: Trial) -> float:
-        seconds = trial.measurement.median_step_seconds
-        assert seconds is not None, "a timed trial has a step time"
-        return seconds / trial.reference_seconds if self._has_reference and trial.reference_seconds else seconds
+        relative = trial.relative_throughput
+        return 1 / relative if self._has_reference and relative else self._steps[trial.number]
 
     def _learn(self, trials: Sequence[Trial]) -> None:
         """Fits the costs by ridge regression, which leaves what no trial can tell as it was expected.
@@ -74,7 +79,7 @@ class TimeModel:
         if not trials:
             return
         times = np.array([self.measured(trial) for trial in trials])
-        ones = [[1.0, *(trial.config.share_of(plan) for plan in self._space.plans)] for trial in trials]
+        ones = [[1.0, *(self._space.share(trial.config, plan) for plan in self._space.plans)] for trial in trials]
         design = np.array(ones, dtype=float)
         spreads = [COST_SPREAD_OF_COUNTED if plan.counts else COST_SPREAD for plan in self._space.plans]
         costs = _ridge(design, times, LEAST_NOISE, spreads)

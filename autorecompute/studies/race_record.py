@@ -16,12 +16,19 @@ class RoundRecord:
 
     Attributes:
         step_seconds: Its timed steps.
-        reference_seconds: Those of the reference in the same round; empty where there was none.
+        cpu_seconds: The same in processor time; empty where another device does the work.
+        reference_seconds: The steps of the reference in the same round; empty where there was none.
+        reference_cpu_seconds: The same in processor time.
+        is_disturbed: Whether other processes disturbed anything that was measured in this round, so that it is no
+            evidence.
         marks: What else happened meanwhile, in words.
     """
 
     step_seconds: tuple[StepSeconds, ...]
+    cpu_seconds: tuple[StepSeconds, ...] = ()
     reference_seconds: tuple[StepSeconds, ...] = ()
+    reference_cpu_seconds: tuple[StepSeconds, ...] = ()
+    is_disturbed: bool = False
     marks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -53,13 +60,13 @@ class RaceRecord:
     Attributes:
         ranking: How the race ended; ``None`` where it did not end.
         standings: The finalists, the winner first.
-        over_limit: Numbers of the finalists that were over the limit in a round.
+        over_limit: The finalists that were over the limit in their last round.
         failed: Numbers of those that were not measured in one.
         trials: How many trials the study had: with others, others might have raced.
     """
 
     ranking: Ranking | None
     standings: tuple[StandingRecord, ...]
-    over_limit: tuple[Number, ...] = ()
+    over_limit: tuple[StandingRecord, ...] = ()
     failed: tuple[Number, ...] = ()
     trials: Number = 0

@@ -7,16 +7,13 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-import psutil
-
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
-from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import NEGLIGIBLE_SHARE, Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials.endings import as_measurement, failure_to_start, too_short
-from autorecompute.trials.load import HostLoad
 from autorecompute.trials.process import WorkerProcess
-from autorecompute.trials.signals import deferring_interrupts
+from autorecompute.waiting import raise_if_over
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
@@ -57,12 +54,20 @@ class Effort:
 class Bench:
     """Where configs are measured; a context manager that leaves no process behind.
 
+    Whatever waits for a worker raises ``KeyboardInterrupt`` where the user stops the command, and ``OutOfTime`` where
+    its time is over (``waiting.py``).
+
     Args:
         job: What is trained.
         batch: The target batch; ``None`` takes what the script gives.
         logs: Folder for the workers' output.
         limit_bytes: What a trial may take of a card at most; ``None`` for all there is.
         debugs: Whether the first worker keeps the terminal and has all the time it wants.
+
+    Attributes:
+        log: The file with the output of the live or last worker.
+        starts: How many workers were started.
+        output_at: A sentence for messages about where a worker's output is, with ``{log}`` for its file.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class Bench:
         self._has_measured = False
         self._pace: float | None = None
         self.log = logs / "00.log"
+        self.output_at = "Its output: {log}"
         self.starts = 0
         self._taken: dict[Path, int] = {}
 
@@ -123,7 +129,7 @@ class Bench:
                 message = self._start_trials()
             if not isinstance(message, Detection):
                 self.close()
-                raise failure_to_start(message, self.log, self.take_output())
+                raise failure_to_start(message, self.log, self.take_output(), self._where)
             assert self._worker is not None, "it has just spoken"
             self._detection = message
             answers = self._worker.answers[1:]
@@ -143,20 +149,19 @@ class Bench:
         """
         for _ in range(2):
             self.detect()
-            load = self._count_load()
             message = self._ask(effort.order(config, self._batch))
             if isinstance(message, Measurement):
                 self._note_pace(message, effort)
                 if not message.outcome.is_measured:
                     self.close()  # a loss that is no number stays one, whatever is recomputed next
-                return replace(message, marks=(*message.marks, *(load.marks() if load is not None else ())))
+                return _mark_busy_host(message)
             has_measured = self._has_measured
             self.close()
             if not (isinstance(message, Ended) and message.exit_code == 0):
                 return as_measurement(message)
             if not has_measured:
-                raise too_short(message, effort.warmup + effort.steps, self.log)
-        raise too_short(message, effort.warmup + effort.steps, self.log)
+                raise too_short(message, effort.warmup + effort.steps, self._where)
+        raise too_short(message, effort.warmup + effort.steps, self._where)
 
     def check(self, config: Config) -> GradientCheck | Measurement:
         """Compares the config's gradients with those without recompute; a measurement says why it could not.
@@ -188,7 +193,7 @@ class Bench:
         watch = effort.order(Config())
         message = self._start(lambda address: self._settings(address, batch, watch=watch), environment, batch)
         self.close()
-        return message if isinstance(message, Measurement) else as_measurement(message)
+        return _mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
 
     def under(self, variables: Mapping[str, str], logs: Path) -> Bench:
         """Another bench for the same job, whose processes see these variables, too; ends the live worker of this one.
@@ -232,9 +237,14 @@ class Bench:
             self._taken[self.log] = log.tell()
         return output.decode(errors="replace")
 
+    @property
+    def _where(self) -> str:
+        return self.output_at.format(log=self.log)
+
     def _settings(self, address: str, batch: int | None, watch: Order | None = None) -> Settings:
         return Settings(
             address=address,
+            tuner=os.getpid(),
             target_batch=batch,
             override_loader=not self._job.takes_batch,
             # A worker that is replaced has to begin as the first one did, with the script's own batch: what the export
@@ -257,8 +267,8 @@ class Bench:
         self._has_measured = False
         environment = {**self._base, **variables, **self._job.batch_environment(batch)}
         command = self._job.worker_command(batch)
-        with deferring_interrupts():
-            self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
+        raise_if_over()
+        self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
         return self._worker.receive(math.inf if self._is_debugged else START_TIMEOUT_SECONDS)
 
     @staticmethod
@@ -282,16 +292,15 @@ class Bench:
         slow_step = max(self._pace * SLOWDOWN, LEAST_STALL_SECONDS)
         return self._worker.receive(slow_step * (order.warmup + order.steps), stall=slow_step)
 
-    def _count_load(self) -> HostLoad | None:
-        assert self._worker is not None, "detect() comes first"
-        try:
-            return HostLoad(self._worker.pid)
-        except psutil.Error:
-            # It died between its last answer and this order, which will tell how.
-            return None
-
     def _note_pace(self, measurement: Measurement, effort: Effort) -> None:
         self._has_measured = True
         if effort.batch is not None:
             return
         self._pace = self._pace or measurement.median_step_seconds
+
+
+def _mark_busy_host(measurement: Measurement) -> Measurement:
+    share = measurement.others_share
+    if share is None or share <= NEGLIGIBLE_SHARE:
+        return measurement
+    return replace(measurement, marks=(*measurement.marks, f"host busy: {100 * share:.0f} % of the cores by others"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import SetupError
 from autorecompute.files import open_private
 from autorecompute.trials.private import private_folder
+from autorecompute.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Device
 
 LONGEST_PURPOSE = 4096
+
+POLL_SECONDS = 0.5
+"""Between two tries to get a device that is held."""
 
 
 @contextlib.contextmanager
@@ -33,6 +37,7 @@ def hold_device(device: Device, purpose: str, on_wait: Callable[[str], None]) ->
         on_wait: Called with a sentence on who holds the device, if somebody does.
 
     Raises:
+        OutOfTime: the time was over before the device was free.
         SetupError: the lock cannot be opened or held.
     """
     file = lock_file(device)
@@ -58,12 +63,20 @@ def lock_file(device: Device) -> Path:
 
 
 def _lock(descriptor: int, on_wait: Callable[[str], None]) -> None:
+    if _is_locked_now(descriptor):
+        return
+    holder = os.pread(descriptor, LONGEST_PURPOSE, 0).decode(errors="replace").strip()
+    on_wait(f"waiting for the device: {holder or 'another tuning'} is measuring on it")
+    while not _is_locked_now(descriptor):
+        pause(POLL_SECONDS)
+
+
+def _is_locked_now(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(descriptor, LONGEST_PURPOSE, 0).decode(errors="replace").strip()
-        on_wait(f"waiting for the device: {holder or 'another tuning'} is measuring on it")
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return False
+    return True
 
 
 def _sign(descriptor: int, purpose: str) -> None:

@@ -6,6 +6,8 @@ import contextlib
 import math
 import os
 import signal
+import socket
+import struct
 import subprocess
 import time
 from multiprocessing.connection import Connection, wait
@@ -19,6 +21,7 @@ from autorecompute.trials.oom import OomKills
 from autorecompute.trials.quiet import quieten
 from autorecompute.trials.ranks import merge
 from autorecompute.trials.sockets import SocketFolder
+from autorecompute.waiting import left_seconds, raise_if_over
 from autorecompute.worker.protocol import (
     SETTINGS_VARIABLE,
     STACK_SIGNAL,
@@ -40,8 +43,22 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.5
 STACK_SECONDS = 1.0
+
+TRANSFER_SECONDS = 30
+"""A worker that stops in the middle of a message is given up after so long. Messages have a few MiB at most."""
+
 STDERR = 2
 LAST_WORDS = (Ended, Failed, Refused)
+
+NO_MEMORY = "killed by the kernel, which ran out of memory"
+IN_BACKGROUND = (
+    "The script's process ended and left one behind that it had forked, as a daemon does, and only the script's own "
+    "process is measured. Train in the foreground, and leave the background to the shell or a service manager."
+)
+AT_ONCE = (
+    "It left by os._exit(0) or the like, which ends a process at once. Train in it first, and not in a thread that "
+    "this ends."
+)
 
 
 class WorkerProcess:
@@ -75,6 +92,7 @@ class WorkerProcess:
         self._ranks: dict[Connection, int] = {}
         self.answers: tuple[Message, ...] = ()
         self._pids: list[int] = []
+        self._steps = 0
         self._world_size = 1
         self._oom_kills = OomKills()
         self._in_foreground = in_foreground
@@ -105,6 +123,10 @@ class WorkerProcess:
 
         A worker that dies, takes longer than ``timeout`` seconds, or ends no step for ``stall`` seconds, answers with
         ``Failed`` all the same.
+
+        Raises:
+            KeyboardInterrupt: the user stopped the command.
+            OutOfTime: the time of the whole command is over.
         """
         last_beat = time.monotonic()
         deadline = last_beat + timeout
@@ -116,7 +138,7 @@ class WorkerProcess:
                     continue
                 message = self._hear(speaker)
                 if isinstance(message, Beat):
-                    last_beat = time.monotonic()
+                    last_beat, self._steps = time.monotonic(), message.step
                 elif isinstance(message, LAST_WORDS):
                     return message
                 elif message is not None:
@@ -125,7 +147,7 @@ class WorkerProcess:
                 self.answers = tuple(said[rank] for rank in sorted(said))
                 return merge(said)
             if not speakers and self._process.poll() is not None and not self._listen(said, math.inf):
-                return self._describe_death()
+                return self._describe_death(is_held=bool(self._ranks))
         if time.monotonic() < deadline:
             self._write_stacks()
             return Failed(outcome=Outcome.HANG, message=f"no step for {stall:.0f} s; the stacks are in its log")
@@ -144,8 +166,11 @@ class WorkerProcess:
         self._forget_socket()
 
     def _welcome(self) -> None:
+        peer, _ = self._listener.accept()
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            peer.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", TRANSFER_SECONDS, 0))
         # A rank that has not said its name yet is known by a number that none has.
-        self._ranks[Connection(self._listener.accept()[0].detach())] = -1 - len(self._ranks)
+        self._ranks[Connection(peer.detach())] = -1 - len(self._ranks)
 
     def _hear(self, connection: Connection) -> Message | None:
         message = self._read(connection)
@@ -161,33 +186,52 @@ class WorkerProcess:
         silent = [connection for connection, rank in self._ranks.items() if rank not in said]
         # Whoever was stopped and goes on is late, and hears first what was said meanwhile.
         is_late = time.monotonic() >= until
-        speakers = wait([self._listener, *silent], timeout=0 if is_late else POLL_SECONDS)
+        speakers = wait([self._listener, *silent], timeout=0 if is_late else min(POLL_SECONDS, left_seconds()))
+        raise_if_over()
         return None if is_late and not speakers else speakers
 
     def _read(self, connection: Connection) -> Message:
         try:
             return decode(connection.recv_bytes())
+        except BlockingIOError:
+            return Failed(outcome=Outcome.HANG, message=f"stopped for {TRANSFER_SECONDS} s in the middle of a message")
         except (EOFError, OSError):
             return self._describe_death(self._ranks[connection])
         except ValueError as error:
             return Failed(outcome=Outcome.CRASH, message=f"the worker speaks another version's language: {error}")
 
-    def _describe_death(self, rank: int = 0) -> Failed:
+    def _describe_death(self, rank: int = 0, *, is_held: bool = False) -> Failed | Ended:
+        """What became of a worker that said nothing of its end.
+
+        Args:
+            rank: Whose line it was that ended.
+            is_held: Whether a line is open still: a process that was forked has it, too, and has outlived the worker.
+        """
         try:
             code = self._process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            code = 0
+            code = None
+        if not code:
+            return self._describe_silence(rank, has_ended=code == 0, is_held=is_held)
         if code < 0 and code != -signal.SIGKILL:
             # Whatever the kernel killed for want of memory meanwhile, it was not this.
             return Failed(outcome=Outcome.CRASH, message=f"ended by {signal.Signals(-code).name}")
         if self._oom_kills.has_risen():
-            return Failed(outcome=Outcome.OOM, message="killed by the kernel, which ran out of memory")
-        if code == 0:
-            return Failed(outcome=Outcome.CRASH, message=f"rank {rank} is gone without a word")
+            return Failed(outcome=Outcome.OOM, message=NO_MEMORY)
         if code == -signal.SIGKILL:
             # No fault of its own ends a process like this: somebody, or a kernel that keeps no count.
             return Failed(outcome=Outcome.LOST, message="killed from outside")
         return Failed(outcome=Outcome.SCRIPT_ERROR, message=f"the script left the process with exit code {code}")
+
+    def _describe_silence(self, rank: int, *, has_ended: bool, is_held: bool) -> Failed | Ended:
+        if self._oom_kills.has_risen():
+            return Failed(outcome=Outcome.OOM, message=NO_MEMORY)
+        if self._world_size > 1 or not has_ended:
+            return Failed(outcome=Outcome.CRASH, message=f"rank {rank} is gone without a word")
+        if is_held:
+            return Failed(outcome=Outcome.SCRIPT_ERROR, message=IN_BACKGROUND)
+        # Nothing else ends a process with this code and without a word.
+        return Ended(steps=self._steps, advice=AT_ONCE)
 
     def _write_stacks(self) -> None:
         for pid in self._pids:

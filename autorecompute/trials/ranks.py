@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.worker.protocol import Failed, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+T = TypeVar("T", int, float)
 
 
 def merge(messages: Mapping[int, Message]) -> Message:
@@ -59,6 +61,8 @@ def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
         allocated_bytes=_worst(measurement.allocated_bytes for measurement in measurements),
         device_bytes=_worst(measurement.device_bytes for measurement in measurements),
         step_seconds=tuple(map(max, zip(*(measurement.step_seconds for measurement in measurements), strict=False))),
+        cpu_seconds=tuple(map(max, zip(*(measurement.cpu_seconds for measurement in measurements), strict=False))),
+        others_share=_worst(measurement.others_share for measurement in measurements),
         warmup_seconds=max(measurement.warmup_seconds for measurement in measurements),
         samples=sum(measurement.samples or 0 for measurement in measurements),
         retries=_worst(measurement.retries for measurement in measurements),
@@ -66,5 +70,5 @@ def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
     )
 
 
-def _worst(figures: Iterable[int | None]) -> int | None:
+def _worst(figures: Iterable[T | None]) -> T | None:
     return max((figure for figure in figures if figure is not None), default=None)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from autorecompute.errors import LeftToOthers
 from autorecompute.result import SearchEnd
-from autorecompute.trials.signals import OutOfTime, ignoring_interrupts
 from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
 from autorecompute.tuning.answer.early import EarlyAnswer
 from autorecompute.tuning.answer.judgement import Judgement
 from autorecompute.tuning.searcher_factory import SearcherFactory
 from autorecompute.units import format_bytes, format_count
+from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,13 +72,11 @@ class Attempt:
         try:
             return self._search_and_decide()
         except OutOfTime:
-            with ignoring_interrupts():
-                result = self._give_late()
-                self._set_answer(_with_best(result))
+            result = self._give_late()
+            self._set_answer(_with_best(result))
             return result
         except KeyboardInterrupt:
-            with ignoring_interrupts():
-                self._set_answer(_with_best(self._early.keep(SearchEnd.INTERRUPTED)))
+            self._set_answer(_with_best(self._early.keep(SearchEnd.INTERRUPTED)))
             raise
 
     def _search_and_decide(self) -> Result:

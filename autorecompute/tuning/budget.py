@@ -7,10 +7,10 @@ import math
 import statistics
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from autorecompute.trials.signals import alarmed_after
+from autorecompute.waiting import ending_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ MEMORY = 5
 """So many of the last durations of a task are remembered: what was long once, on a cold disk, is not for ever."""
 
 LEEWAY = 0.05
-"""Beyond the timeout, as a share of it, everything is interrupted: the other half of what is promised, 10 %, is for
-ending the workers and for the answer."""
+"""Every wait ends so much beyond the timeout, as a share of it. The command may take 10 % more than its timeout: the
+other half is for ending the workers and for the answer."""
 
 ROUNDS_OF_A_TRIAL = 2
 """A heat of a race has four steps, a trial seven, and four of its reference before most of them."""
@@ -83,7 +83,7 @@ class Budget:
         return self.expect(*tasks) + reserve_seconds <= self.left_seconds
 
     def allows_late(self, *tasks: Task) -> bool:
-        """Whether these tasks should end before everything is interrupted, if not in time."""
+        """Whether these tasks should end before every wait is ended, if not in time."""
         return self.expect(*tasks) <= self.left_seconds + self._leeway_seconds
 
     def reserve_seconds(self, needed: Sequence[Task], wished: Sequence[Task]) -> float:
@@ -97,18 +97,9 @@ class Budget:
         spare_seconds = self._timeout_seconds - self.expect(Task.START) - needed_seconds
         return needed_seconds + min(self.expect(*wished), max(spare_seconds / 2, 0.0))
 
-    @contextmanager
-    def enforced(self) -> Iterator[None]:
-        """Interrupts the block a little after the time is over, whatever it waits for.
-
-        Raises:
-            OutOfTime: it was.
-        """
-        if math.isinf(self._timeout_seconds):
-            yield
-            return
-        with alarmed_after(self.left_seconds + self._leeway_seconds):
-            yield
+    def enforced(self) -> AbstractContextManager[None]:
+        """Ends every wait in the block a little after the time is over: it raises ``OutOfTime``."""
+        return ending_at(self.deadline_seconds + self._leeway_seconds)
 
     @property
     def _leeway_seconds(self) -> float:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from autorecompute.measurement import Measurement, Prediction, Trial
+    from autorecompute.measurement import Measurement, Trial
     from autorecompute.plans import Config
+    from autorecompute.prediction import Prediction
 
 
 NEEDED = (Task.CHECK, Task.CONFIRMATION)

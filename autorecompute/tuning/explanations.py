@@ -9,7 +9,7 @@ from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.worth import explain_worthless
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.finalists import fitting_finalists
-from autorecompute.tuning.answer.race import race_winner
+from autorecompute.tuning.answer.kept_race import race_winner
 from autorecompute.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:

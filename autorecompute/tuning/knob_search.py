@@ -15,7 +15,6 @@ from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config, Space
 from autorecompute.studies.writing import saying_what_fails
 from autorecompute.trials.lock import hold_device
-from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.intervals import interval
 from autorecompute.units import format_count
@@ -111,9 +110,8 @@ class KnobSearch:
         ]
 
     def _save(self, result: Result, keep: Callable[[Result], None]) -> Result:
-        with deferring_interrupts():
-            self._context.folder.finish(result)
-            keep(result)
+        self._context.folder.finish(result)
+        keep(result)
         return result
 
     def _try(self, knob: str, best: Best) -> tuple[KnobFigures, Best]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from autorecompute.errors import TooLittleTimeError
 from autorecompute.trials.lock import hold_device
-from autorecompute.trials.signals import OutOfTime
 from autorecompute.units import MIB, format_bytes, format_seconds
+from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,9 @@ from autorecompute.tuning.step_profiles import analyse
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autorecompute.measurement import Prediction, Trial
+    from autorecompute.measurement import Trial
     from autorecompute.memory import MemoryModel
+    from autorecompute.prediction import Prediction
     from autorecompute.search import Prior, Searcher
     from autorecompute.tuning.context import TuningContext
 

@@ -19,7 +19,6 @@ from autorecompute.studies.sharing.mirror import required_of
 from autorecompute.studies.use import using
 from autorecompute.studies.writing import saying_what_fails
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.batches.batch_tuner import BatchTuner
 from autorecompute.tuning.context import Progress, TuningContext, TuningSettings
 from autorecompute.tuning.explanations import explain_interrupted_batches, explain_interruption
@@ -110,7 +109,7 @@ class TuningSession:
             return
         require_plain(folder)
         # Before there is anything in the folder, which other workers may have, too: a failure leaves nothing behind.
-        shared = SharedStudy(self.storage, folder.name, note, deferring_interrupts, founding=required_of(folder))
+        shared = SharedStudy(self.storage, folder.name, note, founding=required_of(folder))
         folder.prepare()
         note(f"study {folder.path}")
         note(f"shared in {shared.place}: {_describe_state(shared)}")

@@ -15,10 +15,10 @@ from autorecompute.studies.race_record import FILE, RaceRecord
 from autorecompute.studies.sharing import PublishedAnswer
 from autorecompute.studies.sharing.messages import Stage
 from autorecompute.studies.sharing.mirror import required_of, share, write_mirror
-from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.peers import Peers
 from autorecompute.tuning.resources import RESERVE_BYTES, available_bytes
 from autorecompute.units import format_bytes
+from autorecompute.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -129,7 +129,7 @@ class SharedLedger:
         try:
             yield number
         except BaseException:
-            with deferring_interrupts(), suppress(SetupError):
+            with suppress(SetupError):
                 self._shared.give_up(patience_seconds=0.0)
             raise
 
@@ -164,7 +164,7 @@ class SharedLedger:
                 return False
             self._note_waiting()
             self._peers.note_awaited()
-            time.sleep(POLL_SECONDS)
+            pause(POLL_SECONDS)
 
     def published_answer(self) -> Result | None:
         """The answer of the one who confirmed."""
@@ -192,11 +192,10 @@ class SharedLedger:
 
     def close(self) -> None:
         """Leaves the others, and writes the trials of all into the own folder."""
-        with deferring_interrupts():
-            self._shared.leave()
-            if self._is_bound:
-                space, problem = self._context.detection.space, self._context.problem
-                write_mirror(self._folder, self.trials, space, problem, self._shared.session)
+        self._shared.leave()
+        if self._is_bound:
+            space, problem = self._context.detection.space, self._context.problem
+            write_mirror(self._folder, self.trials, space, problem, self._shared.session)
 
     @property
     def _is_limit_free(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import render
 from autorecompute.errors import ScriptError
+from autorecompute.figures import comparable_steps
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
@@ -14,6 +15,7 @@ from autorecompute.studies.writing import write_files
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.ledger import settled
+from autorecompute.waiting import raise_if_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +51,7 @@ class TrialRunner:
         """
         reference: Reference | None = None
         while True:
+            raise_if_over()
             for trial in self._ledger.refresh():
                 self._context.progress.trial_ended(trial)
             proposal = self._propose(searcher, limit_bytes)
@@ -112,7 +115,7 @@ class TrialRunner:
     def _try(self, number: int, proposal: Proposal, description: str, reference: Reference) -> Trial:
         is_reference = proposal.config.is_none
         if not is_reference:
-            reference.seconds()
+            reference.measure_if_due()
         began = time.monotonic()
         measured = self._context.bench.measure(proposal.config, self._context.settings.effort)
         measurement = measured.under(self._context.problem.limit_bytes)
@@ -120,13 +123,16 @@ class TrialRunner:
         if is_reference:
             self._check_script(measurement)
             reference.note(measurement)
+        beside = reference.beside(measurement)
         return Trial(
             number=number,
             config=proposal.config,
             description=description,
             reason=proposal.reason,
             measurement=measurement,
-            reference_seconds=reference.seconds_beside(measurement),
+            reference_seconds=beside.median_step_seconds if beside is not None else None,
+            reference_cpu_seconds=beside.median_cpu_seconds if beside is not None else None,
+            is_reference_disturbed=beside is not None and beside.is_disturbed,
             prediction=proposal.prediction,
             overhead_seconds=max(elapsed - measurement.warmup_seconds - sum(measurement.step_seconds), 0.0),
         )
@@ -162,7 +168,7 @@ SLOWEST_PLAUSIBLE, FASTEST_PLAUSIBLE = 0.6, 1.1
 
 
 class Reference:
-    """Step time without recompute, in the last few minutes.
+    """The config without recompute, as measured in the last few minutes.
 
     A machine shared with others slows down and recovers by a factor within minutes. So the reference is measured
     before every trial at first, half as often each time it agrees with the last one, and before every trial again once
@@ -177,38 +183,47 @@ class Reference:
     def __init__(self, bench: Bench, effort: Effort, *, is_known_to_fail: bool) -> None:
         self._bench, self._effort = bench, effort
         self._can_run = not is_known_to_fail
-        self._seconds: float | None = None
-        self._is_noted = False
+        self._latest: Measurement | None = None
         self._interval, self._age = 1, 0
 
     def first(self) -> Measurement | None:
         """What comes of it here, measured now; ``None`` where that is known."""
-        if self._is_noted or not self._can_run:
+        if self._latest is not None or not self._can_run:
             return None
         measurement = self._bench.measure(Config(), self._effort)
         self.note(measurement)
         return measurement
 
-    def seconds(self) -> float | None:
-        """Median step without recompute, measured now if it is due; ``None`` where it cannot run."""
-        if self._can_run and (self._seconds is None or self._age >= self._interval):
+    def measure_if_due(self) -> None:
+        """Measures the config without recompute, unless that is known not to run or was measured lately."""
+        if self._can_run and (self._latest is None or not self._latest.step_seconds or self._age >= self._interval):
             self.note(self._bench.measure(Config(), self._effort))
         self._age += 1
-        return self._seconds
 
-    def seconds_beside(self, measurement: Measurement) -> float | None:
-        """The reference for a config that was just measured, measured anew where the two do not look of one time."""
-        step = measurement.median_step_seconds
-        if step and self._seconds and not SLOWEST_PLAUSIBLE <= self._seconds / step <= FASTEST_PLAUSIBLE:
+    def beside(self, measurement: Measurement) -> Measurement | None:
+        """The reference for a config that was just measured; ``None`` where there is none.
+
+        It is measured anew where the two do not look of one time.
+        """
+        ratio = _throughput_ratio(self._latest, measurement)
+        if ratio is not None and not SLOWEST_PLAUSIBLE <= ratio <= FASTEST_PLAUSIBLE:
             self._age = self._interval
-            self.seconds()
-        return self._seconds
+            self.measure_if_due()
+        return self._latest
 
     def note(self, measurement: Measurement) -> None:
         """Takes a measurement without recompute."""
-        self._is_noted = True
-        before, self._seconds = self._seconds, measurement.median_step_seconds
+        ratio = _throughput_ratio(self._latest, measurement)
+        self._latest = measurement
         self._can_run = measurement.outcome is not Outcome.OOM
-        agrees = before and self._seconds and abs(self._seconds / before - 1) <= AGREEMENT
+        agrees = ratio is not None and abs(1 / ratio - 1) <= AGREEMENT
         self._interval = min(2 * self._interval, LONGEST_INTERVAL) if agrees else 1
         self._age = 0
+
+
+def _throughput_ratio(reference: Measurement | None, measurement: Measurement) -> float | None:
+    """Step time of the reference over that of a measurement; ``None`` where either has no steps."""
+    if reference is None:
+        return None
+    reference_seconds, seconds = comparable_steps([reference, measurement])
+    return reference_seconds / seconds if reference_seconds and seconds else None

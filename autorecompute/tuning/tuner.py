@@ -9,8 +9,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.studies import Sizes
 from autorecompute.studies.transfer import Tuned, find_nearest
-from autorecompute.trials.signals import OutOfTime, ignoring_interrupts
-from autorecompute.tuning.answer.race import race_winner
+from autorecompute.tuning.answer.kept_race import race_winner
 from autorecompute.tuning.attempt import Attempt
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_little_time
@@ -21,6 +20,7 @@ from autorecompute.tuning.shared_ledger import SharedLedger
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.tuning.warm_start import start_from
 from autorecompute.units import format_bytes
+from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
     from autorecompute.result import Result, Transfer
@@ -69,9 +69,6 @@ class Tuner:
             if isinstance(late, TooLittleTimeError):
                 raise
             raise TooLittleTimeError(self._explain_lateness()) from None
-        except KeyboardInterrupt:
-            with ignoring_interrupts():
-                raise
 
     def _tune(self) -> Result:
         try:

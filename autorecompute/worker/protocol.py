@@ -97,6 +97,8 @@ class Settings:
         limit_bytes: What the process may take of its device, where that can be enforced; ``None`` for all there is.
         backend: The training system, by its name; ``auto`` for the one that the script uses.
         wrap: Whether that system is to train the model of a script that does not ask for it.
+        tuner: The controller's process. What it and its descendants take of the processors is not others' work;
+            ``None`` where that is true of this process alone.
     """
 
     address: str
@@ -107,6 +109,7 @@ class Settings:
     limit_bytes: int | None = None
     backend: str = AUTO
     wrap: bool = False
+    tuner: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

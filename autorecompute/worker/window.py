@@ -8,10 +8,12 @@ import time
 from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Measurement, Outcome
+from autorecompute.ranges import SHORTEST_SECONDS
 
 if TYPE_CHECKING:
     from autorecompute.backends.interface import LiveMeter
     from autorecompute.meters import Meter
+    from autorecompute.meters.processors import Processors
     from autorecompute.worker.protocol import Order
 
 
@@ -28,9 +30,10 @@ class Window:
         whole_life: Whether the peak is that of the process since its birth: nothing is released and nothing reset.
         extends_itself: Whether a discarded step is made up for by a further one.
         live: Counts the bytes of live tensors in that one step; ``None`` where the meter tells the peak.
+        processors: Count processor time from the beginning of the window on; ``None`` to count none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what is measured, and by what)
         self,
         meter: Meter,
         order: Order,
@@ -38,8 +41,10 @@ class Window:
         whole_life: bool = False,
         extends_itself: bool = True,
         live: LiveMeter | None = None,
+        processors: Processors | None = None,
     ) -> None:
         self._meter, self.order = meter, order
+        self._processors = processors
         self._whole_life, self._extends_itself = whole_life, extends_itself
         self._live = live
         self._is_observing, self._live_bytes = False, 0
@@ -47,9 +52,10 @@ class Window:
         self._warmup_seconds = 0.0
         self._held_bytes: int | None = None
         self._step_seconds: list[float] = []
+        self._cpu_seconds: list[float] = []
         self._samples: list[int] = []
         self._losses: list[float] = []
-        self._step_began = time.perf_counter()
+        self._begin_step()
 
     @property
     def is_complete(self) -> bool:
@@ -77,13 +83,14 @@ class Window:
         elapsed = time.perf_counter() - self._step_began
         if self.is_timing:
             self._step_seconds.append(elapsed)
+            self._cpu_seconds += self._count_cpu_seconds()
             self._samples.append(samples)
             self._losses += [] if loss is None else [loss]
         elif self._is_observing:
             self._end_observed_step(elapsed)
         else:
             self._end_warmup_step(elapsed)
-        self._step_began = time.perf_counter()
+        self._begin_step()
 
     def discard_step(self) -> None:
         """Leaves out the step that ends now: it says nothing about the config."""
@@ -91,12 +98,22 @@ class Window:
             self._live.stop()
             self._live.start()
         if self._extends_itself:
-            self._step_began = time.perf_counter()
+            self._begin_step()
         elif self.is_timing:
             self._lost += 1
-            self._step_began = time.perf_counter()
+            self._begin_step()
         else:
             self.end_step(samples=0, loss=None)
+
+    def _begin_step(self) -> None:
+        self._cpu_began = self._processors.own_seconds() if self._processors is not None else None
+        self._step_began = time.perf_counter()
+
+    def _count_cpu_seconds(self) -> list[float]:
+        own_seconds = self._processors.own_seconds() if self._processors is not None else None
+        if own_seconds is None or self._cpu_began is None:
+            return []
+        return [max(own_seconds - self._cpu_began, SHORTEST_SECONDS)]
 
     def _end_warmup_step(self, elapsed: float) -> None:
         self._warmed_up += 1
@@ -135,6 +152,8 @@ class Window:
             allocated_bytes=reading.allocated_bytes if self._live is None else self._live_bytes,
             device_bytes=reading.device_bytes,
             step_seconds=tuple(self._step_seconds),
+            cpu_seconds=tuple(self._cpu_seconds),
+            others_share=self._processors.others_share() if self._processors is not None else None,
             warmup_seconds=self._warmup_seconds,
             samples=statistics.median_low(self._samples),
             batch=batch,

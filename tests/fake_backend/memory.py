@@ -53,7 +53,7 @@ class LinearMemory:
 
     def forecast(self, config, dims):
         """What a config should need."""
-        shares = sum(self.saved_share(plan, dims) * config.share_of(plan) for plan in self.space.plans)
+        shares = sum(self.saved_share(plan, dims) * self.space.share(config, plan) for plan in self.space.plans)
         none, full = self.timeline(Config(), dims), self.timeline(self.space.all_on, dims)
         live = round(none.peak_bytes + shares * (full.peak_bytes - none.peak_bytes))
         return Forecast(
@@ -113,18 +113,25 @@ class LinearSimulator:
 
     def __init__(self, model, dims, choices):
         self._choices = choices
-        columns = [next(plan for plan in model.space.plans if choice in plan.choices) for choice in choices]
-        self._shares = np.array([model.saved_share(plan, dims) / len(plan.choices) for plan in columns])
+        self._columns = [next(plan for plan in model.space.plans if choice in plan.choices) for choice in choices]
+        self._shares = np.array([model.saved_share(plan, dims) / len(plan.choices) for plan in self._columns])
+        self._covers = [[other.site in model.space.covers.get(one.site, ()) for other in choices] for one in choices]
         self._none, self._full = (model.forecast(config, dims) for config in (Config(), model.space.all_on))
 
     def matrix(self, configs):
         """A column for each choice."""
-        rows = [[any(on.covers(choice) for on in config.choices) for choice in self._choices] for config in configs]
+        rows = [[config.share_of(plan) for plan in self._columns] for config in configs]
         return np.array(rows, dtype=np.float32).reshape(len(rows), len(self._choices))
+
+    def _covered(self, switches):
+        covered = np.zeros_like(switches)
+        for column, inside in enumerate(self._covers):
+            covered[:, inside] = np.maximum(covered[:, inside], switches[:, [column]])
+        return np.minimum(covered, switches)
 
     def simulate(self, switches):
         """What the configs need."""
-        shares = switches @ self._shares
+        shares = (switches - self._covered(switches)) @ self._shares
         none, full = self._none, self._full
         return Simulated(
             peak_bytes=none.live_bytes + shares * (full.live_bytes - none.live_bytes),

@@ -29,5 +29,5 @@ SPACE = Space(
         "blocks": Config.of([CHECKPOINT]),
         "every_2nd_block": Config(frozenset(CHECKPOINT.chosen(BLOCKS // 2))),
     },
-    conflicts={"blocks.*": ("blocks.*/gelu", "blocks.*/norm")},
+    covers={"blocks.*": ("blocks.*/gelu", "blocks.*/norm")},
 )

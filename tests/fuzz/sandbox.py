@@ -28,7 +28,7 @@ LONGEST_WAIT = 90
 CRASHED = 99
 """Stands for the exit code of a command that an exception ended."""
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE, signal.SIGXFSZ)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ)
 _STREAMS = ("stdin", "stdout", "stderr", "__stdout__", "__stderr__")
 
 
@@ -145,7 +145,6 @@ def _restoring():
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in handlers.items():
             signal.signal(number, handler)
 

@@ -27,6 +27,7 @@ WITH_A_LOADER = (
     "closures.py --optimizer lbfgs",
     "closures.py --optimizer sgd",
     "evaluating.py",
+    "habits.py",
     "hf_trainer.py",
     "lightning_trainer.py",
     "mixed_precision.py --dtype bfloat16",
@@ -41,6 +42,7 @@ WITH_A_FLAG = (
     "kinds.py --model plain --varied",
     "plain_transformer.py --dropout 0.1",
     "plain_bert.py",
+    "many_kinds.py",
 )
 
 
@@ -84,7 +86,9 @@ def test_a_script_is_measured_checked_and_confirmed(command, bench_of, tmp_path)
     assert detection.plans
     assert check == GradientCheck(agrees=True, worst=0.0, steps=2)
     assert (confirmed.outcome, confirmed.message) == (Outcome.OK, "")
-    if command.startswith("kinds.py") and not command.endswith(
+    varied = "batches have a sequence of 9 to 16: peaks hold up to the largest that was measured"
+    assert (varied in trials[-1].warnings) == command.endswith("--varied")
+    if command.startswith(("kinds.py", "many_kinds.py")) and not command.endswith(
         ("--varied", "experts")
     ):  # these differ from step to step
         plain, least, again = (trial.allocated_bytes for trial in trials)

@@ -27,7 +27,7 @@ def blocks_detection(**changes):
     fields = {
         "plans": SPACE.plans,
         "own_presets": SPACE.own_presets,
-        "conflicts": SPACE.conflicts,
+        "covers": SPACE.covers,
         "dims": {"batch": BATCH, "sequence": 128},
         "graph": "b10c5",
         "device": Device(kind="cpu", name="Some Processor", total_bytes=16 * GIB),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
@@ -90,6 +91,8 @@ class FormulaBench:
         """Measurements of whole processes by config, instead of the formula's."""
         self.pace = lambda _: 1.0
         """How much slower the machine is at the nth measurement."""
+        self.others = None
+        """Share of the processors that others have at the nth measurement; the pace leaves processor time as it is."""
         self.interrupt_at = None
         """Number of the measurement in which the user loses patience."""
         self.knobs = {}
@@ -124,8 +127,12 @@ class FormulaBench:
         if len(self.measured) == self.interrupt_at:
             raise KeyboardInterrupt
         self.measured.append((config, effort))
-        pace = self.pace(len(self.measured) - 1)
-        return self.broken.get(config) or self.formula(config, effort, self.detection.batch, pace=pace)
+        number = len(self.measured) - 1
+        measured = self.broken.get(config) or self.formula(config, effort, self.detection.batch, pace=self.pace(number))
+        if self.others is None or not measured.step_seconds:
+            return measured
+        cpu_seconds = (self.seconds(config, self.detection.batch),) * effort.steps
+        return replace(measured, cpu_seconds=cpu_seconds, others_share=self.others(number))
 
     def check(self, config):
         """Whether the gradients of a config are right; all are, but those that the test breaks."""
@@ -201,4 +208,4 @@ class FormulaBench:
 
     def _of(self, config, figures):
         shares = zip(self.detection.plans, figures, strict=True)
-        return [figure * config.share_of(plan) for plan, figure in shares if config.has(plan)]
+        return [figure * self.detection.space.share(config, plan) for plan, figure in shares if config.has(plan)]

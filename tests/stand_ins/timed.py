@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 
 from autorecompute.plans import Config
-from autorecompute.trials.signals import OutOfTime
+from autorecompute.waiting import OutOfTime, left_seconds
 from stand_ins.formula import FormulaBench
 
 
 class Clock:
-    """Moves only when it is told; the timer that a budget sets rings on it."""
+    """Moves only when it is told."""
 
     def __init__(self):
-        self.now, self.alarm = 1000.0, math.inf
+        self.now = 1000.0
         self.stop_at, self.stops = math.inf, 0
         """When the user loses patience, and how often that happened."""
 
@@ -23,23 +22,14 @@ class Clock:
         return self.now
 
     def advance(self, seconds):
-        """Lets time pass, up to what interrupts it."""
+        """Waits, until the user stops it or the deadline has passed."""
         until = self.now + seconds
-        self.now = min(until, self.alarm, self.stop_at)
+        self.now = min(until, self.now + left_seconds(), self.stop_at)
         if self.now == self.stop_at:
             self.stop_at, self.stops = math.inf, self.stops + 1
             raise KeyboardInterrupt
         if self.now < until:
             raise OutOfTime
-
-    @contextlib.contextmanager
-    def alarmed_after(self, seconds):
-        """Rings after so many seconds; within another block it leaves that one its time."""
-        outer, self.alarm = self.alarm, self.now + seconds
-        try:
-            yield
-        finally:
-            self.alarm = max(outer, self.now)
 
 
 class TimedBench(FormulaBench):

@@ -236,7 +236,7 @@ def build_detection(space=None, **changes):
     fields = {
         "plans": space.plans,
         "own_presets": space.own_presets,
-        "conflicts": space.conflicts,
+        "covers": space.covers,
         "dims": {"d0": BATCH, "d1": 128},
         "graph": "a1b2c3d4",
         "device": Device(kind="cpu", name="Some Processor", total_bytes=16 * GIB),

@@ -22,6 +22,7 @@ BASE = {
     "units",
     "plans.*",
     "memory.*",
+    "prediction",
     "measurement",
     "figures",
     "result",
@@ -32,6 +33,7 @@ BASE = {
     "paths",
     "ranges",
     "verdict",
+    "waiting",
     "__init__",
 }
 REGISTRY = {"backends.registry", "backends.interface", "backends.findings"}
@@ -39,11 +41,13 @@ ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
     "errors": set(),
     "files": set(),
+    "waiting": set(),
     "paths": {"errors", "files"},
     "ranges": set(),
     "plans": {"errors", "paths", "ranges"},
     "memory": {"errors", "units", "ranges", "plans.*"},
     "units": BASE,
+    "prediction": {"ranges"},
     "measurement": BASE,
     "figures": BASE,
     "result": BASE,
@@ -64,7 +68,7 @@ FLOW = {
     "testing": BASE,
     "emit": {"studies.*", *REGISTRY, *BASE},
     "startup": {"backends.interface"},
-    "schemas": {"cli.installation", "reports.*", "emit.*", "studies.*", "structuring", *BASE},
+    "schemas": {"cli.failure", "cli.installation", "reports.*", "emit.*", "studies.*", "structuring", *BASE},
     "compat": ADAPTER,
     "cli": {"*"},
     "__main__": {"cli.*"},

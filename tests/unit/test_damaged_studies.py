@@ -16,8 +16,9 @@ from autorecompute import codec
 from autorecompute.cli import main
 from autorecompute.errors import SetupError
 from autorecompute.figures import KnobFigures
-from autorecompute.measurement import Outcome, Prediction
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.prediction import Prediction
 from autorecompute.result import RaceEnd, Ranking, Rejection
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import FILE as ANALYSIS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from autorecompute.errors import (
     SetupError,
     UsageError,
 )
-from autorecompute.figures import Figures
+from autorecompute.figures import Figures, comparable_steps
 from autorecompute.measurement import Measurement, Outcome
 
 
@@ -42,6 +43,32 @@ def test_relative_throughput_needs_both(make_trial, reference_seconds, step_seco
     """A config twice as slow as the reference has half its throughput; without one there is no figure."""
     trial = make_trial(reference_seconds=reference_seconds, step_seconds=step_seconds)
     assert trial.relative_throughput == ratio
+
+
+@pytest.mark.parametrize(("others", "is_reference_disturbed"), [(0.5, False), (0.0, True)])
+def test_relative_throughput_of_a_disturbed_trial_is_that_of_processor_time(make_trial, others, is_reference_disturbed):
+    """Wall time says how much of the processors others had, on whichever side they had it."""
+    measured = make_trial(reference_seconds=1.0, step_seconds=(1.0,), cpu_seconds=(4.0,), others_share=others)
+    trial = replace(measured, reference_cpu_seconds=3.0, is_reference_disturbed=is_reference_disturbed)
+    assert trial.relative_throughput == 0.75
+
+
+def test_a_gpus_steps_are_not_disturbed_by_a_busy_host(make_measurement):
+    """There is no processor time to compare there: the steps are taken as they are."""
+    assert not make_measurement(others_share=0.9).is_disturbed
+
+
+def test_steps_are_compared_on_one_clock(make_measurement):
+    """One disturbed measurement takes all to processor time, where all have it."""
+    calm = make_measurement(step_seconds=(1.0,), cpu_seconds=(2.0,), others_share=0.0)
+    busy = make_measurement(step_seconds=(9.0,), cpu_seconds=(3.0,), others_share=0.7)
+    assert comparable_steps([calm, busy]) == [2.0, 3.0]
+    assert comparable_steps([calm, calm]) == [1.0, 1.0]
+    assert comparable_steps([busy, make_measurement(step_seconds=(4.0,)), make_measurement(Outcome.OOM)]) == [
+        9,
+        4,
+        None,
+    ]
 
 
 def test_only_a_measured_peak_within_the_limit_fits(make_trial):

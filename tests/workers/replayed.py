@@ -32,8 +32,8 @@ from autorecompute.studies.analysis import keep_analysis  # noqa: E402
 from autorecompute.studies.sharing import SharedStudy, opening, parse_storage, pulse  # noqa: E402
 from autorecompute.studies.storage import read_trials  # noqa: E402
 from autorecompute.trials import Job  # noqa: E402
-from autorecompute.trials.signals import deferring_interrupts, interruptible  # noqa: E402
 from autorecompute.tuning import Tuner, TuningContext, TuningSettings  # noqa: E402
+from autorecompute.waiting import interruptible, pause  # noqa: E402
 from replay import Replay  # noqa: E402
 from tables import SUFFIX, TABLES, load  # noqa: E402
 
@@ -74,7 +74,7 @@ class ReplayedBench:
         is_trial = effort.warmup > 1
         if is_trial:
             self._note(config, "begins")
-            time.sleep(self._trial_seconds)
+            pause(self._trial_seconds)
         measured = self._look_up(config, effort.steps)
         if is_trial:
             self._note(config, "ended")
@@ -90,7 +90,7 @@ class ReplayedBench:
         path = environment.get("ORTMODULE_MEMORY_OPT_CONFIG")
         config = Config.parse(json.loads(Path(path).read_text())) if path else Config()
         self._note(config, "confirms")
-        time.sleep(self._trial_seconds)
+        pause(self._trial_seconds)
         self._note(config, "confirmed")
         measured = self._look_up(config, effort.steps)
         # What is not held anyway grows with the samples, and so does the time.
@@ -171,7 +171,7 @@ def tune(args, view):
     script.touch()
     shared = None
     if args.storage:
-        shared = SharedStudy(parse_storage(args.storage), args.study, view.note, deferring_interrupts)
+        shared = SharedStudy(parse_storage(args.storage), args.study, view.note)
     bench = ReplayedBench(replay, args.folder / "measured.jsonl", args.trial_seconds, args.device)
     settings = TuningSettings(
         limit_bytes=replay.limit_bytes(args.share) + args.limit_offset,

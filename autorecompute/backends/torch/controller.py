@@ -13,6 +13,7 @@ from autorecompute.errors import UsageError
 from autorecompute.plans import Choice, Config, Offer
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.worth import explain_worthless
+from autorecompute.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,7 +44,14 @@ EXPANDABLE_SEGMENTS = Knob(
     needs="CUDA",
 )
 KNOBS = (EXPANDABLE_SEGMENTS,)
-HINTS: Sequence[Knob] = ()
+HINTS = (
+    Knob(
+        name="memory_given_back",
+        variables={"MALLOC_MMAP_THRESHOLD_": str(MIB)},
+        effect="the process holds what its tensors need and no more, and a step takes longer",
+        needs="a CPU with glibc",
+    ),
+)
 
 APPLY = ImportHook(
     module="torch",
@@ -142,7 +150,7 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
 
 def _notes(extra: TorchDetection) -> Iterator[str]:
     if extra.steps is not None and not extra.steps.has_own_loss:
-        yield "the model returns no loss: what the script's loss takes is not in a forecast, and comes on top"
+        yield "the model returns no loss: forecasts take the script's to be a cross entropy, and its copies come on top"
     if extra.no_steps:
         yield f"no peak is forecast: {extra.no_steps}"
     yield from extra.refusals

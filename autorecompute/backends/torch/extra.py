@@ -73,8 +73,8 @@ class Steps:
         options: How it differs with each choice.
         later_bytes: What the process holds between two steps beyond what it held before the first: the optimizer's
             state.
-        has_own_loss: Whether the model returns its loss. Where the script computes it, a stand-in took its place, and
-            the peak may be higher.
+        has_own_loss: Whether the model returns its loss. Where the script computes it, a cross entropy took its place,
+            and the peak may be another one.
     """
 
     batch: PositiveCount

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autorecompute.backends.torch.columns import columns_of
 from autorecompute.backends.torch.drawing import draw
-from autorecompute.backends.torch.extra import OUTSIDE_UNITS, OptionStep, Steps
+from autorecompute.backends.torch.extra import Steps
 from autorecompute.memory.model import Effect, Forecast, Simulated
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from autorecompute.memory import Timeline
 
@@ -44,66 +45,62 @@ class StepSimulator:
     Args:
         steps: What steps take.
         choices: What can be on, in the order of the columns that :meth:`simulate` takes.
+        covers: The sites that each site makes again along with itself.
         scale: How many times as large activations are as in the steps.
     """
 
-    def __init__(self, steps: Steps, choices: Sequence[Choice], scale: float = 1.0) -> None:
-        self._choices = tuple(choices)
+    def __init__(
+        self, steps: Steps, choices: Sequence[Choice], covers: Mapping[str, Collection[str]], scale: float = 1.0
+    ) -> None:
         self._change = np.array([part.change for part in steps.parts], dtype=np.float64) * scale
         self._highest = np.array([part.highest for part in steps.parts], dtype=np.float64) * scale
         self._forward = np.array([part.phase == FORWARD for part in steps.parts])
-        known = {(option.site, option.option): option for option in steps.options}
-        rows = [_row(known.get((choice.site, choice.option)), choice, steps) for choice in self._choices]
-        shape = (len(self._choices), len(steps.parts))
-        self._changes = np.array([row[0] for row in rows]).reshape(shape) * scale
-        self._heights = np.array([row[1] for row in rows]).reshape(shape) * scale
-        self._works = np.array([row[2] for row in rows]).reshape(len(self._choices))
+        self._choices, self._columns = choices, columns_of(steps, choices, covers, scale)
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """The configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        table = [[choice in config.choices for choice in self._choices] for config in configs]
+        table = [
+            [column.share_in(config, choice) for choice, column in zip(self._choices, self._columns, strict=True)]
+            for config in configs
+        ]
         return np.array(table, dtype=np.float32).reshape(len(configs), len(self._choices))
 
     def simulate(self, switches: np.ndarray) -> Simulated:
         """What configs need.
 
         Args:
-            switches: Which choices are on, of shape ``[configs, choices]``.
+            switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``.
         """
         parts = [self._simulate(switches[start : start + CHUNK]) for start in range(0, max(len(switches), 1), CHUNK)]
         peaks, stashes, shares = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Simulated(peaks, stashes, shares)
 
-    def lives(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The change of each part of each config, and the most bytes that are alive in it."""
-        change = self._change + switches @ self._changes
-        highest = np.maximum(np.maximum(self._highest + switches @ self._heights, change), 0)
+    def lives(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The change of each part of each config, the most bytes that are alive in it, and the extra work."""
+        change, highest = (np.tile(plain, (len(switches), 1)) for plain in (self._change, self._highest))
+        work = np.zeros(len(switches))
+        counts = self._counts(switches)
+        for at, column in enumerate(self._columns):
+            (rows,) = np.nonzero(counts[:, at])
+            on, share = column.on(counts[rows], at)
+            change[np.ix_(rows, column.parts)] += on * column.change
+            highest[np.ix_(rows, column.parts)] += on * column.highest
+            work[rows] += share * column.work
+        highest = np.maximum(np.maximum(highest, change), 0)
         before = np.cumsum(change, axis=1) - change
-        return change, before + highest
+        return change, before + highest, work
+
+    def _counts(self, switches: np.ndarray) -> np.ndarray:
+        counts = np.zeros(switches.shape, dtype=int)
+        for at, column in enumerate(self._columns):
+            counts[:, at] = column.counts(switches[:, at])
+        return counts
 
     def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        change, alive = self.lives(switches)
+        change, alive, work = self.lives(switches)
         peaks = np.rint(alive.max(axis=1)).astype(np.int64)
         stashes = np.rint(change[:, self._forward].sum(axis=1)).astype(np.int64)
-        return peaks, stashes, switches @ self._works
-
-
-def _row(option: OptionStep | None, choice: Choice, steps: Steps) -> tuple[np.ndarray, np.ndarray, float]:
-    """What a choice, with its count, adds to each part; nothing where no step was run with it."""
-    change, highest = np.zeros(len(steps.parts)), np.zeros(len(steps.parts))
-    if option is None:
-        return change, highest, 0.0
-    count = len(option.units) if choice.count is None else choice.count
-    for place, changed, higher in zip(option.parts, option.change, option.highest, strict=True):
-        share = _share(option.units, count, steps.parts[place].owner)
-        change[place], highest[place] = share * changed, share * higher
-    return change, highest, option.work * min(1.0, count / max(len(option.units), 1))
-
-
-def _share(units: Sequence[int], count: int, owner: int) -> float:
-    """The share of the occurrences that are on in a unit; of all where the unit has none."""
-    inside = [place for place, unit in enumerate(units) if unit in {owner, OUTSIDE_UNITS}] or range(len(units))
-    return sum(place < count for place in inside) / max(len(inside), 1)
+        return peaks, stashes, work
 
 
 @dataclass(frozen=True)
@@ -136,18 +133,20 @@ class TorchMemoryModel:
 
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> StepSimulator:
         """A simulator with a column for each of these choices; activations are taken to grow as the batch does."""
-        return StepSimulator(self.steps, choices, self._scale(dims))
+        return StepSimulator(self.steps, choices, self.space.covers, self._scale(dims))
 
     def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
         """A config's step, part by part."""
         sizes = {**self.dims, **(dims or {})}
-        change, alive = self._simulator_of(config, sizes).lives(np.ones((1, len(config.choices))))
+        simulator = self._simulator_of(config, sizes)
+        change, alive, _ = simulator.lives(simulator.matrix([config]))
         again = self._again(config)
         return draw(self.steps.parts, change[0], alive[0], again, sizes)
 
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
         """What a config should need at these dimensions."""
-        seen = self._simulator_of(config, dims).simulate(np.ones((1, len(config.choices))))
+        simulator = self._simulator_of(config, dims)
+        seen = simulator.simulate(simulator.matrix([config]))
         live_bytes = int(seen.peak_bytes[0])
         return Forecast(
             config=config,
@@ -194,7 +193,7 @@ class TorchMemoryModel:
         return dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
 
     def _simulator_of(self, config: Config, dims: Mapping[str, int]) -> StepSimulator:
-        return StepSimulator(self.steps, sorted(config.choices, key=str), self._scale(dims))
+        return self.simulator(dims, [Choice(on.site, on.option) for on in sorted(config.choices, key=str)])
 
     def _scale(self, dims: Mapping[str, int]) -> float:
         return dims.get(BATCH, self.steps.batch) / self.steps.batch

@@ -21,6 +21,7 @@ from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
 from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_compiled, is_hooked
 from autorecompute.backends.torch.storages import Storages, tensors_in
+from autorecompute.backends.torch.structure import is_within
 from autorecompute.backends.torch.untouched import copies_of, untouched
 from autorecompute.backends.torch.values import Values, looks_at_values
 
@@ -155,6 +156,7 @@ class Probe:
         self._model = model
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._units = set(units)
+        self._compiled = [path for path, module in model.named_modules() if is_compiled(module)]
         self._visit = visit
         self.storages = Storages()
         self._stack: list[str] = []
@@ -204,7 +206,7 @@ class Probe:
         given = list(tensors_in((args, kwargs)))
         versions = [tensor._version for tensor in given]
         inputs = self._numbers_of(given)
-        self._refuse_before(path, module, (*args, *kwargs.values()))
+        self._refuse_before(path, (*args, *kwargs.values()))
         result = attention.around_attention(self._attend, self._called, path, inputs, forward, *args, **kwargs)
         if [tensor._version for tensor in given] != versions:
             self._refuse(path, Reason.INPLACE)
@@ -246,10 +248,10 @@ class Probe:
             handle.tensor = None
         del self._kept[outer:]
 
-    def _refuse_before(self, path: str, module: Module, values: Sequence[Any]) -> None:
+    def _refuse_before(self, path: str, values: Sequence[Any]) -> None:
         if has_cache(values):
             self._refuse(path, Reason.CACHE)
-        if is_compiled(module):
+        if any(is_within(path, compiled) for compiled in self._compiled):
             self._refuse(path, Reason.COMPILED)
         if path and not self._is_asked():
             self._refuse(path, Reason.OWN_CHECKPOINT)

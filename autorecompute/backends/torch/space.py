@@ -1,4 +1,4 @@
-"""What a model offers as plans: sites with their options, what excludes what, and the configs that have a name."""
+"""What a model offers as plans: sites with their options, what covers what, and the configs that have a name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autorecompute.backends.torch.structure import is_within
 from autorecompute.plans import Choice, Config, Plan, Space
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from autorecompute.backends.torch.detection import Detected
     from autorecompute.backends.torch.extra import Steps
@@ -34,7 +34,7 @@ class Presets:
     """Makes the configs that people know by name; each is left out where the model has nothing it is about.
 
     Attributes:
-        space: The plans, and what excludes what.
+        space: The plans, and what covers what.
         blocks: Names of the sites that are whole blocks.
         attention: Names of the sites that are calls of attention.
     """
@@ -109,10 +109,10 @@ def space_of(found: Detected, board: Switchboard, steps: Steps | None) -> Space:
     """
     sites = offered(found)
     plans = tuple(_plan(site, option, found, steps) for site in sites for option in site.options)
-    bare = Space(plans=plans, conflicts=_conflicts(board, {site.name for site in sites}))
+    bare = Space(plans=plans, covers=_covers(board, {site.name for site in sites}))
     attention = [site.name for site in sites if site.attention]
     presets = Presets(bare, found.blocks, attention).all()
-    return Space(plans=plans, own_presets=presets, conflicts=bare.conflicts)
+    return Space(plans=plans, own_presets=presets, covers=bare.covers)
 
 
 def _plan(site: Site, option: str, found: Detected, steps: Steps | None) -> Plan:
@@ -150,15 +150,10 @@ def _number(value: float) -> str:
     return str(round(value)) if value == round(value) else f"{value:.6f}"
 
 
-def _conflicts(board: Switchboard, offered_sites: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Sites of which one leaves nothing to do for the other, whatever their options; each pair once."""
+def _covers(board: Switchboard, offered_sites: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The sites of which each site leaves nothing to do, whatever their options."""
     found: dict[str, set[str]] = collections.defaultdict(set)
-    for one, other in _pairs(board):
+    for (one, _), (other, _) in sorted(board.overlaps()):
         if {one, other} <= set(offered_sites) and one not in found[other]:
             found[one].add(other)
     return {site: tuple(sorted(others)) for site, others in sorted(found.items()) if others}
-
-
-def _pairs(board: Switchboard) -> Iterator[tuple[str, str]]:
-    for (one, _), (other, _) in sorted(board.overlaps()):
-        yield one, other

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Cut = Sequence[tuple[Segment, int, int]]
 
 SECONDS = 20.0
-"""So long fake steps may take; the choices that save most come first."""
+"""So much processor time fake steps may take; the choices that save most come first."""
 
 _LOG = logging.getLogger(__name__)
 

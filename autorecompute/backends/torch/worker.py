@@ -15,6 +15,7 @@ from autorecompute.backends.common.batches import observe_batch, slice_batch
 from autorecompute.backends.common.device import describe_device
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
+from autorecompute.backends.torch.callers import calling_frame, keeps_result
 from autorecompute.backends.torch.controller import MODEL, NAME
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fakes import Script
@@ -32,7 +33,7 @@ from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -78,6 +79,7 @@ class TorchBackend:
         self._config = Config()
         self._has_told = self._leaves_alone = False
         self._open: set[object] = set()
+        self._sizes: dict[str, tuple[int, int]] = {}
 
     def install(self, listener: Listener, *, wrap: bool = False) -> None:
         """Follows every optimizer that will be made, and the modules that they train."""
@@ -98,6 +100,7 @@ class TorchBackend:
             self._is_alike[root] = name_of(root) == self._name
         if self._is_alike[root]:
             batch = observe_batch([*args, *kwargs.values()])
+            self._note_sizes(args, kwargs, batch)
             self._listener.on_forward(batch, functools.partial(self._check, root, batch, args, kwargs))
             if root not in self._tuned and not self._leaves_alone:
                 self._welcome(root, args, kwargs)
@@ -139,11 +142,18 @@ class TorchBackend:
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         self._open.clear()
+        return (*self._told_of_missed(), *self._told_of_sizes())
+
+    def _told_of_missed(self) -> Iterator[str]:
         missed = sorted({path for tuned in self._tuned.values() for path in tuned.missed})
-        if not missed:
-            return ()
-        places = ", ".join(path or "the model" for path in missed)
-        return (f"some calls of {places} made another graph than the first one: their operators were kept there",)
+        if missed:
+            places = ", ".join(path or "the model" for path in missed)
+            yield f"some calls of {places} made another graph than the first one: their operators were kept there"
+
+    def _told_of_sizes(self) -> Iterator[str]:
+        for name, (least, most) in sorted(self._sizes.items()):
+            if least < most:
+                yield f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"
 
     def why_nothing_trained(self, *, wrap: bool) -> str:
         """Why a script may never have come to training, and what to do about it, in sentences."""
@@ -153,6 +163,12 @@ class TorchBackend:
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
         return failures.classify(error)
+
+    def _note_sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int) -> None:
+        """Keeps the least and the most of each size of the batches so far."""
+        for name, size in sizes_of(list(tensors_in((args, kwargs))), batch).items():
+            least, most = self._sizes.get(name, (size, size))
+            self._sizes[name] = min(least, size), max(most, size)
 
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A module that is to be tuned trains for the first time."""
@@ -186,7 +202,7 @@ class TorchBackend:
         return Detection(
             plans=space.plans,
             own_presets=space.own_presets,
-            conflicts=space.conflicts,
+            covers=space.covers,
             dims={BATCH: batch, **sizes},
             graph=digest_of(root, found, sizes),
             device=describe_device(next(root.parameters()).device),
@@ -201,7 +217,9 @@ class TorchBackend:
         """What steps take, or why nobody can tell."""
         target = self._listener.target_batch if self._listener is not None else None
         sizes = (batch, target) if target is not None and target != batch else None
-        script = Script(args, kwargs, self._roots.optimizers_of(root), batch=sizes)
+        script = Script(
+            args, kwargs, self._roots.optimizers_of(root), holds_result=keeps_result(calling_frame()), batch=sizes
+        )
         try:
             return survey_steps(root, tuned.found, tuned.board, script), ""
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)

@@ -14,10 +14,10 @@ from optuna.storages import JournalStorage, RDBStorage
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.dashboard import name_value
 from autorecompute.studies.sharing.journal import open_journal
+from autorecompute.waiting import left_seconds, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from autorecompute.studies.sharing.urls import StorageUrl
 
@@ -78,7 +78,7 @@ def open_study(
             name_value(study)
         except FAULTS as error:
             if is_collision(error) and attempt < OPENINGS:
-                time.sleep(PAUSE_SECONDS)
+                pause(PAUSE_SECONDS)
                 continue
             raise SetupError(f"{describe(url, error)} Mend it, and run the same command again.") from None
         return study, storage
@@ -102,13 +102,10 @@ class Patience:
     Args:
         url: The storage.
         note: Told once each time that it goes away, and when it is back.
-        guard: What a single try is wrapped in: an interruption in the middle of one may leave a lock behind.
     """
 
-    def __init__(
-        self, url: StorageUrl, note: Callable[[str], None], guard: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self._url, self._note, self._guard = url, note, guard
+    def __init__(self, url: StorageUrl, note: Callable[[str], None]) -> None:
+        self._url, self._note = url, note
 
     def __call__(self, ask: Callable[[], T], *, patience_seconds: float = PATIENCE_SECONDS) -> T:
         """What is asked for.
@@ -117,10 +114,11 @@ class Patience:
             SetupError: the storage stays away, or does not work as it should.
         """
         first: float | None = None
+        # What ends the command asks once more, and waits no longer.
+        patience_seconds = min(patience_seconds, left_seconds())
         while True:
             try:
-                with self._guard():
-                    answer = ask()
+                answer = ask()
             except FAULTS as error:
                 now = time.monotonic()
                 if first is None and is_away(error) and patience_seconds:
@@ -135,7 +133,7 @@ class Patience:
                 if first is not None and patience_seconds:
                     self._note(f"The storage {self._url.display} is back")
                 return answer
-            time.sleep(PAUSE_SECONDS)
+            pause(PAUSE_SECONDS)
 
 
 def describe(url: StorageUrl, error: BaseException) -> str:

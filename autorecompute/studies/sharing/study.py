@@ -24,7 +24,6 @@ from autorecompute.studies.sharing.pulse import Pulse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from autorecompute.measurement import Trial
     from autorecompute.plans import Space
@@ -48,7 +47,6 @@ class SharedStudy:
         url: The storage.
         name: Name of the study.
         note: Told what a person should know.
-        guard: What each touch of the storage is wrapped in (:class:`Patience`).
         founding: Which study (:attr:`founding`) it has to be; none is then begun. ``None`` for any, or a new one.
 
     Raises:
@@ -61,7 +59,6 @@ class SharedStudy:
         url: StorageUrl,
         name: str,
         note: Callable[[str], None],
-        guard: Callable[[], AbstractContextManager[None]],
         *,
         founding: str | None = None,
     ) -> None:
@@ -69,7 +66,7 @@ class SharedStudy:
         self.place = url.display
         self.session = uuid.uuid4().hex[:12]
         self._study, self._storage = open_study(url, name, may_begin=founding is None)
-        self._patiently = Patience(url, note, guard)
+        self._patiently = Patience(url, note)
         self._study_id = self._patiently(lambda: self._storage.get_study_id_from_name(name))
         self._pulse = Pulse(self.session, self._study.set_user_attr, lambda: self._study.user_attrs)
         self._held: int | None = None

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.result import SearchEnd
-from autorecompute.trials.signals import deferring_interrupts
 from autorecompute.tuning.answer.finalists import TIE, fitting_finalists
 from autorecompute.tuning.budget import Task
 
@@ -62,18 +61,17 @@ class EarlyAnswer:
         return self.keep(SearchEnd.INTERRUPTED) if self._confirmer.confirm(finalist) is not None else None
 
     def keep(self, search_end: SearchEnd) -> Result:
-        """Writes down the answer so far, undisturbed; nothing where the user stopped it and nothing was confirmed.
+        """Writes down the answer so far; nothing where the user stopped it and nothing was confirmed.
 
         Raises:
             SetupError: the study cannot be written.
         """
-        with deferring_interrupts():
-            result = self._compose().ending(search_end)
-            earlier = self._earlier
-            if earlier is not None and earlier.best is not None and _says_more(earlier, result):
-                result = replace(earlier, search_end=search_end, trials=result.trials, wall_seconds=result.wall_seconds)
-            if result.best is not None or search_end is SearchEnd.TIME:
-                self._context.folder.finish(result)
+        result = self._compose().ending(search_end)
+        earlier = self._earlier
+        if earlier is not None and earlier.best is not None and _says_more(earlier, result):
+            result = replace(earlier, search_end=search_end, trials=result.trials, wall_seconds=result.wall_seconds)
+        if result.best is not None or search_end is SearchEnd.TIME:
+            self._context.folder.finish(result)
         return result
 
     def _is_news(self, finalist: Finalist) -> bool:

@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autorecompute.figures import comparable_steps
 from autorecompute.measurement import Trial
 from autorecompute.studies.race_record import RoundRecord
 from autorecompute.tuning.intervals import Interval, centre, interval
@@ -23,6 +24,12 @@ LOG_TIE = -math.log1p(-TIE)
 SPREAD_CONFIDENCE = 0.95
 """How surely a relative throughput lies in the spread that is printed with it."""
 
+LEAST_TELLING = 2
+"""Fewer undisturbed rounds than this are not enough for an estimate of their own, nor for a spread."""
+
+UNKNOWN = Interval(-math.inf, 0.0, math.inf)
+"""What is known of a difference where every round was disturbed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round(RoundRecord):
@@ -30,13 +37,15 @@ class Round(RoundRecord):
 
     @property
     def seconds(self) -> float:
-        """Median step."""
-        return statistics.median(self.step_seconds)
+        """Median step: wall time, or processor time where the round was disturbed."""
+        return statistics.median(self.cpu_seconds if self.is_disturbed and self.cpu_seconds else self.step_seconds)
 
     @property
     def ratio(self) -> float | None:
-        """Step time of the reference over its own; ``None`` where the round had no reference."""
-        return statistics.median(self.reference_seconds) / self.seconds if self.reference_seconds else None
+        """Step time of the reference over its own, on the same clock; ``None`` where the round had no reference."""
+        is_cpu_time = self.is_disturbed and self.cpu_seconds
+        reference = self.reference_cpu_seconds if is_cpu_time else self.reference_seconds
+        return statistics.median(reference) / self.seconds if reference else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +62,8 @@ class Finalist:
 
     @property
     def ratios(self) -> list[float]:
-        """Step time of the reference over its own, one for each round with a reference."""
-        return [run.ratio for run in self.rounds if run.ratio is not None]
+        """Step time of the reference over its own, one for each telling round with a reference."""
+        return [run.ratio for run in _telling(self.rounds) if run.ratio is not None]
 
     @property
     def relative_throughput(self) -> float | None:
@@ -63,10 +72,14 @@ class Finalist:
 
     @property
     def spread(self) -> tuple[float, float] | None:
-        """Where the relative throughput lies at ``SPREAD_CONFIDENCE``; ``None`` before two rounds with a reference."""
-        if len(self.ratios) < 2:  # noqa: PLR2004  (a single round tells nothing of the spread)
+        """Where the relative throughput lies at ``SPREAD_CONFIDENCE``.
+
+        ``None`` before two rounds with a reference that nothing disturbed.
+        """
+        ratios = [run.ratio for run in self.rounds if run.ratio is not None and not run.is_disturbed]
+        if len(ratios) < LEAST_TELLING:
             return None
-        found = interval([math.log(ratio) for ratio in self.ratios], (1 - SPREAD_CONFIDENCE) / 2)
+        found = interval([math.log(ratio) for ratio in ratios], (1 - SPREAD_CONFIDENCE) / 2)
         return math.exp(found.low), math.exp(found.high)
 
     @property
@@ -86,26 +99,27 @@ def fitting_finalists(trials: Sequence[Trial], steps: Mapping[int, float] | None
     """
     fitting = [trial for trial in trials if trial.fits]
     has_all = all(trial.relative_throughput is not None for trial in fitting)
+    medians = comparable_steps([trial.measurement for trial in fitting])
+    seconds = {trial.number: median for trial, median in zip(fitting, medians, strict=True) if median}
 
     def slowness(trial: Trial) -> float:
         if steps is not None:
             return steps[trial.number]
-        seconds = trial.measurement.median_step_seconds
-        assert seconds, "what fits was measured"
-        return -(trial.relative_throughput or 0.0) if has_all else seconds
+        return -(trial.relative_throughput or 0.0) if has_all else seconds[trial.number]
 
     return [Finalist(trial=trial) for trial in sorted(fitting, key=slowness)]
 
 
 def gap(first: Finalist, second: Finalist, miss: float) -> Interval:
-    """How much longer a step of the first takes, as a logarithm, over the rounds both ran in.
+    """How much longer a step of the first takes, as a logarithm, over the undisturbed rounds that both ran in.
 
     Args:
         first: A finalist with at least one run.
         second: Another one.
         miss: Chance of a wrong end, for each end.
     """
-    return interval(_differences(first, second), miss)
+    evidence = [both for both in _shared_rounds(first, second) if not any(run.is_disturbed for run in both)]
+    return interval([_difference(*both) for both in evidence], miss) if evidence else UNKNOWN
 
 
 def rank(entries: Sequence[Finalist]) -> list[Finalist]:
@@ -113,15 +127,27 @@ def rank(entries: Sequence[Finalist]) -> list[Finalist]:
 
     No estimate is taken for a tie: a config that looks as fast in noise may be any share slower.
     """
-    lags = {entry.trial.number: sum(_lag(entry, other) for other in entries) for entry in entries}
+    lags = {entry.trial.number: sum(lag(entry, other) for other in entries) for entry in entries}
     return sorted(entries, key=lambda entry: (lags[entry.trial.number], entry.peak_bytes))
 
 
-def _lag(entry: Finalist, other: Finalist) -> float:
-    return centre(_differences(entry, other))
+def lag(entry: Finalist, other: Finalist) -> float:
+    """The estimate alone of how much longer a step of the first takes, as a logarithm."""
+    shared = _shared_rounds(entry, other)
+    clean = [both for both in shared if not any(run.is_disturbed for run in both)]
+    return centre([_difference(*both) for both in (clean if len(clean) >= LEAST_TELLING else shared)])
 
 
-def _differences(first: Finalist, second: Finalist) -> list[float]:
+def _shared_rounds(first: Finalist, second: Finalist) -> list[tuple[Round, Round]]:
     # Only what two finalists did in the same round is compared: what slows a whole round cancels.
-    rounds = zip(first.rounds, second.rounds, strict=False)
-    return [math.log(own.seconds / others.seconds) for own, others in rounds]
+    return list(zip(first.rounds, second.rounds, strict=False))
+
+
+def _difference(own: Round, others: Round) -> float:
+    return math.log(own.seconds / others.seconds)
+
+
+def _telling(rounds: Sequence[Round]) -> Sequence[Round]:
+    """The undisturbed rounds; all of them where too few are, as an estimate is needed all the same."""
+    clean = [run for run in rounds if not run.is_disturbed]
+    return clean if len(clean) >= LEAST_TELLING else rounds

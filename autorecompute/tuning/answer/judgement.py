@@ -16,7 +16,8 @@ from autorecompute.tuning.answer.baseline_batch import (
     needs_baseline_batch,
 )
 from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
-from autorecompute.tuning.answer.race import FINALISTS, RaceResult, keep_race, race, read_race
+from autorecompute.tuning.answer.kept_race import keep_race, read_race
+from autorecompute.tuning.answer.race import FINALISTS, RaceResult, race
 from autorecompute.tuning.budget import Task
 from autorecompute.units import format_count
 

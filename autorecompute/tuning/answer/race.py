@@ -6,6 +6,9 @@ the opposite order, so that a steady drift cancels. After the rounds of ``LOOKS`
 * out is who is slower than another for sure: by more than a tie, or at all where the other's peak is no higher;
 * the race ends once the lowest peak of the rest is for sure no slower than any of the rest by more than a tie.
 
+A round in which other processes took more of the processors than ``NEGLIGIBLE_SHARE`` is no evidence: it counts neither
+as a round of a look nor in an interval, and the race goes on longer for it, up to ``MOST_ROUNDS``.
+
 A wrong end needs a wrong interval between the truly fastest and another finalist. The chance of that,
 1 - ``CONFIDENCE`` for the whole race, is divided among these pairs and the looks.
 """
@@ -15,22 +18,19 @@ from __future__ import annotations
 import math
 import random
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autorecompute import codec
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import RaceEnd, Ranking
-from autorecompute.studies.race_record import FILE, RaceRecord, StandingRecord
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, Round, gap, rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
-    from autorecompute.measurement import Measurement, Trial
-    from autorecompute.studies import StudyFolder
+    from autorecompute.measurement import Measurement
     from autorecompute.trials import Bench
 
 
@@ -39,7 +39,10 @@ CONFIDENCE = 0.99
 """How surely the end of a race is right, where it came to an end."""
 
 LOOKS = (3, 5, 8, 12, 18, 28)
-"""Rounds after which the race may end."""
+"""Undisturbed rounds after which the race may end."""
+
+MOST_ROUNDS = 2 * LOOKS[-1]
+"""Rounds after which it ends, however many of them were disturbed."""
 
 ROUND_EFFORT = Effort(warmup=1, steps=3)
 
@@ -51,7 +54,7 @@ class RaceResult:
     Attributes:
         standings: The finalists that ran to the end or were beaten, the winner first.
         ranking: How sure that is; ``None`` where no finalist is left.
-        over_limit: The finalists that held the limit in their trial and not in a round.
+        over_limit: The finalists that held the limit in their trial and not in their last round.
         failed: The finalists that were not measured in a round, for whatever reason.
     """
 
@@ -70,6 +73,12 @@ class RaceResult:
     def rounds(self) -> int:
         """How many were run."""
         return max((len(entry.rounds) for entry in self.standings), default=0)
+
+    @property
+    def disturbed(self) -> int:
+        """How many of them other processes disturbed."""
+        longest = max(self.standings, key=lambda entry: len(entry.rounds), default=None)
+        return sum(run.is_disturbed for run in longest.rounds) if longest is not None else 0
 
     @property
     def everybody(self) -> tuple[Finalist, ...]:
@@ -118,40 +127,52 @@ class _Race:
         self._beaten: list[Finalist] = []
         self._miss = (1 - CONFIDENCE) / (len(LOOKS) * max(len(standings) - 1, 1))
         self._order = list(self._running)
+        self._disturbed = 0
         # The order is no secret, and a race should be the same race when it is repeated.
         self._chance = random.Random(0)  # noqa: S311
         self._rounds = 0
 
     def take_over(self, earlier: RaceResult) -> None:
         self._rounds = earlier.rounds
+        self._disturbed = earlier.disturbed
         # A finalist that was not in the last round was beaten before.
         last = [entry for entry in earlier.standings if len(entry.rounds) == self._rounds]
         self._running = {entry.trial.config: entry for entry in last}
         self._beaten = [entry for entry in earlier.standings if entry not in last]
         self._over_limit, self._failed = list(earlier.over_limit), list(earlier.failed)
         self._has_reference &= all(entry.rounds[-1].reference_seconds for entry in last)
-        if self._rounds in LOOKS:
+        if self._evidence in LOOKS:
             self._drop_beaten()
 
+    @property
+    def _evidence(self) -> int:
+        return self._rounds - self._disturbed
+
     def run(self, deadline_seconds: float, end_seconds: float, after_round: Callable[[RaceResult], None]) -> RaceResult:
-        for rounds in range(self._rounds + 1, LOOKS[-1] + 1):
-            began = time.monotonic()
-            self._run_round(rounds)
+        while not self._is_last:
+            began, evidence = time.monotonic(), self._evidence
+            self._run_round()
             if not self._running:
                 break
-            if rounds < LOOKS[-1]:
+            if not self._is_last:
                 after_round(self._raced([*rank(list(self._running.values())), *rank(self._beaten)]))
             now = time.monotonic()
-            is_late = (rounds >= LOOKS[0] and now >= deadline_seconds) or now + (now - began) > end_seconds
-            if rounds not in LOOKS and not is_late:
+            is_late = (self._rounds >= LOOKS[0] and now >= deadline_seconds) or now + (now - began) > end_seconds
+            is_last = is_late or self._is_last
+            if not is_last and (self._evidence == evidence or self._evidence not in LOOKS):
                 continue
             self._drop_beaten()
             winner = self._settled()
-            if winner is not None or is_late or rounds == LOOKS[-1]:
-                return self._end(winner, rounds)
+            if winner is not None or is_last:
+                return self._end(winner)
         return self._raced(rank(self._beaten))
 
-    def _run_round(self, number: int) -> None:
+    @property
+    def _is_last(self) -> bool:
+        return self._evidence >= LOOKS[-1] or self._rounds >= MOST_ROUNDS
+
+    def _run_round(self) -> None:
+        self._rounds = number = self._rounds + 1
         if number % 2 == 1:
             self._chance.shuffle(self._order)
         else:
@@ -162,14 +183,17 @@ class _Race:
         measured = {config: self._bench.measure(config, ROUND_EFFORT) for config in due}
         reference = measured.get(Config()) if self._has_reference else None
         self._has_reference = reference is not None and reference.outcome.is_measured
+        is_disturbed = any(measurement.is_disturbed for measurement in measured.values())
+        self._disturbed += is_disturbed
         for config, entry in list(self._running.items()):
             measurement = measured[config].under(self._limit_bytes)
-            run = _round_of(measurement, reference)
-            if run is None:
-                (self._over_limit if measurement.outcome is Outcome.OVER_LIMIT else self._failed).append(entry)
-                del self._running[config]
-            else:
-                self._running[config] = replace(entry, rounds=(*entry.rounds, run))
+            if not measurement.outcome.is_measured:
+                self._failed.append(self._running.pop(config))
+                continue
+            run = _round_of(measurement, reference, is_disturbed=is_disturbed)
+            self._running[config] = replace(entry, rounds=(*entry.rounds, run))
+            if measurement.outcome is Outcome.OVER_LIMIT:
+                self._over_limit.append(self._running.pop(config))
 
     def _runs(self, config: Config) -> bool:
         return config in self._running or (config.is_none and self._has_reference)
@@ -194,13 +218,17 @@ class _Race:
                 return entry
         return None
 
-    def _end(self, winner: Finalist | None, rounds: int) -> RaceResult:
+    def _end(self, winner: Finalist | None) -> RaceResult:
         entries = rank(list(self._running.values()))
         first = winner or entries[0]
         others = [entry for entry in entries if entry is not first]
         end = RaceEnd.UNDECIDED if winner is None else RaceEnd.TIE if others else RaceEnd.RANKED
         ranking = Ranking(
-            end=end, rounds=rounds, confidence=CONFIDENCE, rivals=tuple(entry.trial.description for entry in others)
+            end=end,
+            rounds=self._rounds,
+            disturbed=self._disturbed,
+            confidence=CONFIDENCE,
+            rivals=tuple(entry.trial.description for entry in others),
         )
         return self._raced([first, *others, *rank(self._beaten)], ranking)
 
@@ -213,86 +241,12 @@ class _Race:
         )
 
 
-def _round_of(measurement: Measurement, reference: Measurement | None) -> Round | None:
-    if measurement.outcome is not Outcome.OK or not measurement.step_seconds:
-        return None
+def _round_of(measurement: Measurement, reference: Measurement | None, *, is_disturbed: bool) -> Round:
     return Round(
         step_seconds=measurement.step_seconds,
+        cpu_seconds=measurement.cpu_seconds,
         reference_seconds=reference.step_seconds if reference is not None else (),
+        reference_cpu_seconds=reference.cpu_seconds if reference is not None else (),
+        is_disturbed=is_disturbed,
         marks=measurement.marks,
     )
-
-
-def keep_race(folder: StudyFolder, raced: RaceResult, trials: int) -> None:
-    """Writes down how far a race has come.
-
-    Args:
-        folder: The study.
-        raced: The race.
-        trials: How many trials the study has.
-
-    Raises:
-        SetupError: the folder cannot be written.
-    """
-    runners = (
-        StandingRecord(
-            trial=entry.trial.number,
-            description=entry.trial.description,
-            peak_bytes=entry.peak_bytes,
-            rounds=entry.rounds,
-        )
-        for entry in raced.standings
-    )
-    record = RaceRecord(
-        ranking=raced.ranking,
-        standings=tuple(runners),
-        over_limit=tuple(entry.trial.number for entry in raced.over_limit),
-        failed=tuple(entry.trial.number for entry in raced.failed),
-        trials=trials,
-    )
-    folder.write(FILE, codec.to_plain(record))
-
-
-def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None:
-    """The race that was held among these trials; ``None`` where none was.
-
-    Args:
-        folder: The study.
-        trials: All that was measured.
-
-    Raises:
-        SetupError: the file cannot be read.
-    """
-    record = folder.read(FILE, RaceRecord)
-    if record is None or record.trials != len(trials):
-        return None
-    fitting = {trial.number: trial for trial in trials if trial.fits}
-    numbers = [runner.trial for runner in record.standings]
-    if not numbers or not fitting.keys() >= {*numbers, *record.over_limit, *record.failed}:
-        return None
-    return RaceResult(
-        standings=tuple(
-            Finalist(trial=fitting[runner.trial], rounds=tuple(Round(**asdict(run)) for run in runner.rounds))
-            for runner in record.standings
-        ),
-        ranking=record.ranking,
-        over_limit=tuple(Finalist(trial=fitting[number]) for number in record.over_limit),
-        failed=tuple(Finalist(trial=fitting[number]) for number in record.failed),
-    )
-
-
-def race_winner(folder: StudyFolder, trials: Sequence[Trial], rejected: Collection[Config]) -> Trial | None:
-    """Who came first in it, of those that may be the answer; ``None`` where there is no race, or it is not over.
-
-    Args:
-        folder: The study.
-        trials: All that was measured.
-        rejected: The configs that cannot be the answer.
-
-    Raises:
-        SetupError: the file cannot be read.
-    """
-    raced = read_race(folder, trials)
-    if raced is None or not raced.is_over:
-        return None
-    return next((entry.trial for entry in raced.standings if entry.trial.config not in rejected), None)

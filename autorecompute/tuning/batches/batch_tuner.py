@@ -21,7 +21,6 @@ from autorecompute.studies.batch_studies import BatchRecord, keep_batches, read_
 from autorecompute.studies.problem import SEVERAL_BATCHES, bind, require_own
 from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import using
-from autorecompute.trials.signals import OutOfTime, deferring_interrupts, ignoring_interrupts
 from autorecompute.tuning.answer.baseline_batch import figures_of
 from autorecompute.tuning.answer.paired_comparison import PAIR
 from autorecompute.tuning.batches.batch_answer import BatchAnswer, says_more
@@ -33,6 +32,7 @@ from autorecompute.tuning.resources import device_lock
 from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.tuning.tuner import Tuner
 from autorecompute.units import format_bytes, format_count
+from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -82,17 +82,15 @@ class BatchTuner:
             with self._budget.enforced():
                 return self._answer()
         except (OutOfTime, TooLittleTimeError) as late:
-            with ignoring_interrupts():
-                self._finish_so_far(SearchEnd.TIME)
+            self._finish_so_far(SearchEnd.TIME)
             if self.so_far is not None:
                 return self.so_far
             if isinstance(late, TooLittleTimeError):
                 raise
             raise TooLittleTimeError(OUT_OF_TIME) from None
         except KeyboardInterrupt:
-            with ignoring_interrupts():
-                self._finish_so_far(SearchEnd.INTERRUPTED)
-                raise
+            self._finish_so_far(SearchEnd.INTERRUPTED)
+            raise
 
     def _answer(self) -> Result:
         context = self._context
@@ -224,14 +222,13 @@ class BatchTuner:
         """Keeps the best of what was finished, here or in an earlier run, for an interruption of the rest."""
         if self._batch_answer is None:
             return
-        with deferring_interrupts():
-            self._keep(replace(self._record, is_complete=False))
-            known = self._known_result()
-            so_far = self._batch_answer.so_far(self._curve, self._tuned, self._record.seconds)
-            if so_far.best is not None and (known is None or not says_more(known, so_far)):
-                self.so_far = so_far.ending(search_end)
-                self._folder.finish(self.so_far)
-                self._keep(replace(self._record, asked=self._batches))
+        self._keep(replace(self._record, is_complete=False))
+        known = self._known_result()
+        so_far = self._batch_answer.so_far(self._curve, self._tuned, self._record.seconds)
+        if so_far.best is not None and (known is None or not says_more(known, so_far)):
+            self.so_far = so_far.ending(search_end)
+            self._folder.finish(self.so_far)
+            self._keep(replace(self._record, asked=self._batches))
 
     def _tune(self, batch: int, trials: int, problem: Problem, *, timeout_seconds: float | None) -> Result | None:
         """The answer of the batch's own study; ``None`` where the time was over before its first trial."""
@@ -267,10 +264,9 @@ class BatchTuner:
                     raise
                 return result
             except KeyboardInterrupt:
-                with ignoring_interrupts():
-                    if tuner.so_far is not None:
-                        self._add(batch, tuner.so_far)
-                    raise
+                if tuner.so_far is not None:
+                    self._add(batch, tuner.so_far)
+                raise
 
     def _add(self, batch: int, result: Result) -> None:
         trials = _trials_of(study_of_batch(self._folder, batch))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 import optuna
@@ -64,7 +63,7 @@ def test_what_a_worker_finds_is_told(run, tmp_path, make_detection, make_space):
     assert "shared in journal:" in (new := run("tune", "train.py", "--study", "bert", "--storage", "journal:log")[2])
     assert "/log: new" in new
     url = parse_storage(f"journal:{tmp_path}/log")
-    worker = SharedStudy(url, "bert", pytest.fail, contextlib.nullcontext)
+    worker = SharedStudy(url, "bert", pytest.fail)
     worker.join(Problem.of(make_detection(), 2**30), make_space(), is_limit_free=False)
     worker.leave()
     assert "/log: 0 trials so far" in run("tune", "train.py", "--study", "bert", "--storage", "journal:log")[2]

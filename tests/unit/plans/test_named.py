@@ -22,7 +22,7 @@ def make_plan(text, occurrences=6, *, counts=False):
 
 MLP, WHOLE, PART = make_plan("h.*.mlp:checkpoint", counts=True), make_plan("h.*:full"), make_plan("h.*:keep")
 BLOCKS = Config.parse(["blocks:by the system"])
-SPACE = Space(plans=(MLP, WHOLE, PART), own_presets={"all_blocks": BLOCKS}, conflicts={"h.*": ("h.*.mlp",)})
+SPACE = Space(plans=(MLP, WHOLE, PART), own_presets={"all_blocks": BLOCKS}, covers={"h.*": ("h.*.mlp",)})
 NUMBERED = (WHOLE, MLP, PART)
 
 

@@ -38,7 +38,7 @@ BLOCK, MLP, GELU = (
 NORM = make_plan("h.*.norm:drop", occurrences=12)
 NESTED = Space(
     plans=(GELU, NORM, MLP, BLOCK),
-    conflicts={"h.*": ("h.*.mlp", "h.*.mlp/gelu", "h.*.norm"), "h.*.mlp": ("h.*.mlp/gelu",)},
+    covers={"h.*": ("h.*.mlp", "h.*.mlp/gelu", "h.*.norm"), "h.*.mlp": ("h.*.mlp/gelu",)},
 )
 
 

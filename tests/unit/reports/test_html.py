@@ -14,9 +14,10 @@ from rich.console import Console
 
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import CurvePoint, Figures, KnobFigures, Recomputed
-from autorecompute.measurement import GradientCheck, Outcome, Prediction
+from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config
+from autorecompute.prediction import Prediction
 from autorecompute.reports.answer import answer_lines, answer_sentences, lines_to_paste
 from autorecompute.reports.html import make_page
 from autorecompute.reports.html.charts import draw_predictions
@@ -335,6 +336,22 @@ def test_knobs_are_told_tried_and_untried(keep, read, trials, answer):
     page = read(keep(trials, dataclasses.replace(answer, knobs=knobs)))
     assert "one_arena 1.04x 1.02-1.06 600 MiB -5 MiB kept" in page.text
     assert "triton was not tried: it is for CUDA only" in page.text
+
+
+def test_settings_to_try_are_told_where_there_are_any(keep, read, trials, answer, monkeypatch):
+    """The fake system has a setting to try; without it the page has no heading for settings."""
+    assert "Other settings 1 settings to try yourself" in read(keep(trials, answer)).text
+    monkeypatch.setattr("fake_backend.controller.HINTS", ())
+    assert "Other settings" not in read(keep(trials, answer, name="other")).text
+
+
+def test_a_plan_says_at_how_many_of_its_places_it_is_on(keep, read, trials, answer, make_space):
+    """Of the plans, one is on at two of six places, one everywhere, the others nowhere."""
+    some, whole, off, *_ = make_space().plans
+    (choice,) = some.choices
+    config = Config(frozenset({dataclasses.replace(choice, count=2), *whole.choices}))
+    page = read(keep(trials, dataclasses.replace(answer, best=dataclasses.replace(answer.best, config=config))))
+    assert f"{some.label} 2 of 6 {whole.label} on {off.label} off" in page.text
 
 
 def test_a_study_that_is_not_there_is_a_usage_error(tmp_path):

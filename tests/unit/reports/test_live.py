@@ -19,8 +19,9 @@ import time
 import pytest
 from rich.console import Console
 
-from autorecompute.measurement import Outcome, Prediction
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.prediction import Prediction
 from autorecompute.reports.live import LiveView
 from autorecompute.reports.plane import DRAWN, draw_plane
 from autorecompute.units import MIB

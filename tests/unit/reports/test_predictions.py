@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from autorecompute.measurement import Prediction
+from autorecompute.prediction import Prediction
 from autorecompute.reports.predictions import describe_predictions, peak_error, step_error
 
 

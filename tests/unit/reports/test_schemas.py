@@ -15,9 +15,10 @@ from autorecompute.cli import main
 from autorecompute.cli.doctor import as_json
 from autorecompute.emit import RENDERERS
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, Recomputed
-from autorecompute.measurement import GradientCheck, Outcome, Prediction
+from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.memory import PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
+from autorecompute.prediction import Prediction
 from autorecompute.ranges import LARGEST
 from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.check_report import Checked

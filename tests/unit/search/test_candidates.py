@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 
 import numpy as np
@@ -12,9 +13,10 @@ from autorecompute.backends.ortmodule.memory import OrtSimulator, draw_blueprint
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config, Space
 from autorecompute.plans.plan import plan_of_id
-from autorecompute.search.candidates import MOST_CONFIGS, MOST_PLANS, Candidates, choices_of
+from autorecompute.search.candidates import MOST_PLANS, Candidates, choices_of
+from autorecompute.search.mixes import MOST_MIXES
 from fake_backend.memory import LinearMemory
-from fake_backend.space import BLOCKS, CHECKPOINT, SPACE
+from fake_backend.space import BLOCKS, CHECKPOINT, GELU, NORM, SPACE
 
 
 def make_plan(key):
@@ -125,29 +127,51 @@ def test_a_space_without_plans_has_one_config(make_step):
     assert configs_of(candidates) == [Config()]
 
 
-def test_a_plan_that_counts_is_there_at_each_count(make_step):
-    """Every config that exists is there once, each under the config of its place; more of a plan is a superset."""
+def candidates_of(space, make_step):
+    """Those of plans that count, whose memory is a straight line."""
     step = make_step("fl", ("x", 0, 1, "batch", "8"))
     again = make_step("frlb", ("x", 0, 1, "batch", "2"))
-    small = StepProfiles(peak_bytes=100, held_bytes=50, profiles={Config(): step, SPACE.all_on: again})
-    candidates = Candidates(SPACE, LinearMemory(SPACE, small).simulator({"batch": 2}, choices_of(SPACE)))
+    small = StepProfiles(peak_bytes=100, held_bytes=50, profiles={Config(): step, space.all_on: again})
+    return Candidates(space, LinearMemory(space, small).simulator({"batch": 2}, choices_of(space)))
+
+
+def test_a_plan_that_counts_is_there_at_each_count(make_step):
+    """Every config is there once, and exists; more of a plan is a superset, and saves in proportion."""
+    candidates = candidates_of(SPACE, make_step)
     configs = configs_of(candidates)
-    whole = 2 * BLOCKS + 1 + (BLOCKS + 1) ** 2 - 1
-    assert len(set(configs)) == len(configs) == 2 * whole
+    assert len(set(configs)) == len(configs)
     assert [candidates.places[config] for config in configs] == list(range(len(configs)))
+    assert not [
+        config
+        for config in configs
+        for one, other in itertools.combinations(config.choices, 2)
+        if SPACE.excludes(one, other)
+    ]
+    counted = [plan for plan in SPACE.plans if plan.counts]
+    alone = [Config(frozenset(plan.chosen(count))) for plan in counted for count in range(1, BLOCKS + 1)]
+    assert set(alone) | set(SPACE.presets.values()) <= set(configs)
     five, four, all_of_them = (candidates.places[Config(frozenset(CHECKPOINT.chosen(k)))] for k in (5, 4, None))
     above = candidates.supersets(five)
     assert (above[five], above[four], above[all_of_them]) == (True, False, True)
-    saved = candidates.simulated.peak_bytes[0] - candidates.simulated.peak_bytes
+    peaks = candidates.simulated.peak_bytes
+    saved = peaks[candidates.places[Config()]] - peaks
     assert saved[five] / saved[all_of_them] == pytest.approx(5 / BLOCKS, rel=1e-5)
 
 
-def test_counts_of_many_plans_are_looked_at_in_even_steps(make_step):
-    """There are no more configs than can be looked at, and the whole plans are all among them."""
-    plans = [dataclasses.replace(plan_of_id(f"site{n}:drop"), occurrences=48, counts=True) for n in range(8)]
-    space = Space(plans=tuple(plans))
-    step = make_step("fl", ("x", 0, 1, "batch", "8"))
-    small = StepProfiles(peak_bytes=100, held_bytes=50, profiles={Config(): step, space.all_on: step})
-    candidates = Candidates(space, LinearMemory(space, small).simulator({"batch": 2}, choices_of(space)))
-    assert 2 ** len(plans) < len(candidates) <= MOST_CONFIGS
-    assert {Config.of([plan]) for plan in plans} <= set(candidates.places)
+def test_some_blocks_are_mixed_with_parts_of_the_others(make_step):
+    """Any number of whole blocks goes with the parts of the rest, and what the blocks cover counts once."""
+    candidates = candidates_of(SPACE, make_step)
+    for count in range(1, BLOCKS):
+        mixed = SPACE.with_plan(Config.of([GELU, NORM]), CHECKPOINT, count)
+        shares = candidates.shares[candidates.places[mixed]]
+        assert sum(shares) == pytest.approx(count / BLOCKS + 2 * (BLOCKS - count) / BLOCKS, rel=1e-5)
+
+
+@pytest.mark.parametrize(("plans", "blocks"), [(8, 48), (30, 12), (40, 100)])
+def test_there_are_never_more_mixes_than_can_be_looked_at(make_step, plans, blocks):
+    """Whatever the plans and the blocks; each plan is there alone, and so is the cheapest way to the least peak."""
+    offered = [dataclasses.replace(plan_of_id(f"site{n}:drop"), occurrences=blocks, counts=True) for n in range(plans)]
+    space = Space(plans=tuple(offered))
+    candidates = candidates_of(space, make_step)
+    assert len(candidates) <= 2 * MOST_MIXES
+    assert {*(Config.of([plan]) for plan in offered), Config(), space.all_on} <= set(candidates.places)

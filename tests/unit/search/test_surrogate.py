@@ -37,7 +37,7 @@ def learn(bench, candidates):
     def learn(trials, **fields):
         base = bench.memory.base_bytes({"batch": BATCH})
         limits = {"limit_bytes": bench.limit_bytes, **fields}
-        return Surrogate(candidates, base_bytes=base, trials=trials, **limits)
+        return Surrogate(candidates, base_bytes=base, peak_error=0.02, trials=trials, **limits)
 
     return learn
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -250,6 +252,76 @@ def test_a_model_that_others_run_is_refused_whole(make_model, reason):
     assert [refusal.reason for refusal in refusals_of_model(model)] == [reason]
     with pytest.raises(RefusedModelError, match="The model"):
         detect(model, (torch.ones(1, 2),), {})
+
+
+@pytest.fixture
+def alone(unused_port):
+    """A process group of this process alone."""
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{unused_port}", rank=0, world_size=1)
+    yield torch.distributed.init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+def test_a_model_that_is_spread_over_ranks_is_refused_whole(alone):
+    """Under fully_shard, and with parameters that tensor parallelism has spread."""
+    shards, parallel = (nn.Sequential(Block(), Block()) for _ in range(2))
+    fully_shard(shards, mesh=alone)
+    parallelize_module(parallel[0], alone, {"up": ColwiseParallel()})
+    for model, reason in ((shards, Reason.SHARDED), (parallel, Reason.TENSOR_PARALLEL)):
+        with pytest.raises(RefusedModelError) as raised:
+            detect(model, (torch.randn(4, 8),), {})
+        assert raised.value.refusal.reason is reason
+
+
+def test_a_model_whose_result_is_no_tensor_is_refused_whole():
+    """There is nothing that gradients could go back through."""
+
+    class Number(Block):
+        def forward(self, x):
+            return super().forward(x).sum().item()
+
+    with pytest.raises(RefusedModelError, match="The model returns no tensor"):
+        detect(Number(), (torch.randn(4, 8),), {})
+
+
+def test_a_compiled_part_is_kept_and_the_rest_is_not():
+    """What torch.compile runs is tuned around, bit for bit."""
+
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Own(Block), Own(Block)
+            self.first.compile(backend="eager")
+
+        def forward(self, x):
+            return self.second(self.first(x)[:, :8])
+
+    training = own(Block)
+    training.model = Half()
+    expected = training.gradients()
+    found = detect_in(training)
+    assert reason_of(found, "first") is Reason.COMPILED
+    offered = {site.name for site in found.sites}
+    assert not any(name.startswith("first") for name in offered)
+    assert "second.blocks.*" in offered
+    board = found.switchboard(training.model)
+    board.set([Choice(site.name, DROP) for site in found.sites if DROP in site.options])
+    assert differences(training.gradients(), expected) == []
+    board.set([Choice("second.blocks.*", CHECKPOINT)])
+    assert differences(training.gradients(), expected) == []
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_the_checkpoints_that_transformers_switches_on_are_kept(use_reentrant):
+    """A model after gradient_checkpointing_enable() is tuned around its blocks, and says so."""
+    training = make("gpt2")
+    training.model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    found = detect_in(training)
+    assert reason_of(found, "transformer.h.*") is Reason.OWN_CHECKPOINT
+    assert not any(site.name.startswith("transformer.h.*") for site in found.sites)
+    expected = training.gradients()
+    found.switchboard(training.model).set([Choice(site.name, site.options[0]) for site in found.sites])
+    assert differences(training.gradients(), expected) == []
 
 
 def test_hooks_of_the_script_on_all_tensors_are_left_alone():

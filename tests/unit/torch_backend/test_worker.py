@@ -113,6 +113,21 @@ def test_steps_are_forecast_at_the_target_before_the_script_gives_it(begin):
     assert told.options == expected.options
 
 
+def test_batches_of_several_lengths_are_told(begin):
+    """Peaks hold for the longest that was measured; a last batch that is smaller is no other length."""
+    _, backend = begin()
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    told = []
+    for batch, length in ((4, 6), (2, 6), (4, 9), (4, 3)):
+        model(torch.zeros(batch, length, dtype=torch.int64)).sum().backward()
+        optimizer.step()
+        told.append(backend.end_step())
+    assert told[:2] == [(), ()]
+    assert "a sequence of 6 to 9" in told[2][0]
+    assert "a sequence of 3 to 9" in told[3][0]
+
+
 class Pair(nn.Module):
     """Something that an optimizer trains a part of."""
 

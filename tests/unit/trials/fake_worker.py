@@ -100,6 +100,7 @@ class FakeWorker:
                 peak_bytes=1000 + self.rank,
                 warmup_seconds=float(order.warmup),
                 step_seconds=(0.1 + self.rank,) * order.steps,
+                others_share=0.05,
                 samples=4,
                 batch=4,
             )
@@ -130,6 +131,14 @@ class FakeWorker:
     def exit(self, code):
         """Leaves without a word."""
         os._exit(int(code))
+
+    def daemon(self):
+        """Leaves, and a forked process lives on in a session of its own until the line is closed."""
+        if child := os.fork():
+            (self.folder / "child").write_text(str(child))
+            os._exit(0)
+        os.setsid()
+        self.channel.receive_order()
 
     def child(self):
         """Starts a child that SIGTERM does not end."""

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 
 import pytest
 
@@ -14,6 +15,7 @@ from autorecompute.errors import SetupError
 from autorecompute.measurement import Device
 from autorecompute.trials.lock import hold_device, lock_file
 from autorecompute.trials.private import private_folder
+from autorecompute.waiting import OutOfTime, ending_at
 
 HOLD = """
 import sys, time
@@ -69,6 +71,16 @@ def test_a_device_that_is_held_is_waited_for_and_goes_with_its_holder(holder):
     (text,) = told
     assert "/studies/bert" in text
     assert str(other.pid) in text
+
+
+def test_a_device_is_waited_for_until_the_deadline(holder):
+    """A device that others keep ends the wait when the time is over."""
+    holder("cpu")
+    told, began = [], time.monotonic()
+    with ending_at(began + 0.2), pytest.raises(OutOfTime), hold_device(device(), "study", told.append):
+        pytest.fail("two hold it")
+    assert time.monotonic() - began >= 0.2
+    assert len(told) == 1
 
 
 def test_a_free_device_is_taken_without_a_word():

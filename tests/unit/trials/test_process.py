@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import pytest
@@ -19,7 +20,8 @@ from autorecompute.plans import Config
 from autorecompute.trials import oom, process
 from autorecompute.trials.private import private_folder
 from autorecompute.trials.process import WorkerProcess
-from autorecompute.worker.protocol import Failed, Order, Settings
+from autorecompute.waiting import OutOfTime, ending_at, interruptible
+from autorecompute.worker.protocol import Ended, Failed, Order, Settings
 
 LONG = 60.0
 ORDER = Order(config=Config(), warmup=1, steps=2)
@@ -44,6 +46,16 @@ from multiprocessing.connection import Client
 
 line = Client(json.loads(os.environ["AUTORECOMPUTE_WORKER"])["address"], family="AF_UNIX")
 line.send_bytes(sys.argv[1].encode())
+"""
+
+
+HALF = """
+import json, os, time
+from multiprocessing.connection import Client
+
+line = Client(json.loads(os.environ["AUTORECOMPUTE_WORKER"])["address"], family="AF_UNIX")
+os.write(line.fileno(), (100).to_bytes(4, "big") + b"half")
+time.sleep(600)
 """
 
 
@@ -110,6 +122,28 @@ def test_a_death_is_told_by_its_cause(start, before, end, outcome, words):
     assert isinstance(answer, Failed)
     assert answer.outcome is outcome
     assert words in answer.message
+
+
+def test_a_worker_that_leaves_with_success_and_no_word_has_ended(start):
+    """A script that calls ``os._exit(0)`` has ended by itself, after the steps that were heard of: it is no crash."""
+    worker = start("detect order beat:0 beat:0 exit:0")
+    worker.receive(LONG)
+    worker.send(ORDER)
+    ended = worker.receive(LONG)
+    assert isinstance(ended, Ended)
+    assert (ended.steps, ended.exit_code) == (1, 0)
+    assert "os._exit(0)" in ended.advice
+
+
+def test_a_worker_that_goes_to_the_background_is_told(start, is_gone):
+    """Where a forked process holds the line of one that is gone, the sentence says what is measured and what to do."""
+    worker = start("daemon")
+    answer = worker.receive(LONG)
+    worker.close()
+    assert is_gone("child")
+    assert answer.outcome is Outcome.SCRIPT_ERROR
+    assert "forked" in answer.message
+    assert "Train in the foreground" in answer.message
 
 
 def test_a_death_before_the_call_is_told(start):
@@ -198,6 +232,37 @@ def test_a_step_that_never_ends_is_a_hang_and_shows_where(start, tmp_path, monke
     assert answer.outcome is Outcome.HANG
     assert time.monotonic() - began > 0.9
     assert "in sleep" in (tmp_path / "worker.log").read_text()
+
+
+@pytest.mark.parametrize("actions", ["sleep:600", "beat:0.05 " * 1000])
+def test_no_answer_is_awaited_beyond_the_deadline(start, actions):
+    """The time of the whole command ends the wait for a worker, be it silent or busy."""
+    worker = start(f"detect order {actions}")
+    worker.receive(LONG)
+    worker.send(ORDER)
+    began = time.monotonic()
+    with ending_at(began + 0.5), pytest.raises(OutOfTime):
+        worker.receive(LONG)
+    assert 0.5 <= time.monotonic() - began < LONG / 2
+
+
+def test_an_interruption_ends_the_wait_for_a_worker(start):
+    """Whoever presses Ctrl-C does not wait for the step that never ends."""
+    worker = start("detect order sleep:600")
+    worker.receive(LONG)
+    began, user = time.monotonic(), threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    with interruptible():
+        user.start()
+        with pytest.raises(KeyboardInterrupt):
+            worker.receive(LONG)
+    assert time.monotonic() - began < LONG / 2
+
+
+def test_a_worker_that_stops_within_a_message_is_given_up(start, monkeypatch):
+    """Half a message keeps nobody waiting for the rest."""
+    monkeypatch.setattr(process, "TRANSFER_SECONDS", 1)
+    worker = start(command=[sys.executable, "-c", HALF])
+    assert worker.receive(LONG).outcome is Outcome.HANG
 
 
 @pytest.fixture

@@ -73,3 +73,11 @@ def test_ranks_at_different_points_fail(make_detection, make_measurement):
     merged = merge({0: make_detection(), 1: make_measurement()})
     assert merged.outcome is Outcome.SCRIPT_ERROR
     assert "rank 0: Detection, rank 1: Measurement" in merged.message
+
+
+def test_the_rank_that_worked_longest_and_was_disturbed_most_stands_for_all(make_measurement):
+    """Processor time is the slowest rank's in each step, as wall time is."""
+    first = make_measurement(step_seconds=(1.0, 2.0), cpu_seconds=(1.0, 3.0), others_share=0.1)
+    second = make_measurement(step_seconds=(1.0, 2.0), cpu_seconds=(2.0, 1.0), others_share=0.4)
+    merged = merge({0: first, 1: second})
+    assert (merged.cpu_seconds, merged.others_share) == ((2.0, 3.0), 0.4)

@@ -65,10 +65,9 @@ def make_root():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock that every budget reads."""
+    """The clock that every budget and every wait reads."""
     clock = Clock()
     monkeypatch.setattr("autorecompute.tuning.budget.time.monotonic", clock.monotonic)
-    monkeypatch.setattr("autorecompute.tuning.budget.alarmed_after", clock.alarmed_after)
     return clock
 
 

@@ -228,7 +228,7 @@ def test_another_number_of_blocks_is_another_problem(call, tune, make_root):
     """A config of twelve blocks is no answer for a model that has other plans."""
     del call
     plans = (CHECKPOINT, HEAD)
-    detection = blocks_detection(plans=plans, own_presets={}, conflicts={})
+    detection = blocks_detection(plans=plans, own_presets={}, covers={})
     bench = BlocksBench((0.36, 0.03), detection)
     bench.savings = (14 * MIB, MIB)
     tuning, result = tune(bench=bench, root=make_root(), limit_bytes=OF_FIVE)

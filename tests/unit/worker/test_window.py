@@ -266,3 +266,31 @@ def test_a_window_of_lost_steps_measured_nothing(begin, clock):
         measured.discard_step()
     assert measured.is_complete
     assert measured.measurement(8).outcome is Outcome.WRONG_BATCH
+
+
+class Crowd:
+    """Processors that work half of the time for the process, and a third of it for others."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def own_seconds(self):
+        """What the process had."""
+        return self.clock.now / 2
+
+    def others_share(self):
+        """What others had."""
+        return 1 / 3
+
+
+def test_processor_time_is_that_of_the_timed_steps(begin, clock):
+    """Each timed step has its own, warm-up and discarded steps have none, and what others had goes along."""
+    measured = begin(warmup=1, steps=2, processors=Crowd(clock))
+    run(measured, clock, 1, seconds=9)
+    run(measured, clock, 1, seconds=2)
+    clock.now += 7
+    measured.discard_step()
+    run(measured, clock, 1, seconds=4)
+    result = measured.measurement(8)
+    assert (result.cpu_seconds, result.others_share) == ((1, 2), 1 / 3)
+    assert result.is_disturbed

@@ -31,7 +31,7 @@ def open_worker(url):
 
         def open_worker(name="bert"):
             notes = []
-            worker = SharedStudy(url, name, notes.append, contextlib.nullcontext)
+            worker = SharedStudy(url, name, notes.append)
             worker.notes = notes
             workers.callback(worker.leave)
             return worker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
 
@@ -45,7 +44,7 @@ def test_workers_that_begin_together_agree(url, problem, space):
     start, agreed = threading.Barrier(4), []
 
     def begin(place):
-        worker = SharedStudy(url, "bert", lambda _: None, contextlib.nullcontext)
+        worker = SharedStudy(url, "bert", lambda _: None)
         start.wait()
         mine = dataclasses.replace(problem, limit_bytes=LIMIT + place)
         agreed.append(worker.join(mine, space, is_limit_free=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import optuna
 import pytest
 import sqlalchemy
@@ -10,6 +12,7 @@ from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.studies.sharing.claims import frozen_claim
+from autorecompute.waiting import OutOfTime, ending_at
 from stand_ins.sharing import LIMIT, claim
 
 
@@ -80,16 +83,29 @@ def test_a_claim_that_nobody_knows_of_is_given_back(join, space):
     assert worker.view.trials == ()
 
 
+def away():
+    """What a storage answers that is not there."""
+    raise sqlalchemy.exc.OperationalError("SELECT 1", {}, None) from OSError(111, "Connection refused")
+
+
 def test_a_storage_that_stays_away_ends_the_tuning(join, monkeypatch):
     """After a minute a worker gives up, with a sentence that says how to go on."""
     monkeypatch.setattr("autorecompute.studies.sharing.opening.PAUSE_SECONDS", 0.01)
     worker = join()
-
-    def away():
-        raise sqlalchemy.exc.OperationalError("SELECT 1", {}, None) from OSError(111, "Connection refused")
-
     with pytest.raises(SetupError, match=r"Connection refused.*run the same command again"):
         worker._patiently(away, patience_seconds=0.1)
+    assert len(worker.notes) == 1
+
+
+def test_a_storage_is_waited_for_until_the_deadline(join):
+    """No storage is waited for beyond the time of the command. What ends the command then asks it once."""
+    worker, began = join(), time.monotonic()
+    with ending_at(began + 0.2):
+        with pytest.raises(OutOfTime):
+            worker._patiently(away)
+        with pytest.raises(SetupError, match="run the same command again"):
+            worker._patiently(away)
+    assert time.monotonic() - began < 30
     assert len(worker.notes) == 1
 
 

@@ -12,7 +12,7 @@ from autorecompute.plans import Config
 from autorecompute.result import RaceEnd
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.answer.finalists import Finalist
-from autorecompute.tuning.answer.race import LOOKS, race
+from autorecompute.tuning.answer.race import LOOKS, MOST_ROUNDS, race
 from autorecompute.units import MIB
 
 COSTS = {0: 0.04, 1: 0.03, 2: 0.05}
@@ -172,6 +172,44 @@ def test_a_race_that_was_stopped_goes_on_as_it_was(make_costly, make_standings, 
     assert rounds_of(raced)[2] == rounds_of(whole)[2] == LOOKS[0]
     assert {config for config, _ in bench.measured} == set(configs[:2])
     assert len(bench.measured) == 2 * (raced.ranking.rounds - known.rounds)
+
+
+def crowd(bench, is_busy):
+    """Lets others take the processors in the rounds of four measurements that are busy, and slow the odd ones down."""
+    bench.others = lambda number: 0.6 if is_busy(number // 4) else 0.05
+    bench.pace = lambda number: 1 + 2 * (is_busy(number // 4) and number % 2)
+
+
+def test_a_disturbed_round_is_made_up_for(make_bench, make_standings):
+    """Rounds in which others took the processors decide nothing, and the race ends after as many undisturbed ones."""
+    bench = make_bench()
+    crowd(bench, lambda number: number in {0, 2, 3})
+    raced = race(bench, make_standings(3, 2, 2), has_reference=True)
+    assert raced.standings[0].trial.number == 1
+    assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.RANKED, LOOKS[0] + 3)
+    assert raced.ranking.disturbed == raced.disturbed == 3
+    for entry in raced.standings:
+        assert entry.relative_throughput == pytest.approx(1 / (1 + COSTS[entry.trial.number]))
+
+
+def test_a_host_that_is_always_busy_leaves_the_race_undecided(make_bench, make_standings):
+    """No round is evidence: processor time gives the best estimate, and the answer says why it is no more."""
+    bench = make_bench()
+    crowd(bench, lambda _: True)
+    raced = race(bench, make_standings(3, 2, 2), has_reference=True)
+    assert raced.ranking.end is RaceEnd.UNDECIDED
+    assert raced.ranking.disturbed == raced.ranking.rounds == MOST_ROUNDS
+    assert order_of(raced) == [1, 0, 2]
+    assert raced.standings[0].relative_throughput == pytest.approx(1 / (1 + COSTS[1]))
+    assert f"{MOST_ROUNDS} of {MOST_ROUNDS} rounds were disturbed" in raced.ranking.sentence
+
+
+def test_a_busy_host_does_not_race_beyond_the_deadline(make_bench, make_standings):
+    """Rounds go on for as long as there is time for them, and no longer."""
+    bench = make_bench()
+    crowd(bench, lambda _: True)
+    raced = race(bench, make_standings(2, 2), has_reference=True, deadline_seconds=time.monotonic())
+    assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.UNDECIDED, LOOKS[0])
 
 
 def test_marks_are_kept_with_their_round(make_bench, make_standings, configs, make_measurement):

@@ -10,7 +10,8 @@ from autorecompute.result import RaceEnd, Ranking
 from autorecompute.studies.race_record import FILE
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
-from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult, keep_race, read_race
+from autorecompute.tuning.answer.kept_race import keep_race, read_race
+from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult
 from autorecompute.tuning.explanations import explain_interruption
 from autorecompute.units import MIB
 

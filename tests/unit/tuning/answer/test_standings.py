@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from autorecompute.measurement import Outcome
-from autorecompute.tuning.answer.finalists import Finalist, Round, fitting_finalists, rank
+from autorecompute.tuning.answer.finalists import Finalist, Round, fitting_finalists, gap, rank
 
 
 def numbers_of(standings):
@@ -84,3 +86,28 @@ def test_a_spread_holds_the_figure_and_narrows(make_entry):
 def test_one_round_has_no_spread(make_entry):
     """A single figure says nothing of how it varies."""
     assert make_entry(1.1).spread is None
+
+
+def test_a_disturbed_round_is_no_evidence_but_an_estimate(make_trial):
+    """Undisturbed rounds alone make figure and spread; without them processor time makes the figure."""
+    calm = Round(step_seconds=(1.25,), cpu_seconds=(2.5,), reference_seconds=(1.0,), reference_cpu_seconds=(2.0,))
+    busy = Round(
+        step_seconds=(1.1,),
+        cpu_seconds=(2.0,),
+        reference_seconds=(4.4,),
+        reference_cpu_seconds=(1.0,),
+        is_disturbed=True,
+    )
+    trial = make_trial()
+    mixed, disturbed = (Finalist(trial=trial, rounds=rounds) for rounds in ((busy, calm, busy, calm), (busy, busy)))
+    assert mixed.relative_throughput == 0.8
+    assert mixed.spread == pytest.approx((0.8, 0.8))
+    assert (disturbed.relative_throughput, disturbed.spread) == (0.5, None)
+
+
+def test_nothing_is_known_of_a_difference_in_disturbed_rounds(make_trial):
+    """However clear they look, no finalist beats another in them; the estimate orders them."""
+    rounds = [Round(step_seconds=(1.0,), cpu_seconds=(seconds,), is_disturbed=True) for seconds in (1.0, 2.0)]
+    fast, slow = (Finalist(trial=make_trial(number=number), rounds=(run,) * 9) for number, run in enumerate(rounds))
+    assert gap(slow, fast, 0.01).low == -math.inf
+    assert numbers_of(rank([slow, fast])) == [0, 1]

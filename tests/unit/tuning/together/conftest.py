@@ -24,7 +24,7 @@ def open_shared(root):
     """Opens the study for one more worker."""
 
     def open_shared():
-        return SharedStudy(parse_storage(f"journal:{root}/journal"), "bert", lambda _: None, contextlib.nullcontext)
+        return SharedStudy(parse_storage(f"journal:{root}/journal"), "bert", lambda _: None)
 
     return open_shared
 

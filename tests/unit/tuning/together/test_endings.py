@@ -13,8 +13,8 @@ from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, Se
 from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.studies.sharing.messages import Stage
-from autorecompute.trials.signals import OutOfTime
 from autorecompute.tuning.answer.judgement import CONFIRMATIONS
+from autorecompute.waiting import OutOfTime
 from stand_ins.emitted import choices_of
 from stand_ins.sharing import measured, run_together
 

@@ -1,7 +1,8 @@
-"""What others do on the host during a trial."""
+"""What others do on the host while a script is measured."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from autorecompute.trials.load import TOO_SHORT_SECONDS, HostLoad, describe
+from autorecompute.meters.processors import TOO_SHORT_SECONDS, Processors
 
 BUSY = "print(flush=True)\nwhile True: pass"
 IDLE = "import time; print(flush=True); time.sleep(600)"
@@ -45,38 +46,40 @@ def wait_for_work(pid):
 
 
 @pytest.mark.parametrize("code", [BUSY, HAS_BUSY_CHILD])
-def test_the_workers_own_work_is_not_the_hosts(start, code):
-    """A busy process counts as load beside an idle worker, and not where it is the worker or its child."""
+def test_what_the_tuning_does_is_not_others_work(start, code):
+    """A busy process counts as others' beside an idle tuner, and not where it is the tuner or its child."""
     busy, idle = start(code), start(IDLE)
-    as_worker, beside = HostLoad(busy), HostLoad(idle)
+    as_tuner, beside = Processors(busy, do_the_work=True), Processors(idle, do_the_work=True)
     wait_for_work(busy)
-    assert beside.others() > as_worker.others() + 0.05
+    assert beside.others_share() > as_tuner.others_share() + 0.05
 
 
 def test_a_moment_says_nothing(start):
     """Counters that have hardly moved are no load."""
     start(BUSY)
-    assert HostLoad(start(IDLE)).others() == 0
+    assert Processors(start(IDLE), do_the_work=True).others_share() is None
 
 
-@pytest.mark.parametrize(
-    ("others", "cores", "marks"),
-    [
-        (1.4, 2, ("host busy: 1.4 of 2 cores by others",)),
-        (0.1, 2, ()),
-        (1.4, 64, ()),
-        (60.0, 64, ("host busy: 60.0 of 64 cores by others",)),
-    ],
-)
-def test_a_mark_says_how_busy_others_keep_the_host(others, cores, marks):
-    """A tenth of all cores is nothing to tell; more is told in cores."""
-    assert describe(others, cores) == marks
-
-
-def test_a_worker_that_is_gone_leaves_no_mark():
-    """Load is told with a measurement, and a worker that died has none."""
-    with subprocess.Popen([sys.executable, "-c", IDLE], stdout=subprocess.PIPE) as worker:
-        load = HostLoad(worker.pid)
-        worker.kill()
+def test_a_tuner_that_is_gone_leaves_no_figure():
+    """Nobody can tell whose work is whose then."""
+    with subprocess.Popen([sys.executable, "-c", IDLE], stdout=subprocess.PIPE) as tuner:
+        processors = Processors(tuner.pid, do_the_work=True)
+        tuner.kill()
     time.sleep(TOO_SHORT_SECONDS)
-    assert load.marks() == ()
+    assert processors.others_share() is None
+
+
+def test_waiting_takes_no_processor_time():
+    """The process's own time grows while it works, and not while it sleeps."""
+    processors = Processors(os.getpid(), do_the_work=True)
+    began = processors.own_seconds()
+    time.sleep(0.3)
+    slept = processors.own_seconds()
+    while processors.own_seconds() < slept + 0.05:
+        pass
+    assert slept - began < 0.1
+
+
+def test_a_card_that_does_the_work_leaves_the_processors_time_untold():
+    """What the processors do while a GPU trains says nothing of a step."""
+    assert Processors(os.getpid(), do_the_work=False).own_seconds() is None

@@ -1,0 +1,123 @@
+"""What each choice adds to the parts of a step, at any count and beside the choices that cover it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autorecompute.backends.torch.extra import OUTSIDE_UNITS, OptionStep
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from autorecompute.backends.torch.extra import Steps
+    from autorecompute.plans import Choice, Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """What one choice adds to a step.
+
+    Attributes:
+        occurrences: How many there are.
+        parts: The parts of a step that differ, by their places, of shape ``[parts]``.
+        change: What is added to the change of each of them where all occurrences are on.
+        highest: What is added to the highest of each of them then.
+        work: What is computed once more then, as a share of a step.
+        shares: At which share the choice is on in each part by its count, of shape ``[occurrences + 1, parts]``.
+        covered: By the place of each column that covers this one: the share of each part, and of all occurrences in
+            the last entry, that lies in its first occurrences, of shape ``[its occurrences + 1, parts + 1]``.
+    """
+
+    occurrences: int
+    parts: np.ndarray
+    change: np.ndarray
+    highest: np.ndarray
+    work: float
+    shares: np.ndarray
+    covered: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def share_in(self, config: Config, choice: Choice) -> float:
+        """At which share of its occurrences a config has the choice on."""
+        on = next((on for on in config.choices if on.covers(choice)), None)
+        if on is None:
+            return 0.0
+        return 1.0 if on.count is None else min(on.count / self.occurrences, 1.0)
+
+    def counts(self, shares: np.ndarray) -> np.ndarray:
+        """The counts of these shares of the occurrences."""
+        found: np.ndarray = np.rint(shares * self.occurrences).astype(int)
+        return found
+
+    def on(self, counts: np.ndarray, at: int) -> tuple[np.ndarray, np.ndarray]:
+        """At which share the choice makes something again: in each of its parts, and of all its occurrences.
+
+        Args:
+            counts: The counts of all columns, of shape ``[configs, columns]``.
+            at: The place of this column among them.
+        """
+        hidden = [table[counts[:, outer]] for outer, table in self.covered.items()]
+        most = np.max(hidden, axis=0) if hidden else 0.0
+        left = np.maximum(self.shares[counts[:, at]] - most, 0.0)
+        return left[:, :-1], left[:, -1]
+
+
+def columns_of(
+    steps: Steps, choices: Sequence[Choice], covers: Mapping[str, Collection[str]], scale: float
+) -> list[Column]:
+    """A column for each of these choices; one that adds nothing where no step was run with it.
+
+    Args:
+        steps: What steps take.
+        choices: What can be on.
+        covers: The sites that each site makes again along with itself.
+        scale: How many times as large activations are as in the steps.
+    """
+    known = {(option.site, option.option): option for option in steps.options}
+    owners = [part.owner for part in steps.parts]
+    options = [known.get((choice.site, choice.option), _nothing(choice)) for choice in choices]
+    columns = [_column(option, owners, scale) for option in options]
+    for place, outer in enumerate(choices):
+        first = [set(options[place].units[:count]) for count in range(columns[place].occurrences + 1)]
+        for column, inner, option in zip(columns, choices, options, strict=True):
+            if inner.site in covers.get(outer.site, ()):
+                column.covered[place] = _table(option, owners, [_inside(option, units) for units in first])
+    return columns
+
+
+def _nothing(choice: Choice) -> OptionStep:
+    return OptionStep(site=choice.site, option=choice.option, units=(), parts=(), change=(), highest=(), work=0.0)
+
+
+def _column(option: OptionStep, owners: Sequence[int], scale: float) -> Column:
+    occurrences = max(len(option.units), 1)
+    return Column(
+        occurrences=occurrences,
+        parts=np.array(option.parts, dtype=int),
+        change=np.array(option.change, dtype=np.float64) * scale,
+        highest=np.array(option.highest, dtype=np.float64) * scale,
+        work=option.work,
+        shares=_table(option, owners, [set(range(count)) for count in range(occurrences + 1)]),
+    )
+
+
+def _inside(option: OptionStep, units: Collection[int]) -> set[int]:
+    """The occurrences that lie in these units."""
+    return {place for place, unit in enumerate(option.units) if unit in units}
+
+
+def _table(option: OptionStep, owners: Sequence[int], chosen: Sequence[Collection[int]]) -> np.ndarray:
+    """The share of the chosen occurrences in each part that differs, and of all in the last entry; a line for each."""
+    everywhere = range(len(option.units))
+    by_part = [
+        [place for place in everywhere if option.units[place] in {owners[part], OUTSIDE_UNITS}] or everywhere
+        for part in option.parts
+    ]
+    groups = [*by_part, everywhere]
+    return np.array([[_share_of(group, line) for group in groups] for line in chosen])
+
+
+def _share_of(places: Collection[int], chosen: Collection[int]) -> float:
+    return sum(place in chosen for place in places) / max(len(places), 1)

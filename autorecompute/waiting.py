@@ -1,0 +1,103 @@
+"""Waits that end when the time is over, and when the user stops the command.
+
+Code that waits asks here whether it may go on. So both are raised at known places only: what was begun between two
+waits, such as a trial that is being written, is finished first.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
+_deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
+
+
+class OutOfTime(Exception):  # noqa: N818  (that the time is over is no error)
+    """The time that the user allowed is over."""
+
+
+@dataclass(slots=True)
+class _Interruption:
+    """Whether SIGINT or SIGTERM came, and whether that was raised."""
+
+    has_come: bool = False
+    is_raised: bool = False
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        """The signal handler."""
+        self.has_come = True
+
+    def raise_once(self) -> None:
+        """Raises ``KeyboardInterrupt`` at the first call after a signal. Further signals say nothing new."""
+        if self.has_come and not self.is_raised:
+            self.is_raised = True
+            raise KeyboardInterrupt
+
+
+_interruption = _Interruption()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Makes SIGINT and SIGTERM raise ``KeyboardInterrupt`` at the next wait in the block, or at its end, once.
+
+    What is done about it may wait again and is not interrupted.
+    """
+    handlers = {number: signal.signal(number, _interruption.note) for number in INTERRUPTS}
+    try:
+        yield
+        _interruption.raise_once()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        _interruption.has_come = _interruption.is_raised = False
+
+
+@contextmanager
+def ending_at(deadline_seconds: float) -> Iterator[None]:
+    """Ends each wait of this thread in the block at this time of the monotonic clock; an earlier deadline stays."""
+    token = _deadline.set(min(deadline_seconds, _deadline.get()))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def left_seconds() -> float:
+    """How long a wait may last: infinite without a deadline, 0 when the time is over."""
+    return max(_deadline.get() - time.monotonic(), 0.0)
+
+
+def raise_if_over() -> None:
+    """Returns where the command may go on.
+
+    Raises:
+        KeyboardInterrupt: the user stopped it.
+        OutOfTime: its time is over.
+    """
+    _interruption.raise_once()
+    if not left_seconds():
+        raise OutOfTime
+
+
+def pause(seconds: float) -> None:
+    """Sleeps, until the deadline at most.
+
+    Raises:
+        KeyboardInterrupt: the user stopped the command.
+        OutOfTime: its time is over.
+    """
+    raise_if_over()
+    time.sleep(min(seconds, left_seconds()))
+    raise_if_over()
