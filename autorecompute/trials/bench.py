@@ -209,16 +209,9 @@ class Bench:
         """Another bench for the same job that takes the script as it is; ends the live worker of this one.
 
         Args:
-            logs: Folder for their output, made where it is missing.
-
-        Raises:
-            SetupError: the folder cannot be made.
+            logs: Folder for their output.
         """
         self.close()
-        try:
-            logs.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SetupError(f"{logs} cannot be made: {error.strerror}. Make its folder writable.") from error
         job = replace(self._job, backend=registry.plain_name(), wrap=False)
         other = Bench(job, self._batch, logs, limit_bytes=self._limit_bytes)
         # The same DataLoader is told the batch.

@@ -75,21 +75,13 @@ class Judgement:
         best = self._confirm(standings)
         is_just_confirmed = best is not None and best.config == self._last_process
         plain = compare_with_plain(self._context, best, is_just_confirmed=is_just_confirmed)
-        beside_baseline, compared = BaselineComparison(), plain.is_complete
-        if best is not None and needs_baseline_batch(best, self._context.settings):
-            is_just_confirmed = is_just_confirmed and plain.as_it_is is None
-            beside_baseline = compare_with_baseline_batch(
-                self._context, best, baseline, is_just_confirmed=is_just_confirmed
-            )
-            compared = compared and beside_baseline.is_complete
-            if beside_baseline.is_complete and beside_baseline.baseline_batch is None:
-                known = "fits" if beside_baseline.none_fits else "could be measured"
-                self._context.note(f"no smaller batch without recompute {known}")
+        is_just_confirmed = is_just_confirmed and plain.as_it_is is None
+        beside_baseline = self._compare_with_baseline(best, baseline, is_just_confirmed=is_just_confirmed)
+        compared = plain.is_complete and beside_baseline.is_complete
         if not compared:
             self._context.note("no time left for all comparisons in fresh processes")
         compared = compared and not self.ran_out and not (best is None and self._may_be_confirmed(trials))
-        result = self.compose(best, beside_baseline, trials, compared=compared)
-        return replace(result, as_it_is=plain.as_it_is)
+        return replace(self.compose(best, beside_baseline, trials, compared=compared), as_it_is=plain.as_it_is)
 
     def compose(
         self, best: Best | None, beside_baseline: BaselineComparison, trials: Sequence[Trial], *, compared: bool
@@ -100,7 +92,7 @@ class Judgement:
             best: The winner, if there is one.
             beside_baseline: How it compares with the largest batch that fits without recompute.
             trials: What the search measured.
-            compared: Whether a baseline batch was looked for, or need not be.
+            compared: Whether all comparisons were made that there were to make.
         """
         by_hash = {trial.config.hash: trial for trial in trials}
         return Result(
@@ -137,6 +129,17 @@ class Judgement:
             best = replace(best, ranking=self._ranking_of(best.config))
         compared = not needs_baseline_batch(best, self._context.settings)
         return self.compose(best, BaselineComparison(), trials, compared=compared)
+
+    def _compare_with_baseline(
+        self, best: Best | None, baseline: Trial | None, *, is_just_confirmed: bool
+    ) -> BaselineComparison:
+        if best is None or not needs_baseline_batch(best, self._context.settings):
+            return BaselineComparison()
+        beside = compare_with_baseline_batch(self._context, best, baseline, is_just_confirmed=is_just_confirmed)
+        if beside.is_complete and beside.baseline_batch is None:
+            known = "fits" if beside.none_fits else "could be measured"
+            self._context.note(f"no smaller batch without recompute {known}")
+        return beside
 
     def _rank(self, standings: list[Finalist], trials: Sequence[Trial], *, deadline_seconds: float) -> list[Finalist]:
         front, baseline = standings[:FINALISTS], _baseline_of(trials)
