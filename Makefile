@@ -1,4 +1,4 @@
-# make tune   installs what is needed and tunes the first study, end to end
+# make tune   installs what is needed and tunes two studies, end to end: a Llama in plain PyTorch, a BERT in an ORTModule
 # make test   lints, type-checks and tests
 # make docs   builds the documentation into site/
 # make docs-serve  shows it on this machine, and builds again what is changed
@@ -27,7 +27,8 @@ TORCH26_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch26-$(T
 ORT_VENVS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/ort
 ORT_VERSIONS ?= 1.17.3 1.18.0 1.19.2
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
-MEMORY_LIMIT ?= $$($(VENV)/bin/python studies/bert_mlm/benchmark.py --limit)
+LLAMA_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/llama_clm/train.py)
+BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -- --ortmodule)
 
 # CI has two cores: two test processes, each of which takes whole files, whose tests share what is slow to make. The slowest
 # tests are told, so that a run of CI says what to make cheaper.
@@ -45,7 +46,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 tune: install
-	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --target-batch 32 --memory-limit $(MEMORY_LIMIT)
+	$(VENV)/bin/autorecompute tune studies/llama_clm/train.py --target-batch 32 --memory-limit $(LLAMA_LIMIT) --max-trials 12
+	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --target-batch 32 --memory-limit $(BERT_LIMIT) -- --ortmodule
 
 docs: install
 	$(VENV)/bin/mkdocs build --strict

@@ -9,9 +9,14 @@ from typing import ClassVar
 
 
 class AutorecomputeError(Exception):
-    """Base of all errors that a user can meet."""
+    """Base of all errors that a user can meet.
+
+    Attributes:
+        has_answer: Whether the command has printed its answer all the same.
+    """
 
     exit_code: ClassVar[int] = 1
+    has_answer = False
 
 
 class UsageError(AutorecomputeError):

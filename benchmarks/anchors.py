@@ -1,4 +1,4 @@
-"""What recompute buys on every study, in the terms of other systems' figures: ``make bench-anchors``.
+"""What recompute in an ORTModule buys on every study, in the terms of other systems' figures: ``make bench-anchors``.
 
 A study gets the memory that a batch takes without recompute, and is tuned to train twice the batch in it. Two figures
 come of it, both relative to the same reference in the same minutes: the throughput of the answer beside training the
@@ -29,6 +29,7 @@ STUDIES = Path(__file__).parents[1] / "studies"
 BATCHES = {"bert_mlm": 24, "gpt2_clm": 24, "deberta_mlm": 16, "bloom_clm": 24, "vit_images": 48}
 """Batches of which the activations outweigh all else that the process holds."""
 
+ARGUMENTS = ("--device", "cpu", "--ortmodule")
 GIVING_BACK = {"MALLOC_MMAP_THRESHOLD_": str(MIB)}
 """Blocks from this size on go back to the system when they are freed (glibc's mallopt(3))."""
 
@@ -37,7 +38,7 @@ KEPT_GOAL, FULL_GOAL = 0.93, 1.16
 
 def measure_limit(study, batch):
     """What a whole process needs to train the batch without recompute."""
-    job = Job(script=STUDIES / study / "train.py", arguments=("--device", "cpu"))
+    job = Job(script=STUDIES / study / "train.py", arguments=ARGUMENTS)
     with tempfile.TemporaryDirectory() as logs:
         bench = Bench(job, batch, Path(logs))
         with bench:
@@ -49,7 +50,7 @@ def tune(study, batch, limit_bytes):
     """The answer as ``tune --json`` prints it, where there is one."""
     script = STUDIES / study / "train.py"
     options = ["--target-batch", str(batch), "--memory-limit", str(limit_bytes), "--fresh", "--json"]
-    command = [sys.executable, "-m", "autorecompute", "tune", str(script), *options, "--", "--device", "cpu"]
+    command = [sys.executable, "-m", "autorecompute", "tune", str(script), *options, "--", *ARGUMENTS]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, check=False, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)

@@ -90,7 +90,7 @@ def measure(job, logs, batch, configs):
 
 def report(study, batch):
     """Prints one study's line, and gives back its errors as shares of the measured peaks."""
-    job = Job(script=STUDIES / study / "train.py", arguments=("--device", "cpu"))
+    job = Job(script=STUDIES / study / "train.py", arguments=("--device", "cpu", "--ortmodule"))
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         space, forecasts = predict(job, Path(first), batch)
         resting, peaks = measure(job, Path(second), batch, forecasts)

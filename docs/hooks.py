@@ -1,4 +1,4 @@
-"""Puts into the site what is written elsewhere: files of the repository, the README's sample, options and fields."""
+"""Puts into the site what is written elsewhere: other files, the screen of a tuning, options and fields."""
 
 from __future__ import annotations
 
@@ -89,8 +89,9 @@ def _within_site(target: str, folder: str, name: str) -> str:
 
 
 def read_sample() -> str:
-    """The block of the README that shows the last screen of a tuning."""
-    blocks = re.findall(r"^```\n.*?^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    """The block of the first tuning's page that shows the last screen of one."""
+    page = (ROOT / DOCS / "first-tuning.md").read_text()
+    blocks = re.findall(r"^```\w*\n.*?^```$", page, re.MULTILINE | re.DOTALL)
     return next(block for block in blocks if "\nverdict: " in block)
 
 

@@ -26,21 +26,38 @@ VERBS = (tune, plans, show, report, studies, emit, run, check, doctor)
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and gives its exit code: see ``autorecompute.errors`` for what each means."""
     guard_output()
+    arguments = sys.argv[1:] if argv is None else argv
     try:
-        return _run(sys.argv[1:] if argv is None else argv)
+        return _run(arguments)
     except ReaderLeft as end:
         return end.exit_code
     except AutorecomputeError as error:
-        _say(f"autorecompute: {printable(str(error))}")
-        return error.exit_code
+        return _fail(error, arguments)
     except KeyboardInterrupt:
-        _say("autorecompute: interrupted")
-        return InterruptedByUser.exit_code
+        return _fail(InterruptedByUser("interrupted"), arguments)
+
+
+def _fail(error: AutorecomputeError, arguments: list[str]) -> int:
+    """Says why there is no answer, with ``--json`` on standard output, too."""
+    message = printable(str(error))
+    _say(f"autorecompute: {message}")
+    if "--json" in arguments[: _own(arguments)] and not error.has_answer:
+        from autorecompute import codec
+        from autorecompute.cli.failure import Failure
+
+        # Where standard output cannot be written, that is what the message is about.
+        with contextlib.suppress(ReaderLeft, SetupError):
+            print(codec.dumps(Failure(error=message, exit_code=error.exit_code)), flush=True)
+    return error.exit_code
+
+
+def _own(arguments: list[str]) -> int:
+    """How many arguments are ours: what follows ``--`` is the user's own command, or arguments of the script."""
+    return arguments.index("--") if "--" in arguments else len(arguments)
 
 
 def _run(arguments: list[str]) -> int:
-    # What follows -- is the user's own command or script arguments: argparse must not look at it.
-    split = arguments.index("--") if "--" in arguments else len(arguments)
+    split = _own(arguments)
     try:
         require_no_stray_address(arguments[:split])
         require_values(arguments[:split])

@@ -72,10 +72,12 @@ def run(args: argparse.Namespace) -> int:
     _print(report, as_json=args.json)
     if not report.is_valid:
         failures = "; ".join(f"{line.what}: {line.stored} stored, {line.here} here" for line in report.failures)
-        raise NothingFitsError(
+        error = NothingFitsError(
             f"The config of study '{args.study}' is not valid here any more ({failures}). "
             "Tune again: autorecompute tune, with what it was tuned with."
         )
+        error.has_answer = True
+        raise error
     if folder.is_imported:
         keep_check(folder, require_best(result))
         print(f"autorecompute: study '{folder.name}' is confirmed on this machine", file=sys.stderr)

@@ -17,6 +17,7 @@ from autorecompute.units import parse_bytes
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from autorecompute.memory import MemoryModel, PeakView
     from autorecompute.plans import Config, Space
@@ -106,22 +107,27 @@ def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Itera
     from autorecompute.trials.private import make_private_folder
     from autorecompute.waiting import interruptible
 
+    print(f"running {job.script} up to its first training step", file=sys.stderr, flush=True)
     logs = make_private_folder("plans-")
-    print(f"running {job.script} up to its first training step", file=sys.stderr)
-    keeps_log = False
-    # A crash must not keep its last words back: what is to be seen is passed on while it is written.
-    follower = Follower(logs, sys.stderr.buffer) if follows else contextlib.nullcontext()
     try:
+        # A crash must not keep its last words back: what is to be seen is passed on while it is written.
+        follower = Follower(logs, sys.stderr.buffer) if follows else contextlib.nullcontext()
         # Followed inside the bench: what a launcher has to say of being ended is of no interest.
         with interruptible(), Bench(job, batch, logs, debugs=debugs) as bench, follower:
+            bench.output_at = "Its output is above."
             yield bench
     except ScriptError:
-        # Its message names the log.
-        keeps_log = True
+        if not follows:
+            _print_logs(logs)
         raise
     finally:
-        if not keeps_log:
-            shutil.rmtree(logs, ignore_errors=True)
+        shutil.rmtree(logs, ignore_errors=True)
+
+
+def _print_logs(logs: Path) -> None:
+    """What the script printed, for the folder goes; a worker that is replaced has a file of its own."""
+    for log in sorted(logs.iterdir()):
+        sys.stderr.write(log.read_text(errors="replace"))
 
 
 def _small_batch(job: Job, args: argparse.Namespace) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
@@ -27,8 +28,14 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with the message, on one line and cut where an address begins, whose end nobody can tell."""
-        super().error(printable(_ADDRESS.sub("(an address, not repeated: it may hold a password)", message), ""))
+        """Prints how the verb is used; the message is on one line, and cut where an address begins.
+
+        Raises:
+            UsageError: always.
+        """
+        self.print_usage(sys.stderr)
+        text = printable(_ADDRESS.sub("(an address, not repeated: it may hold a password)", message), "")
+        raise UsageError(f"{text[:1].upper()}{text[1:].rstrip('.')}. See: {self.prog} --help")
 
 
 def require_values(arguments: Sequence[str]) -> None:

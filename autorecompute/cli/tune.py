@@ -127,21 +127,25 @@ def _tune(session: TuningSession, *, as_json: bool) -> int:
     try:
         with LiveView(has_bar=not session.debugs, is_shared=session.storage is not None) as view:
             result = session.run(view)
-    except NothingFitsError:
+    except NothingFitsError as error:
         # That nothing fits is an answer, too; a limit below what the script holds at rest has none.
         answer = session.folder.result()
         if answer is not None and answer.best is None:
             _print(answer, session.folder, as_json=as_json)
+            error.has_answer = True
         raise
-    except LeftToOthers:
+    except LeftToOthers as left:
         if as_json and session.so_far is not None:
             _print(session.so_far, session.folder, as_json=True)
+            left.has_answer = True
         raise
     except KeyboardInterrupt:
         if session.so_far is not None:
             _print(session.so_far, session.folder, as_json=as_json)
             sys.stdout.flush()
-        raise InterruptedByUser(session.explain_interruption()) from None
+        interrupted = InterruptedByUser(session.explain_interruption())
+        interrupted.has_answer = session.so_far is not None
+        raise interrupted from None
     _print(result, session.folder, as_json=as_json)
     return 0
 

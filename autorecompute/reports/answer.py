@@ -128,9 +128,8 @@ def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
     if rendered is None:
         return [] if result.best is None else [describe_unconfirmed(result.study)]
     # The variables alone do nothing to a model that nobody wraps.
-    ways = [] if result.wrap else [*(f"  {line}" for line in exports(rendered)), "or:"]
-    lines = ["train with it:", *ways, f"  {run_command(result)}"]
-    return [*lines, *remarks(result, rendered)]
+    by_hand = [] if result.wrap else ["or:", *(f"  {line}" for line in exports(rendered))]
+    return ["train with it:", f"  {run_command(result)}", *by_hand, *remarks(result, rendered)]
 
 
 def exports(rendered: Emission) -> list[str]:

@@ -43,11 +43,15 @@ def print_summary(overview: Overview, console: Console | None = None) -> None:
 def print_details(overview: Overview, console: Console | None = None, *, rank: int | None = None) -> None:
     """Prints which activations are kept, in clusters of places that are alike, and how each could be recomputed.
 
+    Prints nothing where the training system has no such list.
+
     Args:
         overview: What there is.
         console: Where to; ``None`` for standard output.
         rank: Whose it is, where several train together.
     """
+    if not overview.offer.clusters:
+        return
     console = console or make_console()
     columns = ("freq", "option", "site", "status", "output", "shape", "byte/elem", "saved", "reuse freq", "saving")
     table = _make_table(*columns)

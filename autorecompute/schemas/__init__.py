@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autorecompute.cli.failure import Failure
 from autorecompute.cli.installation import Installation
 from autorecompute.emit.emitted import Emitted
 from autorecompute.reports.answer_json import Answer, ShownStudy
@@ -29,8 +30,9 @@ DOCUMENTS: dict[str, tuple[type[Any], str]] = {
     "plans": (Plans, "What plans --json prints: what could be recomputed."),
     "emit": (Emitted, "What emit --format json prints: what to train with."),
     "doctor": (Installation, "What doctor --json prints: what is installed."),
+    "failure": (Failure, "What every verb prints with --json where it has no answer: why."),
 }
-"""The record that each verb prints, and what it is."""
+"""The record that each verb prints, or all of them in place of theirs, and what it is."""
 
 ARCHIVE = "study_archive"
 NAMES = (*DOCUMENTS, ARCHIVE)

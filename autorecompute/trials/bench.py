@@ -63,6 +63,11 @@ class Bench:
         logs: Folder for the workers' output.
         limit_bytes: What a trial may take of a card at most; ``None`` for all there is.
         debugs: Whether the first worker keeps the terminal and has all the time it wants.
+
+    Attributes:
+        log: The file with the output of the live or last worker.
+        starts: How many workers were started.
+        output_at: A sentence for messages about where a worker's output is, with ``{log}`` for its file.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class Bench:
         self._has_measured = False
         self._pace: float | None = None
         self.log = logs / "00.log"
+        self.output_at = "Its output: {log}"
         self.starts = 0
         self._taken: dict[Path, int] = {}
 
@@ -123,7 +129,7 @@ class Bench:
                 message = self._start_trials()
             if not isinstance(message, Detection):
                 self.close()
-                raise failure_to_start(message, self.log, self.take_output())
+                raise failure_to_start(message, self.log, self.take_output(), self._where)
             assert self._worker is not None, "it has just spoken"
             self._detection = message
             answers = self._worker.answers[1:]
@@ -154,8 +160,8 @@ class Bench:
             if not (isinstance(message, Ended) and message.exit_code == 0):
                 return as_measurement(message)
             if not has_measured:
-                raise too_short(message, effort.warmup + effort.steps, self.log)
-        raise too_short(message, effort.warmup + effort.steps, self.log)
+                raise too_short(message, effort.warmup + effort.steps, self._where)
+        raise too_short(message, effort.warmup + effort.steps, self._where)
 
     def check(self, config: Config) -> GradientCheck | Measurement:
         """Compares the config's gradients with those without recompute; a measurement says why it could not.
@@ -230,6 +236,10 @@ class Bench:
             output = log.read()
             self._taken[self.log] = log.tell()
         return output.decode(errors="replace")
+
+    @property
+    def _where(self) -> str:
+        return self.output_at.format(log=self.log)
 
     def _settings(self, address: str, batch: int | None, watch: Order | None = None) -> Settings:
         return Settings(

@@ -35,23 +35,30 @@ def as_measurement(message: Message) -> Measurement:
     raise SetupError(message.message)
 
 
-def too_short(message: Message, steps: int, log: Path) -> ScriptError:
-    """The error of a script that ended by itself before it had taken the steps of one trial."""
+def too_short(message: Message, steps: int, where: str) -> ScriptError:
+    """The error of a script that ended by itself before it had taken the steps of one trial.
+
+    Args:
+        message: What the worker said last.
+        steps: Those of a trial.
+        where: A sentence about where its output is.
+    """
     assert isinstance(message, Ended), "only an end is too short"
     return ScriptError(
         f"The script ended after {message.steps} steps; a trial needs {steps + 1}. Let it train longer, ask for "
         f"fewer with --steps and --warmup, or check that its data fills batches of the target's size. "
-        f"Its output: {log}"
+        f"{where}"
     )
 
 
-def failure_to_start(message: Message, log: Path, output: str) -> AutorecomputeError:
+def failure_to_start(message: Message, log: Path, output: str, where: str) -> AutorecomputeError:
     """The error of a worker that came to no training session.
 
     Args:
         message: What it said last.
         log: The file with all its output.
         output: What it printed.
+        where: A sentence about where that is.
     """
     if isinstance(message, Refused):
         return SetupError(message.message)
@@ -63,14 +70,14 @@ def failure_to_start(message: Message, log: Path, output: str) -> AutorecomputeE
     if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
         return WrongBatchError(message.message)
     if isinstance(message, Failed):
-        return ScriptError(f"{_describe_failure(message, output)}Outcome: {message.outcome}. Its output: {log}")
+        return ScriptError(f"{_describe_failure(message, output)}Outcome: {message.outcome}. {where}")
     assert isinstance(message, Ended), "a worker that does not detect says why"
     if message.exit_code:
         return ScriptError(
             f"The script left with exit code {message.exit_code} before it trained. Check its arguments, which "
-            f"follow --.{_quote(output, TAIL_LINES)}Its output: {log}"
+            f"follow --.{_quote(output, TAIL_LINES)}{where}"
         )
-    return ScriptError(f"The script ended before it trained. {message.advice} Its output: {log}")
+    return ScriptError(f"The script ended before it trained. {message.advice} {where}")
 
 
 def _describe_failure(failed: Failed, output: str) -> str:

@@ -50,6 +50,16 @@ TRANSFER_SECONDS = 30
 STDERR = 2
 LAST_WORDS = (Ended, Failed, Refused)
 
+NO_MEMORY = "killed by the kernel, which ran out of memory"
+IN_BACKGROUND = (
+    "The script's process ended and left one behind that it had forked, as a daemon does, and only the script's own "
+    "process is measured. Train in the foreground, and leave the background to the shell or a service manager."
+)
+AT_ONCE = (
+    "It left by os._exit(0) or the like, which ends a process at once. Train in it first, and not in a thread that "
+    "this ends."
+)
+
 
 class WorkerProcess:
     """A started worker.
@@ -82,6 +92,7 @@ class WorkerProcess:
         self._ranks: dict[Connection, int] = {}
         self.answers: tuple[Message, ...] = ()
         self._pids: list[int] = []
+        self._steps = 0
         self._world_size = 1
         self._oom_kills = OomKills()
         self._in_foreground = in_foreground
@@ -127,7 +138,7 @@ class WorkerProcess:
                     continue
                 message = self._hear(speaker)
                 if isinstance(message, Beat):
-                    last_beat = time.monotonic()
+                    last_beat, self._steps = time.monotonic(), message.step
                 elif isinstance(message, LAST_WORDS):
                     return message
                 elif message is not None:
@@ -136,7 +147,7 @@ class WorkerProcess:
                 self.answers = tuple(said[rank] for rank in sorted(said))
                 return merge(said)
             if not speakers and self._process.poll() is not None and not self._listen(said, math.inf):
-                return self._describe_death()
+                return self._describe_death(is_held=bool(self._ranks))
         if time.monotonic() < deadline:
             self._write_stacks()
             return Failed(outcome=Outcome.HANG, message=f"no step for {stall:.0f} s; the stacks are in its log")
@@ -189,22 +200,38 @@ class WorkerProcess:
         except ValueError as error:
             return Failed(outcome=Outcome.CRASH, message=f"the worker speaks another version's language: {error}")
 
-    def _describe_death(self, rank: int = 0) -> Failed:
+    def _describe_death(self, rank: int = 0, *, is_held: bool = False) -> Failed | Ended:
+        """What became of a worker that said nothing of its end.
+
+        Args:
+            rank: Whose line it was that ended.
+            is_held: Whether a line is open still: a process that was forked has it, too, and has outlived the worker.
+        """
         try:
             code = self._process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            code = 0
+            code = None
+        if not code:
+            return self._describe_silence(rank, has_ended=code == 0, is_held=is_held)
         if code < 0 and code != -signal.SIGKILL:
             # Whatever the kernel killed for want of memory meanwhile, it was not this.
             return Failed(outcome=Outcome.CRASH, message=f"ended by {signal.Signals(-code).name}")
         if self._oom_kills.has_risen():
-            return Failed(outcome=Outcome.OOM, message="killed by the kernel, which ran out of memory")
-        if code == 0:
-            return Failed(outcome=Outcome.CRASH, message=f"rank {rank} is gone without a word")
+            return Failed(outcome=Outcome.OOM, message=NO_MEMORY)
         if code == -signal.SIGKILL:
             # No fault of its own ends a process like this: somebody, or a kernel that keeps no count.
             return Failed(outcome=Outcome.LOST, message="killed from outside")
         return Failed(outcome=Outcome.SCRIPT_ERROR, message=f"the script left the process with exit code {code}")
+
+    def _describe_silence(self, rank: int, *, has_ended: bool, is_held: bool) -> Failed | Ended:
+        if self._oom_kills.has_risen():
+            return Failed(outcome=Outcome.OOM, message=NO_MEMORY)
+        if self._world_size > 1 or not has_ended:
+            return Failed(outcome=Outcome.CRASH, message=f"rank {rank} is gone without a word")
+        if is_held:
+            return Failed(outcome=Outcome.SCRIPT_ERROR, message=IN_BACKGROUND)
+        # Nothing else ends a process with this code and without a word.
+        return Ended(steps=self._steps, advice=AT_ONCE)
 
     def _write_stacks(self) -> None:
         for pid in self._pids:

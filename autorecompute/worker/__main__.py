@@ -26,6 +26,7 @@ from autorecompute.worker.protocol import (
     Ended,
     Failed,
     Hello,
+    Message,
     Refused,
     Settings,
 )
@@ -58,10 +59,17 @@ def main() -> int:
         return 1
     hooks.follow_steps(agent.on_step, agent.on_skip)
     hooks.follow_losses(agent.on_loss)
+    hooks.follow_optimizers(agent.on_optimizer)
+    agent.children.follow(settings.address, lambda: agent.has_trained)
     return _run(channel, backend, agent, sys.argv[1:])
 
 
 def _run(channel: Channel, backend: WorkerBackend, agent: Agent, words: list[str]) -> int:
+    def tell(end: Message) -> None:
+        # A process that the script forked has a copy of the line, and its end is not the script's.
+        if not agent.children.is_one:
+            channel.send(end)
+
     script = words[0]
     try:
         if script == MODULE_FLAG:
@@ -73,15 +81,15 @@ def _run(channel: Channel, backend: WorkerBackend, agent: Agent, words: list[str
         return 1
     except SystemExit as request:
         code = request.code if isinstance(request.code, int) else int(request.code is not None)
-        channel.send(Ended(steps=agent.steps, exit_code=code, advice=agent.advice))
+        tell(Ended(steps=agent.steps, exit_code=code, advice=agent.advice))
         return code
     except SetupError as error:
-        channel.send(Refused(message=str(error)))
+        tell(Refused(message=str(error)))
         return 1
     except BaseException as error:  # noqa: BLE001  (whatever ends the user's script is told to the controller)
-        channel.send(_describe_failure(error, backend, script))
+        tell(_describe_failure(error, backend, script))
         return 1
-    channel.send(Ended(steps=agent.steps, advice=agent.advice))
+    tell(Ended(steps=agent.steps, advice=agent.advice))
     return 0
 
 

@@ -9,6 +9,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.meters import Meter, meter_for
 from autorecompute.meters.processors import Processors
 from autorecompute.plans import Config
+from autorecompute.worker.children import STARTED, TRAINS_ELSEWHERE, Children
 from autorecompute.worker.loader import LoaderOverride
 from autorecompute.worker.protocol import BATCH_VARIABLE, Beat, Check, Failed, Order, Settings
 from autorecompute.worker.turns import Turns
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 
 STEPS_WITHOUT_SESSION = 10
 """So many optimizer steps without a training session mean that there is none to come."""
+
+BACKWARDS_WITHOUT_OPTIMIZER = 20
+"""So many backward passes of a script that has made no optimizer mean that it changes the weights by itself."""
+
+NO_OPTIMIZER = (
+    "The script makes no torch optimizer, and only its step says where a training step ends. Use one of torch.optim, "
+    "or derive your own from torch.optim.Optimizer."
+)
 
 PATIENCE_STEPS = 12
 """So many steps in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch."""
@@ -46,6 +55,10 @@ class Agent:
         settings: What the controller said at the start.
         is_alone: Whether this process trains by itself. Ranks that train together must all reach the end of a window at
             the same step, or the one that waits for an order would keep the others waiting for its gradients.
+
+    Attributes:
+        children: Processes that the script starts.
+        steps: Training steps that have ended.
     """
 
     def __init__(self, channel: Channel, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True) -> None:
@@ -68,7 +81,9 @@ class Agent:
         self._check: Check | None = None
         self._postponed: Order | None = None
         self._warnings: tuple[str, ...] = ()
-        self._foreign_steps = 0
+        self._foreign_steps = self._backwards = 0
+        self._has_optimizer = False
+        self.children = Children()
         self.steps = 0
 
     @property
@@ -79,10 +94,19 @@ class Agent:
     @property
     def advice(self) -> str:
         """Why a script may never come to training, and what to do about it, in sentences."""
-        return self._backend.why_nothing_trained(wrap=self._settings.wrap)
+        if self._backwards and not self._has_optimizer:
+            return NO_OPTIMIZER
+        why = self._backend.why_nothing_trained(wrap=self._settings.wrap)
+        return f"{why} {STARTED}" if self.children.has_started else why
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether this process has begun to train."""
+        return self._window is not None or bool(self._batches)
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Tells what was detected and begins with the config that the controller answers."""
+        self._require_own_process()
         if self._settings.watch is not None:
             if self._settings.limit_bytes is not None:
                 self._use_meter(_kind_in_use())
@@ -122,9 +146,16 @@ class Agent:
         if batch != self._target and self._loader is not None and not self._loader.apply():
             self._give_up_batch(batch)
 
+    def on_optimizer(self) -> None:
+        """Told that the script has made an optimizer."""
+        self._has_optimizer = True
+
     def on_loss(self, loss: Any) -> None:
         """Keeps the tensor that backward starts from; it is read only if the step is timed."""
         self._loss = loss
+        self._backwards += 1
+        if not self._has_optimizer and self._backwards >= BACKWARDS_WITHOUT_OPTIMIZER:
+            self._fail(Outcome.SCRIPT_ERROR, NO_OPTIMIZER)
 
     def on_fallback(self, message: str) -> None:
         """Ends the script: its steps would say nothing about recompute."""
@@ -135,6 +166,8 @@ class Agent:
 
     def on_step(self, optimizer: Any) -> None:
         """Ends a training step; an optimizer that steps without a new forward belongs to the step before."""
+        self._require_own_process()
+        self._has_optimizer = True
         if not self._batches:
             self._count_foreign_step()
         elif self._turns.end_with(optimizer, is_forward_open=self._backend.has_open_forward):
@@ -251,8 +284,13 @@ class Agent:
         self._fail(
             Outcome.WRONG_BATCH,
             f"The model received a batch of {batch}, not {self._target}. Write {{batch}} where the script's arguments "
-            f"take it, name its flag with --batch-flag, or read {BATCH_VARIABLE} in the script.",
+            f"take it, name its flag with --batch-flag, or read {BATCH_VARIABLE} in the script. The first dimension of "
+            "the model's inputs is taken for the batch: where it is another one, leave --target-batch out.",
         )
+
+    def _require_own_process(self) -> None:
+        if self.children.is_one:
+            self._fail(Outcome.SCRIPT_ERROR, TRAINS_ELSEWHERE)
 
     def _fail(self, outcome: Outcome, message: str) -> None:
         self._channel.send(Failed(outcome=outcome, message=message))

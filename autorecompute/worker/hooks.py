@@ -36,6 +36,20 @@ def follow_steps(on_step: Callable[[Any], None], on_skip: Callable[[Any], None])
     GradScaler.step = step_and_tell
 
 
+def follow_optimizers(on_made: Callable[[], None]) -> None:
+    """Calls ``on_made`` whenever an optimizer gets parameters."""
+    from torch.optim import Optimizer
+
+    add = Optimizer.add_param_group
+
+    @functools.wraps(add)
+    def add_and_tell(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        add(optimizer, *args, **kwargs)
+        on_made()
+
+    Optimizer.add_param_group = add_and_tell
+
+
 def follow_losses(on_loss: Callable[[Any], None]) -> None:
     """Calls ``on_loss`` with each scalar tensor that ``backward`` is called on, as it was before a GradScaler."""
     import torch

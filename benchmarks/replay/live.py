@@ -27,7 +27,7 @@ from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.units import MIB
-from record import STUDIES, compute_with_one_thread
+from record import STUDIES, UNENDING, compute_with_one_thread
 from replay import Replay
 from tables import SUFFIX, TABLES, load
 
@@ -35,15 +35,13 @@ SHARES = (0.25, 0.55)
 GOAL = 0.02
 """The share of the best throughput that an answer may lose."""
 
-STEPS = ("--steps", "1000000")
-
 
 def tune(table, limit_bytes):
     """The answer as ``tune --json`` prints it."""
     plain = table.plain
     script = STUDIES / plain["study"] / "train.py"
     options = ["--target-batch", str(plain["batch"]), "--memory-limit", str(limit_bytes), "--fresh", "--json"]
-    training = ["--", "--device", "cpu", *STEPS, *plain["arguments"]]
+    training = ["--", *UNENDING, *plain["arguments"]]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "autorecompute", "tune", str(script), *options, *training]
         done = subprocess.run(command, cwd=folder, check=False, stdout=subprocess.PIPE, text=True)
@@ -72,7 +70,7 @@ class Here:
 def look_here(replay):
     """Measures both."""
     plain = replay.table.plain
-    script, arguments = STUDIES / plain["study"] / "train.py", ("--device", "cpu", *STEPS, *plain["arguments"])
+    script, arguments = STUDIES / plain["study"] / "train.py", (*UNENDING, *plain["arguments"])
     least = min(replay.truths, key=lambda config: replay.truths[config].peak_bytes)
     with (
         tempfile.TemporaryDirectory() as logs,

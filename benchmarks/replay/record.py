@@ -32,7 +32,7 @@ TABLES = STUDIES / "tables"
 NEGLIGIBLE_SHARE = 0.001
 """Plans that state to save less of the peak are left out of an exhaustive table."""
 
-UNENDING = ("--device", "cpu", "--steps", "1000000")
+UNENDING = ("--ortmodule", "--device", "cpu", "--steps", "1000000")
 """A process that ended would be replaced by another, whose memory begins a little higher or lower."""
 
 EFFORT = Effort(warmup=1, steps=3)

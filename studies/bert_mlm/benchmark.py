@@ -1,4 +1,4 @@
-"""Measures what tuning ``bert_mlm`` costs and gains, on the machine it runs on; all ratios are taken within one run.
+"""Measures what tuning ``bert_mlm`` in an ORTModule costs and gains, on this machine; all ratios are taken in one run.
 
 Prints one JSON object with each figure beside its goal, and exits with 1 where a goal is missed. It tunes for real, in
 a temporary folder, with the interpreter it runs under.
@@ -17,15 +17,16 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from limit import choose_limit
+
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
-from autorecompute.units import MIB
 
 SCRIPT = Path(__file__).with_name("train.py").resolve()
-LIMIT_SHARE = 0.6
-"""Where the limit lies between the resting memory and the peak without recompute."""
-
+ARGUMENTS = ("--ortmodule",)
 FRESH_TRIALS = 25
 """A search that knows nothing takes about as many trials; a process for each is how others run them."""
 
@@ -38,11 +39,8 @@ def main() -> int:
     args = parse_arguments()
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
-        costs = measure_starts(where, args.batch, 1 if args.limit else args.fresh_starts)
-        limit = choose_limit(costs)
-        if args.limit:
-            print(f"{limit // MIB}MiB")
-            return 0
+        costs = measure_starts(where, args.batch, args.fresh_starts)
+        limit = choose_limit(costs["resting_bytes"], costs["peak_without_recompute_bytes"])
         began = time.monotonic()
         answer = tune(where, args.batch, limit)
         tuning_seconds = time.monotonic() - began
@@ -74,14 +72,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=32, help="target batch (default 32)")
     parser.add_argument("--fresh-starts", type=int, default=3, help="fresh processes to time (default 3)")
-    parser.add_argument("--limit", action="store_true", help="only print the memory limit that the benchmark tunes for")
     return parser.parse_args()
-
-
-def choose_limit(costs: dict[str, float]) -> int:
-    """Bytes that none of ORT's own presets can hold, and a measured config can."""
-    resting, peak = costs["resting_bytes"], costs["peak_without_recompute_bytes"]
-    return int(resting + LIMIT_SHARE * (peak - resting))
 
 
 def holds(value: float, goal: str) -> bool:
@@ -92,7 +83,7 @@ def holds(value: float, goal: str) -> bool:
 
 def measure_starts(where: Path, batch: int, starts: int) -> dict[str, float]:
     """What a fresh process for each config costs beyond its steps, and the memory without recompute."""
-    job, effort, overheads, whole = Job(script=SCRIPT), Effort(), [], []
+    job, effort, overheads, whole = Job(script=SCRIPT, arguments=ARGUMENTS), Effort(), [], []
     with Bench(job, batch, where) as bench:
         for _ in range(starts):
             bench.close()
@@ -112,8 +103,8 @@ def measure_starts(where: Path, batch: int, starts: int) -> dict[str, float]:
 
 def tune(where: Path, batch: int, limit: int) -> dict:
     # What a study that comes with the package knows would be counted as found.
-    command = ["tune", str(SCRIPT), "--fresh", "--target-batch", str(batch), "--memory-limit", str(limit), "--json"]
-    return json.loads(run_tool(where, *command))
+    options = ["--fresh", "--target-batch", str(batch), "--memory-limit", str(limit), "--json"]
+    return json.loads(run_tool(where, "tune", str(SCRIPT), *options, "--", *ARGUMENTS))
 
 
 def show(where: Path, study: str) -> dict:
@@ -127,7 +118,7 @@ def run_tool(where: Path, *arguments: str) -> str:
 
 def measure_plain_run(where: Path, batch: int, environment: dict[str, str]) -> int:
     """Peak resident bytes of the script run as a user would, under the emitted variables and nothing else."""
-    command = [sys.executable, str(SCRIPT), "--batch", str(batch), "--steps", str(PLAIN_STEPS)]
+    command = [sys.executable, str(SCRIPT), *ARGUMENTS, "--batch", str(batch), "--steps", str(PLAIN_STEPS)]
     process = subprocess.Popen(
         command, cwd=where, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

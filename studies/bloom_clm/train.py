@@ -1,6 +1,6 @@
 """Trains a BLOOM of three layers with random weights to continue the Python standard library's own source files.
 
-A plain ORTModule training script, as its users write them: it knows nothing of tuning. Every size is a flag.
+A plain PyTorch training script, as its users write them: it knows nothing of tuning. Every size is a flag.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def make_model(args: argparse.Namespace) -> BloomForCausalLM:
         use_cache=False,
     )
     model = BloomForCausalLM(config)
-    for block in model.transformer.h:
-        # transformers computes this GELU in an autograd.Function of its own, which ORTModule cannot export
-        block.mlp.gelu_impl = nn.GELU(approximate="tanh")
+    if args.ortmodule:
+        for block in model.transformer.h:
+            # transformers computes this GELU in an autograd.Function of its own, which ORTModule cannot export
+            block.mlp.gelu_impl = nn.GELU(approximate="tanh")
     return model
 
 

@@ -9,11 +9,7 @@ import resource
 import time
 from typing import TYPE_CHECKING
 
-with contextlib.suppress(ModuleNotFoundError):
-    import autorecompute.compat  # noqa: F401  (ORTModule on torch 2.7 and later; torch 2.4 to 2.6 run without it)
-
 import torch
-from onnxruntime.training.ortmodule import ORTModule
 from torch.utils.data import DataLoader
 
 if TYPE_CHECKING:
@@ -34,6 +30,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--log-every", type=int, default=5, help="steps between two printed lines (default 5)")
+    parser.add_argument("--ortmodule", action="store_true", help="train in ONNX Runtime's ORTModule")
     return parser
 
 
@@ -51,7 +48,9 @@ def train(
     """
     random.seed(args.seed)
     torch.manual_seed(args.seed)
-    model = ORTModule(make_model(args).to(args.device).train())
+    model = make_model(args).to(args.device).train()
+    if args.ortmodule:
+        model = put_into_ortmodule(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
     samples = make_samples(args.batch * args.steps)
     started, seen = time.perf_counter(), 0
@@ -69,8 +68,16 @@ def train(
     print_peak(args.device)
 
 
+def put_into_ortmodule(model: nn.Module) -> nn.Module:
+    with contextlib.suppress(ModuleNotFoundError):
+        import autorecompute.compat  # noqa: F401  (ORTModule on torch 2.7 and later; torch 2.4 to 2.6 run without it)
+    from onnxruntime.training.ortmodule import ORTModule
+
+    return ORTModule(model)
+
+
 def print_peak(device: str) -> None:
-    # ru_maxrss is in KiB on Linux, the only system with ORTModule wheels
+    # ru_maxrss is in KiB on Linux
     print(f"peak resident memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB / MIB:.0f} MiB")
     if torch.device(device).type == "cuda":
         print(f"peak reserved on the card {torch.cuda.max_memory_reserved(device) / MIB:.0f} MiB")

@@ -1,6 +1,6 @@
 """Trains a small DeBERTa-v2 with random weights on masked bytes of the Python standard library's own source files.
 
-A plain ORTModule training script, as its users write them: it knows nothing of tuning. Every size is a flag.
+A plain PyTorch training script, as its users write them: it knows nothing of tuning. Every size is a flag.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Trains a small GPT-2 with random weights to continue the Python standard library's own source files, byte by byte.
 
-A plain ORTModule training script, as its users write them: it knows nothing of tuning. Every size is a flag.
+A plain PyTorch training script, as its users write them: it knows nothing of tuning. Every size is a flag.
 """
 
 from __future__ import annotations

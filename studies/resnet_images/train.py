@@ -1,6 +1,6 @@
 """Trains a small ResNet with random weights to tell figures in pictures that it draws.
 
-A plain ORTModule training script, as its users write them: it knows nothing of tuning. Every size is a flag.
+A plain PyTorch training script, as its users write them: it knows nothing of tuning. Every size is a flag.
 """
 
 from __future__ import annotations

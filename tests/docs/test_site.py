@@ -113,14 +113,14 @@ def test_every_field_is_on_the_site(site, name):
 @pytest.mark.parametrize(
     ("shown_on", "file", "words"),
     [
-        ("index.html", "README.md", r"^verdict: .*$"),
+        ("index.html", "docs/first-tuning.md", r"^verdict: .*$"),
         ("changelog.html", "CHANGELOG.md", r"^## \w.*$"),
         ("contributing.html", "CONTRIBUTING.md", r"^# \w.*$"),
         ("files.html", "studies/README.md", r"`race\.json`"),
     ],
 )
 def test_what_is_written_elsewhere_is_shown(site, root, shown_on, file, words):
-    """Files from outside of the documentation's folder are pages, and the README's sample is on the first."""
+    """Files from outside of the documentation's folder are pages, and the sample of a tuning is on the first."""
     shown = re.sub(r"<[^>]+>", "", (site / shown_on).read_text())
     written = re.findall(words, (root / file).read_text(), re.MULTILINE)
     assert written

@@ -27,7 +27,17 @@ def pytest_generate_tests(metafunc):
 def test_the_plans_of_a_study_are_those_recorded(make_workplace, request, study):
     """Everything ``plans --json`` tells of a study is as recorded for this version of ORT, on whatever PyTorch."""
     place = make_workplace(study)
-    command = ("-m", "autorecompute", "plans", str(STUDIES / study / "train.py"), "--json", "--", "--device", "cpu")
+    command = (
+        "-m",
+        "autorecompute",
+        "plans",
+        str(STUDIES / study / "train.py"),
+        "--json",
+        "--",
+        "--ortmodule",
+        "--device",
+        "cpu",
+    )
     looked = place.finish(place.start(*command))
     assert looked.code == 0, looked.stderr
     live = json.dumps(normalise(looked.answer), indent=1) + "\n"

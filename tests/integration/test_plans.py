@@ -10,7 +10,7 @@ import pytest
 from autorecompute.errors import ScriptError, UsageError
 
 BERT = Path(__file__).parents[2] / "studies" / "bert_mlm" / "train.py"
-SMALL_BERT = ("--layers", "1", "--hidden", "32", "--heads", "2", "--sequence", "16")
+SMALL_BERT = ("--ortmodule", "--layers", "1", "--hidden", "32", "--heads", "2", "--sequence", "16")
 
 # Plans are detected at no more than 8 samples where the script takes its batch as an argument.
 BATCH = 24

@@ -21,7 +21,7 @@ def place(make_copy):
 def test_another_batch_starts_from_the_shipped_study(workplace, options):
     """The same script at a batch that fits says where it starts from, unless it is told not to look."""
     limits = ("--target-batch", "4", "--memory-limit", "100GiB", "--json")
-    tuned = workplace.tune(SCRIPT, *limits, *options)
+    tuned = workplace.tune(SCRIPT, *limits, *options, arguments=("--ortmodule",))
     assert tuned.code == 0, tuned.stderr
     source = tuned.answer["transferred_from"]
     if options:

@@ -16,7 +16,7 @@ from autorecompute.trials import Bench, Job
 from autorecompute.tuning.step_profiles import survey
 
 BERT = Path(__file__).parents[2] / "studies" / "bert_mlm" / "train.py"
-SMALL_BERT = ("--layers", "2", "--hidden", "32", "--heads", "2", "--sequence", "32")
+SMALL_BERT = ("--ortmodule", "--layers", "2", "--hidden", "32", "--heads", "2", "--sequence", "32")
 BATCH, LARGE_BATCH = 7, 21
 
 PEAK_ERROR, STASH_ERROR = 0.03, 0.01

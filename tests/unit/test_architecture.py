@@ -68,7 +68,7 @@ FLOW = {
     "testing": BASE,
     "emit": {"studies.*", *REGISTRY, *BASE},
     "startup": {"backends.interface"},
-    "schemas": {"cli.installation", "reports.*", "emit.*", "studies.*", "structuring", *BASE},
+    "schemas": {"cli.failure", "cli.installation", "reports.*", "emit.*", "studies.*", "structuring", *BASE},
     "compat": ADAPTER,
     "cli": {"*"},
     "__main__": {"cli.*"},

@@ -17,6 +17,7 @@ from autorecompute.units import MIB, format_bytes
 if TYPE_CHECKING:
     from autorecompute.measurement import Trial
     from autorecompute.memory import MemoryModel
+    from autorecompute.plans import Plan
     from autorecompute.reports.html.parts import Part
     from autorecompute.result import Best
     from autorecompute.search.hindsight import Expected, PlanHindsight
@@ -28,7 +29,7 @@ class PlanRow:
 
     Attributes:
         name: The plan.
-        is_on: Whether the config to train with has it on.
+        use: Whether the config to train with has it on, or at how many of its places.
         nodes: How many nodes of the graph it covers.
         peak: How the peak changes with this plan alone.
         step: How the step time changes with it.
@@ -36,7 +37,7 @@ class PlanRow:
     """
 
     name: str
-    is_on: bool
+    use: str
     nodes: str = "-"
     peak: str = "-"
     step: str = "-"
@@ -158,7 +159,7 @@ def _best_point(best: Best | None, *, is_relative: bool) -> ChartPoint | None:
 
 def _plan_rows(part: Part, config: Config | None, hindsight: Hindsight | None) -> tuple[PlanRow, ...]:
     if hindsight is None:
-        return tuple(PlanRow(name=p.label, is_on=config is not None and config.has(p)) for p in part.space.plans)
+        return tuple(PlanRow(name=plan.label, use=_describe_use(plan, config)) for plan in part.space.plans)
     return tuple(_plan_row(effect, config, hindsight.none) for effect in hindsight.effects)
 
 
@@ -166,12 +167,19 @@ def _plan_row(effect: PlanHindsight, config: Config | None, none: Expected) -> P
     alone, left_out = effect.alone, effect.left_out
     return PlanRow(
         name=effect.plan.label,
-        is_on=config is not None and config.has(effect.plan),
+        use=_describe_use(effect.plan, config),
         nodes=str(effect.plan.occurrences),
         peak="-" if alone is None else format_change(alone.peak_bytes - none.peak_bytes),
         step="-" if alone is None else f"{alone.step / none.step - 1:+.1%}",
         left_out="-" if left_out is None else format_bytes(left_out.peak_bytes),
     )
+
+
+def _describe_use(plan: Plan, config: Config | None) -> str:
+    count = 0 if config is None else config.count_of(plan)
+    if count == 0:
+        return "off"
+    return "on" if count >= plan.occurrences else f"{count} of {plan.occurrences}"
 
 
 def format_change(change_bytes: int) -> str:

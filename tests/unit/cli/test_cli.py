@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import signal
@@ -9,12 +10,14 @@ import time
 
 import psutil
 import pytest
+from jsonschema import Draft202012Validator
 
-from autorecompute.cli import main
+from autorecompute.cli import main, make_parser
 from autorecompute.cli.batch_options import in_a_name
 from autorecompute.errors import InterruptedByUser, SetupError, UsageError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome
+from autorecompute.schemas import schema_of
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.use import using
@@ -310,3 +313,81 @@ def test_a_default_name_is_a_name(tmp_path, place):
     name = default_name(Job(script=script), 32, None)
     assert not name.startswith("-")
     assert not StudyFolder(name, tmp_path).exists()
+
+
+WITH_JSON = (
+    ("tune", "no.py"),
+    ("tune", "train.py", "--steps", "many"),
+    ("plans", "train.py"),
+    ("show", "no-such-study"),
+    ("check", "no-such-study"),
+    ("studies", "show", "no-such-study"),
+    ("studies", "compare", "no-such-study", "another"),
+    ("doctor", "--backend", "no-such-backend"),
+)
+
+
+@pytest.mark.parametrize("arguments", WITH_JSON)
+def test_a_verb_without_an_answer_says_why_in_json(run, arguments):
+    """Standard output has one object with the message and the exit code, whatever went wrong."""
+    code, out, err = run(*arguments, "--json")
+    assert code != 0
+    told = json.loads(out)
+    Draft202012Validator(schema_of("failure")).validate(told)
+    assert told["exit_code"] == code
+    assert told["error"] in err
+
+
+def test_every_verb_with_json_is_asked_without_an_answer():
+    """A verb that learns ``--json`` is among those that the test above asks; listing what is there cannot fail so."""
+    words = {" ".join(arguments[: 2 if arguments[0] == "studies" else 1]) for arguments in WITH_JSON}
+    assert words == set(_verbs_with_json(make_parser())) - {"studies list"}
+
+
+def _verbs_with_json(parser, name=""):
+    for action in parser._actions:
+        if "--json" in action.option_strings:
+            yield name
+        if isinstance(action, argparse._SubParsersAction):
+            for word, inner in action.choices.items():
+                yield from _verbs_with_json(inner, f"{name} {word}".strip())
+
+
+@pytest.mark.parametrize("argument", ["--", "--json"])
+def test_what_follows_two_dashes_asks_for_no_json(run, argument):
+    """An option of the script's own that is called so is none of ours."""
+    _, out, _ = run("tune", "no.py", "--", argument)
+    assert out == ""
+
+
+def left_in(folder):
+    """What there is in the user's own folder for locks, sockets and logs."""
+    return [path for own in folder.glob("autorecompute-*") for path in own.iterdir()]
+
+
+def test_failed_plans_leave_no_folder_and_show_what_the_script_printed(start, tmp_path, monkeypatch):
+    """The message points to no file that goes with the command: the output is on standard error."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
+    (tmp_path / "t").mkdir()
+    (tmp_path / "train.py").write_text("print('hello from the script')\nraise SystemExit(3)\n")
+    process = start("plans", "train.py")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 5
+    assert "hello from the script" in err.splitlines()
+    assert str(tmp_path / "t") not in err
+    assert left_in(tmp_path / "t") == []
+
+
+def test_interrupted_plans_leave_no_folder(start, tmp_path, monkeypatch):
+    """Ctrl-C while the script runs ends it, and takes its output away."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
+    (tmp_path / "t").mkdir()
+    (tmp_path / "train.py").write_text("import pathlib, time\npathlib.Path('running').touch()\ntime.sleep(600)\n")
+    process = start("plans", "train.py")
+    while not (tmp_path / "running").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert left_in(tmp_path / "t") == []

@@ -338,6 +338,22 @@ def test_knobs_are_told_tried_and_untried(keep, read, trials, answer):
     assert "triton was not tried: it is for CUDA only" in page.text
 
 
+def test_settings_to_try_are_told_where_there_are_any(keep, read, trials, answer, monkeypatch):
+    """The fake system has a setting to try; without it the page has no heading for settings."""
+    assert "Other settings 1 settings to try yourself" in read(keep(trials, answer)).text
+    monkeypatch.setattr("fake_backend.controller.HINTS", ())
+    assert "Other settings" not in read(keep(trials, answer, name="other")).text
+
+
+def test_a_plan_says_at_how_many_of_its_places_it_is_on(keep, read, trials, answer, make_space):
+    """Of the plans, one is on at two of six places, one everywhere, the others nowhere."""
+    some, whole, off, *_ = make_space().plans
+    (choice,) = some.choices
+    config = Config(frozenset({dataclasses.replace(choice, count=2), *whole.choices}))
+    page = read(keep(trials, dataclasses.replace(answer, best=dataclasses.replace(answer.best, config=config))))
+    assert f"{some.label} 2 of 6 {whole.label} on {off.label} off" in page.text
+
+
 def test_a_study_that_is_not_there_is_a_usage_error(tmp_path):
     """The name is told, and how to list those there are."""
     with pytest.raises(UsageError, match="no study 'gpt'"):

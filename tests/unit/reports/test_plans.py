@@ -162,6 +162,13 @@ def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence(make_overview):
     assert overview.command not in text
 
 
+def test_without_a_list_of_activations_there_are_no_details(make_overview):
+    """A training system that lists no activations gets no empty table."""
+    overview = make_overview()
+    without = dataclasses.replace(overview, offer=dataclasses.replace(overview.offer, clusters=()))
+    assert render(print_details, without) == ""
+
+
 def test_the_details_number_exclusive_options(make_overview):
     """A cluster has its options one below the other, each with what is kept, its size and what is saved of it."""
     rows = choices_of(render(print_details, make_overview(Request(counts={PART: -1}))))

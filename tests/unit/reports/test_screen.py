@@ -225,6 +225,15 @@ def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
     assert any("autorecompute run bert -- python train.py" in line for line in lines)
 
 
+def test_the_command_that_always_works_comes_first(show):
+    """``run`` stands before the variables, which do nothing to a script that does not read them."""
+    lines = [line.strip() for line in show(width=200)]
+    after = lines[lines.index("train with it:") + 1 :]
+    assert after[0].startswith("autorecompute run ")
+    assert after[1] == "or:"
+    assert after[2].startswith("export ")
+
+
 @pytest.mark.parametrize("width", [40, 80, 250])
 def test_lines_to_paste_are_never_broken(show, make_result, width, tmp_path):
     """However narrow the terminal, a shell that reads the export line gets the whole value."""

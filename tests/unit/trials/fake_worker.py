@@ -132,6 +132,14 @@ class FakeWorker:
         """Leaves without a word."""
         os._exit(int(code))
 
+    def daemon(self):
+        """Leaves, and a forked process lives on in a session of its own until the line is closed."""
+        if child := os.fork():
+            (self.folder / "child").write_text(str(child))
+            os._exit(0)
+        os.setsid()
+        self.channel.receive_order()
+
     def child(self):
         """Starts a child that SIGTERM does not end."""
         child = subprocess.Popen([sys.executable, "-c", IGNORES_SIGTERM], stdout=subprocess.PIPE)

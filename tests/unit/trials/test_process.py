@@ -21,7 +21,7 @@ from autorecompute.trials import oom, process
 from autorecompute.trials.private import private_folder
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import OutOfTime, ending_at, interruptible
-from autorecompute.worker.protocol import Failed, Order, Settings
+from autorecompute.worker.protocol import Ended, Failed, Order, Settings
 
 LONG = 60.0
 ORDER = Order(config=Config(), warmup=1, steps=2)
@@ -122,6 +122,28 @@ def test_a_death_is_told_by_its_cause(start, before, end, outcome, words):
     assert isinstance(answer, Failed)
     assert answer.outcome is outcome
     assert words in answer.message
+
+
+def test_a_worker_that_leaves_with_success_and_no_word_has_ended(start):
+    """A script that calls ``os._exit(0)`` has ended by itself, after the steps that were heard of: it is no crash."""
+    worker = start("detect order beat:0 beat:0 exit:0")
+    worker.receive(LONG)
+    worker.send(ORDER)
+    ended = worker.receive(LONG)
+    assert isinstance(ended, Ended)
+    assert (ended.steps, ended.exit_code) == (1, 0)
+    assert "os._exit(0)" in ended.advice
+
+
+def test_a_worker_that_goes_to_the_background_is_told(start, is_gone):
+    """Where a forked process holds the line of one that is gone, the sentence says what is measured and what to do."""
+    worker = start("daemon")
+    answer = worker.receive(LONG)
+    worker.close()
+    assert is_gone("child")
+    assert answer.outcome is Outcome.SCRIPT_ERROR
+    assert "forked" in answer.message
+    assert "Train in the foreground" in answer.message
 
 
 def test_a_death_before_the_call_is_told(start):

@@ -9,7 +9,7 @@ import pytest
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker import agent
-from autorecompute.worker.agent import STEPS_WITHOUT_SESSION, Abandon, Agent
+from autorecompute.worker.agent import BACKWARDS_WITHOUT_OPTIMIZER, STEPS_WITHOUT_SESSION, Abandon, Agent
 from autorecompute.worker.protocol import Check, Order, Settings
 from stand_ins.training import ADVICE, CONFIG, FIRST, PROFILE, PROFILING, SECOND, TARGET
 
@@ -186,3 +186,45 @@ def test_a_watched_run_is_left_alone(make_training, monkeypatch):
     training.agent.on_forward(TARGET, training.check)
     assert training.agent.on_session(lambda: pytest.fail("detecting costs memory")).is_none
     assert training.sent == []
+
+
+def test_a_script_without_an_optimizer_is_ended_in_a_sentence(make_training):
+    """Backward passes of a script that makes no torch optimizer are counted, whether a session was made or not."""
+    for begins in (True, False):
+        training = make_training()
+        if begins:
+            training.begin()
+        with pytest.raises(Abandon):
+            training.steps(BACKWARDS_WITHOUT_OPTIMIZER, optimizers=0)
+        assert training.sent[-1].outcome is Outcome.SCRIPT_ERROR
+        assert "makes no torch optimizer" in training.sent[-1].message
+        assert training.agent.advice == training.sent[-1].message
+
+
+def test_a_script_may_accumulate_gradients_for_as_long_as_it_likes(make_training):
+    """Once an optimizer was made, any number of backward passes may come before its step."""
+    training = make_training()
+    training.agent.on_optimizer()
+    training.steps(10 * BACKWARDS_WITHOUT_OPTIMIZER, optimizers=0)
+    assert training.sent == []
+    assert training.agent.advice == ADVICE
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_forked_process_that_trains_is_told_and_left(make_training, trained):
+    """A copy of the agent in a process that the script forked measures nothing."""
+    training = make_training()
+    if trained:
+        training.begin()
+    training.agent.children.on_fork()
+    with pytest.raises(Abandon):
+        training.step(TARGET) if trained else training.begin()
+    assert "in a process that it starts itself" in training.sent[-1].message
+
+
+def test_who_started_processes_and_never_trained_is_told_of_them(make_training):
+    """The advice names the processes that were started beside what the backend says."""
+    training = make_training()
+    training.agent.children.on_start()
+    assert training.agent.advice.startswith(ADVICE)
+    assert "--launcher" in training.agent.advice
