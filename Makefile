@@ -17,6 +17,7 @@
 # make bench-reuse  measures what an answer costs that is known already
 # make bench-workers  measures how much sooner several workers are through with one study
 # make dashboard-picture  takes the picture of optuna-dashboard in the documentation
+# make bench-by-hand  holds the search in plain PyTorch beside the best that people do by hand
 # make bench-torch-overheads  measures what the torch backend costs beside training itself
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 
@@ -35,7 +36,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
+.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast bench-by-hand bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
 
 install: $(VENV)/.installed
 
@@ -169,6 +170,9 @@ record-tables: install
 
 bench-anchors: install
 	$(VENV)/bin/python benchmarks/anchors.py
+
+bench-by-hand: install
+	$(VENV)/bin/python benchmarks/by_hand.py
 
 bench-torch-overheads: install
 	$(VENV)/bin/python benchmarks/torch_overheads.py
