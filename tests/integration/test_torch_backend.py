@@ -20,28 +20,16 @@ FREED_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(MIB)}
 
 
 @pytest.fixture(scope="module")
-def place(make_workplace):
-    """A working directory in which a script is tuned once."""
-    return make_workplace("plain")
+def place(plain_road):
+    """The working directory in which the script is tuned once."""
+    return plain_road
 
 
 @pytest.fixture(scope="module")
-def tuned(place):
+def tuned(plain_tuned):
     """The script under a limit that it breaks without recompute."""
-    seen = place.finish(
-        place.start(
-            "-m", "autorecompute", "plans", str(SCRIPTS / "plain_transformer.py"), "--batch", str(BATCH),
-            "--batch-flag=--bs", "--backend", "torch", "--peak", "--json", **FREED_AT_ONCE,
-        )
-    )  # fmt: skip
-    assert seen.code == 0, seen.stderr
-    peaks = {entry["config"]: entry["peak_bytes"] for entry in seen.answer["peak"]["forecasts"]}
-    limit = (peaks["none"] + min(peaks.values())) // 2
-    finished = place.tune(
-        *SCRIPT, "--memory-limit", str(limit), "--max-trials", "6", "--study", "plain", "--json", **FREED_AT_ONCE
-    )
-    assert finished.code == 0, finished.stderr
-    return finished.answer
+    assert plain_tuned.code == 0, plain_tuned.stderr
+    return plain_tuned.answer
 
 
 def test_an_answer_holds_the_limit_and_has_the_gradients_of_no_recompute(tuned):
