@@ -38,7 +38,7 @@ HANG_SECONDS = 600
 
 PLAIN_BATCH = 192
 PLAIN = ("plain_transformer.py", "--backend", "torch", "--batch-flag=--bs")
-"""What follows ``tune`` for the transformer in plain PyTorch, which starts several times as soon as one in ORTModule."""
+"""What follows ``tune`` for the transformer in plain PyTorch, which starts much sooner than in ORTModule."""
 
 HAND_WRITTEN_PLAN = "FusedMatMul+Add+:1:-1"
 """What a user of ORTModule could have switched on by hand; it saves a part of the transformer's peak."""
@@ -367,28 +367,35 @@ def plain_limit_bytes(plain_forecasts):
 @pytest.fixture(scope="session")
 def tune_plain(plain_limit_bytes, freed_at_once):
     """Tunes the plain transformer under the limit, in the study of this name."""
-    command = (*PLAIN, "--target-batch", str(PLAIN_BATCH), "--max-trials", "4", "--json")
+    limited = (*PLAIN, "--memory-limit", str(plain_limit_bytes), "--json")
 
-    def tune(place, study):
-        return place.tune(*command, "--memory-limit", str(plain_limit_bytes), "--study", study, **freed_at_once)
+    def tune(place, study, *options):
+        size = () if "--batches" in options else ("--target-batch", str(PLAIN_BATCH))
+        return place.tune(*limited, *size, "--max-trials", "4", "--study", study, *options, **freed_at_once)
 
     return tune
 
 
 @pytest.fixture(scope="session")
-def plain_tuned(once, plain_road, tune_plain):
+def plain_tuned(once, shared, plain_road, tune_plain):
     """The plain transformer, tuned under the limit."""
-    return once("plain-limited", lambda: tune_plain(plain_road, "limited"))
+
+    def tune():
+        finished = tune_plain(plain_road, "limited")
+        shutil.copytree(plain_road.path / "studies" / "limited", shared / "plain-limited")
+        return finished
+
+    return once("plain-limited", tune)
 
 
 @pytest.fixture(scope="session")
-def make_plain_copy(make_workplace, plain_road, plain_tuned):
-    """Makes working directories with a copy of the plain transformer's study ``limited``."""
+def make_plain_copy(make_workplace, shared, plain_tuned):
+    """Makes working directories with a copy of the plain transformer's study ``limited`` as its tuning left it."""
     assert plain_tuned.code == 0, plain_tuned.stderr
 
     def make_copy(name):
         place = make_workplace(name)
-        shutil.copytree(plain_road.path / "studies" / "limited", place.path / "studies" / "limited")
+        shutil.copytree(shared / "plain-limited", place.path / "studies" / "limited")
         return place
 
     return make_copy

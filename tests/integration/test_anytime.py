@@ -60,7 +60,7 @@ def test_too_short_a_timeout_is_kept_as_well(place, begin):
     """Less time than the script takes to start ends with a sentence, and leaves no process."""
     finished = place.finish(begin("short", "--timeout", "1s"))
     assert finished.seconds < SOON_SECONDS
-    assert (finished.code, finished.stdout) == (4, "")
+    assert (finished.code, finished.answer["exit_code"]) == (4, 4)
     assert "--timeout" in finished.complaint
     assert place.processes() == []
 
