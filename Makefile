@@ -6,6 +6,7 @@
 # make fuzz  changes studies and archives at random and has every verb read them: CASES=20000, SEED=2, one CASE=17
 # make bench  measures what tuning costs and gains, as ratios
 # make bench-noise  counts how often noise makes a race choose a wrong winner
+# make bench-load  measures what other work on the machine makes of relative figures
 # make golden-plans  records the plans of the studies, which the tests compare with
 # make golden-plans-check  compares those of all studies; the tests take two of them
 # make bench-hooks  measures what following a script costs each of its steps
@@ -34,7 +35,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
+.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
 
 install: $(VENV)/.installed
 
@@ -45,8 +46,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(VENV)/bin/autorecompute doctor --fix
 	touch $@
 
+# glibc would keep memory that tensors have left, and plain PyTorch's whole process would not hold what its steps do.
 tune: install
-	$(VENV)/bin/autorecompute tune studies/llama_clm/train.py --target-batch 32 --memory-limit $(LLAMA_LIMIT) --max-trials 12
+	MALLOC_MMAP_THRESHOLD_=1048576 $(VENV)/bin/autorecompute tune studies/llama_clm/train.py --target-batch 32 --memory-limit $(LLAMA_LIMIT) --max-trials 12
 	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --target-batch 32 --memory-limit $(BERT_LIMIT) -- --ortmodule
 
 docs: install
@@ -162,6 +164,9 @@ bench: install
 
 bench-noise: install
 	$(VENV)/bin/python benchmarks/noise.py
+
+bench-load: install
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/load.py
 
 bench-hooks: install
 	$(VENV)/bin/python benchmarks/hooks.py

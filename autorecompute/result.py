@@ -221,6 +221,9 @@ class Result:
             be one; not so where the time was over first, or where a config that fits was kept from being confirmed by
             what may not happen again.
         raced: Relative throughput of each finalist that was raced, by the hash of its config.
+        raced_over_limit: Hashes of the configs that held the limit in their trial, and not in a round of the race.
+        rejected: What was wrong with the configs that were found not to be the answer after all, by hash: over the
+            limit, or out of memory, as a whole process, or wrong gradients.
         warnings: What the script does that recompute does not bear.
         unconfirmed: What else than memory kept configs that fit from being the best, in words.
         trials: How many configs were measured.
@@ -248,6 +251,8 @@ class Result:
     as_it_is: AsItIs | None = None
     curve: tuple[CurvePoint, ...] = ()
     raced: dict[str, Ratio] = field(default_factory=dict)
+    raced_over_limit: tuple[str, ...] = ()
+    rejected: dict[str, Outcome] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
     trials: Number

@@ -76,7 +76,7 @@ def gpt2(batch, layers=2):
 
 
 def llama(batch, layers=2):
-    """Llama with grouped queries, without a cache."""
+    """Llama with grouped queries and dropout in attention, which no kernel fuses, without a cache."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -87,6 +87,7 @@ def llama(batch, layers=2):
         num_key_value_heads=2,
         vocab_size=200,
         max_position_embeddings=32,
+        attention_dropout=0.1,
         use_cache=False,
     )
     return Training(LlamaForCausalLM(config), tokens(200, batch, 32), own_loss)

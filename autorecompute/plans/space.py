@@ -109,15 +109,13 @@ class Space:
         for name, preset in self.opaque_presets.items():
             if config == preset:
                 return name.replace("_", " ")
-        all_on = self.all_on
-        if config == all_on:
+        all_on, on = self.all_on, self.plans_of(config)
+        if config == all_on and (len(on) > FEW_PLANS or len(on) == len(self.plans)):
             return "all plans"
-        on = self.plans_of(config)
         if on and len(on) <= FEW_PLANS:
             return " and ".join(_describe_plan(plan, config) for plan in on)
         off = [plan for plan in self.plans if plan not in on and all_on.has(plan)]
-        is_whole = all(choice.count is None for choice in config.choices)
-        if is_whole and off and len(off) <= FEW_PLANS:
+        if config.choices <= all_on.choices and off and len(off) <= FEW_PLANS:
             return "all but " + " and ".join(plan.label for plan in off)
         return f"{len(on)} of {len(self.plans)} plans ({config.hash[:SHOWN_DIGITS]})"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import backend_of
 from autorecompute.figures import Figures, format_relative
+from autorecompute.measurement import Outcome
 from autorecompute.reports.predictions import describe_predictions
 from autorecompute.reports.words import describe_early_end, format_rate
 from autorecompute.studies.confirmed_here import describe_unconfirmed
@@ -80,6 +81,17 @@ def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figur
     return [(trial.description, _raced(result, trial)) for trial in order[:RUNNERS_UP]]
 
 
+def describe_dropped(result: Result, trials: Sequence[Trial]) -> list[str]:
+    """Which configs held the limit in their trial and are not the answer all the same, and why, a sentence each."""
+    best = result.best.config.hash if result.best is not None else None
+    names = {trial.config.hash: trial.description for trial in trials if trial.config.hash != best}
+    # Wrong gradients are told in a sentence of their own.
+    about_memory = {config: outcome for config, outcome in result.rejected.items() if outcome.is_about_memory}
+    rejected = {config: f"{outcome} in its own process" for config, outcome in about_memory.items()}
+    raced = dict.fromkeys(result.raced_over_limit, f"{Outcome.OVER_LIMIT} in a round of the race")
+    return [f"not taken: {names[config]}: {why}" for config, why in {**raced, **rejected}.items() if config in names]
+
+
 def answer_sentences(result: Result, trials: Sequence[Trial]) -> list[str]:
     """The verdict, and how sure it is, a sentence each."""
     return [f"verdict: {result.verdict_sentence}", *circumstances(result), *certainties(result, trials)]
@@ -108,6 +120,7 @@ def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
         sentences.append(_describe_contradiction(best, trials))
     if result.comparison is not None:
         sentences.append(f"recompute gives {result.comparison.sentence}")
+    sentences += describe_dropped(result, trials)
     sentences += [f"warning: {warning}" for warning in result.warnings]
     return list(filter(None, sentences))
 
@@ -187,9 +200,13 @@ def _best_line(best: Best) -> Line:
 
 
 def _raced(result: Result, trial: Trial) -> Figures:
-    figures = Figures.of(trial)
-    relative = result.raced.get(trial.config.hash, figures.relative_throughput)
-    return replace(figures, relative_throughput=relative)
+    figures, config = Figures.of(trial), trial.config.hash
+    over_limit = Outcome.OVER_LIMIT if config in result.raced_over_limit else figures.outcome
+    return replace(
+        figures,
+        relative_throughput=result.raced.get(config, figures.relative_throughput),
+        outcome=result.rejected.get(config, over_limit),
+    )
 
 
 def _describe_contradiction(best: Best, trials: Sequence[Trial]) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Self
 
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
-from autorecompute.measurement import NEGLIGIBLE_SHARE, Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.trials.endings import as_measurement, failure_to_start, too_short
+from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
@@ -65,8 +65,6 @@ class Bench:
         debugs: Whether the first worker keeps the terminal and has all the time it wants.
 
     Attributes:
-        log: The file with the output of the live or last worker.
-        starts: How many workers were started.
         output_at: A sentence for messages about where a worker's output is, with ``{log}`` for its file.
     """
 
@@ -129,7 +127,7 @@ class Bench:
                 message = self._start_trials()
             if not isinstance(message, Detection):
                 self.close()
-                raise failure_to_start(message, self.log, self.take_output(), self._where)
+                raise failure_to_start(message, self.log, self.take_output(), self.output_at.format(log=self.log))
             assert self._worker is not None, "it has just spoken"
             self._detection = message
             answers = self._worker.answers[1:]
@@ -154,14 +152,14 @@ class Bench:
                 self._note_pace(message, effort)
                 if not message.outcome.is_measured:
                     self.close()  # a loss that is no number stays one, whatever is recomputed next
-                return _mark_busy_host(message)
+                return mark_busy_host(message)
             has_measured = self._has_measured
             self.close()
             if not (isinstance(message, Ended) and message.exit_code == 0):
                 return as_measurement(message)
             if not has_measured:
-                raise too_short(message, effort.warmup + effort.steps, self._where)
-        raise too_short(message, effort.warmup + effort.steps, self._where)
+                raise too_short(message, effort.warmup + effort.steps, self.output_at.format(log=self.log))
+        raise too_short(message, effort.warmup + effort.steps, self.output_at.format(log=self.log))
 
     def check(self, config: Config) -> GradientCheck | Measurement:
         """Compares the config's gradients with those without recompute; a measurement says why it could not.
@@ -193,7 +191,7 @@ class Bench:
         watch = effort.order(Config())
         message = self._start(lambda address: self._settings(address, batch, watch=watch), environment, batch)
         self.close()
-        return _mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
+        return mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
 
     def under(self, variables: Mapping[str, str], logs: Path) -> Bench:
         """Another bench for the same job, whose processes see these variables, too; ends the live worker of this one.
@@ -211,16 +209,9 @@ class Bench:
         """Another bench for the same job that takes the script as it is; ends the live worker of this one.
 
         Args:
-            logs: Folder for their output, made where it is missing.
-
-        Raises:
-            SetupError: the folder cannot be made.
+            logs: Folder for their output.
         """
         self.close()
-        try:
-            logs.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SetupError(f"{logs} cannot be made: {error.strerror}. Make its folder writable.") from error
         job = replace(self._job, backend=registry.plain_name(), wrap=False)
         other = Bench(job, self._batch, logs, limit_bytes=self._limit_bytes)
         # The same DataLoader is told the batch.
@@ -236,10 +227,6 @@ class Bench:
             output = log.read()
             self._taken[self.log] = log.tell()
         return output.decode(errors="replace")
-
-    @property
-    def _where(self) -> str:
-        return self.output_at.format(log=self.log)
 
     def _settings(self, address: str, batch: int | None, watch: Order | None = None) -> Settings:
         return Settings(
@@ -297,10 +284,3 @@ class Bench:
         if effort.batch is not None:
             return
         self._pace = self._pace or measurement.median_step_seconds
-
-
-def _mark_busy_host(measurement: Measurement) -> Measurement:
-    share = measurement.others_share
-    if share is None or share <= NEGLIGIBLE_SHARE:
-        return measurement
-    return replace(measurement, marks=(*measurement.marks, f"host busy: {100 * share:.0f} % of the cores by others"))

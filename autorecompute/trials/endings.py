@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, WrongBatchError
-from autorecompute.measurement import Measurement, Outcome
+from autorecompute.measurement import NEGLIGIBLE_SHARE, Measurement, Outcome
 from autorecompute.worker.protocol import Ended, Failed, Message, Refused
 
 if TYPE_CHECKING:
@@ -93,3 +94,11 @@ def _describe_failure(failed: Failed, output: str) -> str:
 def _quote(output: str, lines: int) -> str:
     tail = "".join(f"  {line}\n" for line in output.splitlines()[-lines:])
     return f" It printed last:\n{tail}" if tail else " "
+
+
+def mark_busy_host(measurement: Measurement) -> Measurement:
+    """The measurement with a mark where other processes had more than a negligible share of the cores meanwhile."""
+    share = measurement.others_share
+    if share is None or share <= NEGLIGIBLE_SHARE:
+        return measurement
+    return replace(measurement, marks=(*measurement.marks, f"host busy: {100 * share:.0f} % of the cores by others"))

@@ -55,10 +55,6 @@ class Agent:
         settings: What the controller said at the start.
         is_alone: Whether this process trains by itself. Ranks that train together must all reach the end of a window at
             the same step, or the one that waits for an order would keep the others waiting for its gradients.
-
-    Attributes:
-        children: Processes that the script starts.
-        steps: Training steps that have ended.
     """
 
     def __init__(self, channel: Channel, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True) -> None:
@@ -216,12 +212,7 @@ class Agent:
         live = None if is_watched else self._backend.live_meter()
         processors = Processors(self._settings.tuner, do_the_work=self._does_cpu_work)
         return Window(
-            self._meter,
-            order,
-            whole_life=is_watched,
-            extends_itself=self._is_alone,
-            live=live,
-            processors=processors,
+            self._meter, order, whole_life=is_watched, extends_itself=self._is_alone, live=live, processors=processors
         )
 
     def _report(self, window: Window) -> None:

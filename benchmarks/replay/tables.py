@@ -75,7 +75,7 @@ class Table:
             name: preset if name in whole.opaque_presets else Config(preset.choices & known)
             for name, preset in whole.own_presets.items()
         }
-        return Space(plans=plans, own_presets=presets, conflicts=whole.conflicts)
+        return Space(plans=plans, own_presets=presets, covers=whole.covers)
 
     @property
     def dims(self):

@@ -11,8 +11,8 @@ import tempfile
 
 import pytest
 
-FOREIGN = {"--array", "--batch-size", "--gpus", "--shm-size", "--time"}
-"""Options of other programs that stand alone in a sentence."""
+FOREIGN = {"--array", "--batch-size", "--gpus", "--ortmodule", "--shm-size", "--time"}
+"""Options of other programs and of the studies' scripts that stand alone in a sentence."""
 
 MODULES = {"python": "", "autorecompute": " -m autorecompute", "torchrun": " -m torch.distributed.run"}
 """What the programs of a reader's environment run; this one's may not be on the path."""

@@ -130,7 +130,7 @@ def test_recompute_saves_memory_in_a_wrapped_model(place, limit_bytes):
     assert best["peak_bytes"] <= limit_bytes < tuned.answer["baseline"]["peak_bytes"]
     plain = place.train("plain_transformer.py", "--bs", "384", "--steps", "4").printed_peak_bytes
     figures = tuned.answer["as_it_is"]["figures"]
-    assert figures["peak_bytes"] == pytest.approx(plain, rel=SAME_PEAK)
+    assert figures["peak_bytes"] == pytest.approx(plain, rel=2 * SAME_PEAK)
     assert figures["outcome"] == ("ok" if figures["peak_bytes"] <= limit_bytes else "over_limit")
     ran = run(place, "wrapped", "plain_transformer.py", "--bs", "384", "--steps", "4")
     assert ran.printed_peak_bytes == pytest.approx(best["peak_bytes"], rel=SAME_PEAK)

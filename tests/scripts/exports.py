@@ -142,6 +142,7 @@ torch.manual_seed(0)
 X, IMAGES = torch.randn(BATCH, LENGTH, WIDTH), torch.randn(BATCH, 2, 8, 8)
 TOKENS, PADDING = torch.randint(VOCABULARY, (BATCH, LENGTH)), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
 PADDING[0, 3:] = True
+AGAIN = torch.tensor([0, 2, 0])
 # Torch 2.6 is left its own export of attention without dropout; enable_gqa takes ours, with as many heads, too.
 OURS = {"enable_gqa": True}
 
@@ -173,6 +174,20 @@ MODELS = {
     "GPT-2": (gpt(0.0), TOKENS, (~PADDING).long()),
     "BERT": (bert(0.0), TOKENS, (~PADDING).long()),
     "bernoulli": (Calling(lambda x, shares: x * torch.bernoulli(shares)), X, (X > 0).float()),
+    "softplus": (Calling(lambda x: nn.functional.softplus(x, beta=2.0, threshold=1.0)), X),
+    "softplus of large numbers": (Calling(lambda x: nn.functional.softplus(1000 * x) / 1000), X),
+    "max_pool1d": (Calling(lambda x: nn.functional.max_pool1d(x, 2)), X),
+    "max_pool1d that overlaps": (
+        Calling(lambda x: nn.functional.max_pool1d(x, 3, stride=2, padding=1, ceil_mode=True)),
+        X,
+    ),
+    "index_add": (Calling(lambda x, index: torch.zeros_like(x).index_add(1, index, x[:, :3])), X, AGAIN),
+    "index_add to what is there": (Calling(lambda x, index: x.index_add(-2, index, x[:, :3], alpha=2)), X, AGAIN),
+    "scatter_add": (
+        Calling(lambda x, index: x.scatter_add(1, index[:, None].expand(BATCH, 3, WIDTH), x[:, :3])),
+        X,
+        AGAIN,
+    ),
     "convolution without padding": (nn.Conv2d(2, 3, 3, padding="valid"), IMAGES),
 }
 IN_FLOAT16 = {name: MODELS[name] for name in ("attention with a boolean mask", "norms without bias", "RMS norms")}

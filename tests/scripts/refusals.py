@@ -105,7 +105,6 @@ OPERATORS = {
     "lgamma": torch.lgamma,
     "cumprod": lambda x: x.cumprod(-1),
     "smoothing": lambda x: x * nn.functional.cross_entropy(x.flatten(0, 1), LABELS, label_smoothing=0.1),
-    "softplus": nn.functional.softplus,
     "norm": lambda x: x / x.norm(dim=-1)[..., None],
     "reflection": lambda x: nn.functional.pad(x, (1, 1), mode="reflect")[..., 1:-1],
     "flip": lambda x: x.flip(-1),

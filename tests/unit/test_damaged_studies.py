@@ -27,6 +27,7 @@ from autorecompute.studies.race_record import FILE as RACE
 from autorecompute.studies.sharing.mirror import share
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
+from stand_ins.printed import has_no_data
 
 LIMIT = 900 * MIB
 DEEP = "[" * 200_000
@@ -129,7 +130,8 @@ def test_every_verb_tells_what_is_damaged(folder, run, damage):
     spoil(folder)
     for verb in (SHOW, JSON, REPORT, EMIT, RUN, CHECK, EXPORT, COMPARE):
         code, out, err = run(verb)
-        assert (code, out) == (SetupError.exit_code, ""), verb
+        assert code == SetupError.exit_code, verb
+        assert has_no_data(verb, code, out)
         assert words in err
         assert err.endswith("restore it, or begin a new study with --study NAME.\n")
         assert err.count("\n") == 1
@@ -208,7 +210,8 @@ def test_every_verb_tells_that_a_database_is_damaged(folder, run, damage):
     spoil(folder)
     for verb in (SHOW, JSON, REPORT, EXPORT, COMPARE):
         code, out, err = run(verb)
-        assert (code, out) == (SetupError.exit_code, ""), verb
+        assert code == SetupError.exit_code, verb
+        assert has_no_data(verb, code, out)
         assert f"{folder.database} cannot be used as a study" in err
         assert words in err
         assert err.count("\n") == 1
@@ -256,7 +259,8 @@ def test_a_damaged_file_is_told_by_those_who_read_it(folder, run, damage):
     for verb in (SHOW, JSON, REPORT, EMIT, EXPORT, COMPARE):
         code, out, err = run(verb)
         if verb in verbs:
-            assert (code, out) == (SetupError.exit_code, ""), verb
+            assert code == SetupError.exit_code, verb
+            assert has_no_data(verb, code, out)
             assert words in err
         else:
             assert code == 0, (verb, err)

@@ -12,6 +12,7 @@ import pytest
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.cli import main
 from autorecompute.studies import Problem, StudyFolder
+from stand_ins.printed import has_no_data
 
 EVIL = {"X=1; touch pwned; Y": "v", "LD_PRELOAD": "./evil.so"}
 VERBS = {
@@ -79,7 +80,8 @@ def test_variables_of_somebody_elses_are_refused_by_name(call, forge, verb, tmp_
     """A study that stores variables is not read by any verb: one sentence names the file and the field."""
     forge(environment=EVIL)
     code, out, err = call(*VERBS[verb])
-    assert (code, out) == (3, "")
+    assert code == 3
+    assert has_no_data(VERBS[verb], code, out)
     assert len(err.splitlines()) == 1
     assert "result.json" in err
     assert "'best.environment' is unknown" in err

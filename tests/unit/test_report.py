@@ -46,7 +46,7 @@ def test_a_file_of_the_users_is_not_replaced(folder, tmp_path, capsys):
     assert "Add --force to replace it." in capsys.readouterr().err
     assert mine.read_text() == "mine"
     assert main(["report", folder.name, "-o", "mine.html", "--force"]) == 0
-    assert "the batch fits with recompute only" in mine.read_text(encoding="utf-8").lower()
+    assert "the batch fits only with" in mine.read_text(encoding="utf-8").lower()
 
 
 @pytest.mark.parametrize("arguments", [["gpt"], ["bert", "-o", "nowhere/page.html"], ["bert", "-o", "studies"]])

@@ -6,6 +6,10 @@
 * ``LayerNorm`` without weight or bias gets constants for them, which ORT requires, or is written out. It is computed in
   the type of its weight, as autocast has it.
 * ``RMSNorm``, which torch does not export, is written out, and becomes one operator in ORT again.
+* ``max_pool1d`` becomes ``max_pool2d`` of one row: ORT's gradient of the operator that torch exports ends the process.
+* ``index_add`` adds at each index as often as it comes: torch exports it so that of equal indices one alone counts.
+  ``scatter_add`` adds to zeros: ORT's gradient is wrong for what it would add to.
+* ``softplus`` is written out, with the threshold that torch's exporter leaves away: ORT has no gradient for it.
 * ``torch.bernoulli`` compares with random numbers: ORT's own Bernoulli draws ones with the probability of zeros.
 * A convolution with ``padding="same"`` is refused: ORT's gradient of it is wrong.
 """
@@ -18,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.onnx import symbolic_helper as helper
-from torch.onnx import symbolic_opset9, symbolic_opset14
+from torch.onnx import symbolic_opset9, symbolic_opset14, symbolic_opset16
 
 from autorecompute.backends.ortmodule.adapter import runs_as_it_is
 
@@ -45,6 +49,10 @@ def register(registry: Any) -> None:
     symbolics.setdefault("::scaled_dot_product_attention", attention)
     symbolics["::unflatten"] = export_unflatten
     symbolics["::rms_norm"] = export_rms_norm
+    symbolics["::softplus"] = helper.parse_args("v", "f", "f")(export_softplus)
+    symbolics["::index_add"] = export_index_add
+    symbolics["::scatter_add"] = helper.parse_args("v", "i", "v", "v")(export_scatter_add)
+    symbolics["::max_pool1d"] = functools.partial(export_max_pool1d, symbolics["::max_pool2d"])
     symbolics["::bernoulli"] = symbolic_opset9.bernoulli
     for name, export in (("::layer_norm", export_layer_norm), ("::_convolution_mode", export_convolution)):
         if not isinstance(symbolics[name], functools.partial):
@@ -125,6 +133,54 @@ def export_rms_norm(g: Any, tensor: Any, shape: Any, weight: Any = None, epsilon
     normalized = g.op("Div", entries, root)
     weighted = normalized if helper._is_none(weight) else g.op("Mul", normalized, weight)  # noqa: SLF001
     return _cast_like(g, weighted, tensor)
+
+
+def export_softplus(g: Any, tensor: Any, beta: float, threshold: float) -> Any:
+    """``softplus``: the logarithm of one and an exponential, or where that is large the tensor itself."""
+    dtype = _dtype_of(tensor)
+    slope, most, one = (_constant(g, torch.tensor(number, dtype=dtype)) for number in (beta, threshold, 1.0))
+    scaled = g.op("Mul", tensor, slope)
+    is_large = g.op("Greater", scaled, most)
+    # Where the other branch is taken, this one must not overflow: its gradient is multiplied with zero.
+    exponential = g.op("Exp", g.op("Where", is_large, _zero_like(g, tensor), scaled))
+    return g.op("Where", is_large, tensor, g.op("Div", g.op("Log", g.op("Add", exponential, one)), slope))
+
+
+def export_index_add(g: Any, tensor: Any, dim: Any, index: Any, source: Any, *alpha: Any) -> Any:
+    """``index_add`` as a sum over scattered elements, each with the index that its slice has."""
+    rank, factor = helper._get_tensor_rank(tensor), helper._get_const(alpha[0], "f", "alpha") if alpha else 1  # noqa: SLF001
+    axis = helper._get_const(dim, "i", "dim") % rank  # noqa: SLF001
+    if factor != 1:
+        source = g.op("Mul", source, _constant(g, torch.tensor(factor, dtype=_dtype_of(source))))
+    shape = _constant(g, torch.tensor([-1 if place == axis else 1 for place in range(rank)]))
+    everywhere = g.op("Expand", g.op("Reshape", index, shape), g.op("Shape", source))
+    return export_scatter_add(g, tensor, axis, everywhere, source)
+
+
+def export_scatter_add(g: Any, tensor: Any, dim: int, index: Any, source: Any) -> Any:
+    """``scatter_add`` to zeros, which are then added: ORT's gradient for the tensor lacks what is added to."""
+    zeros = g.op("Expand", _zero_like(g, tensor), g.op("Shape", tensor))
+    zeros.setType(tensor.type())
+    return g.op("Add", tensor, symbolic_opset16.scatter_add(g, zeros, dim, index, source))
+
+
+def export_max_pool1d(export: Callable[..., Any], g: Any, tensor: Any, *arguments: Any) -> Any:
+    """``max_pool1d`` as ``max_pool2d`` over one row.
+
+    Args:
+        export: ORTModule's own function for that.
+        g: The graph.
+        tensor: What is pooled.
+        arguments: Kernel, stride, padding and dilation, each of one number or, for a stride like the kernel, none; and
+            whether the last window may reach over the end.
+    """
+    *sizes, ceil_mode = arguments
+    kernel, stride, padding, dilation = (helper._parse_arg(size, "is") for size in sizes)  # noqa: SLF001
+    pairs = ([1, *kernel], [1, *(stride or kernel)], [0, *padding], [1, *dilation])
+    before_last = _constant(g, torch.tensor([-2]))
+    row = g.op("Unsqueeze", tensor, before_last)
+    pooled = export(g, row, *(_constant(g, torch.tensor(pair)) for pair in pairs), ceil_mode)
+    return g.op("Squeeze", pooled, before_last)
 
 
 def export_convolution(export: Callable[..., Any], g: Any, *arguments: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autorecompute.backends.torch.attention import NAME as ATTENTION
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.operators import Finder
-from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
+from autorecompute.backends.torch.options import CHECKPOINT, DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.probe import Observation, Probe
 from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
 from autorecompute.backends.torch.rewriting import Program
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+
+FEW_BLOCKS = 2
+"""Of so many blocks the first is also every second one."""
 
 LEAST_SHARE = 0.002
 """A site that saves less of all that is saved is not offered."""
@@ -141,8 +144,9 @@ class _Sorting:
             self._savings[group] = saving_of_modules(self._seen, paths)
             changed = {operator for path, operator in self._seen.changed if any(is_within(path, one) for one in paths)}
             kept = tuple(operator for operator in MATMULS if operator not in changed)
-            options = (CHECKPOINT, KEEP_MATMUL) if group in self._blocks and kept else (CHECKPOINT,)
-            yield Site(group, options, paths, kept)
+            has = {CHECKPOINT: True, KEEP_MATMUL: kept, EVERY_2ND: len(paths) > FEW_BLOCKS}
+            options = tuple(option for option, offered in has.items() if offered)
+            yield Site(group, options if group in self._blocks else (CHECKPOINT,), paths, kept)
 
     def _attention(self) -> Iterator[Site]:
         groups: dict[str, list[str]] = collections.defaultdict(list)

@@ -15,9 +15,23 @@ if TYPE_CHECKING:
 
 LEAF = "AccumulateGrad"
 
+ALIAS = "ReshapeAliasBackward0"
+VIEW = "ViewBackward0"
+"""What reshaping leaves in a graph: the first where no dispatch mode watches, as in training, the second where one
+does, as in a probe."""
+
+
+class _View:
+    """The kind of both."""
+
 
 class DifferentGraphError(Exception):
     """A unit made another graph than the one that was looked at."""
+
+
+def kind_of(node: Node) -> type:
+    """The class of a node; the same for both that a reshaping may leave."""
+    return _View if type(node).__name__ in {ALIAS, VIEW} else type(node)
 
 
 def sequence_of(node: Node) -> int:
@@ -33,7 +47,7 @@ class Plan:
     Attributes:
         ways: For each node how it is found: the place of another node and its edge; of a root, -1 and its place among
             the roots.
-        kinds: The class of each node.
+        kinds: The kind of each node.
     """
 
     ways: tuple[tuple[int, int], ...]
@@ -61,7 +75,7 @@ class Graph:
 
     def plan(self) -> Plan:
         """The graph without its nodes."""
-        return Plan(tuple(self.ways), tuple(type(node) for node in self.nodes))
+        return Plan(tuple(self.ways), tuple(map(kind_of, self.nodes)))
 
 
 def roots_of(results: Iterable[Tensor]) -> list[Node]:
@@ -132,6 +146,6 @@ def _take(
 ) -> None:
     for place, edge, kind in edges:
         node = following[edge][0] if edge < len(following) else None
-        if type(node) is not kind:
+        if node is None or kind_of(node) is not kind:
             raise DifferentGraphError
         found[place] = node

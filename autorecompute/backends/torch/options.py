@@ -7,6 +7,9 @@ from typing import Final
 CHECKPOINT: Final = "checkpoint"
 """Keep a call's inputs alone and run the whole call again in the backward pass."""
 
+EVERY_2ND: Final = "every_2nd"
+"""Like ``checkpoint``, but only every second occurrence, from the first on. A preset has it, and no plan."""
+
 KEEP_MATMUL: Final = "keep_matmul"
 """Like ``checkpoint``, but the results of matrix products and convolutions are kept and not computed again."""
 

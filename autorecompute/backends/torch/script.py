@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.torch.options import CHECKPOINT
+from autorecompute.backends.torch.options import CHECKPOINT, EVERY_2ND
 from autorecompute.errors import UsageError
 from autorecompute.units import printable
 
@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 MODEL = {model!r}
-CHECKPOINTED = {groups}  # groups of modules, and how many of each from the first on; None for all
+CHECKPOINTED = {groups}  # groups of modules: how many of each from the first on, None for all, and in which steps
 _CHOSEN = weakref.WeakSet()
 
 
@@ -30,9 +30,9 @@ def apply_recompute(model):
     """Has the model checkpoint its modules, from the next step on. Call it once, before it trains."""
     if name_of(model) != MODEL:
         raise ValueError(f"this was measured on another model ({{MODEL}}) than this one ({{name_of(model)}})")
-    for group, count in CHECKPOINTED.items():
+    for group, (count, step) in CHECKPOINTED.items():
         path = re.compile(re.escape(group).replace(r"\\*", r"\\d+"))
-        modules = [module for name, module in model.named_modules() if path.fullmatch(name)][:count]
+        modules = [module for name, module in model.named_modules() if path.fullmatch(name)][:count:step]
         if not modules:
             raise ValueError(f"the model has no {{group}}")
         for module in modules:
@@ -69,6 +69,9 @@ def name_of(model):
     return f"{{type(model).__name__}} {{hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:12]}}"
 '''
 
+STEPS = {CHECKPOINT: 1, EVERY_2ND: 2}
+"""From one module to the next."""
+
 INSTEAD = "Use 'autorecompute run', or autorecompute.apply(model) with the file of plans."
 
 
@@ -82,11 +85,11 @@ def write_script(config: Config, model: str) -> str:
     Raises:
         UsageError: the config recomputes more than whole modules, or the model is not known.
     """
-    others = sorted(str(on) for on in config.choices if on.option != CHECKPOINT or not set("/(").isdisjoint(on.site))
+    others = sorted(str(on) for on in config.choices if on.option not in STEPS or not set("/(").isdisjoint(on.site))
     if others:
         first = printable(others[0], "")
         raise UsageError(f"torch alone cannot do {first}: only checkpoints of whole modules. {INSTEAD}")
     if not model:
         raise UsageError("The study does not say which model it measured, and the file could not check it. Tune again.")
-    groups = {on.site: on.count for on in sorted(config.choices, key=str)}
+    groups = {on.site: (on.count, STEPS[on.option]) for on in sorted(config.choices, key=str)}
     return SOURCE.format(model=model, groups=groups).lstrip("\n")

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
+from autorecompute.backends.torch.options import CHECKPOINT, DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.savings import Saving
 from autorecompute.backends.torch.structure import is_within
 from autorecompute.plans import Choice, Config, Plan, Space
@@ -37,23 +37,25 @@ class Presets:
         space: The plans, and what covers what.
         blocks: Names of the sites that are whole blocks.
         attention: Names of the sites that are calls of attention.
+        alternating: Names of the blocks of which every second one can be recomputed.
     """
 
     space: Space
     blocks: Collection[str]
     attention: Collection[str]
+    alternating: Collection[str]
 
     def all(self) -> dict[str, Config]:
         """The configs by their names.
 
-        ``blocks`` is what ``gradient_checkpointing_enable()`` does, ``half_of_blocks`` and ``quarter_of_blocks`` do it
-        to the first blocks only, ``keep_matmul`` keeps the results of their matrix products, ``operators`` makes
-        single operators again and no module, and ``attention`` the inside of attention alone.
+        ``blocks`` is what ``gradient_checkpointing_enable()`` does, ``half_of_blocks`` does it to the first half only
+        and ``every_2nd_block`` to every second one, ``keep_matmul`` keeps the results of their matrix products,
+        ``operators`` makes single operators again and no module, and ``attention`` the inside of attention alone.
         """
         found = {
             "blocks": self._config(self._whole(CHECKPOINT)),
             "half_of_blocks": self._config(self._whole(CHECKPOINT), share=2),
-            "quarter_of_blocks": self._config(self._whole(CHECKPOINT), share=4),
+            "every_2nd_block": Config(frozenset(Choice(site, EVERY_2ND) for site in self.alternating)),
             "keep_matmul": self._config(self._whole(KEEP_MATMUL)),
             "operators": self._operators(),
             "attention": self._config(self._attention()),
@@ -108,10 +110,11 @@ def space_of(found: Detected, board: Switchboard, steps: Steps | None) -> Space:
         steps: What steps take; ``None`` where nobody knows.
     """
     sites = offered(found)
-    plans = tuple(_plan(site, option, found, steps) for site in sites for option in site.options)
+    plans = tuple(_plan(site, option, found, steps) for site in sites for option in site.options if option != EVERY_2ND)
     bare = Space(plans=plans, covers=_covers(board, {site.name for site in sites}))
     attention = [site.name for site in sites if site.attention]
-    presets = Presets(bare, found.blocks, attention).all()
+    alternating = [site.name for site in sites if EVERY_2ND in site.options]
+    presets = Presets(bare, found.blocks, attention, alternating).all()
     return Space(plans=plans, own_presets=presets, covers=bare.covers)
 
 

@@ -118,6 +118,11 @@ def _shapes(module: Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
 
 
+def every_2nd(paths: Iterable[str]) -> list[str]:
+    """Every second of these paths, from the first on."""
+    return list(paths)[::2]
+
+
 def first_of(paths: Iterable[str], count: int | None) -> list[str]:
     """The first ``count`` of these paths, or all of them."""
     return list(paths)[:count]

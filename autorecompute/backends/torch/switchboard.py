@@ -12,8 +12,8 @@ from torch._ops import OpOverload
 from autorecompute.backends.torch.attention import AttentionCheckpoint, intercept_attention
 from autorecompute.backends.torch.checkpoints import MATMULS, Checkpoint
 from autorecompute.backends.torch.interception import Around, put_around, release
-from autorecompute.backends.torch.options import DROP, KEEP_MATMUL
-from autorecompute.backends.torch.structure import first_of, is_within
+from autorecompute.backends.torch.options import DROP, EVERY_2ND, KEEP_MATMUL
+from autorecompute.backends.torch.structure import every_2nd, first_of, is_within
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ class Switchboard:
             raise ValueError(f"there are two choices for {repeated[0]}")
         for choice in chosen:
             self._require(choice)
-        effects = [
-            Effect(choice.site, choice.option, path)
-            for choice in chosen
-            for path in first_of(self.sites[choice.site].occurrences, choice.count)
-        ]
+        effects = [Effect(choice.site, choice.option, path) for choice in chosen for path in self._paths(choice)]
         return frozenset(effect for effect in effects if not any(self._hides(other, effect) for other in effects))
+
+    def _paths(self, choice: Choice) -> list[str]:
+        paths = first_of(self.sites[choice.site].occurrences, choice.count)
+        return every_2nd(paths) if choice.option == EVERY_2ND else paths
 
     def _require(self, choice: Choice) -> None:
         site = self.sites.get(choice.site)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Outcome
 from autorecompute.result import AsItIs
+from autorecompute.studies.writing import saying_what_fails
 from autorecompute.tuning.answer.baseline_batch import figures_of, fresh_runs
 from autorecompute.tuning.answer.paired_comparison import PAIR, PAIRS, PairedComparison
 from autorecompute.tuning.budget import Task
@@ -41,13 +42,19 @@ def compare_with_plain(context: TuningContext, best: Best | None, *, is_just_con
         context: What the tuning works with.
         best: The confirmed config; ``None`` where none fits.
         is_just_confirmed: Whether its fresh process was the last thing that ran.
+
+    Raises:
+        SetupError: the folder of the processes' output cannot be made.
     """
     if not context.job.wrap:
         return PlainComparison()
     if not context.budget.allows(Task.CONFIRMATION):
         return PlainComparison(is_complete=False)
     context.note("measuring the script as it is, without --wrap")
-    plain = context.bench.unwrapped(context.logs / "as_it_is")
+    logs = context.logs / "as_it_is"
+    with saying_what_fails(logs):
+        logs.mkdir(parents=True, exist_ok=True)
+    plain = context.bench.unwrapped(logs)
     measurement = plain.watch({}, context.settings.effort, context.settings.batch).under(context.problem.limit_bytes)
     if measurement.outcome is not Outcome.OK:
         why = f": {measurement.message}" if measurement.message else ""

@@ -197,6 +197,11 @@ class Rejections:
         return frozenset(known.config for known in self._known)
 
     @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """What was wrong with each of them, by the hash of its config."""
+        return {known.config.hash: known.outcome for known in self._known}
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """What else than memory was wrong, in words."""
         return tuple(known.reason for known in self._known if known.outcome is Outcome.WRONG_GRADIENT)

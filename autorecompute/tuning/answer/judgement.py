@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from autorecompute.tuning.answer.baseline_batch import (
     judge_recompute,
     needs_baseline_batch,
 )
-from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
+from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, fitting_finalists, lag
 from autorecompute.tuning.answer.kept_race import keep_race, read_race
 from autorecompute.tuning.answer.race import FINALISTS, RaceResult, race
 from autorecompute.tuning.budget import Task
@@ -54,6 +55,8 @@ class Judgement:
         """Whether the last decision was made without time to confirm all that should have been."""
         self._ranked: tuple[Config, Ranking] | None = None
         self._raced: dict[str, float] = {}
+        self._over_limit: tuple[Finalist, ...] = ()
+        self._last_process: Config | None = None
 
     def decide(self, trials: Sequence[Trial], *, steps: Mapping[int, float], search_seconds: float) -> Result:
         """The answer, with everything in it measured.
@@ -63,31 +66,22 @@ class Judgement:
             steps: What their steps should really take, by number: who is raced depends on it.
             search_seconds: What the search took.
         """
-        self.ran_out = False
+        self.ran_out, self._last_process = False, None
         baseline = _baseline_of(trials)
         deadline_seconds = time.monotonic() + RACE_SHARE * search_seconds
         standings = self._rank(
             fitting_finalists(self._rejections.remaining(trials), steps), trials, deadline_seconds=deadline_seconds
         )
-        was_confirmed = self._confirmer.configs
         best = self._confirm(standings)
-        is_just_confirmed = best is not None and best.config not in was_confirmed
+        is_just_confirmed = best is not None and best.config == self._last_process
         plain = compare_with_plain(self._context, best, is_just_confirmed=is_just_confirmed)
-        beside_baseline, compared = BaselineComparison(), plain.is_complete
-        if best is not None and needs_baseline_batch(best, self._context.settings):
-            is_just_confirmed = is_just_confirmed and plain.as_it_is is None
-            beside_baseline = compare_with_baseline_batch(
-                self._context, best, baseline, is_just_confirmed=is_just_confirmed
-            )
-            compared = compared and beside_baseline.is_complete
-            if beside_baseline.is_complete and beside_baseline.baseline_batch is None:
-                known = "fits" if beside_baseline.none_fits else "could be measured"
-                self._context.note(f"no smaller batch without recompute {known}")
+        is_just_confirmed = is_just_confirmed and plain.as_it_is is None
+        beside_baseline = self._compare_with_baseline(best, baseline, is_just_confirmed=is_just_confirmed)
+        compared = plain.is_complete and beside_baseline.is_complete
         if not compared:
             self._context.note("no time left for all comparisons in fresh processes")
         compared = compared and not self.ran_out and not (best is None and self._may_be_confirmed(trials))
-        result = self.compose(best, beside_baseline, trials, compared=compared)
-        return replace(result, as_it_is=plain.as_it_is)
+        return replace(self.compose(best, beside_baseline, trials, compared=compared), as_it_is=plain.as_it_is)
 
     def compose(
         self, best: Best | None, beside_baseline: BaselineComparison, trials: Sequence[Trial], *, compared: bool
@@ -98,7 +92,7 @@ class Judgement:
             best: The winner, if there is one.
             beside_baseline: How it compares with the largest batch that fits without recompute.
             trials: What the search measured.
-            compared: Whether a baseline batch was looked for, or need not be.
+            compared: Whether all comparisons were made that there were to make.
         """
         by_hash = {trial.config.hash: trial for trial in trials}
         return Result(
@@ -116,6 +110,8 @@ class Judgement:
             comparison=beside_baseline.comparison,
             compared=compared,
             raced=self._raced,
+            raced_over_limit=tuple(entry.trial.config.hash for entry in self._over_limit),
+            rejected=self._rejections.outcomes,
             warnings=tuple(dict.fromkeys(text for trial in trials for text in trial.measurement.warnings)),
             unconfirmed=(*self._rejections.sentences, *self._confirmer.failures),
             trials=len(trials),
@@ -133,6 +129,17 @@ class Judgement:
             best = replace(best, ranking=self._ranking_of(best.config))
         compared = not needs_baseline_batch(best, self._context.settings)
         return self.compose(best, BaselineComparison(), trials, compared=compared)
+
+    def _compare_with_baseline(
+        self, best: Best | None, baseline: Trial | None, *, is_just_confirmed: bool
+    ) -> BaselineComparison:
+        if best is None or not needs_baseline_batch(best, self._context.settings):
+            return BaselineComparison()
+        beside = compare_with_baseline_batch(self._context, best, baseline, is_just_confirmed=is_just_confirmed)
+        if beside.is_complete and beside.baseline_batch is None:
+            known = "fits" if beside.none_fits else "could be measured"
+            self._context.note(f"no smaller batch without recompute {known}")
+        return beside
 
     def _rank(self, standings: list[Finalist], trials: Sequence[Trial], *, deadline_seconds: float) -> list[Finalist]:
         front, baseline = standings[:FINALISTS], _baseline_of(trials)
@@ -182,7 +189,11 @@ class Judgement:
         return raced if is_same and (raced.is_over or len(left) == len(raced.everybody)) else None
 
     def _take(self, raced: RaceResult, when: str = "") -> None:
-        speeds = {entry.trial.config.hash: entry.relative_throughput for entry in raced.standings if entry.ratios}
+        self._over_limit = raced.over_limit
+        for entry in raced.over_limit:
+            self._context.note(f"{entry.trial.description}: within the limit in its trial, over it {when}in the race")
+        measured = (*raced.standings, *raced.over_limit)
+        speeds = {entry.trial.config.hash: entry.relative_throughput for entry in measured if entry.ratios}
         self._raced = {config: speed for config, speed in speeds.items() if speed is not None}
         if raced.ranking is not None:
             winner = raced.standings[0].trial
@@ -197,10 +208,36 @@ class Judgement:
                 self.ran_out = True
                 continue
             self._context.progress.leads(finalist.trial, finalist.relative_throughput)
-            best = self._confirmer.confirm(finalist)
+            best = self._confirm_one(finalist)
             if best is not None:
-                return replace(best, ranking=self._ranking_of(config))
+                faster = self._confirm_faster(finalist, standings)
+                return faster or replace(best, ranking=self._ranking_of(config))
         return self._confirmer.best
+
+    def _confirm_one(self, finalist: Finalist) -> Best | None:
+        if self._confirmer.needs(finalist.trial.config):
+            self._last_process = finalist.trial.config
+        return self._confirmer.confirm(finalist)
+
+    def _confirm_faster(self, winner: Finalist, standings: Sequence[Finalist]) -> Best | None:
+        """Gives those their own process that were over the limit in the race, and faster there than the winner.
+
+        The first one that holds the limit as a whole process is the answer; ``None`` where none is.
+        """
+        able = {entry.trial.number for entry in standings}
+        for entry in self._over_limit:
+            if entry.trial.number not in able or not _is_faster(entry, winner):
+                continue
+            what = f"{entry.trial.description}: faster than the winner, and over the limit in the race"
+            if not self._context.budget.allows(*self._confirmer.needs(entry.trial.config)):
+                self._context.note(f"{what}; no time left for its own process")
+                continue
+            self._context.note(f"{what}; its own process decides")
+            best = self._confirm_one(entry)
+            if best is not None:
+                self._context.note(f"{entry.trial.description}: within the limit in its own process, and taken")
+                return best
+        return None
 
     def _may_be_confirmed(self, trials: Sequence[Trial]) -> bool:
         return bool(self._confirmer.failures) or any(trial.fits for trial in self._rejections.remaining(trials))
@@ -213,6 +250,14 @@ class Judgement:
 
 def _baseline_of(trials: Sequence[Trial]) -> Trial | None:
     return next((trial for trial in reversed(trials) if trial.config.is_none), None)
+
+
+def _is_faster(entry: Finalist, winner: Finalist) -> bool:
+    """Whether a finalist is faster by more than a tie, by the rounds that both ran in or beside the reference."""
+    if entry.rounds and winner.rounds:
+        return lag(entry, winner) < -LOG_TIE
+    own, others = entry.relative_throughput, winner.relative_throughput
+    return own is not None and others is not None and math.log(own / others) > LOG_TIE
 
 
 def _in_order(raced: RaceResult, standings: Sequence[Finalist]) -> list[Finalist]:

@@ -58,7 +58,7 @@ def archive(tmp_path_factory, make_detection, make_space, make_trial, make_resul
     result = make_result()
     folder.keep_rejections([Rejection(config=Config(), outcome=Outcome.CRASH, reason=f"see {HOME}/01.log")])
     folder.keep_confirmed([result.best])
-    folder.write("race.json", {"ranking": None, "standings": [STANDING], "over_limit": [1], "failed": [], "trials": 2})
+    folder.write("race.json", {"ranking": None, "standings": [STANDING], "over_limit": [], "failed": [], "trials": 2})
     keep_batches(folder, BatchRecord(asked=(16, 32), without=(Figures(batch=16),)))
     profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(make_step("flb", ("a", 0, 2, "8")))}
     folder.write("analysis.json", {"peak_bytes": 9, "held_bytes": 5, "profiles": [profiled]})

@@ -15,8 +15,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from autorecompute.backends.torch.detection import RefusedModelError, detect
+from autorecompute.backends.torch.interception import around_of
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
 from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
+from autorecompute.backends.torch.rewriting import Rewrite
 from autorecompute.backends.torch.structure import structure_of
 from autorecompute.plans import Choice
 from tiny_models import Training, call_of, cross_entropy, differences, make, own_loss, tokens
@@ -73,8 +75,14 @@ def test_every_site_gives_the_bits_of_the_plain_step(training, bfloat16):
         board.set(choices)
         wrong[tuple(choices)] = differences(training.gradients(around=around()), expected)
     assert {choices: names for choices, names in wrong.items() if names} == {}
-    every = frozenset(choice.site for choice in operators)
-    assert [program.around(every).missed for program in found.programs.values()] == [0] * len(found.programs)
+    rewrites = [
+        around
+        for effect in board.effects
+        for around in around_of(training.model.get_submodule(effect.path))
+        if isinstance(around, Rewrite)
+    ]
+    assert bool(rewrites) == bool(operators)
+    assert [rewrite.missed for rewrite in rewrites] == [0] * len(rewrites)
 
 
 @pytest.mark.parametrize(

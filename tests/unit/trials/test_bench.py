@@ -11,7 +11,7 @@ from autorecompute.backends import registry
 from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
-from autorecompute.trials import Bench, bench, process
+from autorecompute.trials import Bench, bench, endings, process
 from autorecompute.trials.bench import Effort
 
 EFFORT = Effort(warmup=2, steps=3)
@@ -53,7 +53,7 @@ def test_one_worker_measures_config_after_config(make_bench):
 
 def test_a_busy_host_is_marked_on_the_measurement(make_bench, monkeypatch):
     """What others did on the host meanwhile goes along with the figures."""
-    monkeypatch.setattr(bench, "NEGLIGIBLE_SHARE", -1.0)
+    monkeypatch.setattr(endings, "NEGLIGIBLE_SHARE", -1.0)
     (mark,) = make_bench("detect forever").measure(CONFIG, EFFORT).marks
     assert mark == "host busy: 5 % of the cores by others"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import optuna
 import pytest
@@ -41,22 +42,18 @@ def test_a_limit_that_nobody_asked_for_is_that_of_the_first(join, open_worker, p
 
 def test_workers_that_begin_together_agree(url, problem, space):
     """Of several that begin a study at once with different limits one decides, and all know."""
-    start, agreed = threading.Barrier(4), []
+    together = threading.Barrier(4, timeout=60)
 
     def begin(place):
         worker = SharedStudy(url, "bert", lambda _: None)
-        start.wait()
-        mine = dataclasses.replace(problem, limit_bytes=LIMIT + place)
-        agreed.append(worker.join(mine, space, is_limit_free=True))
-        start.wait()
+        together.wait()
+        agreed = worker.join(dataclasses.replace(problem, limit_bytes=LIMIT + place), space, is_limit_free=True)
+        together.wait()
         worker.leave()
+        return agreed
 
-    threads = [threading.Thread(target=begin, args=(place,)) for place in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(agreed) == 4
+    with ThreadPoolExecutor(4) as pool:
+        agreed = list(pool.map(begin, range(4)))
     assert len(set(agreed)) == 1
 
 

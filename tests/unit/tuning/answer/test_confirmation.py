@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from autorecompute.errors import NothingFitsError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.reports.answer import answer_lines, answer_sentences
+from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.race import ROUND_EFFORT
-from autorecompute.units import MIB
+from autorecompute.units import GIB, MIB
 
 
 @pytest.fixture
@@ -71,3 +74,52 @@ def test_who_fails_in_the_race_is_confirmed_where_nobody_else_is_left(make_tunin
 
     tuning.bench.measure = fail_in_rounds
     assert tuning.run().best.peak_bytes <= 450 * MIB
+
+
+@pytest.fixture
+def crowd_out(tune_in, make_root):
+    """A tuning in whose race the fastest config that fits is over the limit; as a whole process it is what is told."""
+
+    def make(extra_bytes=0):
+        plain = tune_in(make_root(), max_trials=12)
+        fastest = plain.run().best.config
+        tuning = tune_in(make_root(), max_trials=12)
+        tuning.bench.life_bytes = dict.fromkeys([fastest], extra_bytes)
+        measure = tuning.bench.measure
+
+        def be_over_in_rounds(config, effort):
+            measurement = measure(config, effort)
+            if effort != ROUND_EFFORT or config.is_none:
+                return measurement
+            if config == fastest:
+                return replace(measurement, peak_bytes=measurement.peak_bytes + GIB)
+            return replace(measurement, step_seconds=tuple(1.1 * step for step in measurement.step_seconds))
+
+        tuning.bench.measure = be_over_in_rounds
+        return tuning, fastest
+
+    return make
+
+
+def test_who_is_over_the_limit_in_the_race_and_faster_gets_its_own_process(crowd_out):
+    """The winner is confirmed first; the faster one then holds the limit as a whole process, and is the answer."""
+    tuning, fastest = crowd_out()
+    result = tuning.run()
+    first, second = (config for config, batch in tuning.bench.watched[:2])
+    assert first != fastest == second == result.best.config
+    assert result.best.ranking is None
+    assert any("its own process decides" in note for note in tuning.watcher.notes)
+
+
+def test_who_is_over_the_limit_there_and_as_a_process_is_never_told_as_ok(crowd_out):
+    """It had its process, is not the answer, and no table calls it fine."""
+    tuning, fastest = crowd_out(extra_bytes=GIB)
+    result = tuning.run()
+    assert fastest in [config for config, _ in tuning.bench.watched]
+    assert result.best.config != fastest
+    assert (result.raced_over_limit, result.rejected) == ((fastest.hash,), {fastest.hash: Outcome.OVER_LIMIT})
+    trials = read_trials(tuning.folder.database, tuning.folder.name_in_database)
+    name = next(trial.description for trial in trials if trial.config == fastest)
+    told = [line.outcome for line in answer_lines(result, trials) if line.config == name]
+    assert set(told) <= {"over_limit"}
+    assert f"not taken: {name}: over_limit in its own process" in answer_sentences(result, trials)

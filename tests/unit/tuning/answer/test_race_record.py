@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -124,3 +125,13 @@ def test_what_fits_best_so_far_is_who_won_the_race(confirming):
     assert f"not confirmed: {other.trial.description}." in explain_interruption(confirming.folder)
     keep_race(confirming.folder, RaceResult(standings=(other, fastest), ranking=ranking), len(trials) - 1)
     assert f"not confirmed: {fastest.trial.description}." in explain_interruption(confirming.folder)
+
+
+def test_who_was_over_the_limit_is_known_with_its_rounds(confirming):
+    """The next session knows how fast it was in the race."""
+    trials = trials_of(confirming)
+    raced = read_race(confirming.folder, trials)
+    winner, *others = raced.standings
+    keep_race(confirming.folder, replace(raced, standings=(winner,), over_limit=tuple(others)), len(trials))
+    assert others
+    assert read_race(confirming.folder, trials).over_limit == tuple(others)
