@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import re
@@ -24,6 +25,9 @@ from autorecompute.startup import HOOKS_VARIABLE, format_hooks, prepend_to_pytho
 from autorecompute.units import MIB, parse_bytes
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+STAND_IN = Path(__file__).parents[1] / "stand_ins" / "plain"
+"""Has an ORTModule that hands back the model: the scripts that use one train in plain PyTorch."""
+
 ONE_THREAD = Path(__file__).parents[2] / "benchmarks" / "replay" / "one_thread"
 
 QUICK = ("--steps", "2", "--warmup", "1")
@@ -31,6 +35,10 @@ QUICK = ("--steps", "2", "--warmup", "1")
 
 HANG_SECONDS = 600
 """Far beyond what any command takes: a test that hangs must end."""
+
+PLAIN_BATCH = 192
+PLAIN = ("plain_transformer.py", "--backend", "torch", "--batch-flag=--bs")
+"""What follows ``tune`` for the transformer in plain PyTorch, which starts much sooner than in ORTModule."""
 
 HAND_WRITTEN_PLAN = "FusedMatMul+Add+:1:-1"
 """What a user of ORTModule could have switched on by hand; it saves a part of the transformer's peak."""
@@ -326,15 +334,88 @@ def make_copy(make_workplace, shared, tuned):
 
 
 @pytest.fixture(scope="session")
-def below_rest(once, road):
-    """The transformer, tuned under a limit that it breaks before its first step."""
-    command = ("transformer.py", "--target-batch", "64", "--memory-limit", "64MiB", "--study", "below-rest")
-    return once("below-rest", lambda: road.tune(*command, arguments=("--bs", "{batch}")))
+def freed_at_once():
+    """The variables under which glibc gives back what tensors leave, so that a process takes what lives in it."""
+    return {"MALLOC_MMAP_THRESHOLD_": str(MIB)}
+
+
+@pytest.fixture(scope="session")
+def plain_road(shared, temporary):
+    """The working directory in which the plain transformer is looked at and tuned; shared by all."""
+    path = shared / "plain-road"
+    path.mkdir(exist_ok=True)
+    with contextlib.closing(Workplace(path, temporary)) as road:
+        yield road
+
+
+@pytest.fixture(scope="session")
+def plain_forecasts(once, plain_road, freed_at_once):
+    """What each config of the plain transformer is predicted to hold, in bytes."""
+    command = ("-m", "autorecompute", "plans", str(SCRIPTS / PLAIN[0]), *PLAIN[1:], "--batch", str(PLAIN_BATCH))
+    run = functools.partial(plain_road.start, *command, "--peak", "--json", **freed_at_once)
+    looked = once("plain-forecasts", lambda: plain_road.finish(run()))
+    assert looked.code == 0, looked.stderr
+    return {forecast["config"]: forecast["peak_bytes"] for forecast in looked.answer["peak"]["forecasts"]}
+
+
+@pytest.fixture(scope="session")
+def plain_limit_bytes(plain_forecasts):
+    """A limit that the plain transformer breaks without recompute and can hold with it."""
+    return (plain_forecasts["none"] + min(plain_forecasts.values())) // 2
+
+
+@pytest.fixture(scope="session")
+def tune_plain(plain_limit_bytes, freed_at_once):
+    """Tunes the plain transformer under the limit, in the study of this name."""
+    limited = (*PLAIN, "--memory-limit", str(plain_limit_bytes), "--json")
+
+    def tune(place, study, *options):
+        size = () if "--batches" in options else ("--target-batch", str(PLAIN_BATCH))
+        return place.tune(*limited, *size, "--max-trials", "4", "--study", study, *options, **freed_at_once)
+
+    return tune
+
+
+@pytest.fixture(scope="session")
+def plain_tuned(once, shared, plain_road, tune_plain):
+    """The plain transformer, tuned under the limit."""
+
+    def tune():
+        finished = tune_plain(plain_road, "limited")
+        shutil.copytree(plain_road.path / "studies" / "limited", shared / "plain-limited")
+        return finished
+
+    return once("plain-limited", tune)
+
+
+@pytest.fixture(scope="session")
+def make_plain_copy(make_workplace, shared, plain_tuned):
+    """Makes working directories with a copy of the plain transformer's study ``limited`` as its tuning left it."""
+    assert plain_tuned.code == 0, plain_tuned.stderr
+
+    def make_copy(name):
+        place = make_workplace(name)
+        shutil.copytree(shared / "plain-limited", place.path / "studies" / "limited")
+        return place
+
+    return make_copy
+
+
+@pytest.fixture(scope="session")
+def below_rest(once, plain_road):
+    """The plain transformer, tuned under a limit that it breaks before its first step."""
+    command = (*PLAIN, "--target-batch", "64", "--memory-limit", "64MiB", "--study", "below-rest")
+    return once("below-rest", lambda: plain_road.tune(*command))
 
 
 @pytest.fixture(scope="session")
 def hopeless(below_rest):
     """What follows ``tune`` to search in vain: the limit is just above what the transformer holds at rest."""
     resting_bytes = parse_bytes(re.search(r"holds (\S+ .iB)", below_rest.complaint)[1])
-    limit = str(resting_bytes + 8 * MIB)
-    return ("transformer.py", "--target-batch", "64", "--batch-flag=--bs", "--memory-limit", limit)
+    return (*PLAIN, "--target-batch", "64", "--memory-limit", str(resting_bytes + 8 * MIB))
+
+
+@pytest.fixture(scope="session")
+def in_plain_pytorch():
+    """The variables under which a script with an ORTModule trains in plain PyTorch."""
+    return {"PYTHONPATH": os.pathsep.join([str(STAND_IN), os.environ["PYTHONPATH"]])}

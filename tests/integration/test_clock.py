@@ -26,18 +26,19 @@ def place(make_workplace):
 
 
 @pytest.fixture(scope="module")
-def start(place, scripts, limit_bytes):
+def start(place, scripts, plain_limit_bytes, freed_at_once):
     """Starts the tuning under a timeout; its tuner and all that it starts have a wall clock that can be set."""
     library, shift = place.path / "wall_clock.so", place.path / "shift"
     compiler = os.environ.get("CXX", "c++")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, scripts / "wall_clock.cpp"], check=True)
-    command = ("jumping_clock.py", "--target-batch", "192", "--memory-limit", str(limit_bytes), "--max-trials", "4")
+    limit = ("--memory-limit", str(plain_limit_bytes), "--max-trials", "4")
+    command = ("jumping_clock.py", "--backend", "torch", "--batch-flag=--bs", "--target-batch", "192", *limit)
 
     def start(study, timeout, *more):
         shift.write_bytes(struct.pack("q", 5 * HOUR))
         options = (*command, "--study", study, "--timeout", timeout, "--json", *more)
         clock = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)}
-        return place.start_tuning(*options, arguments=("--bs", "{batch}"), **clock)
+        return place.start_tuning(*options, **clock, **freed_at_once)
 
     return start
 

@@ -26,10 +26,10 @@ def there_before(temporary):
 
 
 @pytest.fixture(scope="module")
-def tuned(place, there_before):
+def tuned(place, there_before, in_plain_pytorch):
     """The script, tuned to the end."""
     assert there_before is not None
-    return place.tune("logging_run.py", "--target-batch", "6", "--json")
+    return place.tune("logging_run.py", "--backend", "torch", "--target-batch", "6", "--json", **in_plain_pytorch)
 
 
 def names_in(folder):
@@ -70,10 +70,11 @@ def test_all_files_of_a_study_are_known_to_be_its_own(tuned, place):
     assert strangers_in(StudyFolder(study.name, study.parent)) == []
 
 
-def test_no_tracker_has_a_run(tuned, place, workplace):
+def test_no_tracker_has_a_run(tuned, place, workplace, in_plain_pytorch):
     """A script that starts a run in every tracker when its user trains starts none when it is tuned."""
     assert tuned.code == 0, tuned.stderr
-    trained = workplace.train("logging_run.py", "--steps", "2")
+    script = Path(__file__).parents[1] / "scripts" / "logging_run.py"
+    trained = workplace.finish(workplace.start(str(script), "--steps", "2", **in_plain_pytorch))
     assert trained.code == 0, trained.stderr
     assert names_in(workplace.path) >= TRACKERS
     assert not names_in(place.path) & TRACKERS

@@ -16,22 +16,22 @@ def hopeless_place(make_workplace):
 @pytest.fixture(scope="module")
 def searched_in_vain(hopeless_place, hopeless):
     """A search in vain, on a script that ends by itself after as many steps as one trial takes."""
-    return hopeless_place.tune(*hopeless, "--max-trials", "3", "--json", arguments=("--steps", "4"))
+    return hopeless_place.tune(*hopeless, "--max-trials", "3", "--json", arguments=("--steps", "5"))
 
 
-def test_a_limit_below_rest_ends_at_once(below_rest, road):
+def test_a_limit_below_rest_ends_at_once(below_rest, plain_road):
     """What the script holds before its first step tells without a trial that no config can fit."""
     assert below_rest.code == 4
     assert "64 MiB" in below_rest.complaint
     assert "no recompute can help" in below_rest.complaint
     assert "--memory-limit" in below_rest.complaint
-    assert road.study("below-rest").count_rows() == 0
+    assert plain_road.study("below-rest").count_rows() == 0
 
 
-def test_plans_are_detected_before_the_first_step(below_rest, road):
+def test_plans_are_detected_before_the_first_step(below_rest, plain_road):
     """The plans are known when the script has not taken one step yet."""
     assert re.search(r"\b[1-9]\d* plans\b", below_rest.stderr)
-    assert not re.search(r"^step ", road.study("below-rest").logs[0], re.MULTILINE)
+    assert not re.search(r"^step ", plain_road.study("below-rest").logs[0], re.MULTILINE)
 
 
 def test_a_limit_that_no_config_holds_tells_the_least_peak(searched_in_vain, hopeless_place):

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "studies" / "bert_mlm" / "train.py"
-ARGUMENTS = ("--bs", "{batch}")
 SHIPPED = "warm start from study bert_mlm"
 
 
 @pytest.fixture
-def place(make_copy):
+def place(make_plain_copy):
     """A working directory in which the transformer was tuned."""
-    return make_copy("known")
+    return make_plain_copy("known")
 
 
 @pytest.mark.parametrize("options", [(), ("--fresh",)], ids=["by default", "fresh"])
@@ -33,25 +32,24 @@ def test_another_batch_starts_from_the_shipped_study(workplace, options):
         assert SHIPPED in tuned.stderr
 
 
-def test_the_same_problem_costs_no_trial_in_another_study(tuned, tune_transformer, limit_bytes, place):
+def test_the_same_problem_costs_no_trial_in_another_study(plain_tuned, tune_plain, place):
     """A study of another name answers from the first one, with files of its own."""
-    again = tune_transformer(place, "limited-again", str(limit_bytes))
+    again = tune_plain(place, "limited-again")
     assert again.code == 0, again.stderr
     assert again.trial_lines == []
-    assert again.answer["best"]["config"] == tuned.answer["best"]["config"]
+    assert again.answer["best"]["config"] == plain_tuned.answer["best"]["config"]
     assert again.answer["transferred_from"] == {"study": "limited", "differences": []}
     (path,) = again.answer["best"]["env"].values()
     assert path == str(place.study("limited-again").path / "best" / "plans.json")
 
 
-def test_another_batch_starts_from_what_was_found(tuned, limit_bytes, place):
+def test_another_batch_starts_from_what_was_found(plain_tuned, tune_plain, place):
     """The config that was found for one batch is the first that is tried for the next."""
-    command = ("transformer.py", "--target-batch", "200", "--max-trials", "2", "--json")
-    larger = place.tune(*command, "--memory-limit", str(limit_bytes), "--study", "larger", arguments=ARGUMENTS)
+    larger = tune_plain(place, "larger", "--target-batch", "200", "--max-trials", "2")
     assert larger.code in {0, 4}, larger.stderr
     assert "warm start from study limited" in larger.stderr
     assert "batch 200, not 192" in larger.stderr
     first, second = place.study("larger").trials
     assert first["config"] == []
-    assert (second["config"], second["reason"]) == (tuned.answer["best"]["config"], "answer of study limited")
+    assert (second["config"], second["reason"]) == (plain_tuned.answer["best"]["config"], "answer of study limited")
     assert larger.answer["transferred_from"]["study"] == "limited"

@@ -28,13 +28,15 @@ def fill(folder):
             filler.write(bytes(4096))
 
 
-def tune_mine(place, batch):
+@pytest.fixture(scope="module")
+def tune_mine(in_plain_pytorch):
     """Tunes the classifier at this batch in the study ``mine``."""
-    return place.tune("classifier.py", "--study", "mine", "--target-batch", str(batch), arguments=("--bs", "{batch}"))
+    command = ("classifier.py", "--backend", "torch", "--batch-flag=--bs", "--study", "mine")
+    return lambda place, batch: place.tune(*command, "--target-batch", str(batch), **in_plain_pytorch)
 
 
 @pytest.fixture(scope="module")
-def finished(make_workplace):
+def finished(make_workplace, tune_mine):
     """A working directory with a finished study named ``mine``."""
     place = make_workplace("finished")
     tuned = tune_mine(place, 10)
@@ -42,7 +44,7 @@ def finished(make_workplace):
     return place
 
 
-def test_a_study_of_another_format_is_left_alone(finished):
+def test_a_study_of_another_format_is_left_alone(finished, tune_mine):
     """A study written in another format is refused before the script starts, and stays as it was."""
     file = finished.study("mine").path / "study.json"
     provenance = json.loads(file.read_text())
@@ -60,7 +62,7 @@ def test_a_study_of_another_format_is_left_alone(finished):
     assert finished.study("mine").logs == logs
 
 
-def test_a_study_of_another_problem_is_refused(finished):
+def test_a_study_of_another_problem_is_refused(finished, tune_mine):
     """A study is not mixed with trials of another batch: the sentence names the two and the way out."""
     trials = finished.study("mine").count_rows()
     refused = tune_mine(finished, 11)

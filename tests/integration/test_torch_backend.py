@@ -13,35 +13,19 @@ from autorecompute.units import MIB
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 BATCH = 192
-SCRIPT = ("plain_transformer.py", "--target-batch", str(BATCH), "--batch-flag=--bs", "--backend", "torch")
-
-FREED_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(MIB)}
-"""Has glibc give back what tensors leave, so that a whole process takes what lives in it."""
 
 
 @pytest.fixture(scope="module")
-def place(make_workplace):
-    """A working directory in which a script is tuned once."""
-    return make_workplace("plain")
+def place(plain_road):
+    """The working directory in which the script is tuned once."""
+    return plain_road
 
 
 @pytest.fixture(scope="module")
-def tuned(place):
+def tuned(plain_tuned):
     """The script under a limit that it breaks without recompute."""
-    seen = place.finish(
-        place.start(
-            "-m", "autorecompute", "plans", str(SCRIPTS / "plain_transformer.py"), "--batch", str(BATCH),
-            "--batch-flag=--bs", "--backend", "torch", "--peak", "--json", **FREED_AT_ONCE,
-        )
-    )  # fmt: skip
-    assert seen.code == 0, seen.stderr
-    peaks = {entry["config"]: entry["peak_bytes"] for entry in seen.answer["peak"]["forecasts"]}
-    limit = (peaks["none"] + min(peaks.values())) // 2
-    finished = place.tune(
-        *SCRIPT, "--memory-limit", str(limit), "--max-trials", "6", "--study", "plain", "--json", **FREED_AT_ONCE
-    )
-    assert finished.code == 0, finished.stderr
-    return finished.answer
+    assert plain_tuned.code == 0, plain_tuned.stderr
+    return plain_tuned.answer
 
 
 def test_an_answer_holds_the_limit_and_has_the_gradients_of_no_recompute(tuned):
@@ -53,11 +37,11 @@ def test_an_answer_holds_the_limit_and_has_the_gradients_of_no_recompute(tuned):
     assert best["gradients"] == {**best["gradients"], "agrees": True, "worst": 0.0}
 
 
-def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, place):
+def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, place, freed_at_once):
     """``run`` switches the plans on, and the losses are those without recompute."""
     train = (sys.executable, str(SCRIPTS / "plain_transformer.py"), "--bs", str(BATCH), "--steps", "3")
-    plain = place.finish(place.start(*train[1:], **FREED_AT_ONCE))
-    given = place.finish(place.start("-m", "autorecompute", "run", "plain", "--", *train, **FREED_AT_ONCE))
+    plain = place.finish(place.start(*train[1:], **freed_at_once))
+    given = place.finish(place.start("-m", "autorecompute", "run", "limited", "--", *train, **freed_at_once))
     assert given.code == plain.code == 0, given.stderr
     losses = [[line for line in done.stdout.splitlines() if line.startswith("step")] for done in (given, plain)]
     assert losses[0] == losses[1]
@@ -67,15 +51,15 @@ def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, pl
 
 def test_the_file_that_is_given_out_names_model_and_plans(tuned, place):
     """Whatever reads it can tell whether it is for its model."""
-    emitted = place.finish(place.start("-m", "autorecompute", "emit", "plain", "--format", "json"))
+    emitted = place.finish(place.start("-m", "autorecompute", "emit", "limited", "--format", "json"))
     content = json.loads(place.path.joinpath(emitted.answer["environment"][VARIABLE]).read_text())
     assert content["plans"] == tuned["best"]["config"]
     assert content["model"].startswith("Encoder ")
 
 
-def test_the_answer_is_checked(tuned, place):
+def test_the_answer_is_checked(tuned, place, freed_at_once):
     """``check`` finds the plans, the peak and the gradients as they were."""
     assert tuned["best"]
-    checked = place.finish(place.start("-m", "autorecompute", "check", "plain", **FREED_AT_ONCE))
+    checked = place.finish(place.start("-m", "autorecompute", "check", "limited", **freed_at_once))
     assert "gradients" in checked.stdout
     assert "plans" in checked.stdout

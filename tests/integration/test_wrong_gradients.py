@@ -7,6 +7,9 @@ import re
 
 import pytest
 
+from autorecompute.plans import Config
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.bench import Effort
 from autorecompute.units import MIB
 
 WRONG = "Dropout+"
@@ -39,12 +42,12 @@ def recomputed(place):
 
 
 @pytest.fixture(scope="module")
-def tuned(place):
+def tuned(place, scripts, tmp_path_factory):
     """The script, tuned under a limit that its steps hold with the plan alone, which saves twice as much."""
-    unlimited = place.tune("forgetful.py", "--memory-limit", "1000GiB", "--study", "unlimited", "--json")
-    assert unlimited.code == 0, unlimited.stderr
-    limit = place.study("unlimited").trials[0]["measurement"]["peak_bytes"] - 25 * MIB
-    return place.tune("forgetful.py", "--memory-limit", str(limit), "--study", "forgetful", "--json")
+    with Bench(Job(script=scripts / "forgetful.py", arguments=()), None, tmp_path_factory.mktemp("logs")) as bench:
+        peak_bytes = bench.measure(Config(), Effort(warmup=1, steps=2)).peak_bytes
+    limit = str(peak_bytes - 25 * MIB)
+    return place.tune("forgetful.py", "--memory-limit", limit, "--study", "forgetful", "--json")
 
 
 def test_the_gradients_are_really_wrong(plain, recomputed):
