@@ -45,8 +45,10 @@ def too_short(message: Message, steps: int, where: str) -> ScriptError:
         where: A sentence about where its output is.
     """
     assert isinstance(message, Ended), "only an end is too short"
+    # Where live tensors are counted, that takes one step more.
+    least = max(steps, message.steps) + 1
     return ScriptError(
-        f"The script ended after {message.steps} steps; a trial needs {steps + 1}. Let it train longer, ask for "
+        f"The script ended after {message.steps} steps; a trial needs at least {least}. Let it train longer, ask for "
         f"fewer with --steps and --warmup, or check that its data fills batches of the target's size. "
         f"{where}"
     )

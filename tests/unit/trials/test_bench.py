@@ -121,7 +121,7 @@ def test_a_script_that_ends_is_started_again(make_bench, steps):
 def test_a_script_shorter_than_a_trial_is_the_scripts_fault(make_bench):
     """A script that ends before its first measurement is told how many steps a trial needs."""
     measured = make_bench("detect order ended:4:0")
-    with pytest.raises(ScriptError, match=r"ended after 4 steps; a trial needs 6\..*--steps"):
+    with pytest.raises(ScriptError, match=r"ended after 4 steps; a trial needs at least 6\..*--steps"):
         measured.measure(CONFIG, EFFORT)
     assert measured.starts == 1
 
@@ -130,7 +130,7 @@ def test_a_script_that_ends_again_at_once_is_the_scripts_fault(make_bench):
     """A script that ended once is not started for ever."""
     measured = make_bench("detect measure order ended:9:0 then detect order ended:4:0")
     measured.measure(Config(), EFFORT)
-    with pytest.raises(ScriptError, match="a trial needs 6"):
+    with pytest.raises(ScriptError, match="a trial needs at least 6"):
         measured.measure(CONFIG, EFFORT)
     assert measured.starts == 2
 
