@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.studies.folder import PAGE
     from autorecompute.studies.plain import require_plain
     from autorecompute.studies.writing import write_atomically
+    from autorecompute.units import printable
 
     folder = StudyFolder(args.study)
     folder.head()
@@ -52,5 +53,5 @@ def run(args: argparse.Namespace) -> int:
     else:
         require_place(page, force=args.force)
         write_named(page, make_page(folder, page).encode("utf-8", errors="surrogateescape"), force=args.force)
-    print(page)
+    print(printable(str(page), ""))
     return 0

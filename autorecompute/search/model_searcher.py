@@ -11,7 +11,7 @@ from autorecompute.prediction import Prediction
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.searcher import Proposal, preset_reason
 from autorecompute.search.soundness import sound_space
-from autorecompute.search.surrogate import Outlook, Surrogate, normal
+from autorecompute.search.surrogate import USUAL_ERROR, Outlook, Surrogate, normal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -28,8 +28,8 @@ PATIENCE = 10
 hides."""
 
 HOPELESS = 1e-4
-"""A preset that is less likely to fit is no trial. Where no config fits yet, and none is as likely to, only the least
-peak is still looked for."""
+"""A preset that is less likely to fit is no trial, where forecasts of peaks are precise. Where no config fits yet, and
+none is as likely to, only the least peak is still looked for."""
 
 MARGIN = 0.01
 """What recomputes all that another config does, and of a step's kernels no more than this share beyond, may be as
@@ -81,8 +81,7 @@ class ModelSearcher:
         tried = {*claimed, *(trial.config for trial in trials)}
         for preset in self._presets:
             prediction = self._prediction(preset, outlook)
-            is_hopeless = prediction is not None and prediction.fits < HOPELESS and not preset.is_none
-            if preset not in tried and not is_hopeless:
+            if preset not in tried and not self._is_hopeless(preset, prediction):
                 return Proposal(config=preset, reason=preset_reason(preset), prediction=prediction)
         return self._most_worth_a_trial(trials, claimed, surrogate, outlook)
 
@@ -94,6 +93,12 @@ class ModelSearcher:
         """As the model has them, which all trials together have made."""
         surrogate = self._learn(trials)
         return {trial.number: surrogate.settled_step(trial) for trial in trials if trial.measurement.step_seconds}
+
+    def _is_hopeless(self, preset: Config, prediction: Prediction | None) -> bool:
+        # What a rough model of memory says is no reason to leave out what users know by name.
+        if prediction is None or preset.is_none or self._peak_error >= USUAL_ERROR:
+            return False
+        return prediction.fits < HOPELESS
 
     def _learn(self, trials: Sequence[Trial]) -> Surrogate:
         return Surrogate(

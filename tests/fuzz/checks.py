@@ -67,13 +67,23 @@ def complaints(command, ended, before, after):
     yield from _ending(command, ended)
     yield from (f"did what no command may do: {line}" for line in ended.touched)
     yield from _changes(command, before, after)
+    # What ``run`` starts may print what it likes, and end as it likes.
     is_other = command.verb == "run" and ended.code == 0
-    for name, text in (("standard error", ended.err), *(() if is_other else (("standard output", ended.out),))):
+    is_others_failure = command.verb == "run" and ended.code not in documented_codes()
+    own = {"standard error": not is_others_failure, "standard output": not (is_other or is_others_failure)}
+    printed = {"standard error": ended.err, "standard output": ended.out}
+    for name, text in ((name, printed[name]) for name, is_own in own.items() if is_own):
         # A path may be no UTF-8, and is printed as the bytes that it is.
         if wrong := controls_in(text.decode(errors="surrogateescape")):
             yield f"{name} has control characters: {wrong}"
     if ended.code == 0 and not {"-h", "--help", "--version"}.intersection(command.arguments):
         yield from _answer(command, ended)
+
+
+def _page(command, text):
+    """Where the page lies: as it was asked for, since a path is printed without what a terminal obeys."""
+    words = [*command.arguments, *text.splitlines()]
+    return Path(words[words.index("-o") + 1] if "-o" in words else words[-1])
 
 
 def _ending(command, ended):
@@ -110,7 +120,7 @@ def _answer(command, ended):
             yield f"printed what is no JSON: {error}"
             return
     if command.verb == "report":
-        page = Path(text.removesuffix("\n")).read_text(encoding="utf-8")
+        page = _page(command, text).read_text(encoding="utf-8")
         yield from (f"the page has {wrong!r}" for wrong in set(controls_in(page)) - {"\t"})
         yield from (
             f"the page has {wrong} of a stored text" for wrong in ("<script>alert", "<img src=x") if wrong in page

@@ -171,7 +171,7 @@ class FormulaBench:
 
     def unwrapped(self, _logs):
         """The bench for the script without the wrapping."""
-        return self.plain
+        return self.plain or FormulaBench(self.detection, savings=self.savings, costs=self.costs)
 
     def take_output(self):
         """What was printed."""
