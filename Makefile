@@ -18,6 +18,7 @@
 # make bench-workers  measures how much sooner several workers are through with one study
 # make dashboard-picture  takes the picture of optuna-dashboard in the documentation
 # make bench-by-hand  holds the search in plain PyTorch beside the best that people do by hand
+# make bench-outside-loss  holds forecasts beside live bytes where the script computes its loss itself
 # make bench-torch-overheads  measures what the torch backend costs beside training itself
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 
@@ -36,7 +37,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast bench-by-hand bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
+.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast bench-by-hand bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
 
 install: $(VENV)/.installed
 
@@ -187,6 +188,9 @@ bench-anchors: install
 
 bench-by-hand: install
 	$(VENV)/bin/python benchmarks/by_hand.py
+
+bench-outside-loss: install
+	$(VENV)/bin/python benchmarks/outside_loss.py
 
 bench-torch-overheads: install
 	$(VENV)/bin/python benchmarks/torch_overheads.py
