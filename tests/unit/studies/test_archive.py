@@ -2,90 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import gzip
 import json
 import math
 import operator
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 
-from autorecompute import codec
 from autorecompute.emit.handing import hand_out
-from autorecompute.errors import SetupError, UsageError
-from autorecompute.figures import Figures
+from autorecompute.errors import UsageError
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config
-from autorecompute.result import Rejection
 from autorecompute.schemas import ARCHIVE, schema_of
-from autorecompute.studies import Problem, Sizes, StudyFolder, importing, list_studies
+from autorecompute.studies import list_studies
 from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
-from autorecompute.studies.batch_studies import BatchRecord, keep_batches
 from autorecompute.studies.confirmed_here import keep_check
-from autorecompute.studies.importing import Trusted, import_records
-from autorecompute.studies.records import read_records, write_records
-from autorecompute.studies.storage import TrialStore
+from autorecompute.studies.importing import import_records
+from autorecompute.studies.records import read_records
 from autorecompute.units import MIB
-from fake_backend.controller import KNOBS, NAME, PLANS_VARIABLE, plans_text
-
-TRUSTED = Trusted(knobs={NAME: frozenset(knob.name for knob in KNOBS)})
-STANDING = {
-    "trial": 1,
-    "description": "all plans",
-    "peak_bytes": 700 * MIB,
-    "rounds": [{"step_seconds": [0.5], "reference_seconds": [], "marks": []}],
-}
-HOME = "/home/somebody/secret"
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory, make_detection, make_space, make_trial, make_result, make_step):  # noqa: PLR0917
-    """The lines of an archive of a study with everything that a study can hold."""
-    detection, folder = make_detection(), StudyFolder("bert", tmp_path_factory.mktemp("studies"))
-    folder.prepare()
-    problem = Problem.of(detection, 900 * MIB)
-    folder.begin(problem, ["python", f"{HOME}/train.py", f"--data={HOME}/data", "--bs=1/2"], Sizes.of(detection))
-    store, all_on = TrialStore(folder.database, "bert", make_space(), problem.limit_bytes), make_space().all_on
-    store.add(make_trial(outcome=Outcome.OVER_LIMIT, trace=(f'  File "{HOME}/train.py", line 3',)))
-    store.add(make_trial(all_on, number=1, losses=(math.nan, 2.5, math.inf), reference_seconds=0.4))
-    result = make_result()
-    folder.keep_rejections([Rejection(config=Config(), outcome=Outcome.CRASH, reason=f"see {HOME}/01.log")])
-    folder.keep_confirmed([result.best])
-    folder.write("race.json", {"ranking": None, "standings": [STANDING], "over_limit": [], "failed": [], "trials": 2})
-    keep_batches(folder, BatchRecord(asked=(16, 32), without=(Figures(batch=16),)))
-    profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(make_step("flb", ("a", 0, 2, "8")))}
-    folder.write("analysis.json", {"peak_bytes": 9, "held_bytes": 5, "profiles": [profiled]})
-    device = dataclasses.replace(result.device, uuid="GPU-1234")
-    folder.finish(dataclasses.replace(result, device=device, warnings=(f"{HOME}/train.py:7 does it",)))
-    return dump(read_records(folder)).splitlines(keepends=True)
-
-
-@pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
-    """Another working directory, without any study."""
-    place = tmp_path / "elsewhere"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    return place
-
-
-def take(file, name="bert", *, force=False):
-    """Imports an archive."""
-    return import_records(read_archive(file), name, TRUSTED, force=force)
-
-
-def written(place, lines):
-    """A file with these lines."""
-    file = place / "a.jsonl"
-    file.write_bytes(b"".join(lines))
-    return file
+from fake_backend.controller import PLANS_VARIABLE, plans_text
+from stand_ins.archives import TRUSTED, take, written
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])
@@ -366,64 +306,3 @@ def test_another_training_system_is_refused(archive, elsewhere):
     file = written(elsewhere, [*archive[:-2], changed(archive[-2], versions=versions), archive[-1]])
     with pytest.raises(UsageError, match="training system"):
         take(file)
-
-
-def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
-    """Without force the study that is there stays as it is; with it, the archive's takes its place."""
-    file = written(elsewhere, archive)
-    folder = take(file)
-    mark = folder.workers / "07.log"
-    mark.write_text("kept")
-    with pytest.raises(UsageError, match="--force"):
-        take(file)
-    assert mark.exists()
-    take(file, force=True)
-    assert not mark.exists()
-    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
-
-
-@pytest.mark.parametrize("force", [False, True])
-def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhere, force, monkeypatch):
-    """What was made while an import was under way is replaced with force alone."""
-    file = written(elsewhere, archive)
-
-    def write_slowly(records, folder):
-        monkeypatch.setattr(importing, "write_records", write_records)
-        (take(file, force=force).path / "first.txt").touch()
-        write_records(records, folder)
-
-    monkeypatch.setattr(importing, "write_records", write_slowly)
-    if force:
-        take(file, force=True)
-        assert not Path("studies/bert/first.txt").exists()
-    else:
-        with pytest.raises(UsageError, match="meanwhile"):
-            take(file)
-        assert Path("studies/bert/first.txt").exists()
-    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
-
-
-def test_a_study_in_use_is_not_replaced(archive, elsewhere):
-    """While a process has its files open, even force does not take a study away."""
-    folder = take(written(elsewhere, archive))
-    hold = f"import time; file = open({str(folder.database)!r}); print('open', flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True) as holder:
-        holder.stdout.readline()
-        with pytest.raises(UsageError, match=f"Process {holder.pid} is using"):
-            take(elsewhere / "a.jsonl", force=True)
-        holder.kill()
-    take(elsewhere / "a.jsonl", force=True)
-
-
-def test_a_full_disk_leaves_the_old_study(archive, elsewhere, small_disk, monkeypatch):
-    """An import that fails half-way leaves nothing of itself, and what was there before."""
-    file = written(elsewhere, archive)
-    monkeypatch.chdir(small_disk.folder)
-    take(file)
-    before = sorted(path.name for path in Path("studies/bert").iterdir())
-    small_disk.fill()
-    with pytest.raises(SetupError, match="disk is full"):
-        take(file, force=True)
-    small_disk.free()
-    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
-    assert sorted(path.name for path in Path("studies/bert").iterdir()) == before

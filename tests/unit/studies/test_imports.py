@@ -1,0 +1,75 @@
+"""What an import may take the place of, and what it leaves where it fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autorecompute.errors import SetupError, UsageError
+from autorecompute.studies import importing
+from autorecompute.studies.records import write_records
+from stand_ins.archives import take, written
+
+
+def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
+    """Without force the study that is there stays as it is; with it, the archive's takes its place."""
+    file = written(elsewhere, archive)
+    folder = take(file)
+    mark = folder.workers / "07.log"
+    mark.write_text("kept")
+    with pytest.raises(UsageError, match="--force"):
+        take(file)
+    assert mark.exists()
+    take(file, force=True)
+    assert not mark.exists()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhere, force, monkeypatch):
+    """What was made while an import was under way is replaced with force alone."""
+    file = written(elsewhere, archive)
+
+    def write_slowly(records, folder):
+        monkeypatch.setattr(importing, "write_records", write_records)
+        (take(file, force=force).path / "first.txt").touch()
+        write_records(records, folder)
+
+    monkeypatch.setattr(importing, "write_records", write_slowly)
+    if force:
+        take(file, force=True)
+        assert not Path("studies/bert/first.txt").exists()
+    else:
+        with pytest.raises(UsageError, match="meanwhile"):
+            take(file)
+        assert Path("studies/bert/first.txt").exists()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
+def test_a_study_in_use_is_not_replaced(archive, elsewhere):
+    """While a process has its files open, even force does not take a study away."""
+    folder = take(written(elsewhere, archive))
+    hold = f"import time; file = open({str(folder.database)!r}); print('open', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True) as holder:
+        holder.stdout.readline()
+        with pytest.raises(UsageError, match=f"Process {holder.pid} is using"):
+            take(elsewhere / "a.jsonl", force=True)
+        holder.kill()
+    take(elsewhere / "a.jsonl", force=True)
+
+
+def test_a_full_disk_leaves_the_old_study(archive, elsewhere, small_disk, monkeypatch):
+    """An import that fails half-way leaves nothing of itself, and what was there before."""
+    file = written(elsewhere, archive)
+    monkeypatch.chdir(small_disk.folder)
+    take(file)
+    before = sorted(path.name for path in Path("studies/bert").iterdir())
+    small_disk.fill()
+    with pytest.raises(SetupError, match="disk is full"):
+        take(file, force=True)
+    small_disk.free()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+    assert sorted(path.name for path in Path("studies/bert").iterdir()) == before
