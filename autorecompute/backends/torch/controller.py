@@ -143,14 +143,19 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
         recomputed={on: places if on.count is None else min(on.count, places) for on, places in taken.items()},
         unknown=unknown,
         problems=tuple(f"the model offers no plan {text}" for text in unknown),
-        notes=tuple(_notes(extra)),
+        notes=tuple(_notes(extra, detection.plans)),
         worthless=explain_worthless(detection.plans, dims),
     )
 
 
-def _notes(extra: TorchDetection) -> Iterator[str]:
+def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
     if extra.steps is not None and not extra.steps.has_own_loss:
         yield "the model returns no loss: forecasts take the script's to be a cross entropy, and its copies come on top"
+    if extra.steps is not None:
+        known = {(option.site, option.option) for option in extra.steps.options}
+        unknown = [plan.id for plan in plans if any((on.site, on.option) not in known for on in plan.choices)]
+        if unknown:
+            yield f"forecasts take these to change nothing, as no fake step was run with them: {', '.join(unknown)}"
     if extra.no_steps:
         yield f"no peak is forecast: {extra.no_steps}"
     yield from extra.refusals

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.detection import Detected
     from autorecompute.backends.torch.fakes import FakeStep, Script
     from autorecompute.backends.torch.live import Segment
-    from autorecompute.backends.torch.switchboard import Site, Switchboard
+    from autorecompute.backends.torch.switchboard import Switchboard
 
     Cut = Sequence[tuple[Segment, int, int]]
 
@@ -50,11 +50,10 @@ def survey_steps(model: Module, found: Detected, board: Switchboard, script: Scr
     steps = fakes.run_each(board, [[], *([choice] for choice in choices)], SECONDS)
     plain, *others = steps
     order, parts = cut(plain.events), _parts(plain, found)
-    by_name = {site.name: site for site in sites}
     options = [
         option
         for choice, step in zip(choices, others, strict=False)
-        if (option := _option(choice, by_name[choice.site], step, (order, plain.work), found)) is not None
+        if (option := _option(choice, board.paths(choice), step, (order, plain.work), found)) is not None
     ]
     return Steps(
         batch=script.batch[1] if script.batch is not None else found.batch,
@@ -86,7 +85,9 @@ def _owner(segment: Segment, found: Detected, units: Sequence[str]) -> int:
     return units.index(found.calls[min(max(segment.unit, 0), len(found.calls) - 1)])
 
 
-def _option(choice: Choice, site: Site, step: FakeStep, plain: tuple[Cut, float], found: Detected) -> OptionStep | None:
+def _option(
+    choice: Choice, paths: Sequence[str], step: FakeStep, plain: tuple[Cut, float], found: Detected
+) -> OptionStep | None:
     """How a step with the choice differs; ``None`` where it goes through other parts."""
     order, work = plain
     pairs = list(zip(_within(order), _within(cut(step.events)), strict=False))
@@ -97,7 +98,7 @@ def _option(choice: Choice, site: Site, step: FakeStep, plain: tuple[Cut, float]
         (place, other[1] - one[1], other[2] - one[2]) for place, (one, other) in enumerate(pairs) if one != other
     ]
     units = found.structure.units
-    owners = (found.structure.unit_of(path) for path in site.occurrences)
+    owners = (found.structure.unit_of(path) for path in paths)
     return OptionStep(
         site=choice.site,
         option=choice.option,

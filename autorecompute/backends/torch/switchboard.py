@@ -103,10 +103,11 @@ class Switchboard:
             raise ValueError(f"there are two choices for {repeated[0]}")
         for choice in chosen:
             self._require(choice)
-        effects = [Effect(choice.site, choice.option, path) for choice in chosen for path in self._paths(choice)]
+        effects = [Effect(choice.site, choice.option, path) for choice in chosen for path in self.paths(choice)]
         return frozenset(effect for effect in effects if not any(self._hides(other, effect) for other in effects))
 
-    def _paths(self, choice: Choice) -> list[str]:
+    def paths(self, choice: Choice) -> list[str]:
+        """Paths of the modules at which a choice is on, whatever covers them."""
         paths = first_of(self.sites[choice.site].occurrences, choice.count)
         return every_2nd(paths) if choice.option == EVERY_2ND else paths
 

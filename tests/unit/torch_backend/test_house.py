@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import subprocess
 import sys
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 import autorecompute
+from autorecompute import codec
 from autorecompute.backends import registry
 from autorecompute.backends.auto import AutoBackend
 from autorecompute.backends.torch import controller
+from autorecompute.backends.torch.extra import OptionStep, Part, Steps, TorchDetection
 from autorecompute.backends.torch.live import StepLive, tensors_of
 from autorecompute.backends.torch.worker import TorchBackend
 from autorecompute.measurement import Outcome
@@ -169,3 +172,16 @@ def test_an_offer_says_what_the_environment_switches_on(tmp_path, make_detection
     assert offer.unknown == ("nowhere:drop",)
     assert offer.problems == ("the model offers no plan nowhere:drop",)
     assert not controller.offer(detection, {}, {"batch": 8}).is_on
+
+
+def test_an_offer_says_which_plans_no_forecast_knows(make_detection):
+    """Where time for fake steps ran out, the plans that none was run with are named, and no others."""
+    detection = make_detection()
+    known, *others = [choice for plan in detection.plans for choice in plan.choices]
+    step = OptionStep(site=known.site, option=known.option, units=(0,), parts=(), change=(), highest=(), work=0.0)
+    part = Part(phase="forward", name="", owner=0, change=1, highest=1)
+    steps = Steps(batch=8, parts=(part,), options=(step,), later_bytes=0, has_own_loss=True)
+    extra = codec.to_plain(TorchDetection(steps=steps))
+    (note,) = controller.offer(dataclasses.replace(detection, extra=extra), {}, {"batch": 8}).notes
+    assert all(str(other) in note for other in others)
+    assert str(known) not in note
