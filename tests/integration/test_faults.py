@@ -73,7 +73,7 @@ def test_a_script_that_ends_too_early(workplace):
     failed = workplace.tune("classifier.py", arguments=("--steps", "3"))
     assert failed.code == 5
     assert "after 3 steps" in failed.complaint
-    assert "needs 4" in failed.complaint
+    assert "needs at least 4" in failed.complaint
     assert "--steps" in failed.complaint
 
 
