@@ -234,7 +234,6 @@ class Agent:
         assert self._meter is not None, "an order to measure comes after a detection"
         self._change_batch(order)
         self._backend.switch(order.config, profiles=order.profiles)
-        self._meter.release()
         self._window = self._open(order)
 
     def _change_batch(self, order: Order) -> None:

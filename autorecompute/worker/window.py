@@ -55,6 +55,8 @@ class Window:
         self._cpu_seconds: list[float] = []
         self._samples: list[int] = []
         self._losses: list[float] = []
+        if not whole_life and live is None:
+            meter.release()  # what the config before has left in an allocator could push this one over the limit
         self._begin_step()
 
     @property
@@ -120,13 +122,14 @@ class Window:
         self._warmup_seconds += elapsed
         if self._whole_life:
             return
-        if self._warmed_up == 1:
+        if self._warmed_up == 1 and self._live is None:
             # Until now the script held the outputs of the last step before the swap, and with them the old arena.
             self._meter.release()
         if not self.is_timing:
             return
         self._meter.reset()
         if self._live is not None:
+            # Collecting garbage takes longer than a step of a small model: once, where what is held is read.
             self._meter.release()
             self._is_observing = True
             self._live.start()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import random
 import statistics
@@ -24,7 +23,7 @@ from autorecompute.plans.savings import evaluate
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.step_profiles import PROFILED_BATCH, survey, telling_configs
-from tables import read_lines
+from journal import Journal
 
 STUDIES = Path(__file__).parents[2] / "studies"
 TABLES = STUDIES / "tables"
@@ -94,32 +93,6 @@ def list_configs(space, dims, peak_bytes, sampled):
         return plans, list(distinct)
     subsets = itertools.chain.from_iterable(itertools.combinations(plans, count) for count in range(len(plans) + 1))
     return plans, list(dict.fromkeys([*presets, *map(Config.of, subsets)]))
-
-
-class Journal:
-    """What was measured so far, a JSON object a line; a last line that was not written to its end is dropped."""
-
-    def __init__(self, file):
-        self._file = file
-        lines = read_lines(file) if file.exists() else []
-        self.head, self.rows = (lines[0] if lines else None), lines[1:]
-        if file.exists():
-            # The next line would be glued to it.
-            os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
-
-    def begin(self, head):
-        """Writes what the table is about."""
-        self.head = head
-        self._append(head)
-
-    def add(self, row):
-        """Writes one measurement."""
-        self.rows.append(row)
-        self._append(row)
-
-    def _append(self, value):
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(value, separators=(",", ":")) + "\n")
 
 
 def ratio(row):

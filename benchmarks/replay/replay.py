@@ -79,8 +79,12 @@ class Replay:
         """
         if config in self.table.recordings:
             return config
-        untried = (other for other in self._chosen if other not in tried)
-        return min(untried, key=lambda other: len(other.choices ^ config.choices), default=None)
+        untried = [other for other in self._chosen if other not in tried]
+        return min(untried, key=lambda other: self._distance(other, config), default=None)
+
+    def _distance(self, one, other):
+        plans = self.table.space.plans
+        return sum(abs(one.share_of(plan) - other.share_of(plan)) for plan in plans)
 
     @cached_property
     def _chosen(self):

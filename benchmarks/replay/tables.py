@@ -15,12 +15,14 @@ from functools import cached_property
 from pathlib import Path
 
 from autorecompute import codec
+from autorecompute.backends import registry
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.measurement import Detection
 from autorecompute.memory import StepProfile, StepProfiles
 from autorecompute.plans import Config, Space
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.candidates import Candidates, choices_of
+from journal import read_lines
 
 TABLES = Path(__file__).parents[2] / "studies" / "tables"
 SUFFIX = ".json.gz"
@@ -78,13 +80,20 @@ class Table:
         return Space(plans=plans, own_presets=presets, covers=whole.covers)
 
     @property
+    def is_torch(self):
+        """Whether it was recorded in plain PyTorch."""
+        return self.plain["survey"] is None
+
+    @property
     def dims(self):
         """The dimensions at which the configs were measured."""
         return {**self.detection.dims, BATCH: self.plain["batch"]}
 
     @cached_property
     def memory(self):
-        """The profiled small steps, from before the first trial."""
+        """What was known of memory before the first trial: from profiled small steps, or from fake ones."""
+        if self.is_torch:
+            return registry.controller("torch").memory_of(self.detection)
         plain = self.plain["survey"]
         profiles = {
             Config.parse(entry["config"]): codec.from_plain(entry["profile"], StepProfile)
@@ -108,8 +117,12 @@ class Table:
     @cached_property
     def missing(self):
         """The configs of the space that were not recorded: none, but in a table of a sample."""
-        simulator = self.memory.simulator(self.dims, choices_of(self.space))
-        return frozenset(Candidates(self.space, simulator).places) - frozenset(self.recordings)
+        return frozenset(self.candidates.places) - frozenset(self.recordings)
+
+    @cached_property
+    def candidates(self):
+        """The configs that a search looks at."""
+        return Candidates(self.space, self.memory.simulator(self.dims, choices_of(self.space)))
 
     @cached_property
     def _configs(self):
@@ -123,24 +136,20 @@ def _windows(reference_seconds):
     return [number for number, (_, run) in enumerate(runs) for _ in run]
 
 
-def read_lines(file):
-    """The lines of a journal, which may still be growing: a half-written last one is left out."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
-
-
 def read_journal(file):
     """The content of a table from a journal."""
     head, *measured = read_lines(file)
     keys = {key: number for number, key in enumerate(head["configs"])}
     choices = sorted({choice for texts in head["configs"].values() for choice in texts})
     numbers = {choice: number for number, choice in enumerate(choices)}
+    recorder = "record.py" if head["survey"] else "record_torch.py"
     columns = {name: [row[name] for row in measured] for name in COLUMNS}
     return {
         **{name: head[name] for name in (*MODEL, *ANALYSIS)},
         "threads": int(head["threads"]),
         "provenance": {
             "recorded": dt.datetime.fromtimestamp(file.stat().st_mtime, dt.UTC).date().isoformat(),
-            "command": f"python benchmarks/replay/record.py {file.stem}",
+            "command": f"python benchmarks/replay/{recorder} {file.stem}",
             "device": head["detection"]["device"],
             "versions": head["detection"]["versions"],
         },

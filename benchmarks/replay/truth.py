@@ -19,20 +19,11 @@ import numpy as np
 from autorecompute.backends.ortmodule.extra import OrtDetection
 from autorecompute.backends.ortmodule.grammar import level_of, option_of
 from autorecompute.plans import Config
-
-HUBER = 1.345
-"""Errors beyond so many deviations count less, as usual: 95 % as exact as least squares under normal noise."""
+from robust import DEVIATION, doubt, weigh
+from sums import fit_sums
 
 LEVEL_RECORDINGS = 4
 """A level recorded as often has an effect of its own: at the borders of layers it recomputes less than its plans."""
-
-NO_PAIRS = 1e-4
-"""Effects of pairs that deviate by no more are as good as none."""
-
-DEVIATION = 1.4826
-"""A normal deviation, in median absolute errors."""
-
-ROUNDS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +41,7 @@ class Truth:
 
 def truths_of(table):
     """The truth about each config that could be measured."""
-    ratios = fit_ratios(table)
+    ratios = fit_sums(table) if table.is_torch else fit_ratios(table)
     found = {}
     for config, recordings in table.recordings.items():
         peaks = [recording.peak_bytes for recording in recordings if recording.peak_bytes is not None]
@@ -105,33 +96,9 @@ def _features(config, table, known):
 def _fit(plans, pairs, windows, times):
     """What each plan and each pair add to the logarithm of a time, whatever the pace of its window."""
     design = np.hstack([windows.astype(float), plans])
-    weights = _weigh(design, times)
+    weights = weigh(design, times)
     design = np.hstack([design, pairs])
     ridge = np.zeros(design.shape[1])
-    ridge[-pairs.shape[1] :] = _doubt(design, times, weights, pairs.shape[1])
+    ridge[-pairs.shape[1] :] = doubt(design, times, weights, pairs.shape[1])
     weighted = design.T * weights
     return np.linalg.solve(weighted @ design + np.diag(ridge), weighted @ times)[windows.shape[1] :]
-
-
-def _weigh(design, times):
-    """How much each time counts: those that a fit without pairs misses by far count less."""
-    weights = np.ones(len(times))
-    for _ in range(ROUNDS):
-        root = np.sqrt(weights)
-        errors = times - design @ np.linalg.lstsq(design * root[:, None], times * root, rcond=None)[0]
-        scale = DEVIATION * np.median(np.abs(errors)) or 1.0
-        weights = np.minimum(1.0, HUBER * scale / np.maximum(np.abs(errors), 1e-12))
-    return weights
-
-
-def _doubt(design, times, weights, count):
-    """How strongly the last effects, those of pairs, are drawn to 0: the variance of the noise over theirs.
-
-    Theirs is what the effects that fit best vary beyond their own errors (empirical Bayes).
-    """
-    weighted = design.T * weights
-    inverse = np.linalg.pinv(weighted @ design)
-    effects = inverse @ weighted @ times
-    noise = float(weights @ np.square(times - design @ effects)) / max(len(times) - design.shape[1], 1)
-    beyond = float(np.mean(np.square(effects[-count:]) - noise * np.diag(inverse)[-count:]))
-    return noise / max(beyond, NO_PAIRS**2)

@@ -40,6 +40,14 @@ class ByteWindows(Dataset):
         return self.bytes[start : start + length].long()
 
 
+class HalvedByteWindows(ByteWindows):
+    """Windows of twice the length in two halves: ``labels`` come after ``input_ids``, both of shape ``[sequence]``."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        body = self.draw(2 * self.sequence, self.chance(index))
+        return {"input_ids": body[: self.sequence], "labels": body[self.sequence :]}
+
+
 class MaskedByteWindows(ByteWindows):
     """Windows with 15 % of their bytes masked, to be guessed, and ``attention_mask`` beside ``input_ids``."""
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import tables
-from record import Journal
+from journal import Journal, read_lines
 
 
 def test_a_recording_goes_on_behind_a_half_written_line(write_journal):
     """A recorder that was killed while it wrote goes on; what it writes then is a line of its own."""
     file = write_journal()
-    whole = tables.read_lines(file)
+    whole = read_lines(file)
     with file.open("a") as growing:
         growing.write('{"config": "ab')
     journal = Journal(file)
     assert [journal.head, *journal.rows] == whole
     journal.add(whole[-1])
-    assert tables.read_lines(file) == [*whole, whole[-1]]
+    assert read_lines(file) == [*whole, whole[-1]]
 
 
 def test_a_recording_that_was_killed_in_its_head_begins_anew(tmp_path):
