@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from autorecompute import codec
 from autorecompute.documents import INLINED, Document
-from autorecompute.measurement import Trial
+from autorecompute.measurement import Detection, Trial
 from autorecompute.ranges import PositiveCount
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
@@ -67,7 +67,13 @@ class LastLine:
     lines: PositiveCount
 
 
-SINGLE: dict[str, type[Any]] = {"race": RaceRecord, "batches": BatchRecord, "analysis": Analysis, "result": Result}
+SINGLE: dict[str, type[Any]] = {
+    "race": RaceRecord,
+    "batches": BatchRecord,
+    "analysis": Analysis,
+    "detection": Detection,
+    "result": Result,
+}
 """What an archive has a line of at most, by the line's key."""
 
 SEVERAL: dict[str, type[Any]] = {"trial": Trial, "rejection": Rejection, "confirmed": Best}
@@ -88,10 +94,12 @@ def compress(archive: bytes) -> bytes:
 
 
 def _portable(records: StudyRecords) -> StudyRecords:
-    result = records.result
+    result, detection = records.result, records.detection
     if result is not None:
         result = replace(result, device=replace(result.device, uuid=""))
-    return replace(records, result=result)
+    if detection is not None:
+        detection = replace(detection, device=replace(detection.device, uuid=""))
+    return replace(records, result=result, detection=detection)
 
 
 def _lines(records: StudyRecords) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
 from autorecompute.files import DRAFT, walk
-from autorecompute.studies import analysis, batch_studies, race_record
+from autorecompute.studies import analysis, batch_studies, detected, race_record
 from autorecompute.studies.confirmed_here import CHECKED
 from autorecompute.studies.folder import CONFIRMED, IN_PROGRESS, PAGE, REJECTED, STUDY
 from autorecompute.studies.sharing.mirror import SHARED
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NAMED_AT_ONCE = 3
 """So many files of others are named in a message."""
 
-_FILES = (analysis.FILE, batch_studies.FILE, race_record.FILE)
+_FILES = (analysis.FILE, batch_studies.FILE, detected.FILE, race_record.FILE)
 _RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, CHECKED, *_FILES, SHARED, STUDY, "result.json")
 _LOG = r"trials/\d+/output\.log|workers/(.+/)?\d+\.log"
 _OURS = (

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
-from autorecompute.measurement import Trial
+from autorecompute.measurement import Detection, Trial
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies import analysis as analysis_file
 from autorecompute.studies import batch_studies as batches_file
+from autorecompute.studies import detected as detection_file
 from autorecompute.studies import race_record as race_file
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.batch_studies import BatchRecord
@@ -35,6 +36,7 @@ class StudyRecords:
         race: The finalists' rounds.
         batches: What only a study of several batches knows.
         analysis: The profiled small steps.
+        detection: What was detected, where that tells of the memory of every config.
         result: The answer.
     """
 
@@ -45,6 +47,7 @@ class StudyRecords:
     race: RaceRecord | None = None
     batches: BatchRecord | None = None
     analysis: Analysis | None = None
+    detection: Detection | None = None
     result: Result | None = None
 
 
@@ -91,6 +94,7 @@ def read_records(folder: StudyFolder) -> StudyRecords:
         race=folder.read(race_file.FILE, RaceRecord),
         batches=folder.read(batches_file.FILE, BatchRecord),
         analysis=folder.read(analysis_file.FILE, Analysis),
+        detection=folder.read(detection_file.FILE, Detection),
         result=folder.result(),
     )
 
@@ -112,7 +116,12 @@ def write_records(records: StudyRecords, folder: StudyFolder) -> None:
         folder.keep_rejections(records.rejections)
     if records.confirmed:
         folder.keep_confirmed(records.confirmed)
-    parts = {race_file.FILE: records.race, analysis_file.FILE: records.analysis, batches_file.FILE: records.batches}
+    parts = {
+        race_file.FILE: records.race,
+        analysis_file.FILE: records.analysis,
+        detection_file.FILE: records.detection,
+        batches_file.FILE: records.batches,
+    }
     for name, part in parts.items():
         if part is not None:
             folder.write(name, codec.to_plain(part))

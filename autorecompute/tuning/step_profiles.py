@@ -11,6 +11,7 @@ from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config
 from autorecompute.search.opening_configs import Opening
 from autorecompute.studies.analysis import keep_analysis, read_analysis
+from autorecompute.studies.detected import keep_detection
 from autorecompute.studies.writing import saying_what_fails
 from autorecompute.trials import Bench
 from autorecompute.trials.bench import Effort
@@ -92,6 +93,8 @@ def analyse(context: TuningContext) -> MemoryModel | None:
     detection = context.detection
     backend, space = backend_of(detection.versions), detection.space
     known = backend.memory_of(detection)
+    if known is not None:
+        keep_detection(context.folder, detection)
     if known is not None or not backend.PROFILES:
         return known
     kept = read_analysis(context.folder)

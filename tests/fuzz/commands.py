@@ -44,7 +44,7 @@ SLOW_READERS += ["check {study}", f"check {{study}} --json -- {SCRIPT}"]
 WEIGHTS = {
     **dict.fromkeys(("study.json", "result.json"), (10, 5, 1)),
     **dict.fromkeys(("study.db", "batches.json", "shared.json", "in_progress.json"), (1, 12, 1)),
-    **dict.fromkeys(("race.json", "analysis.json", "rejected.json", "confirmed.json"), (0, 3, 1)),
+    **dict.fromkeys(("race.json", "analysis.json", "detection.json", "rejected.json", "confirmed.json"), (0, 3, 1)),
     "plans.json": (8, 1, 1),
 }
 """How often a file has which readers, by its name."""

@@ -144,13 +144,9 @@ def _seen_saving(site: str, option: str, steps: Steps) -> Saving:
 
 def _written(saving: Saving) -> str:
     """The saving as an expression in the batch."""
-    parts = [str(round(saving.fixed))] if round(saving.fixed) or not saving.per_sample else []
-    parts += [f"{_number(saving.per_sample)}*batch"] if saving.per_sample else []
+    parts = [str(round(saving.fixed))] if round(saving.fixed) or not round(saving.per_sample) else []
+    parts += [f"{round(saving.per_sample)}*batch"] if round(saving.per_sample) else []
     return " + ".join(parts)
-
-
-def _number(value: float) -> str:
-    return str(round(value)) if value == round(value) else f"{value:.6f}"
 
 
 def _covers(board: Switchboard, offered_sites: Collection[str]) -> dict[str, tuple[str, ...]]:

@@ -11,6 +11,7 @@ from autorecompute.plans import Config
 from autorecompute.reports.html.charts import ChartPoint, Plane, draw_plane, draw_timelines
 from autorecompute.reports.words import format_rate
 from autorecompute.search.hindsight import Hindsight, look_back
+from autorecompute.studies import detected
 from autorecompute.studies.analysis import read_analysis
 from autorecompute.units import MIB, format_bytes
 
@@ -66,7 +67,7 @@ class Why:
 
 
 def explain(part: Part, best: Best | None) -> Why:
-    """What the trials of a study and its two profiled steps tell.
+    """What the trials of a study and its model of memory tell.
 
     Raises:
         SetupError: what the study keeps cannot be read.
@@ -90,8 +91,12 @@ def explain(part: Part, best: Best | None) -> Why:
 
 
 def _memory_of(part: Part) -> MemoryModel | None:
+    backend, detection = registry.controller(part.problem.backend), detected.read_detection(part.folder)
+    if detection is not None and detection.space == part.space:
+        with part.folder.saying_what_is_wrong(detected.FILE):
+            return backend.memory_of(detection)
     small = read_analysis(part.folder)
-    return None if small is None else registry.controller(part.problem.backend).memory_model(part.space, small)
+    return None if small is None else backend.memory_model(part.space, small)
 
 
 def _look_back(part: Part, memory: MemoryModel) -> Hindsight | None:

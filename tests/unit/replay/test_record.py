@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tables
 from journal import Journal, read_lines
 
 

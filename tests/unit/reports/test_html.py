@@ -12,11 +12,13 @@ import pytest
 from matplotlib import rc_context
 from rich.console import Console
 
+from autorecompute import codec
+from autorecompute.backends.torch.extra import OptionStep, Part, Steps, TorchDetection
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import CurvePoint, Figures, KnobFigures, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.memory import StepProfiles
-from autorecompute.plans import Config
+from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.prediction import Prediction
 from autorecompute.reports.answer import answer_lines, answer_sentences, lines_to_paste
 from autorecompute.reports.html import make_page
@@ -27,6 +29,7 @@ from autorecompute.reports.screen import print_result
 from autorecompute.result import RaceEnd, Ranking, Transfer
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import keep_analysis
+from autorecompute.studies.detected import keep_detection
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB, printable
@@ -269,6 +272,49 @@ def test_a_study_with_two_profiled_steps_is_explained(keep, make_graph, make_nod
     assert f"{2 ** len(space.plans)} configs as the model expects" in page.text
     for plan in space.plans:
         assert re.search(rf"{re.escape(plan.label)} (on|off) 1 [+-]", page.text)
+
+
+@pytest.fixture
+def keep_torch(keep, make_trial, make_detection):
+    """Keeps a study of plain PyTorch: two blocks, of which each saves 10 MiB where it is recomputed."""
+
+    def keep_torch(**changed):
+        choice, saved = Choice("h.*", "checkpoint"), {"saving_bytes": 20 * MIB, "saving": str(20 * MIB)}
+        plan = Plan(choices=(choice,), label="h.*", occurrences=2, counts=True, **saved)
+        space = Space(plans=(plan,), own_presets={"blocks": Config.of([plan])})
+        parts = [Part(phase="forward", name=f"h.{n}", owner=n, change=10 * MIB, highest=20 * MIB) for n in (0, 1)]
+        parts += [Part(phase="backward", name=f"h.{n}", owner=n, change=-10 * MIB, highest=MIB) for n in (1, 0)]
+        change = (-10 * MIB, -10 * MIB, 10 * MIB, 10 * MIB)
+        option = OptionStep(
+            site="h.*", option="checkpoint", units=(0, 1), parts=(0, 1, 2, 3), change=change, highest=change, work=0.3
+        )
+        steps = Steps(batch=32, parts=tuple(parts), options=(option,), later_bytes=MIB, has_own_loss=True)
+        versions = {"python": "3.11", "torch": "2.13.0", "model": "Net 0123", "backend": "torch"}
+        extra = {**codec.to_plain(TorchDetection(steps=steps)), **changed}
+        found = {"versions": versions, "plan_versions": ("model",), "extra": extra}
+        trials = [
+            make_trial(config, number=n, reference_seconds=0.5, peak_bytes=(640 - n) * MIB, description=f"config {n}")
+            for n, config in enumerate([Config(), Config.of([plan])])
+        ]
+        folder = keep(trials, space=space, **found)
+        keep_detection(folder, make_detection(space, **found))
+        return folder
+
+    return keep_torch
+
+
+def test_a_study_of_plain_pytorch_is_explained(keep_torch, read):
+    """What was detected tells of the memory of every config: the frontier, the step before and after, and each plan."""
+    page = read(keep_torch())
+    assert "predicted frontier" in page.text
+    assert "after: the config" in page.text
+    assert re.search(r"h\.\* (on|off) 2 -", page.text)
+
+
+def test_a_detection_that_describes_no_step_is_told(keep_torch, read):
+    """A file that somebody has changed is named in a sentence."""
+    with pytest.raises(SetupError, match=r"detection\.json cannot be read: it .*steps"):
+        read(keep_torch(steps={"parts": "none"}))
 
 
 def test_profiled_steps_of_a_system_that_profiles_none_are_left_aside(keep, trials, make_space, make_step):
