@@ -107,6 +107,9 @@ class ControllerBackend(Protocol):
     PROFILES: bool
     """Whether single steps can be profiled; a system that cannot tells of memory by :meth:`memory_of`."""
 
+    TAKES_TURNS: bool
+    """Whether a swap takes no time beside a step, so that configs can be timed in turns, a step of each at a time."""
+
     TRIAL_VARIABLES: Mapping[str, str]
     """What is set for trials."""
 

@@ -72,6 +72,8 @@ class Definitions:
         """
         if kind is float:
             return self._floats
+        if kind is Any:
+            return {}
         if kind in SIMPLE:
             return SIMPLE[kind]
         if isinstance(kind, type) and issubclass(kind, enum.Enum):

@@ -251,20 +251,15 @@ class StudyFolder:
         return None if result is None else replace(result, study=self.name)
 
     def _read(self, name: str) -> Any:
-        with self.saying_what_is_wrong(name):
+        with self._saying_what_is_wrong(name):
             return jsontext.read_file(self.path / name)
 
     def _structure(self, name: str, plain: Any, kind: type[T]) -> T:
-        with self.saying_what_is_wrong(name):
+        with self._saying_what_is_wrong(name):
             return codec.from_plain(plain, kind)
 
     @contextmanager
-    def saying_what_is_wrong(self, name: str) -> Iterator[None]:
-        """Turns what is raised while a file is read into a sentence about that file.
-
-        Raises:
-            SetupError: it cannot be read, or describes nothing.
-        """
+    def _saying_what_is_wrong(self, name: str) -> Iterator[None]:
         try:
             yield
         except (UnreadableError, OSError) as error:

@@ -34,7 +34,7 @@ class Effort:
     """How long a config is measured.
 
     Attributes:
-        warmup: Steps before the timed ones.
+        warmup: Steps before the timed ones; 0 for a config that is timed in turns with others (``interleaving.py``).
         steps: Timed steps.
         profiles: Whether the last step is profiled, which takes time of its own.
         batch: Samples a forward instead of the target batch, on a bench that can change it.

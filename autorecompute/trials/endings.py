@@ -17,6 +17,7 @@ LEAST_ROOM_BYTES = 16 * 1024
 """On a disk with less a script cannot print, and fails of that."""
 
 TAIL_LINES = 5
+BUSY = "host busy"
 LAST_WORDS_LINES = 60
 """A launcher adds forty lines of its own to the last words of a rank."""
 
@@ -101,6 +102,7 @@ def _quote(output: str, lines: int) -> str:
 def mark_busy_host(measurement: Measurement) -> Measurement:
     """The measurement with a mark where other processes had more than a negligible share of the cores meanwhile."""
     share = measurement.others_share
+    others = tuple(mark for mark in measurement.marks if not mark.startswith(BUSY))
     if share is None or share <= NEGLIGIBLE_SHARE:
-        return measurement
-    return replace(measurement, marks=(*measurement.marks, f"host busy: {100 * share:.0f} % of the cores by others"))
+        return replace(measurement, marks=others)
+    return replace(measurement, marks=(*others, f"{BUSY}: {100 * share:.0f} % of the cores by others"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import render
@@ -13,6 +14,7 @@ from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies.writing import write_files
 from autorecompute.trials.bench import Effort
+from autorecompute.trials.interleaving import measure_in_turns, takes_turns
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.ledger import settled
 from autorecompute.waiting import raise_if_over
@@ -114,10 +116,12 @@ class TrialRunner:
 
     def _try(self, number: int, proposal: Proposal, description: str, reference: Reference) -> Trial:
         is_reference = proposal.config.is_none
-        if not is_reference:
+        in_turns = reference.takes_turns and not is_reference
+        if not is_reference and not in_turns:
             reference.measure_if_due()
         began = time.monotonic()
-        measured = self._context.bench.measure(proposal.config, self._context.settings.effort)
+        measure = reference.measure_in_turns if in_turns else self._context.bench.measure
+        measured = measure(proposal.config, self._context.settings.effort)
         measurement = measured.under(self._context.problem.limit_bytes)
         elapsed = time.monotonic() - began
         if is_reference:
@@ -134,7 +138,7 @@ class TrialRunner:
             reference_cpu_seconds=beside.median_cpu_seconds if beside is not None else None,
             is_reference_disturbed=beside is not None and beside.is_disturbed,
             prediction=proposal.prediction,
-            overhead_seconds=max(elapsed - measurement.warmup_seconds - sum(measurement.step_seconds), 0.0),
+            overhead_seconds=max(elapsed - _seconds_of(measurement) - (_seconds_of(beside) if in_turns else 0), 0.0),
         )
 
     def _require_script(self, reference: Reference) -> None:
@@ -170,7 +174,8 @@ SLOWEST_PLAUSIBLE, FASTEST_PLAUSIBLE = 0.6, 1.1
 class Reference:
     """The config without recompute, as measured in the last few minutes.
 
-    A machine shared with others slows down and recovers by a factor within minutes. So the reference is measured
+    A machine shared with others slows down and recovers by a factor within minutes, and for a second at a time. Where a
+    swap takes no time, each step of a trial is timed between two of the reference. Elsewhere the reference is measured
     before every trial at first, half as often each time it agrees with the last one, and before every trial again once
     it moved.
 
@@ -194,6 +199,20 @@ class Reference:
         self.note(measurement)
         return measurement
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a config is timed in turns with the one without recompute, which runs."""
+        return self._can_run and takes_turns(self._bench)
+
+    def measure_in_turns(self, config: Config, effort: Effort) -> Measurement:
+        """Measures a config, each timed step between two without recompute."""
+        first = self._bench.measure(config, replace(effort, steps=1))
+        if not first.outcome.is_measured:
+            return first
+        turns = measure_in_turns(self._bench, (Config(), config), effort.steps)
+        self.note(turns[Config()])
+        return replace(turns[config], warmup_seconds=turns[config].warmup_seconds + _seconds_of(first))
+
     def measure_if_due(self) -> None:
         """Measures the config without recompute, unless that is known not to run or was measured lately."""
         if self._can_run and (self._latest is None or not self._latest.step_seconds or self._age >= self._interval):
@@ -206,7 +225,7 @@ class Reference:
         It is measured anew where the two do not look of one time.
         """
         ratio = _throughput_ratio(self._latest, measurement)
-        if ratio is not None and not SLOWEST_PLAUSIBLE <= ratio <= FASTEST_PLAUSIBLE:
+        if ratio is not None and not SLOWEST_PLAUSIBLE <= ratio <= FASTEST_PLAUSIBLE and not self.takes_turns:
             self._age = self._interval
             self.measure_if_due()
         return self._latest
@@ -219,6 +238,10 @@ class Reference:
         agrees = ratio is not None and abs(1 / ratio - 1) <= AGREEMENT
         self._interval = min(2 * self._interval, LONGEST_INTERVAL) if agrees else 1
         self._age = 0
+
+
+def _seconds_of(measurement: Measurement | None) -> float:
+    return 0.0 if measurement is None else measurement.warmup_seconds + sum(measurement.step_seconds)
 
 
 def _throughput_ratio(reference: Measurement | None, measurement: Measurement) -> float | None:

@@ -13,7 +13,7 @@ from autorecompute.worker.children import STARTED, TRAINS_ELSEWHERE, Children
 from autorecompute.worker.loader import LoaderOverride
 from autorecompute.worker.protocol import BATCH_VARIABLE, Beat, Check, Failed, Order, Settings
 from autorecompute.worker.turns import Turns
-from autorecompute.worker.window import Window
+from autorecompute.worker.window import Memories, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +68,7 @@ class Agent:
         self._meter: Meter | None = None
         self._does_cpu_work = False
         self._window: Window | None = None
+        self._memories = Memories()
         self._batches: list[int] = []
         self._loss: Any = None
         self._missed = 0
@@ -209,10 +210,14 @@ class Agent:
     def _open(self, order: Order) -> Window:
         assert self._meter is not None, "a window needs a meter"
         is_watched = self._settings.watch is not None
-        live = None if is_watched else self._backend.live_meter()
-        processors = Processors(self._settings.tuner, do_the_work=self._does_cpu_work)
         return Window(
-            self._meter, order, whole_life=is_watched, extends_itself=self._is_alone, live=live, processors=processors
+            self._meter,
+            order,
+            whole_life=is_watched,
+            extends_itself=self._is_alone,
+            live=None if is_watched else self._backend.live_meter(),
+            known=self._memories.find(order, self._target),
+            processors=Processors(self._settings.tuner, do_the_work=self._does_cpu_work),
         )
 
     def _report(self, window: Window) -> None:
@@ -224,6 +229,7 @@ class Agent:
         measurement = replace(window.measurement(self._target), warnings=self._warnings)
         if window.order.profiles:
             measurement = replace(measurement, profile=self._backend.take_profile())
+        self._memories.keep(window.order.config, measurement)
         self._channel.send(measurement)
         self._obey(self._channel.receive_order())
 

@@ -59,7 +59,8 @@ class Order:
 
     Attributes:
         config: What to recompute.
-        warmup: Steps before the timed ones, at least 1.
+        warmup: Steps before the timed ones. With 0 the config is one of several that are timed in turns: what it takes
+            of memory is what was measured of it before in this process, and it warms up only where that is not known.
         steps: Timed steps.
         profiles: Whether the last step is to be profiled.
         batch: Samples that each forward must receive from now on; ``None`` for as many as until now. Only a DataLoader

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Measurement, Outcome
@@ -14,7 +15,25 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import LiveMeter
     from autorecompute.meters import Meter
     from autorecompute.meters.processors import Processors
+    from autorecompute.plans import Config
     from autorecompute.worker.protocol import Order
+
+
+class Memories:
+    """What configs took of memory in this process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Config, int | None], Measurement] = {}
+
+    def find(self, order: Order, batch: int | None) -> Measurement | None:
+        """The measurement that an order without a warm-up relies on; ``None`` where there is none, or no need of it."""
+        return self._kept.get((order.config, batch)) if order.warmup == 0 else None
+
+    def keep(self, config: Config, measurement: Measurement) -> None:
+        """Notes a measurement; where batches differ in length the longest one decides."""
+        before = self._kept.get((config, measurement.batch))
+        if before is None or (measurement.peak_bytes or 0) > (before.peak_bytes or 0):
+            self._kept[config, measurement.batch] = measurement
 
 
 class Window:
@@ -30,6 +49,7 @@ class Window:
         whole_life: Whether the peak is that of the process since its birth: nothing is released and nothing reset.
         extends_itself: Whether a discarded step is made up for by a further one.
         live: Counts the bytes of live tensors in that one step; ``None`` where the meter tells the peak.
+        known: A measurement of this config in this process that tells of memory; nothing but time is measured then.
         processors: Count processor time from the beginning of the window on; ``None`` to count none.
     """
 
@@ -41,12 +61,14 @@ class Window:
         whole_life: bool = False,
         extends_itself: bool = True,
         live: LiveMeter | None = None,
+        known: Measurement | None = None,
         processors: Processors | None = None,
     ) -> None:
-        self._meter, self.order = meter, order
+        self._meter = meter
+        self.order = order if known is not None or order.warmup else replace(order, warmup=1)
         self._processors = processors
         self._whole_life, self._extends_itself = whole_life, extends_itself
-        self._live = live
+        self._live, self._known = live, known
         self._is_observing, self._live_bytes = False, 0
         self._warmed_up, self._lost = 0, 0
         self._warmup_seconds = 0.0
@@ -55,7 +77,7 @@ class Window:
         self._cpu_seconds: list[float] = []
         self._samples: list[int] = []
         self._losses: list[float] = []
-        if not whole_life and live is None:
+        if not whole_life and live is None and known is None:
             meter.release()  # what the config before has left in an allocator could push this one over the limit
         self._begin_step()
 
@@ -145,15 +167,11 @@ class Window:
         """What the complete window measured."""
         if not self._step_seconds:
             return Measurement(outcome=Outcome.WRONG_BATCH, message=f"no step had the batch of {batch}")
-        reading = self._meter.read()
         is_finite = all(map(math.isfinite, self._losses))
-        return Measurement(
+        return replace(
+            self._known or self._read_memory(),
             outcome=Outcome.OK if is_finite else Outcome.DIVERGED,
             message="" if is_finite else f"the loss is {next(x for x in self._losses if not math.isfinite(x))}",
-            peak_bytes=reading.peak_bytes if self._live is None else (self._held_bytes or 0) + self._live_bytes,
-            held_bytes=self._held_bytes,
-            allocated_bytes=reading.allocated_bytes if self._live is None else self._live_bytes,
-            device_bytes=reading.device_bytes,
             step_seconds=tuple(self._step_seconds),
             cpu_seconds=tuple(self._cpu_seconds),
             others_share=self._processors.others_share() if self._processors is not None else None,
@@ -161,6 +179,16 @@ class Window:
             samples=statistics.median_low(self._samples),
             batch=batch,
             losses=tuple(self._losses),
+        )
+
+    def _read_memory(self) -> Measurement:
+        reading = self._meter.read()
+        return Measurement(
+            outcome=Outcome.LOST,
+            peak_bytes=reading.peak_bytes if self._live is None else (self._held_bytes or 0) + self._live_bytes,
+            held_bytes=self._held_bytes,
+            allocated_bytes=reading.allocated_bytes if self._live is None else self._live_bytes,
+            device_bytes=reading.device_bytes,
             retries=reading.retries,
             marks=reading.marks,
         )

@@ -2,8 +2,8 @@
 
 There are far too many configs to measure all. Those that are measured are spread over the peaks that are simulated:
 from each range of peaks those that should compute least, and as many by chance, beside what people do by hand. Each is
-timed between two measurements without recompute, in processor time, in random order, and those that may be the best under
-some limit again in later rounds. The recorder appends to a journal and goes on where it stopped.
+timed beside no recompute, in processor time, in random order, and those that may be the best under some limit again in
+later rounds. The recorder appends to a journal and goes on where it stopped.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ __all__ = [
     "NAME",
     "PROFILES",
     "REPAIR",
+    "TAKES_TURNS",
     "TRIAL_VARIABLES",
     "USED_BY",
     "VARIABLES",
@@ -42,6 +43,7 @@ __all__ = [
 NAME = "ortmodule"
 WRAPS = True
 PROFILES = True
+TAKES_TURNS = False
 USED_BY = "onnxruntime.training.ortmodule"
 TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
 """A model that ORT cannot take must fail rather than train in plain PyTorch."""

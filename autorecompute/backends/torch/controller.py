@@ -32,6 +32,7 @@ DIAGNOSIS = "autorecompute.backends.torch.diagnose"
 REPAIR = ""
 USED_BY = ""
 PROFILES = False
+TAKES_TURNS = True
 
 PLANS_FILE = "plans.json"
 MODEL = "model"

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.backends import registry
+from autorecompute.errors import SetupError
 from autorecompute.figures import format_relative
+from autorecompute.jsontext import UnreadableError
 from autorecompute.plans import Config
 from autorecompute.reports.html.charts import ChartPoint, Plane, draw_plane, draw_timelines
 from autorecompute.reports.words import format_rate
@@ -93,8 +95,10 @@ def explain(part: Part, best: Best | None) -> Why:
 def _memory_of(part: Part) -> MemoryModel | None:
     backend, detection = registry.controller(part.problem.backend), detected.read_detection(part.folder)
     if detection is not None and detection.space == part.space:
-        with part.folder.saying_what_is_wrong(detected.FILE):
+        try:
             return backend.memory_of(detection)
+        except UnreadableError as error:
+            raise SetupError(f"{part.folder.path / detected.FILE} cannot be read: it {error}. Restore it.") from error
     small = read_analysis(part.folder)
     return None if small is None else backend.memory_model(part.space, small)
 

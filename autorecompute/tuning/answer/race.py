@@ -25,6 +25,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import RaceEnd, Ranking
 from autorecompute.trials.bench import Effort
+from autorecompute.trials.interleaving import measure_in_turns, takes_turns
 from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, Round, gap, rank
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class _Race:
         # The reference begins one round and ends the next; the finalists stay side by side.
         order = [Config(), *self._order] if number % 2 == 1 else [*self._order, Config()]
         due = [config for config in dict.fromkeys(order) if self._runs(config)]
-        measured = {config: self._bench.measure(config, ROUND_EFFORT) for config in due}
+        measured = self._measure(due)
         reference = measured.get(Config()) if self._has_reference else None
         self._has_reference = reference is not None and reference.outcome.is_measured
         is_disturbed = any(measurement.is_disturbed for measurement in measured.values())
@@ -194,6 +195,11 @@ class _Race:
             self._running[config] = replace(entry, rounds=(*entry.rounds, run))
             if measurement.outcome is Outcome.OVER_LIMIT:
                 self._over_limit.append(self._running.pop(config))
+
+    def _measure(self, configs: Sequence[Config]) -> dict[Config, Measurement]:
+        if takes_turns(self._bench):
+            return measure_in_turns(self._bench, configs, ROUND_EFFORT.steps)
+        return {config: self._bench.measure(config, ROUND_EFFORT) for config in configs}
 
     def _runs(self, config: Config) -> bool:
         return config in self._running or (config.is_none and self._has_reference)

@@ -15,6 +15,7 @@ from autorecompute.result import Rejection
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.archive import dump
 from autorecompute.studies.batch_studies import BatchRecord, keep_batches
+from autorecompute.studies.detected import keep_detection
 from autorecompute.studies.records import read_records
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
@@ -38,6 +39,7 @@ def archive(tmp_path_factory, make_detection, make_space, make_trial, make_resul
     keep_batches(folder, BatchRecord(asked=(16, 32), without=(Figures(batch=16),)))
     profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(make_step("flb", ("a", 0, 2, "8")))}
     folder.write("analysis.json", {"peak_bytes": 9, "held_bytes": 5, "profiles": [profiled]})
+    keep_detection(folder, dataclasses.replace(detection, device=dataclasses.replace(result.device, uuid="GPU-1234")))
     device = dataclasses.replace(result.device, uuid="GPU-1234")
     folder.finish(dataclasses.replace(result, device=device, warnings=(f"{HOME}/train.py:7 does it",)))
     return dump(read_records(folder)).splitlines(keepends=True)

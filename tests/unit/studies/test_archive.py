@@ -102,13 +102,13 @@ WRONG = {
     "no object": (lambda lines: [lines[0], b"[1]\n"], 2, "no object"),
     "cut between lines": (lambda lines: lines[:4], 5, "cut short"),
     "cut within a line": (lambda lines: [*lines[:2], lines[2][:50]], 3, "cut off"),
-    "a line lost": (lambda lines: [*lines[:5], *lines[6:]], 9, "lines are missing"),
-    "a trial lost": (lambda lines: [lines[0], *lines[2:]], 9, "lines are missing"),
+    "a line lost": (lambda lines: [*lines[:5], *lines[6:]], 10, "lines are missing"),
+    "a trial lost": (lambda lines: [lines[0], *lines[2:]], 10, "lines are missing"),
     "a trial twice": (lambda lines: [*lines[:2], *lines[1:]], 3, "trial 0 where 1 or more"),
-    "a line after the end": (lambda lines: [*lines, lines[1]], 11, "follows the end"),
+    "a line after the end": (lambda lines: [*lines, lines[1]], 12, "follows the end"),
     "two heads": (lambda lines: [lines[0], *lines], 2, "begins another"),
     "no head": (lambda lines: lines[1:], 1, "not the first line"),
-    "two answers": (lambda lines: [*lines[:-1], lines[-2], lines[-1]], 10, "second result"),
+    "two answers": (lambda lines: [*lines[:-1], lines[-2], lines[-1]], 11, "second result"),
     "unknown": (lambda lines: [lines[0], b'{"pickle": 1}\n', *lines[1:]], 2, "'pickle'"),
     "newer": (lambda lines: [changed(lines[0], version=3), *lines[1:]], 1, "version 3 of the format"),
     "older": (lambda lines: [changed(lines[0], version=1), *lines[1:]], 1, "version 1 of the format"),
@@ -192,7 +192,7 @@ IMPLAUSIBLE = {
     "an operation of itself": (7, {f"{OPERATION}reads": ["x"], f"{OPERATION}makes": ["x"]}, "cannot run"),
     "an operation that shares nothing": (7, {f"{OPERATION}shares": True}, "cannot run"),
     "a tie with nobody": (
-        8,
+        9,
         {"best__ranking": {"end": "tie", "rounds": 4, "confidence": 0.99, "rivals": []}},
         "ended as tie with nobody else left",
     ),
@@ -205,8 +205,8 @@ IMPLAUSIBLE = {
     "a tiny batch": (2, {"measurement__batch": 1e-320}, "'measurement.batch' is 1e-320, not a whole number"),
     "no versions": (8, {"versions": {}}, "has no version of backend"),
     "plans that are none": (0, {"problem__plans": ["x"]}, "'x' is no choice"),
-    "a negative answer": (8, {"trials": -3}, "'trials' is -3"),
-    "an answer nobody confirmed": (8, {"best__config": []}, "no line before it confirms"),
+    "a negative answer": (9, {"trials": -3}, "'trials' is -3"),
+    "an answer nobody confirmed": (9, {"best__config": []}, "no line before it confirms"),
 }
 
 

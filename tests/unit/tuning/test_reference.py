@@ -15,10 +15,14 @@ NOTHING_MEASURED = Measurement(outcome=Outcome.OOM)
 class Machine:
     """Measures the same config again and again, at the machine's pace of the moment."""
 
-    def __init__(self, make_measurement):
-        self.make_measurement = make_measurement
+    def __init__(self, make_measurement, detection):
+        self.make_measurement, self.detection = make_measurement, detection
         self.step_seconds, self.outcome, self.count = 1.0, Outcome.OK, 0
         self.busy = {}
+
+    def detect(self):
+        """What is trained by what."""
+        return self.detection
 
     def measure(self, config, _effort):
         """The reference, now."""
@@ -29,9 +33,9 @@ class Machine:
 
 
 @pytest.fixture
-def machine(make_measurement):
+def machine(make_measurement, make_detection):
     """A machine that takes a second a step."""
-    return Machine(make_measurement)
+    return Machine(make_measurement, make_detection())
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from autorecompute.measurement import Outcome
@@ -9,7 +11,7 @@ from autorecompute.meters import Reading
 from autorecompute.plans import Config
 from autorecompute.worker import window
 from autorecompute.worker.protocol import Order
-from autorecompute.worker.window import Window
+from autorecompute.worker.window import Memories, Window
 
 
 class Clock:
@@ -180,13 +182,52 @@ def test_the_peak_is_that_of_the_timed_steps(begin, clock, device):
 
 
 @pytest.mark.parametrize("warmup", [1, 3])
-def test_memory_is_released_once_and_before_the_peak_is_reset(begin, clock, device, warmup):
-    """What the last step before the swap still held is given back after the first step, so it is not in the peak."""
+def test_memory_is_released_twice_and_before_the_peak_is_reset(begin, clock, device, warmup):
+    """What configs before have left is given back, and what the last step held after the first: none is in the peak."""
     measured = begin(warmup=warmup, steps=2)
+    assert device.releases == 1
     device.hold(1000)
     run(measured, clock, warmup + 2)
-    assert device.releases == 1
+    assert device.releases == 2
     assert measured.measurement(8).peak_bytes == 500
+
+
+def test_a_step_in_turn_measures_time_alone(begin, clock, device):
+    """Where a config's memory is known, its steps are timed from the first on, and the device is left as it is."""
+    before = begin(warmup=1, steps=1)
+    device.hold(800)
+    run(before, clock, 2)
+    known, releases = before.measurement(8), device.releases
+    measured = begin(warmup=0, steps=1, known=known)
+    assert measured.is_timing
+    device.hold(5000)
+    run(measured, clock, 1)
+    again = measured.measurement(8)
+    assert (again.peak_bytes, again.held_bytes, again.allocated_bytes) == (
+        known.peak_bytes,
+        known.held_bytes,
+        known.allocated_bytes,
+    )
+    assert again.outcome is Outcome.OK
+    assert device.releases == releases
+
+
+def test_a_step_in_turn_of_an_unknown_config_warms_up(begin, clock):
+    """Where nothing is known of it yet, it has a step before the timed one, and its peak is measured."""
+    measured = begin(warmup=0, steps=1)
+    assert not measured.is_timing
+    run(measured, clock, 2)
+    assert measured.is_complete
+
+
+def test_the_longest_batch_decides_what_a_config_takes(make_measurement):
+    """Of several measurements of one config at one batch the one with the largest peak is kept."""
+    memories, order = Memories(), Order(config=Config(), warmup=0, steps=1)
+    for peak_bytes in (500, 800, 600):
+        memories.keep(Config(), make_measurement(peak_bytes=peak_bytes, batch=8))
+    assert memories.find(order, 8).peak_bytes == 800
+    assert memories.find(order, 16) is None
+    assert memories.find(dataclasses.replace(order, warmup=1), 8) is None
 
 
 def test_a_whole_life_keeps_its_peak(begin, clock, device):

@@ -1,0 +1,98 @@
+"""Configs that are timed in turns."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from autorecompute.measurement import Measurement, Outcome
+from autorecompute.plans import Config
+from autorecompute.trials.interleaving import join, measure_in_turns, takes_turns
+
+
+class Machine:
+    """Slows down by a factor of three after some steps, whatever is trained.
+
+    Args:
+        make_measurement: Makes measurements.
+        slow_after: Steps until it does.
+    """
+
+    def __init__(self, make_measurement, slow_after=1000):
+        self.make_measurement, self.slow_after = make_measurement, slow_after
+        self.order, self.broken, self.starts = [], {}, 1
+
+    def measure(self, config, effort):
+        """One step, of a second; two with recompute."""
+        assert (effort.warmup, effort.steps) == (0, 1)
+        self.order.append(config)
+        if config in self.broken:
+            return Measurement(outcome=self.broken[config])
+        pace = 3.0 if len(self.order) > self.slow_after else 1.0
+        seconds = pace * (1 if config.is_none else 2)
+        return self.make_measurement(step_seconds=(seconds,), cpu_seconds=(seconds,), losses=(seconds,))
+
+
+@pytest.fixture
+def configs(make_space):
+    """None, and two with a plan."""
+    return [Config(), *(Config.of([plan]) for plan in make_space().plans[:2])]
+
+
+def test_configs_are_measured_back_and_forth(make_measurement, configs):
+    """Each round goes the other way, so that a steady drift cancels; all steps of a config are one measurement."""
+    machine = Machine(make_measurement)
+    found = measure_in_turns(machine, configs, 2)
+    assert machine.order == [*configs, *reversed(configs)]
+    assert {config: len(measured.step_seconds) for config, measured in found.items()} == dict.fromkeys(configs, 2)
+
+
+def test_a_machine_that_slows_down_meets_all_alike(make_measurement, configs):
+    """The slow half lies in the steps of each config, so their ratio is as ever."""
+    one, other, _ = configs
+    found = measure_in_turns(Machine(make_measurement, slow_after=6), [one, other], 6)
+    for figure in ("step_seconds", "cpu_seconds", "losses"):
+        assert sum(getattr(found[other], figure)) == 2 * sum(getattr(found[one], figure))
+
+
+def test_a_config_that_fails_is_left_out(make_measurement, configs):
+    """It is not measured again, its failure is told, and the others have all their steps."""
+    machine = Machine(make_measurement)
+    machine.broken[configs[1]] = Outcome.OOM
+    found = measure_in_turns(machine, configs, 3)
+    assert machine.order.count(configs[1]) == 1
+    assert found[configs[1]].outcome is Outcome.OOM
+    assert len(found[configs[2]].step_seconds) == 3
+
+
+def test_a_script_that_ends_is_not_started_for_every_step(make_measurement, configs):
+    """Where the script had to be started again, the turn is brought to its end, and no other one begins."""
+    machine = Machine(make_measurement)
+
+    class Short(type(machine)):
+        """Ends after each step."""
+
+        def measure(self, config, effort):
+            """Starts again."""
+            self.starts += 1
+            return super().measure(config, effort)
+
+    machine.__class__ = Short
+    found = measure_in_turns(machine, configs, 5)
+    assert {len(measured.step_seconds) for measured in found.values()} == {1}
+
+
+def test_a_joined_measurement_says_once_how_busy_the_host_was(make_measurement):
+    """The share of the others is that over all steps, and so is the mark."""
+    joined = join([make_measurement(others_share=share, marks=("seen",)) for share in (0.0, 0.6)])
+    assert joined.others_share == 0.3
+    assert joined.marks == ("seen", "host busy: 30 % of the cores by others")
+
+
+@pytest.mark.parametrize(("backend", "turns"), [("torch", True), ("ortmodule", False)])
+def test_a_system_that_swaps_in_no_time_takes_turns(make_detection, backend, turns):
+    """Plain PyTorch does; an ORTModule, which makes its graphs anew, does not."""
+    versions = {"python": "3.11", "torch": "2.13.0", "backend": backend}
+    bench = types.SimpleNamespace(detect=lambda: make_detection(versions=versions, plan_versions=()))
+    assert takes_turns(bench) is turns
