@@ -12,6 +12,7 @@
 # make bench-hooks  measures what following a script costs each of its steps
 # make bench-search  replays searches on recorded tables, beside Optuna's samplers
 # make record-tables  records those tables; takes hours, and goes on where it stopped
+# make record-torch-tables  records tables in plain PyTorch; about half an hour each
 # make bench-live  tunes a model of the tables from scratch, and looks its answer up
 # make bench-anchors  trains twice the batch in the same memory, on every study
 # make bench-reuse  measures what an answer costs that is known already
@@ -37,7 +38,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables bench-forecast bench-by-hand bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
+.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-by-hand bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
 
 install: $(VENV)/.installed
 
@@ -182,6 +183,9 @@ bench-live: install
 record-tables: install
 	$(VENV)/bin/python benchmarks/replay/record.py
 	$(VENV)/bin/python benchmarks/replay/tables.py bert_mlm gpt2_clm vit_images bloom_clm deberta_mlm
+
+record-torch-tables: install
+	$(VENV)/bin/python benchmarks/replay/record_torch.py
 
 bench-anchors: install
 	$(VENV)/bin/python benchmarks/anchors.py
