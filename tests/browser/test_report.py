@@ -74,10 +74,10 @@ def test_what_was_not_measured_stays_last(visit, recorded):
 def test_plans_are_sorted_by_their_size(visit, report):
     """A column of sizes in words is sorted by what they come to."""
     page = visit(report, **DESKTOP)
-    page.locator("#why thead").get_by_role("button", name="nodes", exact=True).click()
-    nodes = [int(text) for text in page.locator("#why tbody td:nth-child(3)").all_inner_texts()]
-    assert nodes == sorted(nodes)
-    assert len(set(nodes)) > 3
+    page.locator("#why thead").get_by_role("button", name="places", exact=True).click()
+    places = [int(text) for text in page.locator("#why tbody td:nth-child(3)").all_inner_texts()]
+    assert places == sorted(places)
+    assert len(set(places)) > 3
 
 
 def test_a_button_copies_the_line(visit, report):

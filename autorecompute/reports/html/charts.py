@@ -94,7 +94,7 @@ def draw_timelines(before: Timeline, after: Timeline) -> str:
         axes.set_title(f"{name}, {format_bytes(timeline.peak_bytes)} alive at the peak", loc="left")
         axes.set_ylabel("alive, MiB")
         axes.margins(x=0, y=0.05)
-    below.set_xlabel("operation of the step (dotted: backward begins)")
+    below.set_xlabel("along the step (dotted: backward begins)")
     handles: dict[str, Artist] = {}
     for axes in (above, below):
         found, labels = axes.get_legend_handles_labels()

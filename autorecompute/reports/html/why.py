@@ -33,7 +33,7 @@ class PlanRow:
     Attributes:
         name: The plan.
         use: Whether the config to train with has it on, or at how many of its places.
-        nodes: How many nodes of the graph it covers.
+        places: At how many places of the model or its graph it can be on.
         peak: How the peak changes with this plan alone.
         step: How the step time changes with it.
         left_out: The peak with all plans on but this one.
@@ -41,7 +41,7 @@ class PlanRow:
 
     name: str
     use: str
-    nodes: str = "-"
+    places: str = "-"
     peak: str = "-"
     step: str = "-"
     left_out: str = "-"
@@ -53,7 +53,7 @@ class Why:
 
     Attributes:
         plane: The chart of memory against throughput; empty where nothing was measured.
-        timelines: The chart of a step before and after; empty where no step was profiled.
+        timelines: The chart of a step before and after; empty where nothing is known of steps.
         shown: The config of the step after, in words.
         plans: What each plan does.
         configs: How many configs the model was asked about; 0 where there is none.
@@ -177,7 +177,7 @@ def _plan_row(effect: PlanHindsight, config: Config | None, none: Expected) -> P
     return PlanRow(
         name=effect.plan.label,
         use=_describe_use(effect.plan, config),
-        nodes=str(effect.plan.occurrences),
+        places=str(effect.plan.occurrences),
         peak="-" if alone is None else format_change(alone.peak_bytes - none.peak_bytes),
         step="-" if alone is None else f"{alone.step / none.step - 1:+.1%}",
         left_out="-" if left_out is None else format_bytes(left_out.peak_bytes),

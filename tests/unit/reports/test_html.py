@@ -386,7 +386,7 @@ def test_knobs_are_told_tried_and_untried(keep, read, trials, answer):
 
 def test_settings_to_try_are_told_where_there_are_any(keep, read, trials, answer, monkeypatch):
     """The fake system has a setting to try; without it the page has no heading for settings."""
-    assert "Other settings 1 settings to try yourself" in read(keep(trials, answer)).text
+    assert "Other settings 1 setting to try yourself" in read(keep(trials, answer)).text
     monkeypatch.setattr("fake_backend.controller.HINTS", ())
     assert "Other settings" not in read(keep(trials, answer, name="other")).text
 
