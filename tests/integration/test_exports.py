@@ -48,6 +48,12 @@ MODELS = (
     "index_add",
     "index_add to what is there",
     "scatter_add",
+    "scatter_reduce",
+    "index_put",
+    "index_put that accumulates",
+    "index_put that spreads",
+    "logsumexp",
+    "logsumexp of large numbers",
     "convolution without padding",
 )
 
@@ -62,6 +68,8 @@ OPERATORS = {
     "flip": "Slice, called in Part 'body.layers.0.1'",
     "first of two": "called in Part 'body.layers.0.1'",
     "transposed": "ConvTranspose, called in ConvTranspose2d '1'",
+    "scatter_reduce": "aten::scatter_reduce, called in Part 'body.layers.0.1' (refusals.py:",
+    "index_put": "aten::index_put, called in Part 'body.layers.0.1' (refusals.py:",
     "same": "aten::_convolution_mode, called in Conv2d '0'",
 }
 BFLOAT16 = (

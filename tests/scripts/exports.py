@@ -188,6 +188,24 @@ MODELS = {
         X,
         AGAIN,
     ),
+    "scatter_reduce": (
+        Calling(lambda x, index: x.scatter_reduce(1, index[:, None].expand(BATCH, 3, WIDTH), x[:, :3], "sum")),
+        X,
+        AGAIN,
+    ),
+    "index_put that accumulates": (
+        Calling(lambda x, index: x.index_put((index,), 2 * x[:3], accumulate=True)),
+        X,
+        AGAIN,
+    ),
+    "index_put that spreads": (
+        Calling(lambda x, index: x.index_put((index[None].expand(2, 3),), x[:2, None], accumulate=True)),
+        X,
+        AGAIN,
+    ),
+    "index_put": (Calling(lambda x, index: x.index_put((index[:2],), 2 * x[:2])), X, AGAIN),
+    "logsumexp": (Calling(lambda x: x.logsumexp(-1)), X),
+    "logsumexp of large numbers": (Calling(lambda x: torch.logsumexp(100 * x, (0, 2), keepdim=True) / 100), X),
     "convolution without padding": (nn.Conv2d(2, 3, 3, padding="valid"), IMAGES),
 }
 IN_FLOAT16 = {name: MODELS[name] for name in ("attention with a boolean mask", "norms without bias", "RMS norms")}

@@ -108,6 +108,8 @@ OPERATORS = {
     "norm": lambda x: x / x.norm(dim=-1)[..., None],
     "reflection": lambda x: nn.functional.pad(x, (1, 1), mode="reflect")[..., 1:-1],
     "flip": lambda x: x.flip(-1),
+    "scatter_reduce": lambda x: x.scatter_reduce(1, torch.zeros_like(x, dtype=torch.int64), x, "amax"),
+    "index_put": lambda x: x.index_put((LABELS[:4], LABELS[:4]), x[:, 0], accumulate=True),
     "first of two": lambda x: x.repeat(1, 1, 2).chunk(2, -1)[0],
 }
 MODELS = {

@@ -7,9 +7,9 @@
   the type of its weight, as autocast has it.
 * ``RMSNorm``, which torch does not export, is written out, and becomes one operator in ORT again.
 * ``max_pool1d`` becomes ``max_pool2d`` of one row: ORT's gradient of the operator that torch exports ends the process.
-* ``index_add`` adds at each index as often as it comes: torch exports it so that of equal indices one alone counts.
-  ``scatter_add`` adds to zeros: ORT's gradient is wrong for what it would add to.
 * ``softplus`` is written out, with the threshold that torch's exporter leaves away: ORT has no gradient for it.
+* ``logsumexp`` is written out: ORT builds a gradient for it that is no graph.
+* What adds to places of a tensor is in ``scattering.py``.
 * ``torch.bernoulli`` compares with random numbers: ORT's own Bernoulli draws ones with the probability of zeros.
 * A convolution with ``padding="same"`` is refused: ORT's gradient of it is wrong.
 """
@@ -22,17 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.onnx import symbolic_helper as helper
-from torch.onnx import symbolic_opset9, symbolic_opset14, symbolic_opset16
+from torch.onnx import symbolic_opset9, symbolic_opset14
 
+from autorecompute.backends.ortmodule import scattering
 from autorecompute.backends.ortmodule.adapter import runs_as_it_is
+from autorecompute.backends.ortmodule.graph_pieces import LAST, constant, dtype_of, slice_shape, zero_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FLOAT, BOOL = torch.onnx.TensorProtoDataType.FLOAT, torch.onnx.TensorProtoDataType.BOOL
-LAST = 2**63 - 1
-"""Where ONNX ends a slice that goes to the end."""
-
 LARGEST_SHARED = 8
 """Of equal constants with up to so many entries ORT makes one, and it cannot train two LayerNorms with one weight."""
 
@@ -50,8 +49,8 @@ def register(registry: Any) -> None:
     symbolics["::unflatten"] = export_unflatten
     symbolics["::rms_norm"] = export_rms_norm
     symbolics["::softplus"] = helper.parse_args("v", "f", "f")(export_softplus)
-    symbolics["::index_add"] = export_index_add
-    symbolics["::scatter_add"] = helper.parse_args("v", "i", "v", "v")(export_scatter_add)
+    symbolics["::logsumexp"] = helper.parse_args("v", "is", "i")(export_logsumexp)
+    scattering.register(symbolics)
     symbolics["::max_pool1d"] = functools.partial(export_max_pool1d, symbolics["::max_pool2d"])
     symbolics["::bernoulli"] = symbolic_opset9.bernoulli
     for name, export in (("::layer_norm", export_layer_norm), ("::_convolution_mode", export_convolution)):
@@ -89,14 +88,14 @@ def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
     if is_causal:
         return attended
     # PyTorch gives zeros where a query may look at nothing.
-    return g.op("Where", _all(g, hidden), _zero_like(g, query), attended)
+    return g.op("Where", _all(g, hidden), zero_like(g, query), attended)
 
 
 def export_unflatten(g: Any, tensor: Any, dim: Any, sizes: Any) -> Any:
     """``Tensor.unflatten`` as a Reshape: the dimensions before stay, those behind are read from the tensor."""
     rank = helper._get_tensor_rank(tensor)  # noqa: SLF001
     axis = helper._get_const(dim, "i", "dim") % rank  # noqa: SLF001
-    shape = g.op("Concat", _slice_shape(g, tensor, 0, axis), sizes, _slice_shape(g, tensor, axis + 1, LAST), axis_i=0)
+    shape = g.op("Concat", slice_shape(g, tensor, 0, axis), sizes, slice_shape(g, tensor, axis + 1, LAST), axis_i=0)
     return g.op("Reshape", tensor, shape)
 
 
@@ -113,8 +112,8 @@ def export_layer_norm(export: Callable[..., Any], g: Any, tensor: Any, *argument
     like = tensor if helper._is_none(weight) else weight  # noqa: SLF001
     sizes = _sizes_of(shape)
     if math.prod(sizes) > LARGEST_SHARED:
-        weight = _constant(g, torch.ones(sizes, dtype=_dtype_of(like))) if helper._is_none(weight) else weight  # noqa: SLF001
-        bias = _constant(g, torch.zeros(sizes, dtype=_dtype_of(like))) if helper._is_none(bias) else bias  # noqa: SLF001
+        weight = constant(g, torch.ones(sizes, dtype=dtype_of(like))) if helper._is_none(weight) else weight  # noqa: SLF001
+        bias = constant(g, torch.zeros(sizes, dtype=dtype_of(like))) if helper._is_none(bias) else bias  # noqa: SLF001
     elif helper._is_none(weight) or helper._is_none(bias):  # noqa: SLF001
         export = symbolic_opset9.layer_norm
     # Of the shape, either function wants to know how many dimensions it has, and no more.
@@ -125,11 +124,11 @@ def export_layer_norm(export: Callable[..., Any], g: Any, tensor: Any, *argument
 def export_rms_norm(g: Any, tensor: Any, shape: Any, weight: Any = None, epsilon: Any = None) -> Any:
     """``rms_norm``, in the type of its weight: the entries over the root of the mean of their squares."""
     like = tensor if helper._is_none(weight) else weight  # noqa: SLF001
-    dtype, entries = _dtype_of(like), _cast_like(g, tensor, like)
+    dtype, entries = dtype_of(like), _cast_like(g, tensor, like)
     smallest = torch.finfo(dtype).eps if helper._is_none(epsilon) else helper._parse_arg(epsilon, "f")  # noqa: SLF001
-    squares = g.op("Pow", entries, _constant(g, torch.tensor(2.0)))
+    squares = g.op("Pow", entries, constant(g, torch.tensor(2.0)))
     mean = g.op("ReduceMean", squares, axes_i=list(range(-len(_sizes_of(shape)), 0)))
-    root = g.op("Sqrt", g.op("Add", mean, _constant(g, torch.tensor(smallest, dtype=dtype))))
+    root = g.op("Sqrt", g.op("Add", mean, constant(g, torch.tensor(smallest, dtype=dtype))))
     normalized = g.op("Div", entries, root)
     weighted = normalized if helper._is_none(weight) else g.op("Mul", normalized, weight)  # noqa: SLF001
     return _cast_like(g, weighted, tensor)
@@ -137,31 +136,25 @@ def export_rms_norm(g: Any, tensor: Any, shape: Any, weight: Any = None, epsilon
 
 def export_softplus(g: Any, tensor: Any, beta: float, threshold: float) -> Any:
     """``softplus``: the logarithm of one and an exponential, or where that is large the tensor itself."""
-    dtype = _dtype_of(tensor)
-    slope, most, one = (_constant(g, torch.tensor(number, dtype=dtype)) for number in (beta, threshold, 1.0))
+    dtype = dtype_of(tensor)
+    slope, most, one = (constant(g, torch.tensor(number, dtype=dtype)) for number in (beta, threshold, 1.0))
     scaled = g.op("Mul", tensor, slope)
     is_large = g.op("Greater", scaled, most)
     # Where the other branch is taken, this one must not overflow: its gradient is multiplied with zero.
-    exponential = g.op("Exp", g.op("Where", is_large, _zero_like(g, tensor), scaled))
+    exponential = g.op("Exp", g.op("Where", is_large, zero_like(g, tensor), scaled))
     return g.op("Where", is_large, tensor, g.op("Div", g.op("Log", g.op("Add", exponential, one)), slope))
 
 
-def export_index_add(g: Any, tensor: Any, dim: Any, index: Any, source: Any, *alpha: Any) -> Any:
-    """``index_add`` as a sum over scattered elements, each with the index that its slice has."""
-    rank, factor = helper._get_tensor_rank(tensor), helper._get_const(alpha[0], "f", "alpha") if alpha else 1  # noqa: SLF001
-    axis = helper._get_const(dim, "i", "dim") % rank  # noqa: SLF001
-    if factor != 1:
-        source = g.op("Mul", source, _constant(g, torch.tensor(factor, dtype=_dtype_of(source))))
-    shape = _constant(g, torch.tensor([-1 if place == axis else 1 for place in range(rank)]))
-    everywhere = g.op("Expand", g.op("Reshape", index, shape), g.op("Shape", source))
-    return export_scatter_add(g, tensor, axis, everywhere, source)
-
-
-def export_scatter_add(g: Any, tensor: Any, dim: int, index: Any, source: Any) -> Any:
-    """``scatter_add`` to zeros, which are then added: ORT's gradient for the tensor lacks what is added to."""
-    zeros = g.op("Expand", _zero_like(g, tensor), g.op("Shape", tensor))
-    zeros.setType(tensor.type())
-    return g.op("Add", tensor, symbolic_opset16.scatter_add(g, zeros, dim, index, source))
+def export_logsumexp(g: Any, tensor: Any, dims: list[int], keepdim: int) -> Any:
+    """``logsumexp``, one dimension after the other: the largest entry comes off before the exponentials are added."""
+    rank = helper._get_tensor_rank(tensor)  # noqa: SLF001
+    axes = sorted({dim % rank for dim in dims})
+    for axis in axes:
+        largest, _ = g.op("TopK", tensor, constant(g, torch.tensor([1])), axis_i=axis, outputs=2)
+        exponentials = g.op("Exp", g.op("Sub", tensor, largest))
+        summed = g.op("ReduceSum", exponentials, constant(g, torch.tensor([axis])), keepdims_i=1)
+        tensor = g.op("Add", g.op("Log", summed), largest)
+    return tensor if keepdim else g.op("Squeeze", tensor, constant(g, torch.tensor(axes)))
 
 
 def export_max_pool1d(export: Callable[..., Any], g: Any, tensor: Any, *arguments: Any) -> Any:
@@ -177,9 +170,9 @@ def export_max_pool1d(export: Callable[..., Any], g: Any, tensor: Any, *argument
     *sizes, ceil_mode = arguments
     kernel, stride, padding, dilation = (helper._parse_arg(size, "is") for size in sizes)  # noqa: SLF001
     pairs = ([1, *kernel], [1, *(stride or kernel)], [0, *padding], [1, *dilation])
-    before_last = _constant(g, torch.tensor([-2]))
+    before_last = constant(g, torch.tensor([-2]))
     row = g.op("Unsqueeze", tensor, before_last)
-    pooled = export(g, row, *(_constant(g, torch.tensor(pair)) for pair in pairs), ceil_mode)
+    pooled = export(g, row, *(constant(g, torch.tensor(pair)) for pair in pairs), ceil_mode)
     return g.op("Squeeze", pooled, before_last)
 
 
@@ -208,35 +201,35 @@ def _weights(g: Any, scores: Any, dropout_p: float) -> Any:
     if dropout_p == 0:
         return weights
     # ORT's gradient of Dropout reads its second output.
-    share, is_training = _constant(g, torch.tensor(dropout_p)), _constant(g, torch.tensor(data=True))
+    share, is_training = constant(g, torch.tensor(dropout_p)), constant(g, torch.tensor(data=True))
     return g.op("Dropout", weights, share, is_training, outputs=2)[0]
 
 
 def _scale_of(g: Any, query: Any, scale: Any) -> Any:
     if helper._is_none(scale):  # noqa: SLF001
         # ORT knows the width where torch's exporter does not, and makes this a number within the matmul.
-        width = g.op("Cast", _slice_shape(g, query, -1, LAST), to_i=FLOAT)
+        width = g.op("Cast", slice_shape(g, query, -1, LAST), to_i=FLOAT)
         scale = g.op("Reciprocal", g.op("Sqrt", width))
     number = helper._maybe_get_const(scale, "f")  # noqa: SLF001
     if isinstance(number, float):
-        return _constant(g, torch.tensor(number, dtype=_dtype_of(query)))
+        return constant(g, torch.tensor(number, dtype=dtype_of(query)))
     return _cast_like(g, scale, query)
 
 
 def _causal_mask(g: Any, query: Any, key: Any) -> Any:
-    size = g.op("Concat", _slice_shape(g, query, -2, -1), _slice_shape(g, key, -2, -1), axis_i=0)
-    return g.op("Cast", g.op("Trilu", g.op("Expand", _constant(g, torch.ones(())), size), upper_i=0), to_i=BOOL)
+    size = g.op("Concat", slice_shape(g, query, -2, -1), slice_shape(g, key, -2, -1), axis_i=0)
+    return g.op("Cast", g.op("Trilu", g.op("Expand", constant(g, torch.ones(())), size), upper_i=0), to_i=BOOL)
 
 
 def _bias_and_hidden(g: Any, query: Any, mask: Any) -> tuple[Any, Any]:
     """What is added to the scores for a mask, and where it hides the key."""
-    dtype = _dtype_of(query)
+    dtype = dtype_of(query)
     # Softmax of nothing but infinities is not a number; half of the range leaves room for the score it is added to.
-    lowest = _constant(g, torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype))
+    lowest = constant(g, torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype))
     if helper._is_bool(mask):  # noqa: SLF001
-        return g.op("Where", mask, _zero_like(g, query), lowest), g.op("Not", mask)
+        return g.op("Where", mask, zero_like(g, query), lowest), g.op("Not", mask)
     # ORT recomputes Equal, and no other comparison.
-    hidden = g.op("Equal", mask, _constant(g, torch.tensor(-math.inf, dtype=_dtype_of(mask))))
+    hidden = g.op("Equal", mask, constant(g, torch.tensor(-math.inf, dtype=dtype_of(mask))))
     return g.op("Where", hidden, lowest, mask), hidden
 
 
@@ -247,9 +240,9 @@ def _all(g: Any, mask: Any) -> Any:
 def _repeat_heads(g: Any, tensor: Any, query: Any) -> Any:
     *_, heads, _, width = helper._get_tensor_sizes(tensor)  # noqa: SLF001
     rank, wanted = helper._get_tensor_rank(tensor), helper._get_tensor_dim_size(query, -3)  # noqa: SLF001
-    group = _constant(g, torch.tensor([*[1] * (rank - 2), wanted // heads, 1, 1]))
-    groups = g.op("Expand", g.op("Unsqueeze", tensor, _constant(g, torch.tensor([rank - 2]))), group)
-    return g.op("Reshape", groups, _constant(g, torch.tensor([*[0] * (rank - 3), wanted, -1, width])))
+    group = constant(g, torch.tensor([*[1] * (rank - 2), wanted // heads, 1, 1]))
+    groups = g.op("Expand", g.op("Unsqueeze", tensor, constant(g, torch.tensor([rank - 2]))), group)
+    return g.op("Reshape", groups, constant(g, torch.tensor([*[0] * (rank - 3), wanted, -1, width])))
 
 
 def _swap_last(g: Any, tensor: Any) -> Any:
@@ -265,23 +258,6 @@ def _sizes_of(shape: Any) -> list[int]:
     return [number if isinstance(number, int) else 0 for number in numbers]
 
 
-def _slice_shape(g: Any, tensor: Any, start: int, end: int) -> Any:
-    bounds = (_constant(g, torch.tensor([place])) for place in (start, end))
-    return g.op("Slice", g.op("Shape", tensor), *bounds)
-
-
-def _constant(g: Any, value: Any) -> Any:
-    return g.op("Constant", value_t=value)
-
-
 def _cast_like(g: Any, value: Any, tensor: Any) -> Any:
     found, wanted = (helper._try_get_scalar_type(each) for each in (value, tensor))  # noqa: SLF001
     return value if found == wanted else g.op("Cast", value, to_i=wanted.onnx_type())
-
-
-def _zero_like(g: Any, tensor: Any) -> Any:
-    return _constant(g, torch.zeros((), dtype=_dtype_of(tensor)))
-
-
-def _dtype_of(tensor: Any) -> Any:
-    return helper._try_get_scalar_type(tensor).dtype()  # noqa: SLF001
