@@ -21,12 +21,18 @@ if TYPE_CHECKING:
     from autorecompute.plans import Config
     from autorecompute.trials.bench import Bench
 
+CPU = "cpu"
 ONE_STEP = Effort(warmup=0, steps=1)
 
 
 def takes_turns(bench: Bench) -> bool:
-    """Whether turns are worth their swaps: the training system makes them in no time."""
-    return registry.backend_of(bench.detect().versions).TAKES_TURNS
+    """Whether turns are worth their swaps: the training system makes them in no time, and memory allows it.
+
+    The allocator of a card keeps the blocks of each config. In turns, near its limit, it would free and request them
+    again in every step.
+    """
+    detection = bench.detect()
+    return detection.device.kind == CPU and registry.backend_of(detection.versions).TAKES_TURNS
 
 
 def measure_in_turns(bench: Bench, configs: Sequence[Config], steps: int) -> dict[Config, Measurement]:

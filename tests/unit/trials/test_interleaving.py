@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from autorecompute.measurement import Measurement, Outcome
+from autorecompute.measurement import Device, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials.interleaving import join, measure_in_turns, takes_turns
 
@@ -90,9 +90,12 @@ def test_a_joined_measurement_says_once_how_busy_the_host_was(make_measurement):
     assert joined.marks == ("seen", "host busy: 30 % of the cores by others")
 
 
-@pytest.mark.parametrize(("backend", "turns"), [("torch", True), ("ortmodule", False)])
-def test_a_system_that_swaps_in_no_time_takes_turns(make_detection, backend, turns):
-    """Plain PyTorch does; an ORTModule, which makes its graphs anew, does not."""
+@pytest.mark.parametrize(
+    ("backend", "kind", "turns"), [("torch", "cpu", True), ("ortmodule", "cpu", False), ("torch", "cuda", False)]
+)
+def test_a_system_that_swaps_in_no_time_takes_turns(make_detection, backend, kind, turns):
+    """Plain PyTorch does on a CPU; an ORTModule, which makes its graphs anew, and a card's allocator do not."""
     versions = {"python": "3.11", "torch": "2.13.0", "backend": backend}
-    bench = types.SimpleNamespace(detect=lambda: make_detection(versions=versions, plan_versions=()))
+    found = make_detection(versions=versions, plan_versions=(), device=Device(kind=kind, name="It", total_bytes=2**30))
+    bench = types.SimpleNamespace(detect=lambda: found)
     assert takes_turns(bench) is turns
