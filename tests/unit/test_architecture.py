@@ -95,6 +95,8 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.exceptions",
     "backends.ortmodule.structure",
     "backends.ortmodule.symbolics",
+    "backends.ortmodule.scattering",
+    "backends.ortmodule.graph_pieces",
     "backends.ortmodule.operators",
     "backends.ortmodule.checkpointing",
     "backends.ortmodule.wrapping",
