@@ -26,17 +26,17 @@ from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
+from autorecompute.trials.interleaving import measure_in_turns
 from journal import Journal
 
 STUDIES = Path(__file__).parents[2] / "studies"
 TABLES = STUDIES / "tables"
 
-EFFORT = Effort(warmup=1, steps=1)
+TOGETHER, TURNS = 2, 3
+"""So many configs are timed in turns with none, and so many steps of each."""
+
 RANGES, OF_EACH = 30, 10
 """So many ranges of peaks; from each of them so many cheap configs, and as many by chance."""
-
-BETWEEN = 2
-"""So many configs are measured between two steps without recompute."""
 
 SLACKS = (0.06, 0.04)
 """What is within this share of the best under some limit is measured again, a round for each."""
@@ -89,12 +89,11 @@ def list_configs(space, simulated):
 
 
 class Recorder:
-    """Measures configs of one table on a bench, each between two steps without recompute."""
+    """Measures configs of one table on a bench, some at a time in turns with none."""
 
     def __init__(self, bench, journal, configs):
         self._bench, self._journal = bench, journal
         self._configs = {config.hash: config for config in configs}
-        self._reference = self._measure(Config())
 
     def run(self):
         """Measures what is left."""
@@ -106,29 +105,26 @@ class Recorder:
         done = {row["config"] for row in self._journal.rows if row["round"] == number}
         left = [key for key in sorted(hashes) if key not in done]
         random.Random(number).shuffle(left)
-        for place in range(0, len(left), BETWEEN):
-            self._measure_some(left[place : place + BETWEEN], number)
+        for place in range(0, len(left), TOGETHER):
+            self._measure(left[place : place + TOGETHER], number)
             if place % 50 == 0:
                 print(f"round {number}: {place} of {len(left)}", flush=True)
 
-    def _measure_some(self, hashes, number):
-        found = [self._measure(self._configs[key]) for key in hashes]
-        before, self._reference = self._reference, self._measure(Config())
-        seconds = (before.median_cpu_seconds + self._reference.median_cpu_seconds) / 2
-        for key, measured in zip(hashes, found, strict=True):
+    def _measure(self, hashes, number):
+        found = measure_in_turns(self._bench, [Config(), *(self._configs[key] for key in hashes)], TURNS)
+        reference_seconds = statistics.mean(found[Config()].cpu_seconds)
+        for key in hashes:
+            measured = found[self._configs[key]]
             self._journal.add(
                 {
                     "config": key,
                     "round": number,
                     "outcome": str(measured.outcome),
                     "peak_bytes": measured.peak_bytes,
-                    "seconds": [round(measured.median_cpu_seconds, 6)],
-                    "reference_seconds": round(seconds, 6),
+                    "seconds": [round(seconds, 6) for seconds in measured.cpu_seconds],
+                    "reference_seconds": round(reference_seconds, 6),
                 }
             )
-
-    def _measure(self, config):
-        return self._bench.measure(config, EFFORT)
 
 
 def find_front(rows, slack):
@@ -158,7 +154,7 @@ def begin(bench, recipe):
         "batch": recipe.batch,
         "is_sampled": True,
         "threads": 1,
-        "effort": {"warmup": EFFORT.warmup, "steps": EFFORT.steps},
+        "effort": {"warmup": 1, "steps": TURNS},
         "peak_bytes": bench.measure(Config(), Effort()).peak_bytes,
         "plans": [plan.id for plan in detection.space.plans],
         "detection": codec.to_plain(detection),
