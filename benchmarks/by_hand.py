@@ -3,7 +3,8 @@
 By hand means: no recompute, all blocks, the first k blocks for every k, and the same with matrix products kept. All of
 them are measured, and the fastest that fits is taken, so this hand knows all peaks and times. At each of several limits
 between the least peak and that without recompute the search begins anew. Its answer, the best by hand and all blocks
-then train in mirrored rounds. Peaks are bytes of live tensors, times are processor time. Arguments name studies.
+then train in turns, a step of each at a time. Peaks are bytes of live tensors, times are processor time. Arguments name
+studies.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.interleaving import measure_in_turns
 from autorecompute.tuning.intervals import centre, interval
 
 STUDIES = Path(__file__).parents[1] / "studies"
@@ -32,10 +33,9 @@ TARGET_BATCH = 16
 LIMITS = (0.25, 0.40, 0.55, 0.70, 0.85)
 """Shares of the way from the least peak to that without recompute."""
 
-ROUNDS = 4
-"""Mirrored: A B C, C B A."""
+TURNS, RACE_TURNS = 4, 12
+"""Steps of each config, beside one without recompute, and of each of those that are compared in the end."""
 
-EFFORT, REFERENCE = Effort(warmup=1, steps=4), Effort(warmup=1, steps=3)
 MISS = 0.025
 MOST_TRIALS = 30
 
@@ -55,8 +55,8 @@ class Hand:
     def measure(self, config):
         """The trial of a config."""
         if config not in self._known:
-            reference = self.bench.measure(Config(), REFERENCE)
-            measurement = self.bench.measure(config, EFFORT)
+            found = measure_in_turns(self.bench, [Config(), config], TURNS)
+            reference, measurement = found[Config()], found[config]
             self._known[config] = Trial(
                 number=len(self._known),
                 config=config,
@@ -91,12 +91,9 @@ class Hand:
         return min(fitting, key=lambda trial: steps[trial.number], default=None), len(trials)
 
     def race(self, configs):
-        """Logarithms of processor time a step, a list for each config, one entry a round."""
-        found = {config: [] for config in configs}
-        for number in range(ROUNDS):
-            for config in configs if number % 2 == 0 else reversed(configs):
-                found[config].append(math.log(self.bench.measure(config, EFFORT).median_cpu_seconds))
-        return found
+        """Logarithms of processor time a step, a list for each config, one entry a turn."""
+        found = measure_in_turns(self.bench, configs, RACE_TURNS)
+        return {config: [math.log(seconds) for seconds in measured.cpu_seconds] for config, measured in found.items()}
 
 
 def fastest(trials):
