@@ -146,7 +146,7 @@ def test_the_emitted_environment_gives_the_reported_peak(tuned, trained):
 
 
 def test_the_emitted_environment_saves_memory(trained, trained_without, limit_bytes):
-    """In plain processes too, the peak is below the one without the emitted environment, and that one above the limit."""
+    """In plain processes too, less is held than without the emitted environment, which takes more than the limit."""
     assert limit_bytes < trained_without.printed_peak_bytes
     assert trained.printed_peak_bytes < trained_without.printed_peak_bytes
     assert trained.printed_peak_bytes <= (1 + HEAP) * limit_bytes
