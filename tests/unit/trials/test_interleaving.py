@@ -17,16 +17,18 @@ class Machine:
     Args:
         make_measurement: Makes measurements.
         slow_after: Steps until it does.
+        ends_at_once: Whether the script ends after each step, and is started again for the next.
     """
 
-    def __init__(self, make_measurement, slow_after=1000):
-        self.make_measurement, self.slow_after = make_measurement, slow_after
+    def __init__(self, make_measurement, slow_after=1000, *, ends_at_once=False):
+        self.make_measurement, self.slow_after, self.ends_at_once = make_measurement, slow_after, ends_at_once
         self.order, self.broken, self.starts = [], {}, 1
 
     def measure(self, config, effort):
         """One step, of a second; two with recompute."""
         assert (effort.warmup, effort.steps) == (0, 1)
         self.order.append(config)
+        self.starts += self.ends_at_once
         if config in self.broken:
             return Measurement(outcome=self.broken[config])
         pace = 3.0 if len(self.order) > self.slow_after else 1.0
@@ -68,18 +70,7 @@ def test_a_config_that_fails_is_left_out(make_measurement, configs):
 
 def test_a_script_that_ends_is_not_started_for_every_step(make_measurement, configs):
     """Where the script had to be started again, the turn is brought to its end, and no other one begins."""
-    machine = Machine(make_measurement)
-
-    class Short(type(machine)):
-        """Ends after each step."""
-
-        def measure(self, config, effort):
-            """Starts again."""
-            self.starts += 1
-            return super().measure(config, effort)
-
-    machine.__class__ = Short
-    found = measure_in_turns(machine, configs, 5)
+    found = measure_in_turns(Machine(make_measurement, ends_at_once=True), configs, 5)
     assert {len(measured.step_seconds) for measured in found.values()} == {1}
 
 
