@@ -52,6 +52,8 @@ class RaceEnd(enum.StrEnum):
     """Several are as fast; the lowest peak of them was taken."""
     UNDECIDED = "undecided"
     """Rounds or time were used up before either was sure; the best estimate was taken."""
+    ALONE = "alone"
+    """Nobody else was left to compare it with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ class Ranking:
     rivals: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.end is not RaceEnd.RANKED and not self.rivals:
+        if self.end in {RaceEnd.TIE, RaceEnd.UNDECIDED} and not self.rivals:
             raise ValueError(f"ended as {self.end} with nobody else left")
 
     @property
@@ -82,6 +84,8 @@ class Ranking:
         sureness = f"at {100 * self.confidence:.0f} % in {format_count(self.rounds, 'round')}"
         others = f" and {len(self.rivals) - 1} more" if len(self.rivals) > 1 else ""
         match self.end:
+            case RaceEnd.ALONE:
+                return f"no rival was left in {format_count(self.rounds, 'round')}"
             case RaceEnd.RANKED:
                 outcome = f"ranked {sureness}"
             case RaceEnd.TIE:

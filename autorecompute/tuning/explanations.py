@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING
 
 from autorecompute.plans.dimensions import BATCH
@@ -29,7 +30,8 @@ WHOLE_PROCESS_SHARE = 0.05
 """What a whole process, its start and export included, needs beyond its timed steps, as a rule."""
 
 
-GIVE_BACK = f"On a CPU MALLOC_MMAP_THRESHOLD_={MIB} in the environment has glibc give back what a start leaves behind."
+THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
+GIVE_BACK = f"On a CPU {THRESHOLD}={MIB} in the environment has glibc give back what a start leaves behind."
 """glibc raises that threshold while a model is exported, and the process then holds more, by chance: see mallopt(3)."""
 
 
@@ -62,7 +64,7 @@ def explain_no_fit(
     least = min(measured, key=lambda trial: (trial.config not in too_large, trial.measurement.peak_bytes or 0))
     peak_bytes = least.measurement.peak_bytes or 0
     if least.config in too_large:
-        on_cpu = f" {GIVE_BACK}" if detection.device.kind == "cpu" else ""
+        on_cpu = f" {GIVE_BACK}" if detection.device.kind == "cpu" and THRESHOLD not in os.environ else ""
         return (
             f"{least.description} held {format_bytes(limit_bytes)} while it trained, with "
             f"{format_bytes(peak_bytes)}, but its whole process did not. "

@@ -179,8 +179,8 @@ def record(name):
 def main():
     """Records the tables that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", nargs="*", choices=[*RECIPES, []], default=list(RECIPES))
-    tables = parser.parse_args().tables
+    parser.add_argument("tables", nargs="*", choices=[*RECIPES, []])
+    tables = parser.parse_args().tables or list(RECIPES)
     os.environ["OMP_NUM_THREADS"] = "1"
     for name in tables:
         record(name)

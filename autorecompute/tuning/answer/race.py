@@ -228,15 +228,21 @@ class _Race:
         entries = rank(list(self._running.values()))
         first = winner or entries[0]
         others = [entry for entry in entries if entry is not first]
-        end = RaceEnd.UNDECIDED if winner is None else RaceEnd.TIE if others else RaceEnd.RANKED
         ranking = Ranking(
-            end=end,
+            end=self._describe_end(winner, others),
             rounds=self._rounds,
             disturbed=self._disturbed,
             confidence=CONFIDENCE,
             rivals=tuple(entry.trial.description for entry in others),
         )
         return self._raced([first, *others, *rank(self._beaten)], ranking)
+
+    def _describe_end(self, winner: Finalist | None, others: Sequence[Finalist]) -> RaceEnd:
+        if winner is None:
+            return RaceEnd.UNDECIDED
+        if others:
+            return RaceEnd.TIE
+        return RaceEnd.RANKED if self._beaten else RaceEnd.ALONE
 
     def _raced(self, standings: Sequence[Finalist], ranking: Ranking | None = None) -> RaceResult:
         return RaceResult(

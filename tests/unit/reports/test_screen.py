@@ -81,6 +81,7 @@ def test_a_relative_figure_is_told_with_its_spread(show, make_result):
             ("blocks.*/gelu",),
             "race: a tie with blocks.*/gelu at 99 % in 8 rounds, given to the lower peak",
         ),
+        (RaceEnd.ALONE, (), "race: no rival was left in 8 rounds"),
         (RaceEnd.UNDECIDED, ("a", "b", "c"), "race: not ranked at 99 % in 8 rounds: a and 2 more may be as good"),
     ],
 )

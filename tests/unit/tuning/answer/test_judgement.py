@@ -94,13 +94,18 @@ def test_what_no_recompute_needs_as_a_whole_process_counts(make_trial, make_dete
 
 
 @pytest.mark.parametrize(("kind", "tells"), [("cpu", True), ("cuda", False)])
-def test_no_fit_after_failed_confirmations_on_a_cpu_names_what_glibc_keeps(make_trial, make_detection, kind, tells):
-    """What a process holds beyond its steps can be had back on a CPU, where it is glibc that keeps it."""
+def test_no_fit_after_failed_confirmations_on_a_cpu_names_what_glibc_keeps(
+    make_trial, make_detection, monkeypatch, kind, tells
+):
+    """What a process holds beyond its steps can be had back on a CPU, where glibc keeps it, unless it was."""
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
     trial = make_trial(peak_bytes=580 * MIB)
     rejection = Rejection(config=trial.config, outcome=Outcome.OVER_LIMIT, reason="its whole process reaches 640 MiB")
     detection = make_detection()
     detection = replace(detection, device=replace(detection.device, kind=kind))
     assert ("MALLOC_MMAP_THRESHOLD_" in explain_no_fit([trial], detection, LIMIT, (), [rejection])) is tells
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    assert "MALLOC_MMAP_THRESHOLD_" not in explain_no_fit([trial], detection, LIMIT, (), [rejection])
 
 
 def test_no_fit_for_another_reason_than_memory_names_the_last_one(make_trial, make_detection):

@@ -220,6 +220,15 @@ def test_marks_are_kept_with_their_round(make_bench, make_standings, configs, ma
     assert {entry.trial.number: entry.rounds[0].marks for entry in raced.standings} == {0: (), 1: ("host busy",)}
 
 
+@pytest.mark.parametrize("crowded", [False, True])
+def test_a_finalist_that_raced_with_nobody_is_not_called_ranked(make_bench, make_standings, crowded):
+    """Where one config is left, nothing was compared, however long and however disturbed its rounds were."""
+    bench = make_bench()
+    crowd(bench, lambda _: crowded)
+    raced = race(bench, make_standings(2), has_reference=True, deadline_seconds=time.monotonic())
+    assert (raced.ranking.end, raced.is_over) == (RaceEnd.ALONE, True)
+
+
 @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.CRASH, Outcome.TIMEOUT])
 def test_a_finalist_that_fails_is_out(make_bench, make_standings, configs, make_measurement, outcome):
     """Who breaks in a round is not ranked, and the others are."""
