@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.searcher import Proposal, preset_reason
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Trial
     from autorecompute.memory import MemoryModel
-    from autorecompute.plans import Config, Space
+    from autorecompute.plans import Space
 
 LEAST_GAIN = 0.0004
 """A trial that should gain less than this share of the step time is not worth its own time."""
@@ -27,9 +28,11 @@ PATIENCE = 10
 """After so many trials that were no better than the best the search ends: what is left to gain is less than what noise
 hides."""
 
+LIKELY = 0.5
+"""What is more likely to fit than not."""
+
 HOPELESS = 1e-4
-"""A preset that is less likely to fit is no trial, where forecasts of peaks are precise. Where no config fits yet, and
-none is as likely to, only the least peak is still looked for."""
+"""Where no config fits yet, and none is as likely to, only the least peak is still looked for."""
 
 MARGIN = 0.01
 """What recomputes all that another config does, and of a step's kernels no more than this share beyond, may be as
@@ -79,9 +82,9 @@ class ModelSearcher:
         surrogate = self._learn(trials)
         outlook = surrogate.outlook()
         tried = {*claimed, *(trial.config for trial in trials)}
-        for preset in self._presets:
-            prediction = self._prediction(preset, outlook)
-            if preset not in tried and not self._is_hopeless(preset, prediction):
+        for preset in self._presets_to_measure(tried, outlook):
+            if preset not in tried:
+                prediction = self._prediction(preset, outlook)
                 return Proposal(config=preset, reason=preset_reason(preset), prediction=prediction)
         return self._most_worth_a_trial(trials, claimed, surrogate, outlook)
 
@@ -94,11 +97,22 @@ class ModelSearcher:
         surrogate = self._learn(trials)
         return {trial.number: surrogate.settled_step(trial) for trial in trials if trial.measurement.step_seconds}
 
-    def _is_hopeless(self, preset: Config, prediction: Prediction | None) -> bool:
-        # What a rough model of memory says is no reason to leave out what users know by name.
-        if prediction is None or preset.is_none or self._peak_error >= USUAL_ERROR:
-            return False
-        return prediction.fits < HOPELESS
+    def _presets_to_measure(self, tried: Collection[Config], outlook: Outlook) -> Sequence[Config]:
+        """No recompute, and what somebody would switch on who chose by hand among what should fit.
+
+        Where memory is known, that is the fastest preset; the others compete with all that there is. What a rough model
+        of memory says is no reason to leave out what users know by name.
+        """
+        if self._peak_error >= USUAL_ERROR:
+            return self._presets
+        by_hand = [preset for preset in self._presets if not preset.is_none]
+        predicted = {preset: self._prediction(preset, outlook) for preset in by_hand}
+        opaque = [preset for preset, prediction in predicted.items() if prediction is None]
+        fitting = [preset for preset, prediction in predicted.items() if prediction and prediction.fits >= LIKELY]
+        if any(preset in tried for preset in fitting):
+            return [Config(), *opaque]
+        fastest = sorted(fitting, key=lambda preset: outlook.step[self._candidates.places[preset]])
+        return [Config(), *fastest[:1], *opaque]
 
     def _learn(self, trials: Sequence[Trial]) -> Surrogate:
         return Surrogate(

@@ -72,10 +72,12 @@ class Table:
         """The plans whose configs were recorded; plans that save next to nothing are left out."""
         wanted, whole = set(self.plain["plans"]), self.detection.space
         plans = tuple(plan for plan in whole.plans if plan.id in wanted)
-        known = frozenset(choice for plan in plans for choice in plan.choices)
+        known = {(choice.site, choice.option) for plan in plans for choice in plan.choices}
+        recorded = {tuple(config.texts) for config in self._configs}
         presets = {
-            name: preset if name in whole.opaque_presets else Config(preset.choices & known)
+            name: preset if name in whole.opaque_presets else _part(preset, known)
             for name, preset in whole.own_presets.items()
+            if name not in whole.opaque_presets or tuple(preset.texts) in recorded
         }
         return Space(plans=plans, own_presets=presets, covers=whole.covers)
 
@@ -128,6 +130,11 @@ class Table:
     def _configs(self):
         choices = self.plain["choices"]
         return [Config.parse(choices[number] for number in numbers) for numbers in self.plain["configs"]]
+
+
+def _part(config, known):
+    """What a config has of these sites and options, as often as it has it."""
+    return Config(frozenset(choice for choice in config.choices if (choice.site, choice.option) in known))
 
 
 def _windows(reference_seconds):

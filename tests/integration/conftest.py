@@ -23,7 +23,7 @@ STAND_IN = Path(__file__).parents[1] / "stand_ins" / "plain"
 
 ONE_THREAD = Path(__file__).parents[2] / "benchmarks" / "replay" / "one_thread"
 
-PLAIN_BATCH = 192
+PLAIN_BATCH = 96
 PLAIN = ("plain_transformer.py", "--backend", "torch", "--batch-flag=--bs")
 """What follows ``tune`` for the transformer in plain PyTorch, which starts much sooner than in ORTModule."""
 
@@ -179,7 +179,7 @@ def make_copy(copy_limited, tuned):
 @pytest.fixture(scope="session")
 def freed_at_once():
     """The variables under which glibc gives back what tensors leave, so that a process takes what lives in it."""
-    return {"MALLOC_MMAP_THRESHOLD_": str(MIB)}
+    return {"MALLOC_MMAP_THRESHOLD_": str(MIB // 16)}  # the transformers' tensors are larger
 
 
 @pytest.fixture(scope="session")

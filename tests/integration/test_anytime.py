@@ -18,7 +18,7 @@ SOON_SECONDS = 60
 ENOUGH = 4
 """Times what one start, one trial and one confirmation take."""
 
-COMMAND = ("plain_transformer.py", "--backend", "torch", "--batch-flag=--bs", "--target-batch", "192", "--json")
+COMMAND = ("plain_transformer.py", "--backend", "torch", "--batch-flag=--bs", "--target-batch", "96", "--json")
 LONG = ("--sampler", "random")
 """A search that goes on until its trials are used up outlasts the first confirmation by far."""
 

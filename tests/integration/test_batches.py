@@ -8,7 +8,7 @@ import sys
 import pytest
 
 STUDY = "several"
-BATCHES = (96, 192)
+BATCHES = (48, 96)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def place(make_plain_copy):
 @pytest.fixture(scope="module")
 def compare(tune_plain, place):
     """Compares two batches under a limit that the larger one breaks without recompute."""
-    return lambda: tune_plain(place, STUDY, "--batches", "96,192")
+    return lambda: tune_plain(place, STUDY, "--batches", "48,96")
 
 
 @pytest.fixture(scope="module")

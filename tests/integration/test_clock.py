@@ -32,7 +32,7 @@ def start(place, scripts, plain_limit_bytes, freed_at_once):
     compiler = os.environ.get("CXX", "c++")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, scripts / "wall_clock.cpp"], check=True)
     limit = ("--memory-limit", str(plain_limit_bytes), "--max-trials", "4")
-    command = ("jumping_clock.py", "--backend", "torch", "--batch-flag=--bs", "--target-batch", "192", *limit)
+    command = ("jumping_clock.py", "--backend", "torch", "--batch-flag=--bs", "--target-batch", "96", *limit)
 
     def start(study, timeout, *more):
         shift.write_bytes(struct.pack("q", 5 * HOUR))

@@ -12,7 +12,7 @@ from autorecompute.backends.torch.plans_file import VARIABLE
 from autorecompute.units import MIB
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-BATCH = 192
+BATCH = 96
 
 
 @pytest.fixture(scope="module")

@@ -114,25 +114,25 @@ def test_a_checkpoint_of_a_wrapped_model_is_a_plain_one(ran, trained, place):
 @pytest.fixture(scope="module")
 def limit_bytes(place, by_hand):
     """A limit that the transformer in plain PyTorch breaks without recompute and can hold with it."""
-    command = ("plain_transformer.py", "--bs", "384", "--steps", "4")
+    command = ("plain_transformer.py", "--bs", "192", "--steps", "4")
     plain, saving = (place.train(*command, **variables, **WRAP) for variables in ({}, by_hand))
     return (plain.printed_peak_bytes + saving.printed_peak_bytes) // 2
 
 
 def test_recompute_saves_memory_in_a_wrapped_model(place, limit_bytes):
     """A plain transformer is made to fit with recompute, and ``run`` reaches the peak that was reported."""
-    options = ("--target-batch", "384", "--memory-limit", str(limit_bytes), "--max-trials", "4", "--json")
+    options = ("--target-batch", "192", "--memory-limit", str(limit_bytes), "--max-trials", "4", "--json")
     tuned = place.tune("plain_transformer.py", "--wrap", *options, "--study", "wrapped", arguments=("--bs", "{batch}"))
     assert tuned.code == 0, tuned.stderr
     best = tuned.answer["best"]
     assert best["config"], tuned.stderr
     assert best["gradients"]["agrees"]
     assert best["peak_bytes"] <= limit_bytes < tuned.answer["baseline"]["peak_bytes"]
-    plain = place.train("plain_transformer.py", "--bs", "384", "--steps", "4").printed_peak_bytes
+    plain = place.train("plain_transformer.py", "--bs", "192", "--steps", "4").printed_peak_bytes
     figures = tuned.answer["as_it_is"]["figures"]
     assert figures["peak_bytes"] == pytest.approx(plain, rel=2 * SAME_PEAK)
     assert figures["outcome"] == ("ok" if figures["peak_bytes"] <= limit_bytes else "over_limit")
-    ran = run(place, "wrapped", "plain_transformer.py", "--bs", "384", "--steps", "4")
+    ran = run(place, "wrapped", "plain_transformer.py", "--bs", "192", "--steps", "4")
     assert ran.printed_peak_bytes == pytest.approx(best["peak_bytes"], rel=SAME_PEAK)
 
 
