@@ -82,10 +82,11 @@ def test_what_is_kept_fits_its_schema():
     for name in tables.packed_names():
         table = tables.load(tables.TABLES / f"{name}{tables.SUFFIX}")
         assert set(table.space.presets.values()) <= set(table.recordings)
+        if table.plain["is_sampled"]:
+            continue
         # Plans with a row in common have fewer sets of rows than sets of plans.
         subsets = itertools.product((False, True), repeat=len(table.space.plans))
-        configs = {Config.of(itertools.compress(table.space.plans, chosen)) for chosen in subsets}
-        assert table.plain["is_sampled"] or configs <= set(table.recordings)
+        assert {Config.of(itertools.compress(table.space.plans, on)) for on in subsets} <= set(table.recordings)
 
 
 def test_an_unfinished_recording_is_not_packed(write_journal, make_machine, monkeypatch, capsys):

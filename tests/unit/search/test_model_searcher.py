@@ -70,6 +70,16 @@ def test_presets_come_first(make_limited):
     assert len(trials) > len(presets)
 
 
+def test_where_memory_is_known_one_preset_is_measured_for_its_name(make_limited, monkeypatch):
+    """It should fit, as fast as any preset that should; the others are worth a trial where they may be the fastest."""
+    monkeypatch.setattr(OrtMemoryModel, "likely_error", 0.001)
+    bench = make_limited()
+    trials = bench.run()
+    assert [trial.reason for trial in trials[:2]] == ["baseline", "preset"]
+    assert trials[1].fits
+    assert all(trial.reason != "preset" for trial in trials[2:])
+
+
 def test_opaque_presets_are_tried_and_nothing_is_predicted_of_them(make_limited):
     """An opaque preset is no mix of plans: nothing was simulated of it, and it teaches nothing about plans."""
     bench = make_limited()
