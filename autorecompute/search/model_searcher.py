@@ -98,21 +98,23 @@ class ModelSearcher:
         return {trial.number: surrogate.settled_step(trial) for trial in trials if trial.measurement.step_seconds}
 
     def _presets_to_measure(self, tried: Collection[Config], outlook: Outlook) -> Sequence[Config]:
-        """No recompute, and what somebody would switch on who chose by hand among what should fit.
+        """The presets whose figures everybody asks for; the others compete with all that there is.
 
-        Where memory is known, that is the fastest preset; the others compete with all that there is. What a rough model
-        of memory says is no reason to leave out what users know by name.
+        Where memory is known, these are no recompute, the leanest preset, which people switch on first, and the one
+        that should be the fastest of those that should fit. What a rough model of memory says is no reason to leave out
+        what users know by name.
         """
-        if self._peak_error >= USUAL_ERROR:
+        places = {preset: self._candidates.places.get(preset) for preset in self._presets if not preset.is_none}
+        known = {preset: place for preset, place in places.items() if place is not None}
+        if self._peak_error >= USUAL_ERROR or not known:
             return self._presets
-        by_hand = [preset for preset in self._presets if not preset.is_none]
-        predicted = {preset: self._prediction(preset, outlook) for preset in by_hand}
-        opaque = [preset for preset, prediction in predicted.items() if prediction is None]
-        fitting = [preset for preset, prediction in predicted.items() if prediction and prediction.fits >= LIKELY]
+        opaque = [preset for preset, place in places.items() if place is None]
+        leanest = min(known, key=lambda preset: float(outlook.peak_bytes[known[preset]]))
+        fitting = [preset for preset, place in known.items() if outlook.fits[place] >= LIKELY and preset != leanest]
+        by_hand = sorted(fitting, key=lambda preset: float(outlook.step[known[preset]]))[:1]
         if any(preset in tried for preset in fitting):
-            return [Config(), *opaque]
-        fastest = sorted(fitting, key=lambda preset: outlook.step[self._candidates.places[preset]])
-        return [Config(), *fastest[:1], *opaque]
+            by_hand = []
+        return [Config(), leanest, *by_hand, *opaque]
 
     def _learn(self, trials: Sequence[Trial]) -> Surrogate:
         return Surrogate(

@@ -12,6 +12,7 @@ import itertools
 import statistics
 
 import numpy as np
+from scipy.optimize import lsq_linear
 
 from robust import doubt, weigh
 
@@ -26,11 +27,18 @@ def fit_sums(table):
     design = np.hstack([shares, pairs])
     ridge = np.zeros(design.shape[1])
     ridge[shares.shape[1] :] = doubt(design, ratios - 1, weights, pairs.shape[1])
-    weighted = design.T * weights
-    effects = np.linalg.lstsq(weighted @ design + np.diag(ridge), weighted @ (ratios - 1), rcond=None)[0]
+    effects = _fit(design, ratios - 1, weights, ridge, shares.shape[1])
     fitted = 1 + design @ effects
     rests = _rests(configs, ratios - fitted)
     return {config: float(found) + rests[config] for config, found in zip(configs, fitted, strict=True)}
+
+
+def _fit(design, times, weights, ridge, choices):
+    """The effects that miss least; none of the choices makes a step shorter, as what noise says of a cheap one may."""
+    root = np.sqrt(weights)
+    rows = np.vstack([design * root[:, None], np.diag(np.sqrt(ridge))])
+    least = np.where(np.arange(design.shape[1]) < choices, 0.0, -np.inf)
+    return lsq_linear(rows, np.concatenate([times * root, np.zeros(len(ridge))]), (least, np.inf)).x
 
 
 def _ratio(recording):
