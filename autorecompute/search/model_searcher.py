@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 LEAST_GAIN = 0.0004
 """A trial that should gain less than this share of the step time is not worth its own time."""
 
-PATIENCE = 10
+PATIENCE, PATIENCE_WHERE_KNOWN = 10, 4
 """After so many trials that were no better than the best the search ends: what is left to gain is less than what noise
-hides."""
+hides. Where peaks are known only times are left to learn, and twice as many trials found no better answers on the
+tables in plain PyTorch."""
 
 LIKELY = 0.5
 """What is more likely to fit than not."""
@@ -73,6 +74,7 @@ class ModelSearcher:
         self._space, self._limit_bytes, self._prior = space, limit_bytes, prior
         self._candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
         self._base_bytes, self._peak_error = memory.base_bytes(dims), memory.likely_error
+        self._is_known = self._peak_error < USUAL_ERROR
         self._presets = list(dict.fromkeys(space.presets.values()))
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
@@ -106,7 +108,7 @@ class ModelSearcher:
         """
         places = {preset: self._candidates.places.get(preset) for preset in self._presets if not preset.is_none}
         known = {preset: place for preset, place in places.items() if place is not None}
-        if self._peak_error >= USUAL_ERROR or not known:
+        if not self._is_known or not known:
             return self._presets
         opaque = [preset for preset, place in places.items() if place is None]
         leanest = min(known, key=lambda preset: float(outlook.peak_bytes[known[preset]]))
@@ -138,7 +140,8 @@ class ModelSearcher:
         place = int(gain.argmax())
         if best is None and float((outlook.fits * allowed).max()) < HOPELESS:
             return self._least_peak(trials, outlook, allowed)
-        is_done = best is not None and (gain[place] < LEAST_GAIN * best or _count_since_best(fitting) >= PATIENCE)
+        patience = PATIENCE_WHERE_KNOWN if self._is_known else PATIENCE
+        is_done = best is not None and (gain[place] < LEAST_GAIN * best or _count_since_best(fitting) >= patience)
         if gain[place] <= 0 or is_done:
             return None
         reason = f"{outlook.fits[place]:.0%} to fit"
