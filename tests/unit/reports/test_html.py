@@ -6,32 +6,22 @@ import dataclasses
 import io
 import re
 import shlex
-from html.parser import HTMLParser
 
 import pytest
 from matplotlib import rc_context
 from rich.console import Console
 
-from autorecompute import codec
-from autorecompute.backends.torch.extra import OptionStep, Part, Steps, TorchDetection
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import CurvePoint, Figures, KnobFigures, Recomputed
-from autorecompute.measurement import GradientCheck, Outcome
-from autorecompute.memory import StepProfiles
-from autorecompute.plans import Choice, Config, Plan, Space
-from autorecompute.prediction import Prediction
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
 from autorecompute.reports.answer import answer_lines, answer_sentences, lines_to_paste
 from autorecompute.reports.html import make_page
 from autorecompute.reports.html.charts import draw_predictions
 from autorecompute.reports.html.svg import style
-from autorecompute.reports.html.why import format_change
 from autorecompute.reports.screen import print_result
-from autorecompute.result import RaceEnd, Ranking, Transfer
-from autorecompute.studies import Problem, Sizes, StudyFolder
-from autorecompute.studies.analysis import keep_analysis
-from autorecompute.studies.detected import keep_detection
+from autorecompute.studies import StudyFolder
 from autorecompute.studies.problem import SEVERAL_BATCHES
-from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB, printable
 from autorecompute.verdict import Verdict
 from stand_ins.emitted import rendered
@@ -40,115 +30,6 @@ HOSTILE = (
     "<script>alert(1)</script> \"'><img src=x onerror=alert(1)> </style></title>"
     " {{ 7*7 }} $x^2$ مرحبا \u202e \x1b[31m\x07\x9b txt"
 )
-VOID = {"meta", "img", "br", "hr", "link", "input"}
-LIMIT_BYTES = 650 * MIB
-
-
-class Page(HTMLParser):
-    """A page as a browser would read it: its elements, and its text."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.elements, self.texts, self._open = [], [], []
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        """Notes an element."""
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag):
-        """Closes it, and what was left open in it."""
-        if tag in self._open:
-            while self._open.pop() != tag:
-                pass
-
-    def handle_data(self, data):
-        """Notes what is to be read."""
-        if not {"script", "style"}.intersection(self._open):
-            self.texts.append(data)
-
-    @property
-    def text(self):
-        """All that is to be read, in single spaces."""
-        return " ".join(" ".join(self.texts).split())
-
-    def values(self, name):
-        """All values of an attribute."""
-        return [attributes[name] for _, attributes in self.elements if name in attributes]
-
-
-@pytest.fixture
-def keep(tmp_path, make_detection):
-    """Keeps a study as a tuning does: begun, with its trials and, where there is one, its answer."""
-
-    def keep(trials=(), result=None, *, name="bert", batch=32, command=("python", "train.py"), space=None, **found):
-        detection = make_detection(space, **found)
-        folder = StudyFolder(name, tmp_path)
-        folder.prepare()
-        problem = dataclasses.replace(Problem.of(detection, LIMIT_BYTES), batch=batch)
-        folder.begin(problem, list(command), Sizes.of(detection))
-        if batch != SEVERAL_BATCHES:
-            store = TrialStore(folder.database, name, detection.space, LIMIT_BYTES)
-            for trial in trials:
-                store.add(trial)
-                folder.keep_trial(trial, list(command), {}, "output\n")
-        if result is not None:
-            folder.finish(dataclasses.replace(result, study=name))
-        return folder
-
-    return keep
-
-
-@pytest.fixture
-def read():
-    """The page of a study, read."""
-    return lambda folder: Page(make_page(folder, folder.path / "report.html"))
-
-
-@pytest.fixture
-def trials(make_trial, make_space, list_configs):
-    """Twelve configs with predictions, some over the limit, one out of memory."""
-    configs = list_configs(make_space())[:12]
-    expected = Prediction(
-        peak_bytes=640 * MIB, peak_low=600 * MIB, peak_high=700 * MIB, step=1.1, step_low=1.0, step_high=1.2, fits=0.8
-    )
-    found = [
-        dataclasses.replace(
-            make_trial(
-                config, number=n, reference_seconds=0.5, peak_bytes=(700 - 8 * n) * MIB,
-                step_seconds=(0.5 + n / 100, 0.52 + n / 100),
-                outcome=Outcome.OK if n > 6 else Outcome.OVER_LIMIT, marks=("host busy",) if n == 3 else (),
-            ),
-            prediction=expected,
-        )
-        for n, config in enumerate(configs)
-    ]  # fmt: skip
-    lost = make_trial(configs[1], number=12, outcome=Outcome.OOM, message="no memory left")
-    return [*found, lost]
-
-
-@pytest.fixture
-def answer(make_result, trials):
-    """An answer with all there can be to tell."""
-    result = make_result(trials[9].config)
-    best = dataclasses.replace(
-        result.best,
-        relative_low=0.85,
-        relative_high=0.9,
-        limit_bytes=LIMIT_BYTES,
-        ranking=Ranking(end=RaceEnd.TIE, rounds=8, confidence=0.99, rivals=("blocks.*/gelu",)),
-        gradients=GradientCheck(agrees=True, worst=0.0, steps=3),
-    )
-    return dataclasses.replace(
-        result,
-        best=best,
-        rival=Figures(outcome=Outcome.OK, batch=18, samples_per_second=44.4, peak_bytes=600 * MIB),
-        warnings=("train.py:12 runs the model twice",),
-        transferred_from=Transfer(study="other", differences=("batch 32, not 16",)),
-        raced={trials[8].config.hash: 0.91},
-    )
 
 
 def test_the_page_says_what_the_last_screen_says(keep, read, trials, answer):
@@ -187,12 +68,12 @@ def test_figures_of_every_trial_are_there_with_their_logs(keep, read, trials, an
     assert "644 MiB" in page.text
 
 
-def test_links_lead_to_the_logs_from_another_folder(keep, trials, answer, tmp_path):
+def test_links_lead_to_the_logs_from_another_folder(keep, read, trials, answer, tmp_path):
     """A page that is written elsewhere finds the logs all the same."""
     folder = keep(trials, answer)
     page = tmp_path / "pages" / "of mine.html"
     page.parent.mkdir()
-    links = [link for link in Page(make_page(folder, page)).values("href") if link.endswith("output.log")]
+    links = [link for link in read(folder, page).values("href") if link.endswith("output.log")]
     assert links
     assert all((page.parent / link).is_file() for link in links)
 
@@ -218,10 +99,10 @@ def test_no_word_of_a_user_becomes_markup(keep, read, trials, answer):
     assert [tag for tag, _ in page.elements].count("script") == 1
 
 
-def test_nothing_comes_from_elsewhere(keep, trials, answer):
+def test_nothing_comes_from_elsewhere(keep, read, trials, answer):
     """The page names no address, has no style at an element, and forbids everything but its own style and script."""
     html = make_page(folder := keep(trials, answer), folder.path / "report.html")
-    page = Page(html)
+    page = read(folder)
     (policy,) = (a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
@@ -248,82 +129,6 @@ def test_a_mark_of_the_chart_tells_its_trial(keep, trials, answer):
     titles = re.findall(r"<title>(\d+): ([^<]*)\n[^<]*MiB, [^<]*</title>", html)
     measured = [trial for trial in trials if trial.measurement.peak_bytes is not None]
     assert {int(number) for number, _ in titles} == {trial.number for trial in measured}
-
-
-def test_a_study_with_two_profiled_steps_is_explained(keep, make_graph, make_node, make_trial, make_result):
-    """The predicted frontier, the step before and after, and what each plan does are drawn from them."""
-    forward = [make_node(f"Op{n}", (f"v{n - 1}",), {f"v{n}": 10 * MIB}, again=n % 2 == 1) for n in range(1, 7)]
-    backward = [make_node("G", (f"v{n}", f"d{n}"), {f"d{n - 1}": MIB}) for n in range(6, 0, -1)]
-    graph = make_graph(forward, ["v6"], [dataclasses.replace(backward[0], reads=("v6", "dv6")), *backward[1:]])
-    space = graph.space
-    trials = [
-        make_trial(
-            config, number=n, reference_seconds=0.5, peak_bytes=(640 - n) * MIB, description=space.describe(config)
-        )
-        for n, config in enumerate([Config(), space.all_on, Config.of(space.plans[:1])])
-    ]
-    folder = keep(trials, make_result(Config.of(space.plans[:1])), space=space, batch=1)
-    profiles = {Config(): graph.run(), space.all_on: graph.run(space.all_on)}
-    keep_analysis(folder, StepProfiles(peak_bytes=100 * MIB, held_bytes=40 * MIB, profiles=profiles))
-    html = make_page(folder, folder.path / "report.html")
-    page = Page(html)
-    assert "predicted frontier" in page.text
-    assert "after: the config" in page.text
-    assert f"{2 ** len(space.plans)} configs as the model expects" in page.text
-    for plan in space.plans:
-        assert re.search(rf"{re.escape(plan.label)} (on|off) 1 [+-]", page.text)
-
-
-@pytest.fixture
-def keep_torch(keep, make_trial, make_detection):
-    """Keeps a study of plain PyTorch: two blocks, of which each saves 10 MiB where it is recomputed."""
-
-    def keep_torch(**changed):
-        choice, saved = Choice("h.*", "checkpoint"), {"saving_bytes": 20 * MIB, "saving": str(20 * MIB)}
-        plan = Plan(choices=(choice,), label="h.*", occurrences=2, counts=True, **saved)
-        space = Space(plans=(plan,), own_presets={"blocks": Config.of([plan])})
-        parts = [Part(phase="forward", name=f"h.{n}", owner=n, change=10 * MIB, highest=20 * MIB) for n in (0, 1)]
-        parts += [Part(phase="backward", name=f"h.{n}", owner=n, change=-10 * MIB, highest=MIB) for n in (1, 0)]
-        change = (-10 * MIB, -10 * MIB, 10 * MIB, 10 * MIB)
-        option = OptionStep(
-            site="h.*", option="checkpoint", units=(0, 1), parts=(0, 1, 2, 3), change=change, highest=change, work=0.3
-        )
-        steps = Steps(batch=32, parts=tuple(parts), options=(option,), later_bytes=MIB, has_own_loss=True)
-        versions = {"python": "3.11", "torch": "2.13.0", "model": "Net 0123", "backend": "torch"}
-        extra = {**codec.to_plain(TorchDetection(steps=steps)), **changed}
-        found = {"versions": versions, "plan_versions": ("model",), "extra": extra}
-        trials = [
-            make_trial(config, number=n, reference_seconds=0.5, peak_bytes=(640 - n) * MIB, description=f"config {n}")
-            for n, config in enumerate([Config(), Config.of([plan])])
-        ]
-        folder = keep(trials, space=space, **found)
-        keep_detection(folder, make_detection(space, **found))
-        return folder
-
-    return keep_torch
-
-
-def test_a_study_of_plain_pytorch_is_explained(keep_torch, read):
-    """What was detected tells of the memory of every config: the frontier, the step before and after, and each plan."""
-    page = read(keep_torch())
-    assert "predicted frontier" in page.text
-    assert "after: the config" in page.text
-    assert re.search(r"h\.\* (on|off) 2 -", page.text)
-
-
-def test_a_detection_that_describes_no_step_is_told(keep_torch, read):
-    """A file that somebody has changed is named in a sentence."""
-    with pytest.raises(SetupError, match=r"detection\.json cannot be read: it .*steps"):
-        read(keep_torch(steps={"parts": "none"}))
-
-
-def test_profiled_steps_of_a_system_that_profiles_none_are_left_aside(keep, trials, make_space, make_step):
-    """A study whose files were mixed up by hand still has its page."""
-    versions = {"python": "3.11", "torch": "2.13.0", "model": "Net 0123", "backend": "torch"}
-    folder = keep(trials, versions=versions, plan_versions=("model",))
-    profiles = dict.fromkeys((Config(), make_space().all_on), make_step("flb", ("t", 0, 2, "batch")))
-    keep_analysis(folder, StepProfiles(peak_bytes=MIB, held_bytes=MIB, profiles=profiles))
-    assert "No answer yet" in make_page(folder, folder.path / "report.html")
 
 
 def test_a_study_without_an_answer_says_how_to_go_on(keep, read, trials):
@@ -421,12 +226,3 @@ def test_steps_are_in_the_unit_that_the_list_has(seconds, label):
     with rc_context(style()):
         drawing = draw_predictions([(6.0, 6.1, "0: none")], [(seconds, seconds / 2, "0: none"), (0.1, 0.1, "1: all")])
     assert f">{label}<" in drawing
-
-
-@pytest.mark.parametrize(
-    ("change_bytes", "text"),
-    [(-1023 * 1024, "-1 MiB"), (MIB, "+1 MiB"), (-12 * 1024, "-12 KiB"), (0, "+0 MiB")],
-)
-def test_changes_side_by_side_are_in_one_unit(change_bytes, text):
-    """1023 KiB beside 1 MiB would look like more."""
-    assert format_change(change_bytes) == text
