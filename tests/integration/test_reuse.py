@@ -45,10 +45,10 @@ def test_the_same_problem_costs_no_trial_in_another_study(plain_tuned, tune_plai
 
 def test_another_batch_starts_from_what_was_found(plain_tuned, tune_plain, place):
     """The config that was found for one batch is the first that is tried for the next."""
-    larger = tune_plain(place, "larger", "--target-batch", "200", "--max-trials", "2")
+    larger = tune_plain(place, "larger", "--target-batch", "100", "--max-trials", "2")
     assert larger.code in {0, 4}, larger.stderr
     assert "warm start from study limited" in larger.stderr
-    assert "batch 200, not 192" in larger.stderr
+    assert "batch 100, not 96" in larger.stderr
     first, second = place.study("larger").trials
     assert first["config"] == []
     assert (second["config"], second["reason"]) == (plain_tuned.answer["best"]["config"], "answer of study limited")
