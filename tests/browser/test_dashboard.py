@@ -7,6 +7,8 @@ import pytest
 from autorecompute.measurement import Outcome
 from browser.dashboard import DRAWN, PATIENCE_SECONDS, dashboard, detail_of
 
+HAS_TRIALS = "chart => document.querySelector(chart).data.some(({name, x}) => name.startsWith('Best') && x.length > 0)"
+
 
 @pytest.fixture(scope="module")
 def address(recorded):
@@ -21,6 +23,8 @@ def test_the_chart_names_its_value_and_marks_what_does_not_fit(chromium, address
     page = chromium.new_page()
     page.goto(address)
     page.locator(DRAWN).wait_for(timeout=PATIENCE_SECONDS * 1000)
+    # It is drawn once without trials, before they are there.
+    page.wait_for_function(HAS_TRIALS, arg=DRAWN, timeout=PATIENCE_SECONDS * 1000)
     chart = page.locator(DRAWN).evaluate(
         "chart => ({axis: chart.layout.yaxis.title.text, drawn: chart.data.map(({name, x, y}) => ({name, x, y}))})"
     )
