@@ -26,8 +26,7 @@ LEAST_GAIN = 0.0004
 
 PATIENCE, PATIENCE_WHERE_KNOWN = 10, 4
 """After so many trials that were no better than the best the search ends: what is left to gain is less than what noise
-hides. Where peaks are known only times are left to learn, and twice as many trials found no better answers on the
-tables in plain PyTorch."""
+hides. Where peaks are known, only times are left to learn."""
 
 LIKELY = 0.5
 """What is more likely to fit than not."""
@@ -103,8 +102,8 @@ class ModelSearcher:
         """The presets whose figures everybody asks for; the others compete with all that there is.
 
         Where memory is known, these are no recompute, the leanest preset, which people switch on first, and the one
-        that should be the fastest of those that should fit. What a rough model of memory says is no reason to leave out
-        what users know by name.
+        that should be the fastest of those that should fit. Nothing is predicted of opaque presets: they are measured,
+        too. What a rough model of memory says is no reason to leave out what users know by name.
         """
         places = {preset: self._candidates.places.get(preset) for preset in self._presets if not preset.is_none}
         known = {preset: place for preset, place in places.items() if place is not None}
