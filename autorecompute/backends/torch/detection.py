@@ -13,6 +13,7 @@ from autorecompute.backends.torch.operators import Finder
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.probe import Observation, Probe
 from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
+from autorecompute.backends.torch.repeats import repeated
 from autorecompute.backends.torch.rewriting import Program
 from autorecompute.backends.torch.rules import is_known_version
 from autorecompute.backends.torch.savings import Saving, saving_of, saving_of_modules
@@ -61,6 +62,7 @@ class Detected:
         values: What modules looked at in it.
         calls: The units in the order of their calls.
         operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
+        repeated: Units that do what the one before them does.
     """
 
     structure: Structure
@@ -74,6 +76,7 @@ class Detected:
     values: Values
     calls: tuple[str, ...]
     operators: tuple[str, ...]
+    repeated: frozenset[str]
 
     def switchboard(self, model: Module) -> Switchboard:
         """The switches of the model that was looked at."""
@@ -111,6 +114,7 @@ class _Sorting:
         self._storages = finder.storages() if is_known_version() else {}
         self._unverified = finder.unverified
         self._operators_seen = finder.operators
+        self._links = finder.links
         self._called = {call.path for call in seen.calls}
         self._savings: dict[str, Saving] = {}
         self._blocks = {structure.group_of(unit) for unit in structure.units}
@@ -131,6 +135,7 @@ class _Sorting:
             values=self._seen.values,
             calls=tuple(call.path for call in self._seen.calls if call.path in self._structure.units),
             operators=self._operators_seen,
+            repeated=repeated(self._links, self._programs),
         )
 
     def _pays(self, site: Site) -> bool:

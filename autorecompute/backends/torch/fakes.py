@@ -6,25 +6,23 @@ ones, and the same storages come and go. What the model looks at in its tensors 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import inspect
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map_only
 
+from autorecompute.backends.torch.fake_tensors import FakeLiveBytes, Fakes, resized
 from autorecompute.backends.torch.interception import around_of, put_around
-from autorecompute.backends.torch.live import Event, LiveBytes, Timeline, tensors_of
+from autorecompute.backends.torch.live import Timeline, tensors_of
+from autorecompute.backends.torch.repeats import LastResult
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.untouched import untouched, without_autocast
-from autorecompute.backends.torch.values import Answering
 from autorecompute.backends.torch.work import Work
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.live import LiveBytes
     from autorecompute.backends.torch.switchboard import Switchboard
     from autorecompute.backends.torch.values import Values
     from autorecompute.plans import Choice
@@ -119,32 +118,29 @@ class FakeSteps:
             board.set(choices)
             return self._step(fake)
 
-    def run_each(self, board: Switchboard, configs: Sequence[Sequence[Choice]], seconds: float) -> list[FakeStep]:
-        """Steps under several configs, one after the other, of which the first has the optimizer's step in it.
+    @contextlib.contextmanager
+    def prepared(self, board: Switchboard) -> Iterator[Callable[..., LiveBytes]]:
+        """Makes the optimizers' state, and gives what takes one step after the other; nothing is left of them.
 
-        Nothing of them is left.
+        What takes a step gets the choices that are on in it, and may be told units that are skipped and whether the
+        optimizers step in it.
 
         Args:
             board: The switches of the model.
-            configs: What is on in each.
-            seconds: No further one begins once the process has taken so much processor time. The first is always run.
 
         Raises:
             UnknownValueError: A value is looked at that the probe has not seen.
             RuntimeError: An operator cannot be run on fake tensors.
         """
-        began = time.process_time()
-        steps: list[FakeStep] = []
+        work = Work(self._device)
         with self._fake(board) as fake:
             self._step(fake)
-            for choices in configs:
-                if steps and time.process_time() - began > seconds:
-                    break
+
+            def take(choices: Iterable[Choice], skipped: Collection[str] = (), *, optimizes: bool = False) -> LiveBytes:
                 board.set(choices)
-                work = Work(self._device)
-                meter = self._step(fake, work, optimizes=not steps)
-                steps.append(FakeStep(meter.base, tuple(meter.events), work.total))
-        return steps
+                return self._step(fake, work, skipped, optimizes=optimizes)
+
+            yield take
 
     @property
     def _device(self) -> str:
@@ -157,7 +153,7 @@ class FakeSteps:
         try:
             board.set([])
             with untouched(self._model), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-                fakes, timeline = _Fakes(mode), Timeline()
+                fakes, timeline = Fakes(mode), Timeline()
                 args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
                 if self._script.batch is not None:
                     args, kwargs = resized((args, kwargs), *self._script.batch)
@@ -169,26 +165,30 @@ class FakeSteps:
             board.set(before)
 
     @contextlib.contextmanager
-    def _followed(self, timeline: Timeline) -> Iterator[None]:
+    def _followed(self, timeline: Timeline, skipped: Collection[str]) -> Iterator[None]:
         """Tell values inside what makes a module run again, and follow units outside what drops their operators."""
         watchers = {self._model.get_submodule(path): self._values.around(path) for path in self._values.paths}
+        left_out, last = {self._model.get_submodule(path) for path in skipped}, LastResult()
         before = {module: around_of(module) for module in {*self._units, *watchers}}
         for module, arounds in before.items():
-            outer = [timeline.around] if module in self._units else []
-            put_around(module, (*outer, *arounds, *([watchers[module]] if module in watchers else [])))
+            outer = [last.keep, timeline.around] if module in self._units else []
+            inner = [watchers[module]] if module in watchers else []
+            put_around(module, [last.give] if module in left_out else [*outer, *arounds, *inner])
         try:
             yield
         finally:
             for module, arounds in before.items():
                 put_around(module, arounds)
 
-    def _step(self, fake: _Fake, work: Work | None = None, *, optimizes: bool = True) -> LiveBytes:
+    def _step(
+        self, fake: _Fake, work: Work | None = None, skipped: Collection[str] = (), *, optimizes: bool = True
+    ) -> LiveBytes:
         fake.timeline.start()
         self._values.rewind()
         known = tensors_of(self._model, self._script.optimizers, (fake.args, fake.kwargs))
-        meter = LiveBytes(known, fake.timeline.segment, work)
+        meter = FakeLiveBytes(known, fake.timeline.segment, work, self._values)
         del known
-        with torch.enable_grad(), self._followed(fake.timeline), Answering(self._values), meter:
+        with torch.enable_grad(), self._followed(fake.timeline, skipped), meter:
             result = self._model(*fake.args, **fake.kwargs)
             loss = self._script.loss(result)
             self.has_loss = is_loss(result)
@@ -197,28 +197,11 @@ class FakeSteps:
             with without_autocast():
                 loss.backward()
                 fake.timeline.leave_backward()
-                if work is not None:
-                    work.end()
                 for optimizer in self._script.optimizers if optimizes else ():
                     _plain_step(optimizer)
                     optimizer.zero_grad()
                 self._model.zero_grad()
         return meter
-
-
-@dataclasses.dataclass(frozen=True)
-class FakeStep:
-    """What one step on fake tensors showed.
-
-    Attributes:
-        base: Bytes that are alive before it.
-        events: The changes in it.
-        work: How much its forward and its backward pass computed.
-    """
-
-    base: int
-    events: tuple[Event, ...]
-    work: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,68 +211,7 @@ class _Fake:
     timeline: Timeline
 
 
-def resized(value: Any, batch: int, target: int) -> Any:
-    """The same structure with every tensor of ``batch`` samples in one of ``target`` samples, of unknown values."""
-
-    def resize(tensor: Tensor) -> Tensor:
-        if target != batch and tensor.dim() and tensor.shape[0] == batch:
-            return tensor.new_empty((target, *tensor.shape[1:])).requires_grad_(tensor.requires_grad)
-        return tensor
-
-    return tree_map_only(Tensor, resize, value)
-
-
 def _plain_step(optimizer: Optimizer) -> None:
     """One step without the hooks that schedulers, profilers and others put around it."""
     with torch.no_grad():
         inspect.unwrap(type(optimizer).step)(optimizer)
-
-
-class _Fakes:
-    """Fake tensors in place of real ones; the same for the same."""
-
-    def __init__(self, mode: FakeTensorMode) -> None:
-        self._mode = mode
-        self._parameters: dict[int, torch.nn.Parameter] = {}
-
-    def of(self, value: Any) -> Any:
-        """The value with fake tensors in it."""
-        return tree_map_only(Tensor, self._mode.from_tensor, value)
-
-    def _parameter(self, real: torch.nn.Parameter) -> torch.nn.Parameter:
-        if id(real) not in self._parameters:
-            fake = self._mode.from_tensor(real.detach())
-            self._parameters[id(real)] = torch.nn.Parameter(fake, requires_grad=real.requires_grad)
-        return self._parameters[id(real)]
-
-    @contextlib.contextmanager
-    def in_model(self, model: Module) -> Iterator[None]:
-        """Have the model's parameters and buffers be fakes."""
-        real = [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
-        for module, parameters, buffers in real:
-            module._parameters.update(
-                {name: self._parameter(one) for name, one in parameters.items() if one is not None}
-            )
-            module._buffers.update({name: self.of(one) for name, one in buffers.items() if one is not None})
-        try:
-            yield
-        finally:
-            for module, parameters, buffers in real:
-                module._parameters.update(parameters)
-                module._buffers.update(buffers)
-
-    @contextlib.contextmanager
-    def in_optimizer(self, optimizer: Optimizer) -> Iterator[None]:
-        """Have an optimizer step the fakes."""
-        groups = [(group, group["params"]) for group in optimizer.param_groups]
-        state = optimizer.state
-        faked = {self._parameter(real): self.of(values) for real, values in state.items()}
-        optimizer.state = collections.defaultdict(dict, faked)
-        for group, parameters in groups:
-            group["params"] = [self._parameter(real) for real in parameters]
-        try:
-            yield
-        finally:
-            optimizer.state = state
-            for group, parameters in groups:
-                group["params"] = parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any, Self
 
@@ -60,13 +61,14 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
     Args:
         known: Tensors that are alive already, such as parameters and the optimizer's state.
         segment: Tells which part of the step runs; asked at every change.
-        work: Told of every operator.
+        work: Tells the work of every operator.
 
     Attributes:
         base: Bytes of what was alive already.
         now: Bytes that are alive.
         peak: The most so far.
         events: All changes, in order.
+        work: The work in each part of the step.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.now = self.peak = 0
         self.events: list[Event] = []
+        self.work: dict[Segment, float] = collections.defaultdict(float)
         self._segment, self._work = segment, work
         self._sizes: dict[int, int] = {}
         self._is_on = False
@@ -97,12 +100,20 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        if self._work is not None:
-            self._work.add(function, args, kwargs or {}, result)
+        return self._follow(function, args, kwargs or {})
+
+    def _follow(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operator, and see what it makes."""
+        result = self._run(function, args, kwargs)
+        if self._work is not None and self._segment is not None:
+            self.work[self._segment()] += self._work.of(function, args, kwargs, result)
         for tensor in tensors_in(result):
             self._see(tensor)
         return result
+
+    def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the operator gives."""
+        return function(*args, **kwargs)
 
     def _see(self, tensor: Tensor) -> None:
         number, size = self._storages.see(tensor)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autorecompute.backends.torch.graphs import Graph, Plan, graph_of, sequence_of
+from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.probe import Handle
 from autorecompute.backends.torch.recipes import SAME_ELEMENTS, SAME_MEMORY, Cook, Recipe, Slot, edges_of
 from autorecompute.backends.torch.refusals import Reason
+from autorecompute.backends.torch.repeats import Link, forms_of
 from autorecompute.backends.torch.rewriting import Drop, Layout, Program, made, packed
 from autorecompute.backends.torch.rules import NUMBERS, RULES
 from autorecompute.backends.torch.storages import tensors_in
@@ -58,10 +60,15 @@ class Finder:
     Args:
         model: The model.
         structure: How its modules repeat.
+
+    Attributes:
+        unverified: Sites with an operator whose result was not the same bit for bit.
+        links: The calls of units, without those in which others decide what is kept.
     """
 
     def __init__(self, model: Module, structure: Structure) -> None:
         self.unverified: set[str] = set()
+        self.links: list[Link] = []
         self._model = model
         self._structure = structure
         self._seen: Observation | None = None
@@ -87,7 +94,15 @@ class Finder:
             _Candidate(found, self._site_of(graph, found), self._touched(graph, found)) for found in unit.found()
         ]
         self.unverified |= {self._site(graph.nodes[place]) for place in unit.unverified}
-        self._pending.append((call.path, graph.plan(), candidates))
+        plan = graph.plan()
+        self._pending.append((call.path, plan, candidates))
+        if call.path:
+            self.links.append(self._link(call, plan, result, storages))
+
+    def _link(self, call: Call, plan: Plan, result: Any, storages: Storages) -> Link:
+        kind = name_of(self._model.get_submodule(call.path))
+        outputs = frozenset(map(storages.number, tensors_in(result)))
+        return Link(call.path, kind, plan, forms_of(result), call.inputs, outputs)
 
     def _numbers(self, path: str) -> list[float]:
         modules = self._model.get_submodule(path).modules()

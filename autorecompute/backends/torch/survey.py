@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.torch.extra import OUTSIDE_UNITS, OptionStep, Part, Steps
 from autorecompute.backends.torch.fakes import FakeSteps
 from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE
+from autorecompute.backends.torch.options import EVERY_2ND
+from autorecompute.backends.torch.repeats import DifferentStepsError, Row
 from autorecompute.backends.torch.segments import cut
 from autorecompute.backends.torch.space import offered
 from autorecompute.backends.torch.storages import Storages
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch.nn import Module
 
     from autorecompute.backends.torch.detection import Detected
-    from autorecompute.backends.torch.fakes import FakeStep, Script
-    from autorecompute.backends.torch.live import Segment
+    from autorecompute.backends.torch.fakes import Script
+    from autorecompute.backends.torch.live import LiveBytes, Segment
     from autorecompute.backends.torch.switchboard import Switchboard
 
-    Cut = Sequence[tuple[Segment, int, int]]
+    Cut = list[tuple[Segment, int, int]]
+
+_COMPUTED = (FORWARD, BACKWARD)
+"""The phases that recompute changes."""
 
 SECONDS = 20.0
 """So much processor time fake steps may take; the choices that save most come first."""
@@ -44,27 +50,27 @@ def survey_steps(model: Module, found: Detected, board: Switchboard, script: Scr
         UnknownValueError: A value is looked at that the probe has not seen.
         RuntimeError: An operator cannot be run on fake tensors.
     """
-    sites = offered(found)
-    choices = [Choice(site.name, option) for site in sites for option in site.options]
+    began = time.process_time()
+    choices = [Choice(site.name, option) for site in offered(found) for option in site.options]
     fakes = FakeSteps(model, found.structure.units, script, found.values)
-    steps = fakes.run_each(board, [[], *([choice] for choice in choices)], SECONDS)
-    plain, *others = steps
-    order, parts = cut(plain.events), _parts(plain, found)
-    options = [
-        option
-        for choice, step in zip(choices, others, strict=False)
-        if (option := _option(choice, board.paths(choice), step, (order, plain.work), found)) is not None
-    ]
+    with fakes.prepared(board) as take:
+        plain = take([], optimizes=True)
+        survey = _Survey(take, plain, found)
+        options = [
+            option
+            for choice in choices
+            if time.process_time() - began <= SECONDS and (option := survey.option(choice, board.paths(choice)))
+        ]
     return Steps(
         batch=script.batch[1] if script.batch is not None else found.batch,
-        parts=parts,
+        parts=_parts(plain, found),
         options=tuple(options),
         later_bytes=max(0, plain.base - _bytes_of(model)),
         has_own_loss=fakes.has_loss,
     )
 
 
-def _parts(step: FakeStep, found: Detected) -> tuple[Part, ...]:
+def _parts(step: LiveBytes, found: Detected) -> tuple[Part, ...]:
     units = found.structure.units
     return tuple(
         Part(
@@ -85,34 +91,67 @@ def _owner(segment: Segment, found: Detected, units: Sequence[str]) -> int:
     return units.index(found.calls[min(max(segment.unit, 0), len(found.calls) - 1)])
 
 
-def _option(
-    choice: Choice, paths: Sequence[str], step: FakeStep, plain: tuple[Cut, float], found: Detected
-) -> OptionStep | None:
-    """How a step with the choice differs; ``None`` where it goes through other parts."""
-    order, work = plain
-    pairs = list(zip(_within(order), _within(cut(step.events)), strict=False))
-    if [one[0] for one, _ in pairs] != [other[0] for _, other in pairs] or len(_within(order)) != len(pairs):
-        _LOG.info("a step with %s goes through other parts than one without", choice)
-        return None
-    differing = [
-        (place, other[1] - one[1], other[2] - one[2]) for place, (one, other) in enumerate(pairs) if one != other
-    ]
-    units = found.structure.units
-    owners = (found.structure.unit_of(path) for path in paths)
-    return OptionStep(
-        site=choice.site,
-        option=choice.option,
-        units=tuple(units.index(unit) if unit else OUTSIDE_UNITS for unit in owners),
-        parts=tuple(place for place, _, _ in differing),
-        change=tuple(change for _, change, _ in differing),
-        highest=tuple(highest for _, _, highest in differing),
-        work=max(0.0, step.work / work - 1) if work else 0.0,
-    )
+class _Survey:
+    """Takes a step with each choice, and compares it with the one without.
+
+    Args:
+        take: Takes a step.
+        plain: The step without recompute.
+        found: What a probe found in the model.
+    """
+
+    def __init__(self, take: Callable[..., LiveBytes], plain: LiveBytes, found: Detected) -> None:
+        self._take, self._found = take, found
+        self._plain = _within(cut(plain.events))
+        self._whole = Row(found.calls, ())
+        self._work = self._whole.work(plain, _COMPUTED)
+        self._row = self._shortest()
+
+    def _shortest(self) -> Row:
+        """Without the units that are repeated, if the step without recompute then comes out as it is."""
+        row = Row(self._found.calls, self._found.repeated)
+        if row.skipped and self._pieces([], row)[0] != self._plain:
+            _LOG.info("units that look alike take other memory: no step leaves one out")
+            return self._whole
+        return row
+
+    def option(self, choice: Choice, paths: Sequence[str]) -> OptionStep | None:
+        """How a step with the choice differs; ``None`` where it goes through other parts."""
+        units = self._found.structure.units
+        owners = [self._found.structure.unit_of(path) for path in paths]
+        # The second unit tells of others where all have the choice, and none without one has a part in it.
+        is_everywhere = choice.option != EVERY_2ND and all(owners)
+        pieces, work = self._pieces([choice], self._row if is_everywhere else self._whole)
+        if [one[0] for one in self._plain] != [other[0] for other in pieces]:
+            _LOG.info("a step with %s goes through other parts than one without", choice)
+            return None
+        pairs = enumerate(zip(self._plain, pieces, strict=True))
+        differing = [(place, other[1] - one[1], other[2] - one[2]) for place, (one, other) in pairs if one != other]
+        return OptionStep(
+            site=choice.site,
+            option=choice.option,
+            units=tuple(units.index(unit) if unit else OUTSIDE_UNITS for unit in owners),
+            parts=tuple(place for place, _, _ in differing),
+            change=tuple(change for _, change, _ in differing),
+            highest=tuple(highest for _, _, highest in differing),
+            work=max(0.0, work / self._work - 1) if self._work else 0.0,
+        )
+
+    def _pieces(self, choices: Sequence[Choice], row: Row) -> tuple[Cut, float]:
+        """The segments of a step with these choices, and its work; of a whole one where the row cannot tell."""
+        step = self._take(choices, row.skipped)
+        pieces = _within(cut(step.events))
+        if row.skipped:
+            try:
+                pieces = row.whole([segment for segment, _, _ in self._plain], pieces)
+            except DifferentStepsError:
+                return self._pieces(choices, self._whole)
+        return pieces, row.work(step, _COMPUTED)
 
 
-def _within(parts: Cut) -> list[tuple[Segment, int, int]]:
+def _within(parts: Cut) -> Cut:
     """The parts up to the end of the backward pass: the optimizer's step is the same whatever is recomputed."""
-    return [part for part in parts if part[0].phase in {FORWARD, BACKWARD}]
+    return [part for part in parts if part[0].phase in _COMPUTED]
 
 
 def _bytes_of(model: Module) -> int:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from autorecompute.backends.torch.storages import tensors_in
@@ -106,19 +106,9 @@ def looks_at_values(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether an operator's result, or its shape, depends on the values of its arguments."""
     if function is torch.ops.aten.index.Tensor:  # as many elements as its indices have, unless they are masks
         return any(index.dtype in {torch.bool, torch.uint8} for index in tensors_in(args[1]))
+    return _depends_on_values(function)
+
+
+@functools.cache
+def _depends_on_values(function: Any) -> bool:
     return any(tag in getattr(function, "tags", ()) for tag in _TAGS)
-
-
-class Answering(TorchDispatchMode):  # type: ignore[misc]
-    """Tells what was recorded to what runs inside it on fake tensors."""
-
-    def __init__(self, values: Values) -> None:
-        super().__init__()
-        self._values = values
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if looks_at_values(function, args):
-            return self._values.next(function)
-        return function(*args, **(kwargs or {}))

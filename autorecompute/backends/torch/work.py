@@ -17,24 +17,19 @@ OPERATIONS_PER_BYTE = {"cpu": 10.0, "cuda": 100.0}
 
 
 class Work:
-    """Adds up the work of operators, in bytes that could have been read or written meanwhile.
+    """Tells the work of operators, in bytes that could have been read or written meanwhile.
 
     It orders configs before a step of any has run. Trials correct it.
 
     Args:
         device: ``cpu`` or ``cuda``.
-
-    Attributes:
-        total: The sum.
     """
 
     def __init__(self, device: str = "cpu") -> None:
-        self.total = 0.0
-        self._is_over = False
         self._operations_per_byte = OPERATIONS_PER_BYTE.get(device, OPERATIONS_PER_BYTE["cpu"])
 
-    def add(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        """One more operator.
+    def of(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> float:
+        """The work of one operator.
 
         Args:
             function: The operator.
@@ -42,16 +37,12 @@ class Work:
             kwargs: Its keyword arguments.
             result: What it gave.
         """
-        if self._is_over or getattr(function, "is_view", False):
-            return
+        if getattr(function, "is_view", False):
+            return 0.0
         moved = sum(_bytes(tensor) for value in (args, kwargs, result) for tensor in tensors_in(value))
         count = flop_registry.get(getattr(function, "overloadpacket", None))
         operations = float(count(*args, **kwargs, out_val=result)) if count is not None else 0.0
-        self.total += max(float(moved), operations / self._operations_per_byte)
-
-    def end(self) -> None:
-        """What comes now is not counted."""
-        self._is_over = True
+        return max(float(moved), operations / self._operations_per_byte)
 
 
 def _bytes(tensor: Any) -> int:

@@ -1,0 +1,133 @@
+"""Fake tensors in place of a model's, an optimizer's and a batch's, and the operators that run on them."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.utils._pytree import tree_map_only
+
+from autorecompute.backends.torch.live import LiveBytes
+from autorecompute.backends.torch.values import looks_at_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from autorecompute.backends.torch.live import Segment
+    from autorecompute.backends.torch.values import Values
+    from autorecompute.backends.torch.work import Work
+
+_DEVICE = torch.ops.prim.device.default
+
+
+class FakeLiveBytes(LiveBytes):
+    """Counts the bytes of fake tensors, and tells their values where they were recorded.
+
+    Args:
+        known: Tensors that are alive already.
+        segment: Tells which part of the step runs.
+        work: Tells the work of every operator.
+        values: What modules looked at in the probe.
+    """
+
+    def __init__(
+        self, known: Iterable[Tensor], segment: Callable[[], Segment], work: Work | None, values: Values
+    ) -> None:
+        super().__init__(known, segment, work)
+        self._values = values
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is _DEVICE:  # autograd asks for it more often than for all else
+            return args[0].fake_device
+        return self._follow(function, args, kwargs or {})
+
+    def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if looks_at_values(function, args):
+            return self._values.next(function)
+        if getattr(function, "is_view", False) and not kwargs and type(args[0]) is FakeTensor:
+            return _view(function, args)
+        return function(*args, **kwargs)
+
+
+def _view(function: Any, args: tuple[Any, ...]) -> Any:
+    """What ``FakeTensorMode`` gives for an operator that only looks at its tensor in another way, in less time."""
+    mode, device = args[0].fake_mode, args[0].fake_device
+    with in_kernel_invocation_manager(mode):
+        result = function(*args)
+    if isinstance(result, Tensor):
+        return FakeTensor(mode, result, device)
+    return [FakeTensor(mode, tensor, device) for tensor in result]
+
+
+class Fakes:
+    """Fake tensors in place of real ones; the same for the same.
+
+    Args:
+        mode: What they are made in.
+    """
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self._mode = mode
+        self._parameters: dict[int, torch.nn.Parameter] = {}
+
+    def of(self, value: Any) -> Any:
+        """The value with fake tensors in it."""
+        return tree_map_only(Tensor, self._mode.from_tensor, value)
+
+    def _parameter(self, real: torch.nn.Parameter) -> torch.nn.Parameter:
+        if id(real) not in self._parameters:
+            fake = self._mode.from_tensor(real.detach())
+            self._parameters[id(real)] = torch.nn.Parameter(fake, requires_grad=real.requires_grad)
+        return self._parameters[id(real)]
+
+    @contextlib.contextmanager
+    def in_model(self, model: Module) -> Iterator[None]:
+        """Have the model's parameters and buffers be fakes."""
+        real = [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+        for module, parameters, buffers in real:
+            module._parameters.update(
+                {name: self._parameter(one) for name, one in parameters.items() if one is not None}
+            )
+            module._buffers.update({name: self.of(one) for name, one in buffers.items() if one is not None})
+        try:
+            yield
+        finally:
+            for module, parameters, buffers in real:
+                module._parameters.update(parameters)
+                module._buffers.update(buffers)
+
+    @contextlib.contextmanager
+    def in_optimizer(self, optimizer: Optimizer) -> Iterator[None]:
+        """Have an optimizer step the fakes."""
+        groups = [(group, group["params"]) for group in optimizer.param_groups]
+        state = optimizer.state
+        faked = {self._parameter(real): self.of(values) for real, values in state.items()}
+        optimizer.state = collections.defaultdict(dict, faked)
+        for group, parameters in groups:
+            group["params"] = [self._parameter(real) for real in parameters]
+        try:
+            yield
+        finally:
+            optimizer.state = state
+            for group, parameters in groups:
+                group["params"] = parameters
+
+
+def resized(value: Any, batch: int, target: int) -> Any:
+    """The same structure with every tensor of ``batch`` samples in one of ``target`` samples, of unknown values."""
+
+    def resize(tensor: Tensor) -> Tensor:
+        if target != batch and tensor.dim() and tensor.shape[0] == batch:
+            return tensor.new_empty((target, *tensor.shape[1:])).requires_grad_(tensor.requires_grad)
+        return tensor
+
+    return tree_map_only(Tensor, resize, value)

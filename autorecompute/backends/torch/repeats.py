@@ -1,0 +1,165 @@
+"""Units that do what the one before them does: fake steps leave them out.
+
+Of a row of units that are alike, the first, the second and the last are run. The second stands for those in between:
+they too have a unit before and behind them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import TensorWeakRef
+
+from autorecompute.backends.torch.live import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.graphs import Plan
+    from autorecompute.backends.torch.live import LiveBytes
+    from autorecompute.backends.torch.rewriting import Program
+
+    Pieces = list[tuple[Segment, int, int]]
+
+
+class DifferentStepsError(Exception):
+    """A step without some units does not go through the same segments as a whole one."""
+
+
+class Link(NamedTuple):
+    """A call of a unit, as far as that of the next one may be like it.
+
+    Attributes:
+        path: The unit.
+        kind: Its class, with its parameters and buffers.
+        graph: The autograd graph that it left.
+        results: The forms of what it returned; ``None`` where that is more than tensors.
+        inputs: Storages of what it was given.
+        outputs: Storages of what it returned.
+    """
+
+    path: str
+    kind: str
+    graph: Plan
+    results: tuple[tuple[Any, ...], ...] | None
+    inputs: frozenset[int]
+    outputs: frozenset[int]
+
+    def follows(self, before: Link) -> bool:
+        """Whether the call was given what the one before returned."""
+        return bool(self.inputs & before.outputs)
+
+
+def forms_of(result: Any) -> tuple[tuple[Any, ...], ...] | None:
+    """The forms of the tensors in a result; ``None`` where it holds anything else."""
+    leaves = [leaf for leaf in tree_leaves(result) if leaf is not None]
+    if not all(isinstance(leaf, Tensor) for leaf in leaves):
+        return None
+    return tuple((tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.requires_grad) for leaf in leaves)
+
+
+def repeated(links: Sequence[Link], programs: Mapping[str, Program]) -> frozenset[str]:
+    """Paths of the units between the second and the last of a row that are alike.
+
+    Args:
+        links: All calls of units, in order.
+        programs: For each unit how its operators are dropped.
+    """
+    if len({link.path for link in links}) < len(links):
+        return frozenset()
+    alike = [place > 0 and _is_alike(links[place - 1], link, programs) for place, link in enumerate(links)]
+    chained = [place > 1 and _is_chained(*links[place - 2 : place + 1]) for place in range(len(links))]
+    inner = range(2, len(links) - 1)
+    return frozenset(
+        links[place].path
+        for place in inner
+        if all(alike[place - 1 : place + 2]) and chained[place] and chained[place + 1]
+    )
+
+
+def _is_alike(one: Link, other: Link, programs: Mapping[str, Program]) -> bool:
+    return (
+        other.follows(one)
+        and one.results is not None
+        and (one.kind, one.graph, one.results) == (other.kind, other.graph, other.results)
+        and _drops(programs.get(one.path)) == _drops(programs.get(other.path))
+    )
+
+
+def _drops(program: Program | None) -> list[tuple[Any, ...]]:
+    return [(drop.site, drop.slots, drop.recipe) for drop in program.drops] if program is not None else []
+
+
+def _is_chained(first: Link, one: Link, other: Link) -> bool:
+    """Whether two calls were given the same beside what the call before each returned."""
+    return one.inputs - first.outputs == other.inputs - one.outputs
+
+
+class LastResult:
+    """What the last unit returned, without holding it: a unit that is left out returns it once more."""
+
+    def __init__(self) -> None:
+        self._result: Any = None
+
+    def keep(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Look at what a unit returns; an ``Around``."""
+        result = forward(*args, **kwargs)
+        self._result = tree_map_only(Tensor, TensorWeakRef, result)
+        return result
+
+    def give(self, _forward: Callable[..., Any], _module: Module, /, *_args: Any, **_kwargs: Any) -> Any:
+        """In place of a unit; an ``Around``."""
+        return tree_map_only(TensorWeakRef, lambda reference: reference(), self._result)
+
+
+class Row:
+    """The calls of units in a step, some of which are left out.
+
+    Args:
+        calls: Paths of the units, in the order of their calls.
+        skipped: Those that are left out.
+    """
+
+    def __init__(self, calls: Sequence[str], skipped: Collection[str]) -> None:
+        self.skipped = skipped
+        self._is_skipped = {place: path in skipped for place, path in enumerate(calls)}
+        self._numbers = {-1: -1}
+        for place in range(len(calls) + 1):
+            self._numbers[place] = self._numbers[place - 1] + (not self._is_skipped.get(place, False))
+
+    def whole(self, order: Iterable[Segment], pieces: Pieces) -> Pieces:
+        """The segments of the whole step.
+
+        Args:
+            order: The segments that a whole step goes through.
+            pieces: Those of one without the units that are left out, each with its change and its highest.
+
+        Raises:
+            DifferentStepsError: The latter do not follow from the former.
+        """
+        known = {segment: (change, highest) for segment, change, highest in pieces}
+        left, found = (segment for segment, _, _ in pieces), []
+        for segment in order:
+            brief = self._brief(segment)
+            if not self._is_skipped.get(segment.unit, False) and next(left, None) != brief:
+                raise DifferentStepsError
+            if brief not in known:
+                raise DifferentStepsError
+            change, highest = known[brief]
+            found.append((segment, change, highest))
+        if len(known) < len(pieces) or next(left, None) is not None:
+            raise DifferentStepsError
+        return found
+
+    def work(self, step: LiveBytes, phases: Collection[str]) -> float:
+        """What a whole step computes in these phases."""
+        everywhere = [Segment(phase, unit) for phase in phases for unit in self._numbers]
+        return sum(step.work.get(self._brief(segment), 0.0) for segment in everywhere)
+
+    def _brief(self, segment: Segment) -> Segment:
+        """The segment that stands for it where units are left out."""
+        return Segment(segment.phase, self._numbers[segment.unit])
