@@ -146,6 +146,6 @@ def _take(
 ) -> None:
     for place, edge, kind in edges:
         node = following[edge][0] if edge < len(following) else None
-        if node is None or kind_of(node) is not kind:
+        if node is None or (type(node) is not kind and kind_of(node) is not kind):
             raise DifferentGraphError
         found[place] = node

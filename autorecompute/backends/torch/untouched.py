@@ -63,14 +63,15 @@ def _attributes(model: Module) -> Iterator[None]:
             module._buffers.update(buffers)
 
 
-@contextlib.contextmanager
-def without_autocast() -> Iterator[None]:
+def without_autocast() -> contextlib.AbstractContextManager[object]:
     """Operators run in the types of what they are given."""
-    with contextlib.ExitStack() as plain:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                plain.enter_context(torch.autocast(device, enabled=False))
-        yield
+    devices = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+    if not devices:
+        return contextlib.nullcontext()
+    plain = contextlib.ExitStack()
+    for device in devices:
+        plain.enter_context(torch.autocast(device, enabled=False))
+    return plain
 
 
 def copies_of(value: Any) -> Any:
