@@ -22,6 +22,7 @@
 # make bench-outside-loss  holds forecasts beside live bytes where the script computes its loss itself
 # make bench-torch-overheads  measures what the torch backend costs beside training itself
 # make bench-forecast  holds the peaks that plans predicts against measured ones
+# make bench-forecast-torch  does so in plain PyTorch, against the bytes of live tensors
 
 PYTHON ?= python3.11
 VENV ?= .venv
@@ -38,7 +39,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-by-hand bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
+.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-by-hand bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
 
 install: $(VENV)/.installed
 
@@ -201,6 +202,9 @@ bench-torch-overheads: install
 
 bench-forecast: install
 	$(VENV)/bin/python benchmarks/forecast.py
+
+bench-forecast-torch: install
+	$(VENV)/bin/python benchmarks/forecast.py --torch
 
 bench-reuse: install
 	$(VENV)/bin/python benchmarks/reuse.py

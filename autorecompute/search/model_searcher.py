@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import MemoryModel
+    from autorecompute.memory import Forecast, MemoryModel
     from autorecompute.plans import Space
 
 LEAST_GAIN = 0.0004
@@ -75,6 +75,7 @@ class ModelSearcher:
         self._base_bytes, self._peak_error = memory.base_bytes(dims), memory.likely_error
         self._is_known = self._peak_error < USUAL_ERROR
         self._presets = list(dict.fromkeys(space.presets.values()))
+        self._opaque = _forecasts_of(space.opaque_presets.values(), memory, dims)
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure; ``None`` when the batch fits without recompute, or nothing is left to gain."""
@@ -102,20 +103,30 @@ class ModelSearcher:
         """The presets whose figures everybody asks for; the others compete with all that there is.
 
         Where memory is known, these are no recompute, the leanest preset, which people switch on first, and the one
-        that should be the fastest of those that should fit. Nothing is predicted of opaque presets: they are measured,
-        too. What a rough model of memory says is no reason to leave out what users know by name.
+        that should be the fastest of those that should fit. Opaque presets are measured, too, where nothing is forecast
+        of them or they should be the fastest. What a rough model of memory says is no reason to leave out what users
+        know by name.
         """
         places = {preset: self._candidates.places.get(preset) for preset in self._presets if not preset.is_none}
         known = {preset: place for preset, place in places.items() if place is not None}
         if not self._is_known or not known:
             return self._presets
-        opaque = [preset for preset, place in places.items() if place is None]
+        opaque = [preset for preset, place in places.items() if place is None and self._may_gain(preset, outlook)]
         leanest = min(known, key=lambda preset: float(outlook.peak_bytes[known[preset]]))
         fitting = [preset for preset, place in known.items() if outlook.fits[place] >= LIKELY and preset != leanest]
         by_hand = sorted(fitting, key=lambda preset: float(outlook.step[known[preset]]))[:1]
         if any(preset in tried for preset in fitting):
             by_hand = []
         return [Config(), leanest, *by_hand, *opaque]
+
+    def _may_gain(self, preset: Config, outlook: Outlook) -> bool:
+        """Whether an opaque preset may fit, and no mix that is as likely to recomputes as little."""
+        forecast = self._opaque.get(preset)
+        if forecast is None:
+            return True
+        shares = self._candidates.simulated.recompute_share[outlook.fits >= LIKELY]
+        may_fit = forecast.peak_bytes <= self._limit_bytes or forecast.is_near(self._limit_bytes)
+        return may_fit and forecast.recompute_share < float(shares.min(initial=math.inf))
 
     def _learn(self, trials: Sequence[Trial]) -> Surrogate:
         return Surrogate(
@@ -200,6 +211,12 @@ class ModelSearcher:
             step_high=step + step_spread if outlook.is_relative else None,
             fits=min(max(float(outlook.fits[place]), 0.0), 1.0),
         )
+
+
+def _forecasts_of(configs: Collection[Config], memory: MemoryModel, dims: Mapping[str, int]) -> dict[Config, Forecast]:
+    """What is forecast of configs, without those of which nothing is known: they would seem to recompute nothing."""
+    found = memory.forecasts(dims) if configs else []
+    return {one.config: one for one in found if one.config in configs and one.recompute_share > 0}
 
 
 def _count_since_best(steps: Sequence[float]) -> int:

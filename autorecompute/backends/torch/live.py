@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -107,17 +108,18 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         result = self._run(function, args, kwargs)
         if self._work is not None and self._segment is not None:
             self.work[self._segment()] += self._work.of(function, args, kwargs, result)
+        is_older = _gives_what_it_got(function)
         for tensor in tensors_in(result):
-            self._see(tensor)
+            self._see(tensor, is_older=is_older)
         return result
 
     def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the operator gives."""
         return function(*args, **kwargs)
 
-    def _see(self, tensor: Tensor) -> None:
+    def _see(self, tensor: Tensor, *, is_older: bool = False) -> None:
         number, size = self._storages.see(tensor)
-        if size:
+        if size and not is_older:  # a view of what was there before, such as a data set, makes nothing
             self._sizes[number] = size
             self._change(size)
 
@@ -129,6 +131,12 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         self.peak = max(self.peak, self.now)
         if self._is_on and self._segment is not None and size:
             self.events.append(Event(self._segment(), size))
+
+
+@functools.cache
+def _gives_what_it_got(function: Any) -> bool:
+    """Whether an operator's result lies on one of its arguments."""
+    return any(result.alias_info is not None for result in function._schema.returns)
 
 
 class StepLive:

@@ -79,6 +79,7 @@ class TorchBackend:
         self._config = Config()
         self._has_told = self._leaves_alone = False
         self._open: set[object] = set()
+        self._batch: list[weakref.ref[Tensor]] = []
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def install(self, listener: Listener, *, wrap: bool = False) -> None:
@@ -101,6 +102,7 @@ class TorchBackend:
         if self._is_alike[root]:
             batch = observe_batch([*args, *kwargs.values()])
             self._note_sizes(args, kwargs, batch)
+            self._batch = [weakref.ref(tensor) for tensor in tensors_in((args, kwargs))]
             self._listener.on_forward(batch, functools.partial(self._check, root, batch, args, kwargs))
             if root not in self._tuned and not self._leaves_alone:
                 self._welcome(root, args, kwargs)
@@ -226,8 +228,9 @@ class TorchBackend:
             return None, f"the model cannot be run on fake tensors ({_first_line(error)})"
 
     def _tensors(self, roots: Sequence[Module]) -> list[Tensor]:
-        """Those that are alive between two steps."""
-        return [tensor for root in roots for tensor in tensors_of(root, self._roots.optimizers_of(root))]
+        """Those that are alive between two steps, the last batch among them where the script still has it."""
+        batch = [tensor for reference in self._batch if (tensor := reference()) is not None]
+        return [*batch, *(tensor for root in roots for tensor in tensors_of(root, self._roots.optimizers_of(root)))]
 
     def _check(
         self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config

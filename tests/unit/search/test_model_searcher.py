@@ -9,6 +9,7 @@ import pytest
 
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel, OrtSimulator, draw_blueprint
 from autorecompute.measurement import Outcome
+from autorecompute.memory import Forecast
 from autorecompute.plans import Config, Space
 from autorecompute.search import ModelSearcher
 from autorecompute.search.model_searcher import MARGIN, SLACK
@@ -98,6 +99,32 @@ def test_opaque_presets_are_tried_and_nothing_is_predicted_of_them(make_limited)
     assert tried == list(opaque.values())
     assert [proposals[config].prediction for config in tried] == [None, None]
     assert len(trials) > 4
+
+
+@pytest.mark.parametrize(
+    ("peak_over_limit", "share", "is_measured"),
+    [(0.9, 0.001, True), (1.5, 0.001, False), (0.9, 0.9, False), (0.9, 0.0, True)],
+    ids=["it may be the fastest", "it does not fit", "mixes recompute less", "nothing is known of it"],
+)
+def test_an_opaque_preset_of_which_something_is_forecast_is_measured_where_it_may_be_the_fastest(
+    make_limited, monkeypatch, peak_over_limit, share, is_measured
+):
+    """It has to fit, and to recompute less than every mix that is likely to."""
+    monkeypatch.setattr(OrtMemoryModel, "likely_error", 0.001)
+    bench = make_limited()
+    preset = Config.parse(["by itself:every_2nd"])
+    bench.space = dataclasses.replace(bench.space, own_presets={"every_2nd": preset})
+    peak_bytes = round(peak_over_limit * bench.limit_bytes)
+    forecast = Forecast(
+        config=preset, peak_bytes=peak_bytes, live_bytes=1, stash_bytes=1, error_share=0.1, recompute_share=share
+    )
+    monkeypatch.setattr(OrtMemoryModel, "forecasts", lambda _memory, _dims: [forecast])
+    trials = []
+    while len(trials) < 6 and (proposal := bench.searcher().propose(trials)):
+        row = proposal.config if bench.space.is_mix(proposal.config) else Config()
+        measured = bench.try_out(dataclasses.replace(proposal, config=row), len(trials), reference_seconds=1.0)
+        trials.append(dataclasses.replace(measured, config=proposal.config))
+    assert (preset in configs_of(trials)) == is_measured
 
 
 def test_a_batch_that_fits_needs_no_search(make_profiled):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import os
 
 import pytest
@@ -88,6 +89,42 @@ def test_training_goes_on_bit_for_bit_whatever_is_switched(name, begin):
     assert all(check.agrees and check.worst == 0 and check.steps for check in listener.checks)
     assert len(listener.checks) == 2 * 5
     assert listener.batches == [4] * 6
+
+
+class Squares(nn.Module):
+    """Two layers, and a loss of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 8))
+
+    def forward(self, x):
+        """The mean of the squares."""
+        return self.layers(x).square().mean()
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["the same batch", "a new batch from a data set"])
+def test_live_bytes_are_what_fake_steps_take(begin, is_new):
+    """A batch that takes the place of the last one is nothing more, and what it is a part of was there before."""
+    torch.manual_seed(0)
+    listener, backend = begin()
+    model, data = Squares(), torch.randn(640, 256)
+    optimizer = torch.optim.SGD(model.parameters())
+    x = torch.stack(list(data[:64]))
+    found = []
+    for step in range(3):
+        meter = backend.live_meter()
+        meter.start()
+        if is_new:
+            x = torch.stack(list(data[64 * step : 64 * (step + 1)]))
+        model(x).backward()
+        found.append(meter.stop())
+        optimizer.step()
+        optimizer.zero_grad()
+    steps = TorchDetection.of(listener.detections[0]).steps
+    before = [0, *itertools.accumulate(part.change for part in steps.parts)]
+    forecast = max(first + part.highest for first, part in zip(before, steps.parts, strict=False))
+    assert found[-1] == pytest.approx(forecast, abs=8)
 
 
 def test_the_config_of_the_answer_is_on_in_the_first_step(begin):
