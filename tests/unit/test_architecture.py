@@ -64,6 +64,7 @@ FLOW = {
     "search": {"studies.frozen", *BASE},
     "studies": BASE,
     "tuning": {"search.*", "trials.*", "studies.*", *REGISTRY, *BASE},
+    "checking": {"trials.*", "studies.*", *BASE},
     "reports": {"studies.*", "search.hindsight", *REGISTRY, *BASE},
     "testing": BASE,
     "emit": {"studies.*", *REGISTRY, *BASE},
