@@ -20,8 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
+from autorecompute.backends.torch.fake_step import FakeStep
 from autorecompute.backends.torch.interception import around_of, put_around
-from autorecompute.backends.torch.live import Event, LiveBytes, Timeline, tensors_of
+from autorecompute.backends.torch.live import LiveBytes, Timeline, state_of, tensors_of
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.untouched import untouched, without_autocast
 from autorecompute.backends.torch.values import Answering
@@ -143,7 +144,8 @@ class FakeSteps:
                 board.set(choices)
                 work = Work(self._device)
                 meter = self._step(fake, work, optimizes=not steps)
-                steps.append(FakeStep(meter.base, tuple(meter.events), work.total))
+                state = meter.held.keys() & meter.numbers_of(state_of(self._script.optimizers))
+                steps.append(FakeStep(meter.base, tuple(meter.events), work.total, meter.held, frozenset(state)))
         return steps
 
     @property
@@ -204,21 +206,6 @@ class FakeSteps:
                     optimizer.zero_grad()
                 self._model.zero_grad()
         return meter
-
-
-@dataclasses.dataclass(frozen=True)
-class FakeStep:
-    """What one step on fake tensors showed.
-
-    Attributes:
-        base: Bytes that are alive before it.
-        events: The changes in it.
-        work: How much its forward and its backward pass computed.
-    """
-
-    base: int
-    events: tuple[Event, ...]
-    work: float
 
 
 @dataclasses.dataclass(frozen=True)
