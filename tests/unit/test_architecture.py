@@ -109,6 +109,7 @@ CONTROLLERS = {
     for name in (
         "allocator_pools",
         "allocator_segments",
+        "attention_kernels",
         "caching_allocator",
         "controller",
         "drawing",

@@ -1,0 +1,119 @@
+"""Attention of a card on fake tensors that stand on the CPU: the kernels that the card would take, with what they keep.
+
+A fake tensor runs no kernel, so an operator of CUDA has its results and its backward pass on the CPU too.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from autorecompute.backends.torch.attention_kernels import AttentionCall, Kernel, kernel_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_ATEN = torch.ops.aten
+_FUSED = {
+    Kernel.CUDNN: _ATEN._scaled_dot_product_cudnn_attention,
+    Kernel.EFFICIENT: _ATEN._scaled_dot_product_efficient_attention,
+}
+_OPTIONS = ("attn_mask", "dropout_p", "is_causal")
+"""What may stand behind query, key and value without its name."""
+
+
+class CardAttention:
+    """Computes ``scaled_dot_product_attention`` as a card does, on fake tensors of the CPU.
+
+    Args:
+        capability: The card's compute capability.
+
+    Attributes:
+        taken: How many calls took each kernel.
+    """
+
+    def __init__(self, capability: tuple[int, int]) -> None:
+        self.taken: collections.Counter[Kernel] = collections.Counter()
+        self._capability = capability
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """What attention returns, for PyTorch's own arguments."""
+        options = dict(zip(_OPTIONS, args, strict=False)) | kwargs
+        query, key, value = (_in_autocast(tensor) for tensor in (query, key, value))
+        call = _call_of((query, key, value), options)
+        kernel = kernel_of(call, self._capability)
+        self.taken[kernel] += 1
+        mask = options.get("attn_mask")
+        mask = None if mask is None else _as_numbers(_in_autocast(mask), query.dtype)
+        scale = options.get("scale")
+        with torch.autocast(query.device.type, enabled=False):
+            if kernel is Kernel.FLASH:
+                return _flash((query, key, value), call, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+            if kernel is Kernel.MATH:
+                rest = {"dropout_p": call.dropout, "is_causal": call.is_causal, "scale": scale}
+                attend = _ATEN._scaled_dot_product_attention_math
+                return _first(attend(query, key, value, mask, **rest, enable_gqa=call.is_grouped))
+            if kernel is Kernel.EFFICIENT:
+                mask = _aligned(mask, query, key)
+            given = (query, key, value, mask, torch.is_grad_enabled(), call.dropout, call.is_causal)
+            return _first(_FUSED[kernel](*given, scale=scale))
+
+
+def _call_of(tensors: tuple[Tensor, Tensor, Tensor], options: Mapping[str, Any]) -> AttentionCall:
+    query, key, value = tensors
+    mask = options.get("attn_mask")
+    rows = tensors if mask is None else (*tensors, mask)
+    return AttentionCall(
+        dtype=str(query.dtype).removeprefix("torch."),
+        query=tuple(query.shape),
+        key=tuple(key.shape),
+        value=tuple(value.shape),
+        mask=None if mask is None else tuple(mask.shape),
+        mask_learns=mask is not None and mask.requires_grad,
+        has_plain_strides=all(tensor.stride(-1) == 1 for tensor in rows),
+        dropout=options.get("dropout_p", 0.0),
+        is_causal=options.get("is_causal", False),
+        is_grouped=options.get("enable_gqa", False),
+    )
+
+
+def _in_autocast(tensor: Tensor) -> Tensor:
+    """The tensor as autocast hands it to attention."""
+    kind = tensor.device.type
+    is_cast = torch.is_autocast_enabled(kind) and tensor.is_floating_point() and tensor.dtype != torch.float64
+    return tensor.to(torch.get_autocast_dtype(kind)) if is_cast else tensor
+
+
+def _as_numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask of yes and no as what is added to the scores (``convert_boolean_attn_mask``)."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.where(mask, 0.0, torch.scalar_tensor(-math.inf, dtype=dtype, device=mask.device))
+
+
+def _aligned(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """A mask whose rows begin at multiples of 8 numbers, for all heads (``preprocess_mask``)."""
+    if mask is None:
+        return None
+    if mask.stride(-1) != 1 or any(stride % 8 for stride in mask.stride()[:-1]):
+        mask = pad(mask, (0, 8 - mask.shape[-1] % 8))[..., : mask.shape[-1]]
+    return mask.expand(*query.shape[:3], key.shape[2])
+
+
+def _flash(tensors: tuple[Tensor, Tensor, Tensor], call: AttentionCall, scale: float) -> Tensor:
+    """Flash attention of heads that are filled up to a multiple of 8 (``pad_last_dim``)."""
+    size = call.query[-1]
+    query, key, value = (pad(tensor, (0, -size % 8)) if size % 8 else tensor for tensor in tensors)
+    attend = _ATEN._scaled_dot_product_flash_attention
+    result = _first(attend(query, key, value, call.dropout, call.is_causal, scale=scale))
+    return result[..., :size] if size % 8 else result
+
+
+def _first(results: Sequence[Any]) -> Tensor:
+    result: Tensor = results[0]
+    return result

@@ -1,0 +1,118 @@
+"""What a card's attention keeps, on fake tensors of the CPU."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+from autorecompute.backends.torch.attention import attention_by, intercept_attention
+from autorecompute.backends.torch.attention_kernels import CAPABILITIES, Kernel
+from autorecompute.backends.torch.card_attention import CardAttention
+from autorecompute.backends.torch.detection import detect
+from autorecompute.backends.torch.fakes import FakeSteps, Script
+from autorecompute.backends.torch.options import CHECKPOINT
+from autorecompute.backends.torch.storages import Storages
+from autorecompute.plans import Choice
+from tiny_models import call_of, make
+
+BATCH, HEADS, LENGTH, SIZE = 2, 4, 100, 64
+ROWS, NUMBERS = BATCH * HEADS * LENGTH, BATCH * HEADS * LENGTH * SIZE
+
+
+def kept(card, dtype=torch.bfloat16, mask=None, **options):
+    """The kernel that is taken, and the bytes that it keeps beside query, key and value."""
+    attention, storages = CardAttention(CAPABILITIES[card]), Storages()
+    with FakeTensorMode(), attention_by(attention):
+        shape = (BATCH, LENGTH, HEADS, SIZE)
+        inputs = [torch.empty(shape, dtype=dtype).transpose(1, 2).requires_grad_() for _ in range(3)]
+        given = None if mask is None else torch.empty(mask, dtype=torch.bool)
+        saved = []
+        for tensor in inputs:
+            storages.see(tensor)
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one):
+            result = functional.scaled_dot_product_attention(*inputs, given, **options)
+        result.sum().backward()
+        assert [tensor.grad.shape for tensor in inputs] == [tensor.shape for tensor in inputs]
+        (kernel,) = attention.taken
+        return kernel, sum(storages.see(tensor)[1] for tensor in saved)
+
+
+def test_a_fused_kernel_keeps_its_result_and_a_number_for_each_row():
+    """And the state of the random numbers: the memory efficient one in rows of 32."""
+    assert kept("A100", is_causal=True) == (Kernel.FLASH, 2 * NUMBERS + 4 * ROWS + 24)
+    assert kept("H100", is_causal=True) == (Kernel.CUDNN, 2 * NUMBERS + 4 * ROWS + 16)
+    assert kept("A100", torch.float32) == (Kernel.EFFICIENT, 4 * NUMBERS + 4 * BATCH * HEADS * 128 + 16)
+
+
+def test_dropout_costs_a_fused_kernel_nothing():
+    """Its mask is made again from the random numbers' state."""
+    assert kept("A100", dropout_p=0.1) == kept("A100")
+
+
+def test_a_mask_is_kept_as_numbers():
+    """Once, however many heads it is for; in rows that are filled up to a multiple of 8 for the efficient kernel."""
+    mask = BATCH * LENGTH * LENGTH
+    assert kept("H100", mask=(BATCH, 1, LENGTH, LENGTH))[1] - kept("H100")[1] == 2 * mask
+    filled = BATCH * LENGTH * math.ceil(LENGTH / 8) * 8
+    kernel, size = kept("A100", mask=(BATCH, 1, LENGTH, LENGTH))
+    assert kernel == Kernel.EFFICIENT
+    assert size == 2 * NUMBERS + 4 * BATCH * HEADS * 128 + 16 + 2 * filled
+
+
+def test_attention_that_is_written_out_keeps_the_scores():
+    """In float32 where they have 16 bits, with scaled copies of query, key and value."""
+    kernel, size = kept("V100")
+    assert kernel == Kernel.MATH
+    assert size == 4 * ROWS * LENGTH + 3 * 4 * NUMBERS
+
+
+def test_heads_are_filled_up_for_flash_attention():
+    """And cut to their size again, which gradients go back through."""
+    with FakeTensorMode(), attention_by(CardAttention(CAPABILITIES["A100"])):
+        query = torch.empty(1, 2, 16, 20, dtype=torch.bfloat16, requires_grad=True)
+        result = functional.scaled_dot_product_attention(query, query, query)
+        result.sum().backward()
+        assert result.shape == query.shape == query.grad.shape
+
+
+def test_autocast_decides_about_the_kernel():
+    """Its type is that of the call, as it is without us."""
+    attention = CardAttention(CAPABILITIES["A100"])
+    with FakeTensorMode(), torch.autocast("cpu", dtype=torch.bfloat16), attention_by(attention):
+        query = torch.empty(1, 2, 16, 32)
+        assert functional.scaled_dot_product_attention(query, query, query).dtype == torch.bfloat16
+    assert attention.taken == {Kernel.FLASH: 1}
+
+
+@pytest.mark.parametrize("is_intercepted", [False, True])
+def test_attention_is_what_it_was_afterwards(is_intercepted):
+    """After an exception too."""
+    intercept_attention(on=is_intercepted)
+    before = functional.scaled_dot_product_attention
+    with pytest.raises(ZeroDivisionError), attention_by(lambda *_: 1 / 0):
+        functional.scaled_dot_product_attention(1, 2, 3)
+    assert functional.scaled_dot_product_attention is before
+    intercept_attention(on=False)
+
+
+def peak_of(training, attention, choices=()):
+    """The bytes that a fake step adds to what is alive before it."""
+    found = detect(training.model, *call_of(training))
+    steps = FakeSteps(training.model, found.structure.units, Script(*call_of(training)), found.values, attention)
+    meter = steps.run(found.switchboard(training.model), choices)
+    return meter.peak - meter.base
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("gpt2", "transformer.h.*"), ("encoder", "")])
+def test_a_fake_step_takes_the_cards_kernels(name, blocks):
+    """With dropout the CPU writes attention out, and a card does not: in blocks that are made again, too."""
+    training, attention = make(name), CardAttention(CAPABILITIES["A100"])
+    assert peak_of(training, attention) < peak_of(training, None)
+    assert attention.taken == {Kernel.EFFICIENT: 4}
+    if blocks:
+        peak_of(training, attention, [Choice(blocks, CHECKPOINT)])
+        assert attention.taken == {Kernel.EFFICIENT: 4 + 6}
