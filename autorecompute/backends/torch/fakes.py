@@ -20,7 +20,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
-from autorecompute.backends.torch.attention import attention_by
 from autorecompute.backends.torch.fake_step import FakeStep
 from autorecompute.backends.torch.interception import around_of, put_around
 from autorecompute.backends.torch.live import LiveBytes, Timeline, state_of, tensors_of
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.card_attention import CardAttention
+    from autorecompute.backends.torch.card_kernels import CardKernels
     from autorecompute.backends.torch.switchboard import Switchboard
     from autorecompute.backends.torch.values import Values
     from autorecompute.plans import Choice
@@ -98,7 +97,7 @@ class FakeSteps:
         units: Paths of its units, which the events tell apart.
         script: What the script does around it.
         values: What modules looked at in the probe.
-        attention: How attention is computed; as on the device of the fake tensors if ``None``.
+        kernels: Those of a card; of the device of the fake tensors if ``None``.
     """
 
     def __init__(
@@ -107,13 +106,13 @@ class FakeSteps:
         units: Iterable[str],
         script: Script,
         values: Values,
-        attention: CardAttention | None = None,
+        kernels: CardKernels | None = None,
     ) -> None:
         self._model = model
         self._units = [model.get_submodule(path) for path in units]
         self._script = script
         self._values = values
-        self._attention = attention
+        self._kernels = kernels
         self.has_loss = False
         """Whether the model of the last step returned a loss, or a number that gradients go back through."""
 
@@ -195,16 +194,14 @@ class FakeSteps:
             for module, arounds in before.items():
                 put_around(module, arounds)
 
-    def _attending(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._attention is None else attention_by(self._attention)
-
     def _step(self, fake: _Fake, work: Work | None = None, *, optimizes: bool = True) -> LiveBytes:
         fake.timeline.start()
         self._values.rewind()
         known = tensors_of(self._model, self._script.optimizers, (fake.args, fake.kwargs))
         meter = LiveBytes(known, fake.timeline.segment, work)
         del known
-        with torch.enable_grad(), self._followed(fake.timeline), self._attending(), Answering(self._values), meter:
+        kernels = contextlib.nullcontext() if self._kernels is None else self._kernels.active()
+        with torch.enable_grad(), self._followed(fake.timeline), kernels, Answering(self._values), meter:
             result = self._model(*fake.args, **fake.kwargs)
             loss = self._script.loss(result)
             self.has_loss = is_loss(result)

@@ -50,9 +50,8 @@ def test_the_card_takes_the_kernel_of_the_table(call):
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn.attention import SDPBackend
 
-    from autorecompute.backends.torch.attention import attention_by
     from autorecompute.backends.torch.attention_kernels import Kernel
-    from autorecompute.backends.torch.card_attention import CardAttention
+    from autorecompute.backends.torch.card_kernels import CardKernels
 
     names = {
         SDPBackend.CUDNN_ATTENTION: Kernel.CUDNN,
@@ -62,8 +61,8 @@ def test_the_card_takes_the_kernel_of_the_table(call):
     }
     tensors, mask = inputs_of(call, "cuda")
     choice = torch._fused_sdp_choice(*tensors, mask, call["dropout"])
-    attention = CardAttention(torch.cuda.get_device_capability())
-    with FakeTensorMode(), attention_by(attention):
+    kernels = CardKernels(torch.cuda.get_device_capability())
+    with FakeTensorMode(), kernels.active():
         forecast = kept_by(call, "cpu")
-    assert list(attention.taken) == [names[SDPBackend(choice)]]
+    assert list(kernels.taken) == [names[SDPBackend(choice)]]
     assert kept_by(call, "cuda") == pytest.approx(forecast, abs=64)

@@ -1,4 +1,4 @@
-"""Attention of a card on fake tensors that stand on the CPU: the kernels that the card would take, with what they keep.
+"""Attention and dropout of a card on fake tensors that stand on the CPU: its kernels, with what they keep.
 
 A fake tensor runs no kernel, so an operator of CUDA has its results and its backward pass on the CPU too.
 """
@@ -6,17 +6,21 @@ A fake tensor runs no kernel, so an operator of CUDA has its results and its bac
 from __future__ import annotations
 
 import collections
+import contextlib
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.functional import pad
 
+from autorecompute.backends.torch.attention import attention_by
 from autorecompute.backends.torch.attention_kernels import AttentionCall, Kernel, kernel_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _ATEN = torch.ops.aten
 _FUSED = {
@@ -27,22 +31,34 @@ _OPTIONS = ("attn_mask", "dropout_p", "is_causal")
 """What may stand behind query, key and value without its name."""
 
 
-class CardAttention:
-    """Computes ``scaled_dot_product_attention`` as a card does, on fake tensors of the CPU.
+class CardKernels:
+    """Computes ``scaled_dot_product_attention`` and ``dropout`` as a card does, on fake tensors of the CPU.
+
+    Functions of ``torch.nn.functional`` that a module has imported by name are not seen.
 
     Args:
         capability: The card's compute capability.
 
     Attributes:
-        taken: How many calls took each kernel.
+        taken: How many calls of attention took each kernel.
     """
 
     def __init__(self, capability: tuple[int, int]) -> None:
         self.taken: collections.Counter[Kernel] = collections.Counter()
         self._capability = capability
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """What attention returns, for PyTorch's own arguments."""
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Have calls in this thread take these kernels."""
+        plain = functional.dropout
+        functional.dropout = _fused(plain)
+        try:
+            with attention_by(self._attend):
+                yield
+        finally:
+            functional.dropout = plain
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         options = dict(zip(_OPTIONS, args, strict=False)) | kwargs
         query, key, value = (_in_autocast(tensor) for tensor in (query, key, value))
         call = _call_of((query, key, value), options)
@@ -62,6 +78,21 @@ class CardAttention:
                 mask = _aligned(mask, query, key)
             given = (query, key, value, mask, torch.is_grad_enabled(), call.dropout, call.is_causal)
             return _first(_FUSED[kernel](*given, scale=scale))
+
+
+def _fused(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A dropout whose mask has a byte for each number, as a card's has, and not as many as the number.
+
+    ``is_fused_kernel_acceptable`` in ``aten/src/ATen/native/Dropout.cpp``.
+    """
+
+    @functools.wraps(plain)
+    def dropout(values: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: FBT001, FBT002 (PyTorch's own arguments)
+        if training and not inplace and 0 < p < 1:
+            return _first(torch.native_dropout(values, p, train=True))
+        return plain(values, p, training, inplace)
+
+    return dropout
 
 
 def _call_of(tensors: tuple[Tensor, Tensor, Tensor], options: Mapping[str, Any]) -> AttentionCall:

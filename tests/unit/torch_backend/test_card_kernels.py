@@ -1,4 +1,4 @@
-"""What a card's attention keeps, on fake tensors of the CPU."""
+"""What a card's attention and dropout keep, on fake tensors of the CPU."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from autorecompute.backends.torch.attention import attention_by, intercept_attention
 from autorecompute.backends.torch.attention_kernels import CAPABILITIES, Kernel
-from autorecompute.backends.torch.card_attention import CardAttention
+from autorecompute.backends.torch.card_kernels import CardKernels
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.fakes import FakeSteps, Script
 from autorecompute.backends.torch.options import CHECKPOINT
@@ -25,8 +26,8 @@ ROWS, NUMBERS = BATCH * HEADS * LENGTH, BATCH * HEADS * LENGTH * SIZE
 
 def kept(card, dtype=torch.bfloat16, mask=None, **options):
     """The kernel that is taken, and the bytes that it keeps beside query, key and value."""
-    attention, storages = CardAttention(CAPABILITIES[card]), Storages()
-    with FakeTensorMode(), attention_by(attention):
+    kernels, storages = CardKernels(CAPABILITIES[card]), Storages()
+    with FakeTensorMode(), kernels.active():
         shape = (BATCH, LENGTH, HEADS, SIZE)
         inputs = [torch.empty(shape, dtype=dtype).transpose(1, 2).requires_grad_() for _ in range(3)]
         given = None if mask is None else torch.empty(mask, dtype=torch.bool)
@@ -37,7 +38,7 @@ def kept(card, dtype=torch.bfloat16, mask=None, **options):
             result = functional.scaled_dot_product_attention(*inputs, given, **options)
         result.sum().backward()
         assert [tensor.grad.shape for tensor in inputs] == [tensor.shape for tensor in inputs]
-        (kernel,) = attention.taken
+        (kernel,) = kernels.taken
         return kernel, sum(storages.see(tensor)[1] for tensor in saved)
 
 
@@ -72,7 +73,7 @@ def test_attention_that_is_written_out_keeps_the_scores():
 
 def test_heads_are_filled_up_for_flash_attention():
     """And cut to their size again, which gradients go back through."""
-    with FakeTensorMode(), attention_by(CardAttention(CAPABILITIES["A100"])):
+    with FakeTensorMode(), CardKernels(CAPABILITIES["A100"]).active():
         query = torch.empty(1, 2, 16, 20, dtype=torch.bfloat16, requires_grad=True)
         result = functional.scaled_dot_product_attention(query, query, query)
         result.sum().backward()
@@ -81,11 +82,27 @@ def test_heads_are_filled_up_for_flash_attention():
 
 def test_autocast_decides_about_the_kernel():
     """Its type is that of the call, as it is without us."""
-    attention = CardAttention(CAPABILITIES["A100"])
-    with FakeTensorMode(), torch.autocast("cpu", dtype=torch.bfloat16), attention_by(attention):
+    kernels = CardKernels(CAPABILITIES["A100"])
+    with FakeTensorMode(), torch.autocast("cpu", dtype=torch.bfloat16), kernels.active():
         query = torch.empty(1, 2, 16, 32)
         assert functional.scaled_dot_product_attention(query, query, query).dtype == torch.bfloat16
-    assert attention.taken == {Kernel.FLASH: 1}
+    assert kernels.taken == {Kernel.FLASH: 1}
+
+
+def test_the_mask_of_a_dropout_has_a_byte_for_each_number():
+    """On a CPU it has as many as the number; nothing is kept where nothing is dropped."""
+
+    def kept_by(layer):
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one):
+            layer(torch.empty(8, 16, requires_grad=True)).sum().backward()
+        return sum(tensor.nbytes for tensor in saved)
+
+    with FakeTensorMode():
+        plain = kept_by(nn.Dropout(0.1))
+        with CardKernels(CAPABILITIES["A100"]).active():
+            assert (kept_by(nn.Dropout(0.1)), plain) == (8 * 16, 4 * 8 * 16)
+            assert kept_by(nn.Dropout(0.1).eval()) == 0
 
 
 @pytest.mark.parametrize("is_intercepted", [False, True])
@@ -99,10 +116,10 @@ def test_attention_is_what_it_was_afterwards(is_intercepted):
     intercept_attention(on=False)
 
 
-def peak_of(training, attention, choices=()):
+def peak_of(training, kernels, choices=()):
     """The bytes that a fake step adds to what is alive before it."""
     found = detect(training.model, *call_of(training))
-    steps = FakeSteps(training.model, found.structure.units, Script(*call_of(training)), found.values, attention)
+    steps = FakeSteps(training.model, found.structure.units, Script(*call_of(training)), found.values, kernels)
     meter = steps.run(found.switchboard(training.model), choices)
     return meter.peak - meter.base
 
@@ -110,9 +127,9 @@ def peak_of(training, attention, choices=()):
 @pytest.mark.parametrize(("name", "blocks"), [("gpt2", "transformer.h.*"), ("encoder", "")])
 def test_a_fake_step_takes_the_cards_kernels(name, blocks):
     """With dropout the CPU writes attention out, and a card does not: in blocks that are made again, too."""
-    training, attention = make(name), CardAttention(CAPABILITIES["A100"])
-    assert peak_of(training, attention) < peak_of(training, None)
-    assert attention.taken == {Kernel.EFFICIENT: 4}
+    training, kernels = make(name), CardKernels(CAPABILITIES["A100"])
+    assert peak_of(training, kernels) < peak_of(training, None)
+    assert kernels.taken == {Kernel.EFFICIENT: 4}
     if blocks:
-        peak_of(training, attention, [Choice(blocks, CHECKPOINT)])
-        assert attention.taken == {Kernel.EFFICIENT: 4 + 6}
+        peak_of(training, kernels, [Choice(blocks, CHECKPOINT)])
+        assert kernels.taken == {Kernel.EFFICIENT: 4 + 6}
