@@ -1,4 +1,4 @@
-"""Attention and dropout of a card on fake tensors that stand on the CPU: its kernels, with what they keep.
+"""Kernels of a card on fake tensors that stand on the CPU, with what they keep: attention, dropout and optimizers.
 
 A fake tensor runs no kernel, so an operator of CUDA has its results and its backward pass on the CPU too.
 """
@@ -20,7 +20,9 @@ from autorecompute.backends.torch.attention import attention_by
 from autorecompute.backends.torch.attention_kernels import AttentionCall, Kernel, kernel_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from torch.optim import Optimizer
 
 _ATEN = torch.ops.aten
 _FUSED = {
@@ -32,7 +34,7 @@ _OPTIONS = ("attn_mask", "dropout_p", "is_causal")
 
 
 class CardKernels:
-    """Computes ``scaled_dot_product_attention`` and ``dropout`` as a card does, on fake tensors of the CPU.
+    """Computes attention, dropout and an optimizer's step as a card does, on fake tensors of the CPU.
 
     Functions of ``torch.nn.functional`` that a module has imported by name are not seen.
 
@@ -48,15 +50,25 @@ class CardKernels:
         self._capability = capability
 
     @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
-        """Have calls in this thread take these kernels."""
+    def active(self, optimizers: Iterable[Optimizer] = ()) -> Iterator[None]:
+        """Have calls in this thread take these kernels.
+
+        Args:
+            optimizers: They update all weights at once, as they do on a card where nothing else was asked for
+                (``_default_to_fused_or_foreach`` in ``torch/optim/optimizer.py``).
+        """
         plain = functional.dropout
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups if _is_open(group)]
         functional.dropout = _fused(plain)
+        for group in groups:
+            group["foreach"] = True
         try:
             with attention_by(self._attend):
                 yield
         finally:
             functional.dropout = plain
+            for group in groups:
+                group["foreach"] = None
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         options = dict(zip(_OPTIONS, args, strict=False)) | kwargs
@@ -78,6 +90,13 @@ class CardKernels:
                 mask = _aligned(mask, query, key)
             given = (query, key, value, mask, torch.is_grad_enabled(), call.dropout, call.is_causal)
             return _first(_FUSED[kernel](*given, scale=scale))
+
+
+def _is_open(group: Mapping[str, Any]) -> bool:
+    """Whether it is PyTorch that decides how an optimizer updates the weights."""
+    return (
+        "foreach" in group and group["foreach"] is None and not group.get("fused") and not group.get("differentiable")
+    )
 
 
 def _fused(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:

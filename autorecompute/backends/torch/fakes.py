@@ -197,10 +197,11 @@ class FakeSteps:
     def _step(self, fake: _Fake, work: Work | None = None, *, optimizes: bool = True) -> LiveBytes:
         fake.timeline.start()
         self._values.rewind()
-        known = tensors_of(self._model, self._script.optimizers, (fake.args, fake.kwargs))
+        optimizers = self._script.optimizers
+        known = tensors_of(self._model, optimizers, (fake.args, fake.kwargs))
         meter = LiveBytes(known, fake.timeline.segment, work)
         del known
-        kernels = contextlib.nullcontext() if self._kernels is None else self._kernels.active()
+        kernels = contextlib.nullcontext() if self._kernels is None else self._kernels.active(optimizers)
         with torch.enable_grad(), self._followed(fake.timeline), kernels, Answering(self._values), meter:
             result = self._model(*fake.args, **fake.kwargs)
             loss = self._script.loss(result)
@@ -212,7 +213,7 @@ class FakeSteps:
                 fake.timeline.leave_backward()
                 if work is not None:
                     work.end()
-                for optimizer in self._script.optimizers if optimizes else ():
+                for optimizer in optimizers if optimizes else ():
                     _plain_step(optimizer)
                     optimizer.zero_grad()
                 self._model.zero_grad()

@@ -14,6 +14,7 @@ from autorecompute.backends.torch.attention import attention_by, intercept_atten
 from autorecompute.backends.torch.attention_kernels import CAPABILITIES, Kernel
 from autorecompute.backends.torch.card_kernels import CardKernels
 from autorecompute.backends.torch.detection import detect
+from autorecompute.backends.torch.fake_step import card_memory
 from autorecompute.backends.torch.fakes import FakeSteps, Script
 from autorecompute.backends.torch.options import CHECKPOINT
 from autorecompute.backends.torch.storages import Storages
@@ -103,6 +104,22 @@ def test_the_mask_of_a_dropout_has_a_byte_for_each_number():
         with CardKernels(CAPABILITIES["A100"]).active():
             assert (kept_by(nn.Dropout(0.1)), plain) == (8 * 16, 4 * 8 * 16)
             assert kept_by(nn.Dropout(0.1).eval()) == 0
+
+
+@pytest.mark.parametrize(("options", "more"), [({}, 1), ({"foreach": False}, 0), ({"foreach": True}, 1)])
+def test_an_optimizer_updates_all_weights_at_once(options, more):
+    """Adam takes the bytes of all weights for it; what the script asked for stands, and nothing is left of it."""
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))
+    optimizer, x = torch.optim.AdamW(model.parameters(), **options), torch.empty(1, 64)
+    found = detect(model, (x,), {})
+    steps = FakeSteps(
+        model, found.structure.units, Script((x,), {}, (optimizer,)), found.values, CardKernels(CAPABILITIES["A100"])
+    )
+    (step,) = steps.run_each(found.switchboard(model), [[]], seconds=60)
+    weights, layer = 8 * 64 * 64 * 4, 64 * 64 * 4
+    gradients_and_more = card_memory(step).requested - step.base - weights
+    assert gradients_and_more == pytest.approx(more * weights, abs=4 * layer)
+    assert optimizer.param_groups[0]["foreach"] is options.get("foreach")
 
 
 @pytest.mark.parametrize("is_intercepted", [False, True])
