@@ -200,6 +200,8 @@ class Judgement:
     def _confirm(self, standings: Sequence[Finalist]) -> Best | None:
         for finalist in standings[:CONFIRMATIONS]:
             config = finalist.trial.config
+            if self._rejections.foretell(finalist.peak_bytes, self._context.problem.limit_bytes):
+                continue
             if not self._context.budget.allows_late(*self._confirmer.needs(config)):
                 self._context.note(f"no time left to confirm {self._context.detection.space.describe(config)}")
                 self.ran_out = True
