@@ -106,9 +106,21 @@ IN_THE_USERS_PROCESS = {
 }
 CONTROLLERS = {
     f"backends.torch.{name}"
-    for name in ("controller", "drawing", "extra", "forecast", "options", "plans_file", "script")
+    for name in (
+        "allocator_pools",
+        "allocator_segments",
+        "attention_kernels",
+        "caching_allocator",
+        "controller",
+        "drawing",
+        "extra",
+        "forecast",
+        "options",
+        "plans_file",
+        "script",
+    )
 }
-"""Those of a folder that runs in the user's process which the controller imports."""
+"""Those of a folder that runs in the user's process which the controller may import."""
 
 TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}
 

@@ -20,8 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
+from autorecompute.backends.torch.fake_step import FakeStep
 from autorecompute.backends.torch.interception import around_of, put_around
-from autorecompute.backends.torch.live import Event, LiveBytes, Timeline, tensors_of
+from autorecompute.backends.torch.live import LiveBytes, Timeline, state_of, tensors_of
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.untouched import untouched, without_autocast
 from autorecompute.backends.torch.values import Answering
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.card_kernels import CardKernels
     from autorecompute.backends.torch.switchboard import Switchboard
     from autorecompute.backends.torch.values import Values
     from autorecompute.plans import Choice
@@ -95,13 +97,22 @@ class FakeSteps:
         units: Paths of its units, which the events tell apart.
         script: What the script does around it.
         values: What modules looked at in the probe.
+        kernels: Those of a card; of the device of the fake tensors if ``None``.
     """
 
-    def __init__(self, model: Module, units: Iterable[str], script: Script, values: Values) -> None:
+    def __init__(
+        self,
+        model: Module,
+        units: Iterable[str],
+        script: Script,
+        values: Values,
+        kernels: CardKernels | None = None,
+    ) -> None:
         self._model = model
         self._units = [model.get_submodule(path) for path in units]
         self._script = script
         self._values = values
+        self._kernels = kernels
         self.has_loss = False
         """Whether the model of the last step returned a loss, or a number that gradients go back through."""
 
@@ -143,7 +154,8 @@ class FakeSteps:
                 board.set(choices)
                 work = Work(self._device)
                 meter = self._step(fake, work, optimizes=not steps)
-                steps.append(FakeStep(meter.base, tuple(meter.events), work.total))
+                state = meter.held.keys() & meter.numbers_of(state_of(self._script.optimizers))
+                steps.append(FakeStep(meter.base, tuple(meter.events), work.total, meter.held, frozenset(state)))
         return steps
 
     @property
@@ -185,10 +197,12 @@ class FakeSteps:
     def _step(self, fake: _Fake, work: Work | None = None, *, optimizes: bool = True) -> LiveBytes:
         fake.timeline.start()
         self._values.rewind()
-        known = tensors_of(self._model, self._script.optimizers, (fake.args, fake.kwargs))
+        optimizers = self._script.optimizers
+        known = tensors_of(self._model, optimizers, (fake.args, fake.kwargs))
         meter = LiveBytes(known, fake.timeline.segment, work)
         del known
-        with torch.enable_grad(), self._followed(fake.timeline), Answering(self._values), meter:
+        kernels = contextlib.nullcontext() if self._kernels is None else self._kernels.active(optimizers)
+        with torch.enable_grad(), self._followed(fake.timeline), kernels, Answering(self._values), meter:
             result = self._model(*fake.args, **fake.kwargs)
             loss = self._script.loss(result)
             self.has_loss = is_loss(result)
@@ -199,26 +213,11 @@ class FakeSteps:
                 fake.timeline.leave_backward()
                 if work is not None:
                     work.end()
-                for optimizer in self._script.optimizers if optimizes else ():
+                for optimizer in optimizers if optimizes else ():
                     _plain_step(optimizer)
                     optimizer.zero_grad()
                 self._model.zero_grad()
         return meter
-
-
-@dataclasses.dataclass(frozen=True)
-class FakeStep:
-    """What one step on fake tensors showed.
-
-    Attributes:
-        base: Bytes that are alive before it.
-        events: The changes in it.
-        work: How much its forward and its backward pass computed.
-    """
-
-    base: int
-    events: tuple[Event, ...]
-    work: float
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from autorecompute.backends.torch.detection import Detected
-    from autorecompute.backends.torch.fakes import FakeStep, Script
+    from autorecompute.backends.torch.fake_step import FakeStep
+    from autorecompute.backends.torch.fakes import Script
     from autorecompute.backends.torch.live import Segment
     from autorecompute.backends.torch.switchboard import Switchboard
 

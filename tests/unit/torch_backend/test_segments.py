@@ -33,6 +33,6 @@ def test_the_peak_of_every_mix_follows_from_one_step_for_each_option(name):
 
 def test_steps_of_different_shape_are_not_mixed():
     """Where a unit is missing in one step nothing is put together."""
-    first, second = (Event(Segment("forward", unit), 1) for unit in (0, 1))
+    first, second = (Event(Segment("forward", unit), 1, unit) for unit in (0, 1))
     with pytest.raises(DifferentStepsError):
         Segments([[first, second], [first]], 2)
