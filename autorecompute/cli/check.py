@@ -16,11 +16,11 @@ from autorecompute.units import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autorecompute.checking.checker import Stored
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.checked import CheckReport
     from autorecompute.trials import Bench, Job
-    from autorecompute.tuning.checker import Stored
 
 DEFAULT_STEPS = 3
 PYTHON, SUFFIX = "python", ".py"
@@ -137,7 +137,7 @@ def job_of(command: Sequence[str], *, wrap: bool) -> Job:
 
 
 def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckReport:
-    from autorecompute.tuning.checker import Checker
+    from autorecompute.checking.checker import Checker
     from autorecompute.waiting import interruptible
 
     def note(sentence: str) -> None:
@@ -151,9 +151,9 @@ def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckRe
 
 
 def _stored(folder: StudyFolder, result: Result) -> Stored:
+    from autorecompute.checking.checker import Stored
     from autorecompute.emit.provenance import require_best
     from autorecompute.studies.records import trials_of
-    from autorecompute.tuning.checker import Stored
 
     best = require_best(result)
     return Stored(

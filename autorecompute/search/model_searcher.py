@@ -150,8 +150,7 @@ class ModelSearcher:
         place = int(gain.argmax())
         if best is None and float((outlook.fits * allowed).max()) < HOPELESS:
             return self._least_peak(trials, outlook, allowed)
-        patience = PATIENCE_WHERE_KNOWN if self._is_known else PATIENCE
-        is_done = best is not None and (gain[place] < LEAST_GAIN * best or _count_since_best(fitting) >= patience)
+        is_done = best is not None and (gain[place] < LEAST_GAIN * best or self._is_tired(fitting))
         if gain[place] <= 0 or is_done:
             return None
         reason = f"{outlook.fits[place]:.0%} to fit"
@@ -160,6 +159,12 @@ class ModelSearcher:
             reason += f", {abs(lead):.1%} {'faster' if lead > 0 else 'slower'} than the best"
         config = self._candidates.config(place)
         return Proposal(config=config, reason=reason, prediction=self._prediction(config, outlook))
+
+    def _is_tired(self, fitting: Sequence[float]) -> bool:
+        if not self._is_known:
+            return _count_since_best(fitting) >= PATIENCE
+        # What is over the limit was tried under another one, before whole processes were seen to need more.
+        return _count_since_best([step for step in fitting if step < math.inf]) >= PATIENCE_WHERE_KNOWN
 
     def _least_peak(self, trials: Sequence[Trial], outlook: Outlook, allowed: np.ndarray) -> Proposal | None:
         """The config that should need less than any that was measured, which tells what limit would do.

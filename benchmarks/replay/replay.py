@@ -7,8 +7,9 @@ from functools import cached_property
 
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
+from sums import fit_sums
 from tables import Table
-from truth import peak_noise_bytes, truths_of
+from truth import Truth, peak_noise_bytes, truths_of
 
 SHARES = (0.10, 0.25, 0.40, 0.55, 0.70, 0.85)
 """Limits, as shares of the way from the least true peak to the peak without recompute."""
@@ -30,6 +31,19 @@ class Replay:
         return truths_of(self.table)
 
     @cached_property
+    def _sums(self):
+        return fit_sums(self.table)
+
+    def truth_of(self, config):
+        """The truth about a config; of one that was not recorded by its parts, where those add up, else ``None``."""
+        known = self.truths.get(config)
+        place = self.table.candidates.places.get(config) if self.table.is_torch and known is None else None
+        if place is None:
+            return known
+        candidates = self.table.candidates
+        return Truth(float(candidates.simulated.peak_bytes[place]), self._sums.ratio(candidates.shares[place]))
+
+    @cached_property
     def peak_noise_bytes(self):
         """How far a recorded peak is from the true one, as a rule."""
         return peak_noise_bytes(self.table)
@@ -49,8 +63,8 @@ class Replay:
         return truth is not None and truth.peak_bytes <= limit_bytes
 
     def exceeds(self, config, limit_bytes):
-        """Whether a recorded config truly needs more; what is over by less than a recording is off may as well fit."""
-        return self.truths[config].peak_bytes > limit_bytes + self.peak_noise_bytes
+        """Whether a known config truly needs more; what is over by less than a recording is off may as well fit."""
+        return self.truth_of(config).peak_bytes > limit_bytes + self.peak_noise_bytes
 
     def measure(self, config, chance, *, limit_bytes, number=0, reason=""):
         """The trial of a recorded config: one of its recordings, peak and times together."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import lsq_linear
@@ -17,8 +18,25 @@ from scipy.optimize import lsq_linear
 from robust import doubt, weigh
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What was fitted.
+
+    Attributes:
+        recorded: The step time of each measured config, as a share of that without recompute.
+        effects: What the choices and pairs of choices add to it.
+    """
+
+    recorded: dict
+    effects: np.ndarray
+
+    def ratio(self, shares):
+        """The same of any config, by the share of the blocks that each choice is on in."""
+        return float(1 + np.hstack([shares, _overlaps(shares[None])[0]]) @ self.effects)
+
+
 def fit_sums(table):
-    """The step time of each measured config, as a share of that without recompute."""
+    """What all recordings together say of every config."""
     configs = [config for config, found in table.recordings.items() for _ in found]
     ratios = np.array([_ratio(recording) for found in table.recordings.values() for recording in found])
     shares = table.candidates.shares[[table.candidates.places[config] for config in configs]].astype(float)
@@ -30,7 +48,8 @@ def fit_sums(table):
     effects = _fit(design, ratios - 1, weights, ridge, shares.shape[1])
     fitted = 1 + design @ effects
     rests = _rests(configs, ratios - fitted)
-    return {config: float(found) + rests[config] for config, found in zip(configs, fitted, strict=True)}
+    recorded = {config: float(found) + rests[config] for config, found in zip(configs, fitted, strict=True)}
+    return Sums(recorded, effects)
 
 
 def _fit(design, times, weights, ridge, choices):

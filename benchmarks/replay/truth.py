@@ -41,7 +41,7 @@ class Truth:
 
 def truths_of(table):
     """The truth about each config that could be measured."""
-    ratios = fit_sums(table) if table.is_torch else fit_ratios(table)
+    ratios = fit_sums(table).recorded if table.is_torch else fit_ratios(table)
     found = {}
     for config, recordings in table.recordings.items():
         peaks = [recording.peak_bytes for recording in recordings if recording.peak_bytes is not None]

@@ -29,11 +29,22 @@ def pytest_collection_modifyitems(items):
         item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture(scope="session")
-def record():
-    """The script that records the figures of ``docs/gpu.md``: what it measures is what is checked here."""
-    file = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
-    spec = importlib.util.spec_from_file_location("benchmark", file)
+def benchmark(name):
+    """A script of ``benchmarks/``: what it measures is what is checked here."""
+    file = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def record():
+    """The script that records the figures of ``docs/gpu.md``."""
+    return benchmark("gpu")
+
+
+@pytest.fixture(scope="session")
+def compared_memory():
+    """The peaks of a card and of the model of its allocator, by the allocator's settings."""
+    return dict(benchmark("card_memory").compared())

@@ -18,9 +18,13 @@ SOON_SECONDS = 60
 ENOUGH = 4
 """Times what one start, one trial and one confirmation take."""
 
-COMMAND = ("plain_transformer.py", "--backend", "torch", "--batch-flag=--bs", "--target-batch", "96", "--json")
+COMMAND = ("plain_transformer.py", "--backend", "torch", "--json")
+TARGET = ("--batch-flag=--bs", "--target-batch", "96")
 LONG = ("--sampler", "random")
 """A search that goes on until its trials are used up outlasts the first confirmation by far."""
+
+SCRIPTS_OWN = ("--bs", "96")
+"""What gives the script its batch without a target: the answer is compared with no smaller one, which takes as long."""
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +37,10 @@ def place(make_workplace):
 def begin(place, plain_limit_bytes, freed_at_once):
     """Starts a tuning that needs recompute, or one under another limit."""
 
-    def begin(study, *options, limit=plain_limit_bytes):
+    def begin(study, *options, limit=plain_limit_bytes, arguments=()):
         options = ("--memory-limit", str(limit), "--study", study, "--fresh", *options)
-        return place.start_tuning(*COMMAND, *options, **freed_at_once)
+        batch = () if arguments else TARGET
+        return place.start_tuning(*COMMAND, *batch, *options, arguments=arguments, **freed_at_once)
 
     return begin
 
@@ -68,7 +73,7 @@ def test_too_short_a_timeout_is_kept_as_well(place, begin):
 @pytest.fixture(scope="module")
 def stopped(place, begin):
     """A tuning that was stopped twice in a row as soon as something was confirmed and another trial was done."""
-    process = begin("stopped", *LONG, "--max-trials", "200")
+    process = begin("stopped", *LONG, "--max-trials", "200", arguments=SCRIPTS_OWN)
     study = place.path / "studies" / "stopped"
     place.wait_until(lambda: process.poll() is not None or (study / "result.json").is_file())
     trials = len(list((study / "trials").iterdir()))
@@ -97,7 +102,7 @@ def test_an_interruption_emits_the_best_that_was_confirmed(stopped, place):
 def test_an_interrupted_answer_is_gone_on_with(stopped, place, begin):
     """The same command is not answered by it: it confirms nothing twice, and comes to the end."""
     trials = stopped.answer["trials"]
-    finished = place.finish(begin("stopped", *LONG, "--max-trials", str(trials + 1)))
+    finished = place.finish(begin("stopped", *LONG, "--max-trials", str(trials + 1), arguments=SCRIPTS_OWN))
     assert finished.code == 0, finished.stderr
     assert f"after {trials} trial" in finished.stderr
     assert (finished.answer["search_end"], finished.answer["trials"]) == ("trials", trials + 1)

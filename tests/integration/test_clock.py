@@ -32,13 +32,13 @@ def start(place, scripts, plain_limit_bytes, freed_at_once):
     compiler = os.environ.get("CXX", "c++")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, scripts / "wall_clock.cpp"], check=True)
     limit = ("--memory-limit", str(plain_limit_bytes), "--max-trials", "4")
-    command = ("jumping_clock.py", "--backend", "torch", "--batch-flag=--bs", "--target-batch", "96", *limit)
+    command = ("jumping_clock.py", "--backend", "torch", *limit)
 
     def start(study, timeout, *more):
         shift.write_bytes(struct.pack("q", 5 * HOUR))
         options = (*command, "--study", study, "--timeout", timeout, "--json", *more)
         clock = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)}
-        return place.start_tuning(*options, **clock, **freed_at_once)
+        return place.start_tuning(*options, arguments=("--bs", "96"), **clock, **freed_at_once)
 
     return start
 

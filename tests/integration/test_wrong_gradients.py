@@ -47,7 +47,7 @@ def tuned(place, scripts, tmp_path_factory):
     with Bench(Job(script=scripts / "forgetful.py", arguments=()), None, tmp_path_factory.mktemp("logs")) as bench:
         peak_bytes = bench.measure(Config(), Effort(warmup=1, steps=2)).peak_bytes
     limit = str(peak_bytes - 25 * MIB)
-    return place.tune("forgetful.py", "--memory-limit", limit, "--study", "forgetful", "--json")
+    return place.tune("forgetful.py", "--memory-limit", limit, "--max-trials", "2", "--study", "forgetful", "--json")
 
 
 def test_the_gradients_are_really_wrong(plain, recomputed):

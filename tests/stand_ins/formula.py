@@ -85,8 +85,8 @@ class FormulaBench:
         """Whose gradients were compared under a knob."""
         self.broken = {}
         """Measurements by config, instead of the formula's."""
-        self.life_bytes = {}
-        """By config, what the whole life of its process needs beyond the timed steps."""
+        self.life_bytes, self.every_life_bytes = {}, 0
+        """By config, and of all others, what the whole life of a process needs beyond the timed steps."""
         self.broken_lives = {}
         """Measurements of whole processes by config, instead of the formula's."""
         self.pace = lambda _: 1.0
@@ -150,7 +150,7 @@ class FormulaBench:
         self.environments.append(environment)
         if is_broken:
             return Measurement(outcome=Outcome.OOM, message="no memory")
-        life = self.life_bytes.get(config, 0)
+        life = self.life_bytes.get(config, self.every_life_bytes)
         measured = self.broken_lives.get(config) or self.formula(
             config, effort, batch or self.detection.batch, extra_bytes=life
         )

@@ -64,6 +64,7 @@ FLOW = {
     "search": {"studies.frozen", *BASE},
     "studies": BASE,
     "tuning": {"search.*", "trials.*", "studies.*", *REGISTRY, *BASE},
+    "checking": {"trials.*", "studies.*", *BASE},
     "reports": {"studies.*", "search.hindsight", *REGISTRY, *BASE},
     "testing": BASE,
     "emit": {"studies.*", *REGISTRY, *BASE},
@@ -105,9 +106,21 @@ IN_THE_USERS_PROCESS = {
 }
 CONTROLLERS = {
     f"backends.torch.{name}"
-    for name in ("controller", "drawing", "extra", "forecast", "options", "plans_file", "script")
+    for name in (
+        "allocator_pools",
+        "allocator_segments",
+        "attention_kernels",
+        "caching_allocator",
+        "controller",
+        "drawing",
+        "extra",
+        "forecast",
+        "options",
+        "plans_file",
+        "script",
+    )
 }
-"""Those of a folder that runs in the user's process which the controller imports."""
+"""Those of a folder that runs in the user's process which the controller may import."""
 
 TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}
 

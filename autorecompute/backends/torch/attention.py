@@ -6,6 +6,7 @@ with dropout, or with a mask that no kernel takes), its scores are most of what 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from torch.nn import functional
 from autorecompute.backends.torch.checkpoints import checkpointed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch.nn import Module
 
@@ -28,6 +29,7 @@ class _Around(threading.local):
     """What the calls of this thread go through now."""
 
     call: Callable[..., Any] | None = None
+    attend: Callable[..., Any] | None = None
 
 
 _AROUND = _Around()
@@ -40,6 +42,19 @@ def around_attention(call: Callable[..., Any], forward: Callable[..., Any], *arg
         return forward(*args, **kwargs)
     finally:
         _AROUND.call = before
+
+
+@contextlib.contextmanager
+def attention_by(attend: Callable[..., Any]) -> Iterator[None]:
+    """Have calls of attention in this thread be answered by another function instead of PyTorch's."""
+    was_on, before = hasattr(getattr(functional, NAME), ORIGINAL), _AROUND.attend
+    intercept_attention(on=True)
+    _AROUND.attend = attend
+    try:
+        yield
+    finally:
+        _AROUND.attend = before
+        intercept_attention(on=was_on)
 
 
 class AttentionCheckpoint:
@@ -69,8 +84,8 @@ def intercept_attention(*, on: bool) -> None:
 def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def attention(*args: Any, **kwargs: Any) -> Any:
-        call = _AROUND.call
-        return original(*args, **kwargs) if call is None else call(original, *args, **kwargs)
+        call, attend = _AROUND.call, _AROUND.attend or original
+        return attend(*args, **kwargs) if call is None else call(attend, *args, **kwargs)
 
     setattr(attention, ORIGINAL, original)
     return attention

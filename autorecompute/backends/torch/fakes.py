@@ -17,9 +17,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
+from autorecompute.backends.torch.fake_step import FakeStep
 from autorecompute.backends.torch.fake_tensors import FakeLiveBytes, Fakes, resized
 from autorecompute.backends.torch.interception import around_of, put_around
-from autorecompute.backends.torch.live import Timeline, tensors_of
+from autorecompute.backends.torch.live import Timeline, state_of, tensors_of
 from autorecompute.backends.torch.repeats import LastResult
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.untouched import untouched, without_autocast
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.card_kernels import CardKernels
     from autorecompute.backends.torch.live import LiveBytes
     from autorecompute.backends.torch.switchboard import Switchboard
     from autorecompute.backends.torch.values import Values
@@ -94,13 +96,22 @@ class FakeSteps:
         units: Paths of its units, which the events tell apart.
         script: What the script does around it.
         values: What modules looked at in the probe.
+        kernels: Those of a card; of the device of the fake tensors if ``None``.
     """
 
-    def __init__(self, model: Module, units: Iterable[str], script: Script, values: Values) -> None:
+    def __init__(
+        self,
+        model: Module,
+        units: Iterable[str],
+        script: Script,
+        values: Values,
+        kernels: CardKernels | None = None,
+    ) -> None:
         self._model = model
         self._units = [model.get_submodule(path) for path in units]
         self._script = script
         self._values = values
+        self._kernels = kernels
         self.has_loss = False
         """Whether the model of the last step returned a loss, or a number that gradients go back through."""
 
@@ -119,7 +130,7 @@ class FakeSteps:
             return self._step(fake)
 
     @contextlib.contextmanager
-    def prepared(self, board: Switchboard) -> Iterator[Callable[..., LiveBytes]]:
+    def prepared(self, board: Switchboard) -> Iterator[Callable[..., FakeStep]]:
         """Makes the optimizers' state, and gives what takes one step after the other; nothing is left of them.
 
         What takes a step gets the choices that are on in it, and may be told units that are skipped and whether the
@@ -136,9 +147,11 @@ class FakeSteps:
         with self._fake(board) as fake:
             self._step(fake)
 
-            def take(choices: Iterable[Choice], skipped: Collection[str] = (), *, optimizes: bool = False) -> LiveBytes:
+            def take(choices: Iterable[Choice], skipped: Collection[str] = (), *, optimizes: bool = False) -> FakeStep:
                 board.set(choices)
-                return self._step(fake, work, skipped, optimizes=optimizes)
+                meter = self._step(fake, work, skipped, optimizes=optimizes)
+                state = meter.held.keys() & meter.numbers_of(state_of(self._script.optimizers))
+                return FakeStep(meter.base, tuple(meter.events), meter.work, meter.held, frozenset(state))
 
             yield take
 
@@ -185,10 +198,12 @@ class FakeSteps:
     ) -> LiveBytes:
         fake.timeline.start()
         self._values.rewind()
-        known = tensors_of(self._model, self._script.optimizers, (fake.args, fake.kwargs))
+        optimizers = self._script.optimizers
+        known = tensors_of(self._model, optimizers, (fake.args, fake.kwargs))
         meter = FakeLiveBytes(known, fake.timeline.segment, work, self._values)
         del known
-        with torch.enable_grad(), self._followed(fake.timeline, skipped), meter:
+        kernels = contextlib.nullcontext() if self._kernels is None else self._kernels.active(optimizers)
+        with torch.enable_grad(), self._followed(fake.timeline, skipped), kernels, meter:
             result = self._model(*fake.args, **fake.kwargs)
             loss = self._script.loss(result)
             self.has_loss = is_loss(result)
@@ -197,7 +212,7 @@ class FakeSteps:
             with without_autocast():
                 loss.backward()
                 fake.timeline.leave_backward()
-                for optimizer in self._script.optimizers if optimizes else ():
+                for optimizer in optimizers if optimizes else ():
                     _plain_step(optimizer)
                     optimizer.zero_grad()
                 self._model.zero_grad()

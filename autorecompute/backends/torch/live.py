@@ -47,10 +47,12 @@ class Event:
     Attributes:
         segment: When it happened.
         change: Bytes that came, or went where it is negative.
+        storage: The number of the storage that they are of, in this step.
     """
 
     segment: Segment
     change: int
+    storage: int
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
@@ -66,6 +68,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
 
     Attributes:
         base: Bytes of what was alive already.
+        held: The bytes of each storage that was alive already, by its number, in the order of the tensors.
         now: Bytes that are alive.
         peak: The most so far.
         events: All changes, in order.
@@ -86,6 +89,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         for tensor in known:
             self._see(tensor)
         self.base = self.peak = self.now
+        self.held = dict(self._sizes)
 
     def __enter__(self) -> Self:
         self._is_on = True
@@ -117,25 +121,31 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         """What the operator gives."""
         return function(*args, **kwargs)
 
+    def numbers_of(self, tensors: Iterable[Tensor]) -> set[int]:
+        """The numbers of the storages on which tensors stand."""
+        return {self._storages.number(tensor) for tensor in tensors}
+
     def _see(self, tensor: Tensor, *, is_older: bool = False) -> None:
         number, size = self._storages.see(tensor)
         if size and not is_older:  # a view of what was there before, such as a data set, makes nothing
             self._sizes[number] = size
-            self._change(size)
+            self._change(size, number)
 
     def _gone(self, number: int) -> None:
-        self._change(-self._sizes.pop(number, 0))
+        self._change(-self._sizes.pop(number, 0), number)
 
-    def _change(self, size: int) -> None:
+    def _change(self, size: int, storage: int) -> None:
         self.now += size
         self.peak = max(self.peak, self.now)
         if self._is_on and self._segment is not None and size:
-            self.events.append(Event(self._segment(), size))
+            self.events.append(Event(self._segment(), size, storage))
 
 
 @functools.cache
 def _gives_what_it_got(function: Any) -> bool:
-    """Whether an operator's result lies on one of its arguments."""
+    """Whether an operator's result lies on one of its arguments; what ``torch.tensor`` makes comes as an argument."""
+    if function is torch.ops.aten.lift_fresh.default:
+        return False
     return any(result.alias_info is not None for result in function._schema.returns)
 
 
@@ -220,5 +230,9 @@ def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch
     """The tensors that are alive between two steps: parameters and their gradients, buffers, state, a batch."""
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    state = [value for optimizer in optimizers for value in tensors_in(list(optimizer.state.values()))]
-    return [*parameters, *gradients, *model.buffers(), *state, *tensors_in(batch)]
+    return [*parameters, *gradients, *model.buffers(), *state_of(optimizers), *tensors_in(batch)]
+
+
+def state_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
+    """The tensors that optimizers keep between two steps."""
+    return [value for optimizer in optimizers for value in tensors_in(list(optimizer.state.values()))]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.fake_step import FakeStep
     from autorecompute.backends.torch.graphs import Plan
-    from autorecompute.backends.torch.live import LiveBytes
     from autorecompute.backends.torch.rewriting import Program
 
     Pieces = list[tuple[Segment, int, int]]
@@ -155,7 +155,7 @@ class Row:
             raise DifferentStepsError
         return found
 
-    def work(self, step: LiveBytes, phases: Collection[str]) -> float:
+    def work(self, step: FakeStep, phases: Collection[str]) -> float:
         """What a whole step computes in these phases."""
         everywhere = [Segment(phase, unit) for phase in phases for unit in self._numbers]
         return sum(step.work.get(self._brief(segment), 0.0) for segment in everywhere)

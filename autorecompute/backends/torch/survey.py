@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from autorecompute.backends.torch.detection import Detected
+    from autorecompute.backends.torch.fake_step import FakeStep
     from autorecompute.backends.torch.fakes import Script
-    from autorecompute.backends.torch.live import LiveBytes, Segment
+    from autorecompute.backends.torch.live import Segment
     from autorecompute.backends.torch.switchboard import Switchboard
 
     Cut = list[tuple[Segment, int, int]]
@@ -70,7 +71,7 @@ def survey_steps(model: Module, found: Detected, board: Switchboard, script: Scr
     )
 
 
-def _parts(step: LiveBytes, found: Detected) -> tuple[Part, ...]:
+def _parts(step: FakeStep, found: Detected) -> tuple[Part, ...]:
     units = found.structure.units
     return tuple(
         Part(
@@ -100,7 +101,7 @@ class _Survey:
         found: What a probe found in the model.
     """
 
-    def __init__(self, take: Callable[..., LiveBytes], plain: LiveBytes, found: Detected) -> None:
+    def __init__(self, take: Callable[..., FakeStep], plain: FakeStep, found: Detected) -> None:
         self._take, self._found = take, found
         self._plain = _within(cut(plain.events))
         self._whole = Row(found.calls, ())

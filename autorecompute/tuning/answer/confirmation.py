@@ -1,4 +1,4 @@
-"""Confirms configs: gradients compared with those without recompute, then a fresh process under what is emitted."""
+"""Confirms configs: gradients compared with those without recompute, and a fresh process under what is emitted."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from autorecompute.studies import Problem, StudyFolder
     from autorecompute.tuning.answer.finalists import Finalist
     from autorecompute.tuning.context import TuningContext
+
+
+TELLING = 2
+"""Whole processes that needed too much, before others are taken to need as much more than their steps."""
 
 
 class Confirmer:
@@ -72,9 +76,7 @@ class Confirmer:
         known = self._confirmed.get(config)
         if known is None:
             self._failures.pop(config, None)
-            description = self._context.detection.space.describe(config)
-            gradients = self._check_gradients(config, description)
-            known = self._watch(finalist, description, gradients) if gradients is None or gradients.agrees else None
+            known = self._prove(finalist, self._context.detection.space.describe(config))
         if known is None:
             return None
         # What the config is beside no recompute may be better known by now than when it was confirmed.
@@ -84,7 +86,18 @@ class Confirmer:
         self._context.folder.keep_confirmed(list(self._confirmed.values()))
         return best
 
-    def _watch(self, finalist: Finalist, description: str, gradients: GradientCheck | None) -> Best | None:
+    def _prove(self, finalist: Finalist, description: str) -> Best | None:
+        # The fresh process ends the worker, which takes longer to start than anything here.
+        if not self._context.bench.is_live:
+            watched = self._watch(finalist, description)
+            gradients = self._check_gradients(finalist.trial.config, description) if watched is not None else None
+        else:
+            gradients = self._check_gradients(finalist.trial.config, description)
+            watched = self._watch(finalist, description) if gradients is None or gradients.agrees else None
+        is_right = gradients is None or gradients.agrees
+        return replace(watched, gradients=gradients) if watched is not None and is_right else None
+
+    def _watch(self, finalist: Finalist, description: str) -> Best | None:
         config = finalist.trial.config
         self._context.note(f"confirming in a fresh process: {description}")
         environment = self._context.emit(config)
@@ -93,8 +106,7 @@ class Confirmer:
             measurement = self._start(environment)
         failure = _why_unconfirmed(measurement, self._context.problem.limit_bytes)
         if failure is None:
-            best = _best(finalist, description, measurement, self._context.problem)
-            return replace(best, gradients=gradients)
+            return _best(finalist, description, measurement, self._context.problem)
         self._context.note(f"not confirmed: {description}: {failure}")
         self._keep_failure(finalist, measurement, f"{description}: {failure}")
         return None
@@ -190,6 +202,14 @@ class Rejections:
     def excess_bytes(self) -> int:
         """What a whole process needed beyond its timed steps, at least; 0 where none needed too much."""
         return min((rejection.excess_bytes for rejection in self._known if rejection.excess_bytes), default=0)
+
+    def foretell(self, peak_bytes: int, limit_bytes: int) -> bool:
+        """Whether the whole process of a config with this peak would need too much, like those before it.
+
+        One process alone may have needed more by chance: two tell.
+        """
+        needed = sorted(rejection.excess_bytes for rejection in self._known if rejection.excess_bytes)
+        return len(needed) >= TELLING and peak_bytes + needed[0] > limit_bytes
 
     @property
     def configs(self) -> frozenset[Config]:

@@ -1,4 +1,4 @@
-"""Decides on an answer: races the finalists, confirms the winner and compares it with the baseline batch."""
+"""Decides on an answer: races the finalists, confirms the winner and compares it with its rivals."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.figures import Figures
-from autorecompute.result import Ranking, Result
-from autorecompute.tuning.answer.as_it_is import compare_with_plain
-from autorecompute.tuning.answer.baseline_batch import (
-    BaselineComparison,
-    compare_with_baseline_batch,
-    judge_recompute,
-    needs_baseline_batch,
-)
+from autorecompute.result import AsItIs, Ranking, Result
 from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, fitting_finalists, lag
 from autorecompute.tuning.answer.kept_race import keep_race, read_race
 from autorecompute.tuning.answer.race import FINALISTS, RaceResult, race
+from autorecompute.tuning.answer.rivals import (
+    Rival,
+    compare_with_baseline_batch,
+    compare_with_plain,
+    judge_recompute,
+    needs_baseline_batch,
+)
 from autorecompute.tuning.budget import Task
 from autorecompute.units import format_count
 
@@ -75,22 +75,21 @@ class Judgement:
         best = self._confirm(standings)
         is_just_confirmed = best is not None and best.config == self._last_process
         plain = compare_with_plain(self._context, best, is_just_confirmed=is_just_confirmed)
-        is_just_confirmed = is_just_confirmed and plain.as_it_is is None
-        beside_baseline = self._compare_with_baseline(best, baseline, is_just_confirmed=is_just_confirmed)
-        compared = plain.is_complete and beside_baseline.is_complete
+        is_just_confirmed = is_just_confirmed and plain.figures is None
+        rival = self._compare_with_baseline(best, baseline, is_just_confirmed=is_just_confirmed)
+        compared = plain.is_complete and rival.is_complete
         if not compared:
             self._context.note("no time left for all comparisons in fresh processes")
         compared = compared and not self.ran_out and not (best is None and self._may_be_confirmed(trials))
-        return replace(self.compose(best, beside_baseline, trials, compared=compared), as_it_is=plain.as_it_is)
+        as_it_is = AsItIs(figures=plain.figures, comparison=plain.comparison) if plain.figures is not None else None
+        return replace(self.compose(best, rival, trials, compared=compared), as_it_is=as_it_is)
 
-    def compose(
-        self, best: Best | None, beside_baseline: BaselineComparison, trials: Sequence[Trial], *, compared: bool
-    ) -> Result:
+    def compose(self, best: Best | None, rival: Rival, trials: Sequence[Trial], *, compared: bool) -> Result:
         """The answer that these make.
 
         Args:
             best: The winner, if there is one.
-            beside_baseline: How it compares with the largest batch that fits without recompute.
+            rival: The largest batch that fits without recompute, and how the winner compares with it.
             trials: What the search measured.
             compared: Whether all comparisons were made that there were to make.
         """
@@ -98,7 +97,7 @@ class Judgement:
         return Result(
             study=self._context.folder.name,
             problem=self._context.problem.digest,
-            verdict=judge_recompute(best, beside_baseline),
+            verdict=judge_recompute(best, rival),
             best=best,
             baseline=Figures.of(_baseline_of(trials)),
             presets={
@@ -106,8 +105,8 @@ class Judgement:
                 for name, config in self._context.detection.space.presets.items()
                 if not config.is_none
             },
-            rival=beside_baseline.baseline_batch,
-            comparison=beside_baseline.comparison,
+            rival=rival.figures,
+            comparison=rival.comparison,
             compared=compared,
             raced=self._raced,
             raced_over_limit=tuple(entry.trial.config.hash for entry in self._over_limit),
@@ -128,18 +127,16 @@ class Judgement:
         if best is not None:
             best = replace(best, ranking=self._ranking_of(best.config))
         compared = not needs_baseline_batch(best, self._context.settings)
-        return self.compose(best, BaselineComparison(), trials, compared=compared)
+        return self.compose(best, Rival(), trials, compared=compared)
 
-    def _compare_with_baseline(
-        self, best: Best | None, baseline: Trial | None, *, is_just_confirmed: bool
-    ) -> BaselineComparison:
+    def _compare_with_baseline(self, best: Best | None, baseline: Trial | None, *, is_just_confirmed: bool) -> Rival:
         if best is None or not needs_baseline_batch(best, self._context.settings):
-            return BaselineComparison()
-        beside = compare_with_baseline_batch(self._context, best, baseline, is_just_confirmed=is_just_confirmed)
-        if beside.is_complete and beside.baseline_batch is None:
-            known = "fits" if beside.none_fits else "could be measured"
+            return Rival()
+        rival = compare_with_baseline_batch(self._context, best, baseline, is_just_confirmed=is_just_confirmed)
+        if rival.is_complete and rival.figures is None:
+            known = "fits" if rival.none_fits else "could be measured"
             self._context.note(f"no smaller batch without recompute {known}")
-        return beside
+        return rival
 
     def _rank(self, standings: list[Finalist], trials: Sequence[Trial], *, deadline_seconds: float) -> list[Finalist]:
         front, baseline = standings[:FINALISTS], _baseline_of(trials)
@@ -203,6 +200,8 @@ class Judgement:
     def _confirm(self, standings: Sequence[Finalist]) -> Best | None:
         for finalist in standings[:CONFIRMATIONS]:
             config = finalist.trial.config
+            if self._rejections.foretell(finalist.peak_bytes, self._context.problem.limit_bytes):
+                continue
             if not self._context.budget.allows_late(*self._confirmer.needs(config)):
                 self._context.note(f"no time left to confirm {self._context.detection.space.describe(config)}")
                 self.ran_out = True

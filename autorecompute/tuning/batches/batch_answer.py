@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from autorecompute.figures import Figures
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd
-from autorecompute.tuning.answer.baseline_batch import fresh_runs
 from autorecompute.tuning.answer.paired_comparison import PairedComparison
+from autorecompute.tuning.answer.rivals import fresh_runs
 from autorecompute.tuning.batches.throughput_curve import Contenders, find_contenders
 from autorecompute.verdict import LEAST_RATIO, Verdict
 

@@ -21,8 +21,8 @@ from autorecompute.studies.batch_studies import BatchRecord, keep_batches, read_
 from autorecompute.studies.problem import SEVERAL_BATCHES, bind, require_own
 from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import using
-from autorecompute.tuning.answer.baseline_batch import figures_of
 from autorecompute.tuning.answer.paired_comparison import PAIR
+from autorecompute.tuning.answer.rivals import figures_of
 from autorecompute.tuning.batches.batch_answer import BatchAnswer, says_more
 from autorecompute.tuning.batches.throughput_curve import TunedBatch, draw
 from autorecompute.tuning.budget import Task

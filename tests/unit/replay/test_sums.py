@@ -49,7 +49,7 @@ def record():
 def test_noise_is_averaged_over_all_recordings(record, accidents):
     """Each recording is off by a tenth, some by far more; the truth is off by a hundredth in the median."""
     mixes, table = record(0.1, accidents)
-    found = fit_sums(table)
+    found = fit_sums(table).recorded
     misses = [abs(found[c] / true_ratio(counts) - 1) for c, counts in zip(table.recordings, mixes, strict=True)]
     assert np.median(misses) < 0.01
 
@@ -59,4 +59,14 @@ def test_what_is_special_about_a_config_is_kept(record):
     special = (3, 3, 3)
     mixes, table = record(0.02, own={special: 0.5})
     config = list(table.recordings)[mixes.index(special)]
-    assert fit_sums(table)[config] == pytest.approx(true_ratio(special) + 0.5, rel=0.05)
+    assert fit_sums(table).recorded[config] == pytest.approx(true_ratio(special) + 0.5, rel=0.05)
+
+
+def test_a_config_that_was_not_recorded_is_told_by_its_parts(record):
+    """What its choices add elsewhere is what they add in it."""
+    mixes, table = record(0.02)
+    unseen = (2, 5, 1)
+    place = mixes.index(unseen)
+    config = list(table.recordings)[place]
+    del table.recordings[config]
+    assert fit_sums(table).ratio(table.candidates.shares[place]) == pytest.approx(true_ratio(unseen), rel=0.01)

@@ -84,6 +84,20 @@ def test_where_memory_is_known_few_presets_are_measured_for_their_names(make_lim
     assert presets[0].config == leanest
 
 
+def test_a_lower_limit_is_searched_anew(make_limited, monkeypatch):
+    """What was measured under the first limit and holds no more does not count as a trial that gained nothing."""
+    monkeypatch.setattr(OrtMemoryModel, "likely_error", 0.001)
+    for seed in SEEDS:
+        bench = make_limited(0.8, seed=seed)
+        trials = bench.run()
+        bench.limit_to(0.3)
+        trials = [trial.under(bench.limit_bytes) for trial in trials]
+        searcher = bench.searcher()
+        while proposal := searcher.propose(trials):
+            trials.append(bench.try_out(proposal, len(trials), reference_seconds=1.0).under(bench.limit_bytes))
+        assert bench.found_share(trials) > 0.99
+
+
 def test_opaque_presets_are_tried_and_nothing_is_predicted_of_them(make_limited):
     """An opaque preset is no mix of plans: nothing was simulated of it, and it teaches nothing about plans."""
     bench = make_limited()

@@ -12,6 +12,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.answer import answer_lines, answer_sentences
 from autorecompute.studies.storage import read_trials
+from autorecompute.tuning.answer.confirmation import TELLING
 from autorecompute.tuning.answer.race import ROUND_EFFORT
 from autorecompute.units import GIB, MIB
 
@@ -48,6 +49,37 @@ def test_a_baseline_that_runs_out_of_memory_as_a_whole_makes_room_for_recompute(
     best = tuning.run().best
     assert not best.config.is_none
     assert best.peak_bytes < tuning.bench.peak_bytes(Config(), 32)
+
+
+def test_what_two_processes_need_too_much_is_expected_of_the_others(make_tuning):
+    """The search goes on below that at once, and the answer holds the limit as a whole process."""
+    tuning = make_tuning(max_trials=30)
+    tuning.bench.every_life_bytes = 150 * MIB
+    best = tuning.run().best
+    told = [note.startswith("not confirmed") for note in tuning.watcher.notes]
+    below = next(at for at, note in enumerate(tuning.watcher.notes) if "searching below" in note)
+    assert sum(told[:below]) == TELLING
+    assert best.confirmed
+    assert best.peak_bytes <= best.limit_bytes
+
+
+def test_a_worker_that_has_ended_is_not_started_for_a_config_that_needs_too_much(make_tuning):
+    """Its gradients are compared once its fresh process has held the limit."""
+    tuning = make_tuning(max_trials=12)
+    tuning.bench.every_life_bytes = 100 * MIB
+    watch = tuning.bench.watch
+
+    def watch_alone(*args):
+        tuning.bench.is_live = False
+        return watch(*args)
+
+    tuning.bench.watch = watch_alone
+    best = tuning.run().best
+    rejected = [known.config for known in tuning.folder.rejections()]
+    assert len(rejected) > 1
+    assert set(rejected[1:]).isdisjoint(tuning.bench.checked)
+    assert tuning.bench.checked[-1] == best.config
+    assert best.gradients.agrees
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.HANG, Outcome.LOST])

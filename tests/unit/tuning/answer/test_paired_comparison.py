@@ -11,8 +11,8 @@ import pytest
 from autorecompute.figures import Comparison
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.tuning.answer.baseline_batch import BaselineComparison, judge_recompute
 from autorecompute.tuning.answer.paired_comparison import PAIRS, PairedComparison, compare
+from autorecompute.tuning.answer.rivals import Rival, judge_recompute
 from autorecompute.verdict import LEAST_RATIO, Verdict, judge
 
 ROUNDING = 1e-9
@@ -83,12 +83,12 @@ def test_no_verdict_disagrees_with_its_interval(least_ratio, noise, seed):
 def test_recompute_pays_where_the_baseline_batch_is_no_faster_than_the_margin(make_result, low, high, verdict):
     """The ends of the interval decide, however far away the ratio itself is."""
     comparison = Comparison(ratio=1.0, low=low, high=high, pairs=2, is_clear=low is not None)
-    assert judge_recompute(make_result().best, BaselineComparison(comparison=comparison)) is verdict
+    assert judge_recompute(make_result().best, Rival(comparison=comparison)) is verdict
 
 
 def test_without_a_winner_nothing_fits_and_without_recompute_none_is_needed(make_result):
     """The baseline batch has no say where no config fits, or where the batch fits without recompute."""
-    leads = BaselineComparison(comparison=Comparison(ratio=0.5, low=0.4, high=0.6, pairs=2, is_clear=True))
+    leads = Rival(comparison=Comparison(ratio=0.5, low=0.4, high=0.6, pairs=2, is_clear=True))
     needless = dataclasses.replace(make_result().best, config=Config())
     assert judge_recompute(None, leads) is Verdict.NO_FIT
     assert judge_recompute(needless, leads) is Verdict.NOT_NEEDED
@@ -97,7 +97,7 @@ def test_without_a_winner_nothing_fits_and_without_recompute_none_is_needed(make
 @pytest.mark.parametrize(("none_fits", "verdict"), [(True, Verdict.RECOMPUTE_PAYS), (False, Verdict.UNDECIDED)])
 def test_without_a_comparison_recompute_pays_only_where_nothing_fits_without(make_result, none_fits, verdict):
     """That nothing was compared bears no verdict; that nothing smaller fits does."""
-    assert judge_recompute(make_result().best, BaselineComparison(none_fits=none_fits)) is verdict
+    assert judge_recompute(make_result().best, Rival(none_fits=none_fits)) is verdict
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.8, 1.2, 3.0])

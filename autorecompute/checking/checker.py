@@ -10,6 +10,7 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from autorecompute.checking.rules import check_gradients, check_peak, check_plans, check_relative, check_speed
 from autorecompute.errors import ScriptError, UsageError
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
@@ -19,7 +20,6 @@ from autorecompute.studies.identity import compare
 from autorecompute.studies.problem import Problem, Sizes
 from autorecompute.trials.bench import Bench, Effort
 from autorecompute.trials.lock import hold_device
-from autorecompute.tuning.check_lines import check_gradients, check_peak, check_plans, check_relative, check_speed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 
 import pytest
 
+from autorecompute.checking.checker import Checker, Stored
 from autorecompute.errors import ScriptError, UsageError
 from autorecompute.figures import Figures
 from autorecompute.measurement import Device, GradientCheck, Outcome
@@ -13,7 +15,6 @@ from autorecompute.plans import Config
 from autorecompute.result import Best
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.checked import CheckVerdict
-from autorecompute.tuning.checker import Checker, Stored
 from autorecompute.units import GIB, MIB
 
 LIMIT = 900 * MIB
@@ -92,7 +93,7 @@ class ScriptedBench:
 @pytest.fixture
 def check(make_stored, make_detection, make_measurement, tmp_path, monkeypatch):
     """Checks the stored config on a process in which this is otherwise."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def check(*, stored=None, detected=None, **changes):
         bench = ScriptedBench(make_detection(**(detected or {})), make_measurement, **changes)

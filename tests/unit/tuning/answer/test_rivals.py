@@ -8,7 +8,7 @@ from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.studies import Problem
 from autorecompute.trials.bench import Effort
-from autorecompute.tuning.answer.baseline_batch import measure_baseline_batch
+from autorecompute.tuning.answer.rivals import measure_baseline_batch
 from autorecompute.units import MIB
 
 RESTING, LIMIT, BATCH = 100 * MIB, 600 * MIB, 32

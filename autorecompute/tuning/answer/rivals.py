@@ -1,12 +1,13 @@
-"""The baseline batch: the largest that fits without recompute, and how the winner compares with it."""
+"""The winner's rivals: the largest batch that fits without recompute, and the script without ``--wrap``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autorecompute.figures import Comparison, Figures
 from autorecompute.measurement import Measurement, Outcome
+from autorecompute.studies.writing import saying_what_fails
 from autorecompute.tuning.answer.paired_comparison import PAIR, PAIRS, PairedComparison
 from autorecompute.tuning.budget import Task
 from autorecompute.verdict import LEAST_RATIO, Verdict, judge
@@ -90,17 +91,17 @@ def _largest(batch: int, limit_bytes: int, resting_bytes: int, peak_bytes: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class BaselineComparison:
-    """The baseline batch and how the winner compares with it.
+class Rival:
+    """A way to train without the winner's recompute, and how the winner compares with it.
 
     Attributes:
-        baseline_batch: Its figures; ``None`` where no smaller batch was found to fit.
+        figures: Its figures; ``None`` where there is none, or no time for it.
         comparison: The winner beside it; ``None`` where there was nothing to compare.
         none_fits: Whether it is known that no smaller batch fits without recompute.
         is_complete: Whether there was time for all that it takes.
     """
 
-    baseline_batch: Figures | None = None
+    figures: Figures | None = None
     comparison: Comparison | None = None
     none_fits: bool = False
     is_complete: bool = True
@@ -108,8 +109,8 @@ class BaselineComparison:
 
 def compare_with_baseline_batch(
     context: TuningContext, best: Best, baseline: Trial | None, *, is_just_confirmed: bool
-) -> BaselineComparison:
-    """Measures the baseline batch, unless it is known, and compares, as far as there is time.
+) -> Rival:
+    """Measures the largest batch that fits without recompute, unless it is known, and compares as time allows.
 
     Args:
         context: What the tuning works with.
@@ -120,20 +121,58 @@ def compare_with_baseline_batch(
     known = context.settings.baseline_batch
     if known is not None:
         # A tuning over several batches knows it, and compares with it once for all batches in the end.
-        return BaselineComparison(known, _compared_apart(best, known))
+        return Rival(known, _compared_apart(best, known))
     search = _find_baseline_batch(context, baseline)
     if search.found is None or not search.found.samples_per_second:
         is_complete = search.none_fits or context.budget.allows(Task.CONFIRMATION)
-        return BaselineComparison(none_fits=search.none_fits, is_complete=is_complete)
-    baseline_batch = figures_of(search.found)
+        return Rival(none_fits=search.none_fits, is_complete=is_complete)
+    figures = figures_of(search.found)
+    return _compare(context, best, figures, fresh_runs(context, {}, figures.batch), are_neighbours=is_just_confirmed)
+
+
+def compare_with_plain(context: TuningContext, best: Best | None, *, is_just_confirmed: bool) -> Rival:
+    """Measures the script without the wrapping, in fresh processes at the target batch, and compares where it fits.
+
+    Args:
+        context: What the tuning works with.
+        best: The confirmed config; ``None`` where none fits.
+        is_just_confirmed: Whether its fresh process was the last thing that ran.
+
+    Raises:
+        SetupError: the folder of the processes' output cannot be made.
+    """
+    if not context.job.wrap:
+        return Rival()
+    if not context.budget.allows(Task.CONFIRMATION):
+        return Rival(is_complete=False)
+    context.note("measuring the script as it is, without --wrap")
+    logs = context.logs / "as_it_is"
+    with saying_what_fails(logs):
+        logs.mkdir(parents=True, exist_ok=True)
+    plain = context.bench.unwrapped(logs)
+    measurement = plain.watch({}, context.settings.effort, context.settings.batch).under(context.problem.limit_bytes)
+    if measurement.outcome is not Outcome.OK:
+        why = f": {measurement.message}" if measurement.message else ""
+        context.note(f"PyTorch, as it is: {measurement.outcome}{why}")
+    figures = replace(figures_of(measurement), batch=measurement.batch or context.problem.batch)
+    if best is None or measurement.outcome is not Outcome.OK or not figures.samples_per_second:
+        return Rival(figures)
+    runs = _runs(context, plain, {}, best.batch, "as the script is")
+    return _compare(context, best, figures, runs, are_neighbours=is_just_confirmed)
+
+
+def _compare(
+    context: TuningContext, best: Best, rival: Figures, run_rival: Callable[[], float | None], *, are_neighbours: bool
+) -> Rival:
+    assert rival.samples_per_second, "what has no speed is not compared"
     comparison = PairedComparison(
         fresh_runs(context, context.emit(best.config), best.batch),
-        fresh_runs(context, {}, baseline_batch.batch),
+        run_rival,
         least_ratio=LEAST_RATIO,
         has_time=lambda: context.budget.allows(*PAIR),
-    ).run(best.samples_per_second / search.found.samples_per_second, are_neighbours=is_just_confirmed)
+    ).run(best.samples_per_second / rival.samples_per_second, are_neighbours=are_neighbours)
     is_complete = comparison.is_clear or comparison.pairs >= PAIRS or context.budget.allows(*PAIR)
-    return BaselineComparison(baseline_batch, comparison, is_complete=is_complete)
+    return Rival(rival, comparison, is_complete=is_complete)
 
 
 def _compared_apart(best: Best, baseline_batch: Figures) -> Comparison | None:
@@ -157,11 +196,15 @@ def _find_baseline_batch(context: TuningContext, baseline: Trial | None) -> Base
 
 def fresh_runs(context: TuningContext, environment: dict[str, str], batch: int | None) -> Callable[[], float | None]:
     """Runs a batch in a fresh process under this environment; gives its samples/s, or ``None`` where it failed."""
-    way = "with" if environment else "without"
+    return _runs(context, context.bench, environment, batch, f"{'with' if environment else 'without'} recompute")
 
+
+def _runs(
+    context: TuningContext, bench: Bench, environment: dict[str, str], batch: int | None, way: str
+) -> Callable[[], float | None]:
     def run() -> float | None:
-        context.note(f"comparing in fresh processes: batch {batch} {way} recompute")
-        measurement = context.watch(environment, batch)
+        context.note(f"comparing in fresh processes: batch {batch} {way}")
+        measurement = bench.watch(environment, context.settings.effort, batch)
         return measurement.samples_per_second if measurement.outcome is Outcome.OK else None
 
     return run
@@ -172,13 +215,13 @@ def needs_baseline_batch(best: Best | None, settings: TuningSettings) -> bool:
     return best is not None and not best.config.is_none and settings.batch is not None
 
 
-def judge_recompute(best: Best | None, beside: BaselineComparison) -> Verdict:
-    """What the winner and the baseline batch say about recompute."""
+def judge_recompute(best: Best | None, rival: Rival) -> Verdict:
+    """What the winner and the largest batch without recompute say about recompute."""
     if best is None:
         return Verdict.NO_FIT
     if best.config.is_none:
         return Verdict.NOT_NEEDED
-    return Verdict.RECOMPUTE_PAYS if beside.none_fits else judge(beside.comparison)
+    return Verdict.RECOMPUTE_PAYS if rival.none_fits else judge(rival.comparison)
 
 
 def figures_of(measurement: Measurement) -> Figures:

@@ -1,0 +1,198 @@
+"""What PyTorch's CUDA caching allocator would have allocated and reserved, without a card and without PyTorch.
+
+Requests of one stream of work are modelled, as those of a training step are. What is not modelled: memory that is used
+on several streams, memory of CUDA graphs, ``roundup_power2_divisions``, ``garbage_collection_threshold`` and
+``backend:cudaMallocAsync``. The rules are those of ``c10/cuda/CUDACachingAllocator.cpp``; users find them in PyTorch's
+notes on CUDA semantics under "Memory management".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from autorecompute.backends.torch.allocator_pools import LARGE_SEGMENT, MIN_BLOCK_SIZE, SMALL_SIZE, rounded_up
+from autorecompute.backends.torch.allocator_pools import segment_size as segment_size_of
+from autorecompute.backends.torch.allocator_segments import FixedSegments, GrowingSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autorecompute.backends.torch.allocator_pools import Block, Pool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllocatorSettings:
+    """What of ``PYTORCH_ALLOC_CONF`` decides about memory.
+
+    Attributes:
+        expandable_segments: Whether each pool is one segment that grows.
+        max_split_size: Blocks of these bytes or more are not split; ``None`` to split all.
+
+    Raises:
+        ValueError: PyTorch refuses the size, or the model does not know the two together.
+    """
+
+    expandable_segments: bool = False
+    max_split_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_split_size is None:
+            return
+        if self.max_split_size <= LARGE_SEGMENT:
+            raise ValueError("max_split_size_mb has to be more than 20")
+        if self.expandable_segments:
+            raise ValueError("max_split_size_mb has no known effect with expandable_segments:True")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A call to the allocator.
+
+    Attributes:
+        storage: The number of a tensor's storage.
+        size: The bytes that it takes. Negative where it is freed.
+    """
+
+    storage: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class AllocatorStats:
+    """Figures of ``torch.cuda.memory_stats``, in bytes.
+
+    Attributes:
+        allocated: What tensors have, in whole blocks (``allocated_bytes.all``).
+        requested: What they asked for (``requested_bytes.all``).
+        reserved: What the allocator has from the driver (``reserved_bytes.all``).
+        retries: How often it gave free memory back and asked again (``num_alloc_retries``).
+    """
+
+    allocated: int = 0
+    requested: int = 0
+    reserved: int = 0
+    retries: int = 0
+
+
+class OutOfCardMemoryError(Exception):
+    """A request goes beyond the limit even after all free memory was given back."""
+
+
+class CachingAllocator:
+    """Answers requests as PyTorch's allocator does.
+
+    Args:
+        settings: What of ``PYTORCH_ALLOC_CONF`` decides about memory.
+        limit: The most bytes that may be reserved, as ``torch.cuda.set_per_process_memory_fraction`` sets it; ``None``
+            for no limit. As in PyTorch, pages of a segment that grows may go beyond it by less than one page.
+
+    Attributes:
+        peak: The most of each figure so far, each at its own time.
+    """
+
+    def __init__(self, settings: AllocatorSettings | None = None, limit: int | None = None) -> None:
+        settings = settings or AllocatorSettings()
+        self._small = _pool(settings, is_small=True)
+        self._large = _pool(settings, is_small=False)
+        self._limit = limit
+        self._blocks: dict[int, Block] = {}
+        self._allocated = self._requested = self._retries = 0
+        self.peak = AllocatorStats()
+
+    @property
+    def pools(self) -> tuple[Pool, Pool]:
+        """The pool for small requests, and the one for large."""
+        return self._small, self._large
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that tensors have."""
+        return tuple(self._blocks.values())
+
+    @property
+    def now(self) -> AllocatorStats:
+        """The figures as they are."""
+        reserved = self._small.reserved + self._large.reserved
+        return AllocatorStats(self._allocated, self._requested, reserved, self._retries)
+
+    def answer(self, requests: Iterable[Request]) -> None:
+        """Allocates and frees, in order.
+
+        Raises:
+            OutOfCardMemoryError: A request goes beyond the limit.
+        """
+        for request in requests:
+            if request.size < 0:
+                self.free(request.storage)
+            else:
+                self.allocate(request.storage, request.size)
+
+    def allocate(self, storage: int, size: int) -> None:
+        """Finds a block for a storage (``malloc``). One without a byte has no block.
+
+        Args:
+            storage: Its number, which no storage has that has a block.
+            size: Its bytes.
+
+        Raises:
+            OutOfCardMemoryError: It goes beyond the limit.
+        """
+        assert storage not in self._blocks, "a storage is allocated once"
+        if not size:
+            return
+        rounded = rounded_up(size, MIN_BLOCK_SIZE)
+        pool = self._pool_for(rounded)
+        block = pool.split(pool.find(rounded) or self._new(pool, rounded), rounded)
+        block.is_allocated, block.requested = True, size
+        self._blocks[storage] = block
+        self._count(block, 1)
+
+    def free(self, storage: int) -> None:
+        """Gives a storage's block back to its pool (``free``)."""
+        block = self._blocks.pop(storage, None)
+        if block is not None:
+            self._count(block, -1)
+            self._pool_for(block.size).free(block)
+
+    def empty_cache(self) -> None:
+        """Gives the driver all memory back that no tensor has a part of (``release_cached_blocks``)."""
+        self._small.release()
+        self._large.release()
+
+    def reset_peak(self) -> None:
+        """Forgets all peaks before now."""
+        self.peak = self.now
+
+    def _pool_for(self, size: int) -> Pool:
+        """The pool of a rounded request, and of the block that it got (``get_pool``)."""
+        return self._small if size <= SMALL_SIZE else self._large
+
+    def _new(self, pool: Pool, size: int) -> Block:
+        """A block from new memory, if need be after free memory was given back (``malloc``)."""
+        if not self._has_room(size) and not (pool.release_enough(size) and self._has_room(size)):
+            self.empty_cache()
+            self._retries += 1
+            if not self._has_room(size):
+                raise OutOfCardMemoryError(f"{size} bytes were requested with {self.now.reserved} reserved")
+        return pool.grow(size)
+
+    def _has_room(self, size: int) -> bool:
+        return self._limit is None or self.now.reserved + segment_size_of(size) <= self._limit
+
+    def _count(self, block: Block, sign: int) -> None:
+        self._allocated += sign * block.size
+        self._requested += sign * block.requested
+        now, peak = self.now, self.peak
+        self.peak = AllocatorStats(
+            max(now.allocated, peak.allocated),
+            max(now.requested, peak.requested),
+            max(now.reserved, peak.reserved),
+            now.retries,
+        )
+
+
+def _pool(settings: AllocatorSettings, *, is_small: bool) -> Pool:
+    if settings.expandable_segments:
+        return GrowingSegment(is_small=is_small)
+    return FixedSegments(is_small=is_small, max_split_size=settings.max_split_size)

@@ -1,0 +1,144 @@
+"""Holds the model of PyTorch's caching allocator against a card's own allocator: ``python benchmarks/card_memory.py``.
+
+A small transformer trains some steps on the card, in a fresh process for each setting of the allocator. Then two things
+are compared with ``torch.cuda.memory_stats``: what the model makes of the requests that the allocator recorded, which
+has to be the same to the byte; and what it makes of a step on fake tensors, which lacks what libraries take for
+themselves. It takes a minute, about 3 GiB of the card, and changes no setting of the card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from autorecompute.backends.torch.caching_allocator import AllocatorSettings, CachingAllocator, Request
+from autorecompute.backends.torch.detection import detect
+from autorecompute.backends.torch.fake_step import STEPS, card_memory
+from autorecompute.backends.torch.fakes import FakeSteps, Script
+from autorecompute.units import MIB, format_bytes
+
+CLASSES, WIDTH, HEADS, LAYERS, SEQUENCE, BATCH = 8000, 768, 12, 6, 512, 8
+FIGURES = {"allocated": "allocated_bytes", "requested": "requested_bytes", "reserved": "reserved_bytes"}
+SETTINGS = {
+    "": AllocatorSettings(),
+    "expandable_segments:True": AllocatorSettings(expandable_segments=True),
+    "max_split_size_mb:64": AllocatorSettings(max_split_size=64 * MIB),
+}
+
+
+class Block(nn.Module):
+    """Attention and two products, each added to what came in."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+        self.all, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        """Of the shape of what came in."""
+        heads = self.all(self.norms[0](x)).unflatten(-1, (3, HEADS, WIDTH // HEADS)).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.down(functional.gelu(self.up(self.norms[1](x))))
+
+
+class Net(nn.Module):
+    """A small language model that returns its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(CLASSES, WIDTH), nn.Linear(WIDTH, CLASSES, bias=False)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+
+    def forward(self, text):
+        """The loss of each token as its own label."""
+        return functional.cross_entropy(self.head(self.blocks(self.embedding(text))).flatten(0, 1), text.flatten())
+
+
+def trained(device):
+    """A model, its batch and its optimizer after some steps."""
+    torch.manual_seed(0)
+    model, text = Net().to(device), torch.randint(0, CLASSES, (BATCH, SEQUENCE), device=device)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for _ in range(STEPS):
+        model(text).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, text, optimizer
+
+
+def forecast(model, text, optimizer):
+    """A step on fake tensors of what was trained."""
+    found = detect(model, (text,), {})
+    steps = FakeSteps(model, found.structure.units, Script((text,), {}, (optimizer,)), found.values)
+    with steps.prepared(found.switchboard(model)) as take:
+        return take([], optimizes=True)
+
+
+def requests_in(trace):
+    """What was asked of the allocator, from the history that it recorded: a block's address is its number."""
+    for entry in trace:
+        if entry["action"] == "alloc":
+            yield Request(entry["addr"], entry["size"])
+        elif entry["action"] == "free_completed":
+            yield Request(entry["addr"], -entry["size"])
+
+
+def compare(settings):
+    """The figures of the card, of its recorded requests and of a fake step, in bytes."""
+    torch.cuda.memory._record_memory_history(context=None, max_entries=10**7)
+    kept = trained("cuda")
+    stats = torch.cuda.memory_stats()
+    trace = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    allocator = CachingAllocator(settings)
+    allocator.answer(requests_in(trace))
+    faked = card_memory(forecast(*kept), settings)
+    return {
+        name: {
+            "card": stats[f"{figure}.all.peak"],
+            "replayed": getattr(allocator.peak, name),
+            "faked": getattr(faked, name),
+        }
+        for name, figure in FIGURES.items()
+    }
+
+
+def compared():
+    """The figures under each setting, each from a process of its own."""
+    for name in SETTINGS:
+        command = [sys.executable, __file__, "--of", name]
+        environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": name}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
+        yield name, json.loads(done.stdout)
+
+
+def main():
+    """Prints all figures, or those of one setting as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--of", choices=SETTINGS, help="print the figures of this setting alone, as JSON")
+    wanted = parser.parse_args().of
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device, and this compares with one"
+    if wanted is not None:
+        print(json.dumps(compare(SETTINGS[wanted])))
+        return 0
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
+    for name, figures in compared():
+        print(name or "default")
+        for figure, found in figures.items():
+            texts = (f"{source} {format_bytes(number)} ({number})" for source, number in found.items())
+            print(f"  {figure:<11}{'  '.join(texts)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

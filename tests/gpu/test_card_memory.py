@@ -1,0 +1,30 @@
+"""The model of PyTorch's caching allocator, held against the allocator of a real card."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.units import MIB
+
+pytestmark = pytest.mark.gpu
+
+WORKSPACES = 80 * MIB
+"""What cuBLAS may take for two threads, 32 MiB each on Hopper, with their segments."""
+
+
+@pytest.fixture(scope="module", params=["", "expandable_segments:True", "max_split_size_mb:64"])
+def figures(request, compared_memory):
+    """Under each setting."""
+    return compared_memory[request.param]
+
+
+def test_the_same_requests_reserve_the_same_bytes(figures):
+    """Allocated, requested and reserved, each at its peak."""
+    assert {name: found["replayed"] for name, found in figures.items()} == {
+        name: found["card"] for name, found in figures.items()
+    }
+
+
+def test_a_fake_step_differs_by_no_more_than_the_workspaces_of_libraries(figures):
+    """They are not tensors, so no fake step has them."""
+    assert all(abs(found["card"] - found["faked"]) <= WORKSPACES for found in figures.values()), figures

@@ -1,0 +1,153 @@
+"""What a card's attention and dropout keep, on fake tensors of the CPU."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+from autorecompute.backends.torch.attention import attention_by, intercept_attention
+from autorecompute.backends.torch.attention_kernels import CAPABILITIES, Kernel
+from autorecompute.backends.torch.card_kernels import CardKernels
+from autorecompute.backends.torch.detection import detect
+from autorecompute.backends.torch.fake_step import card_memory
+from autorecompute.backends.torch.fakes import FakeSteps, Script
+from autorecompute.backends.torch.options import CHECKPOINT
+from autorecompute.backends.torch.storages import Storages
+from autorecompute.plans import Choice
+from tiny_models import call_of, make
+
+BATCH, HEADS, LENGTH, SIZE = 2, 4, 100, 64
+ROWS, NUMBERS = BATCH * HEADS * LENGTH, BATCH * HEADS * LENGTH * SIZE
+
+
+def kept(card, dtype=torch.bfloat16, mask=None, **options):
+    """The kernel that is taken, and the bytes that it keeps beside query, key and value."""
+    kernels, storages = CardKernels(CAPABILITIES[card]), Storages()
+    with FakeTensorMode(), kernels.active():
+        shape = (BATCH, LENGTH, HEADS, SIZE)
+        inputs = [torch.empty(shape, dtype=dtype).transpose(1, 2).requires_grad_() for _ in range(3)]
+        given = None if mask is None else torch.empty(mask, dtype=torch.bool)
+        saved = []
+        for tensor in inputs:
+            storages.see(tensor)
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one):
+            result = functional.scaled_dot_product_attention(*inputs, given, **options)
+        result.sum().backward()
+        assert [tensor.grad.shape for tensor in inputs] == [tensor.shape for tensor in inputs]
+        (kernel,) = kernels.taken
+        return kernel, sum(storages.see(tensor)[1] for tensor in saved)
+
+
+def test_a_fused_kernel_keeps_its_result_and_a_number_for_each_row():
+    """And the state of the random numbers: the memory efficient one in rows of 32."""
+    assert kept("A100", is_causal=True) == (Kernel.FLASH, 2 * NUMBERS + 4 * ROWS + 24)
+    assert kept("H100", is_causal=True) == (Kernel.CUDNN, 2 * NUMBERS + 4 * ROWS + 16)
+    assert kept("A100", torch.float32) == (Kernel.EFFICIENT, 4 * NUMBERS + 4 * BATCH * HEADS * 128 + 16)
+
+
+def test_dropout_costs_a_fused_kernel_nothing():
+    """Its mask is made again from the random numbers' state."""
+    assert kept("A100", dropout_p=0.1) == kept("A100")
+
+
+def test_a_mask_is_kept_as_numbers():
+    """Once, however many heads it is for; in rows that are filled up to a multiple of 8 for the efficient kernel."""
+    mask = BATCH * LENGTH * LENGTH
+    assert kept("H100", mask=(BATCH, 1, LENGTH, LENGTH))[1] - kept("H100")[1] == 2 * mask
+    filled = BATCH * LENGTH * math.ceil(LENGTH / 8) * 8
+    kernel, size = kept("A100", mask=(BATCH, 1, LENGTH, LENGTH))
+    assert kernel == Kernel.EFFICIENT
+    assert size == 2 * NUMBERS + 4 * BATCH * HEADS * 128 + 16 + 2 * filled
+
+
+def test_attention_that_is_written_out_keeps_the_scores():
+    """In float32 where they have 16 bits, with scaled copies of query, key and value."""
+    kernel, size = kept("V100")
+    assert kernel == Kernel.MATH
+    assert size == 4 * ROWS * LENGTH + 3 * 4 * NUMBERS
+
+
+def test_heads_are_filled_up_for_flash_attention():
+    """And cut to their size again, which gradients go back through."""
+    with FakeTensorMode(), CardKernels(CAPABILITIES["A100"]).active():
+        query = torch.empty(1, 2, 16, 20, dtype=torch.bfloat16, requires_grad=True)
+        result = functional.scaled_dot_product_attention(query, query, query)
+        result.sum().backward()
+        assert result.shape == query.shape == query.grad.shape
+
+
+def test_autocast_decides_about_the_kernel():
+    """Its type is that of the call, as it is without us."""
+    kernels = CardKernels(CAPABILITIES["A100"])
+    with FakeTensorMode(), torch.autocast("cpu", dtype=torch.bfloat16), kernels.active():
+        query = torch.empty(1, 2, 16, 32)
+        assert functional.scaled_dot_product_attention(query, query, query).dtype == torch.bfloat16
+    assert kernels.taken == {Kernel.FLASH: 1}
+
+
+def test_the_mask_of_a_dropout_has_a_byte_for_each_number():
+    """On a CPU it has as many as the number; nothing is kept where nothing is dropped."""
+
+    def kept_by(layer):
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one):
+            layer(torch.empty(8, 16, requires_grad=True)).sum().backward()
+        return sum(tensor.nbytes for tensor in saved)
+
+    with FakeTensorMode():
+        plain = kept_by(nn.Dropout(0.1))
+        with CardKernels(CAPABILITIES["A100"]).active():
+            assert (kept_by(nn.Dropout(0.1)), plain) == (8 * 16, 4 * 8 * 16)
+            assert kept_by(nn.Dropout(0.1).eval()) == 0
+
+
+@pytest.mark.parametrize(("options", "more"), [({}, 1), ({"foreach": False}, 0), ({"foreach": True}, 1)])
+def test_an_optimizer_updates_all_weights_at_once(options, more):
+    """Adam takes the bytes of all weights for it; what the script asked for stands, and nothing is left of it."""
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))
+    optimizer, x = torch.optim.AdamW(model.parameters(), **options), torch.empty(1, 64)
+    found = detect(model, (x,), {})
+    steps = FakeSteps(
+        model, found.structure.units, Script((x,), {}, (optimizer,)), found.values, CardKernels(CAPABILITIES["A100"])
+    )
+    with steps.prepared(found.switchboard(model)) as take:
+        step = take([], optimizes=True)
+    weights, layer = 8 * 64 * 64 * 4, 64 * 64 * 4
+    gradients_and_more = card_memory(step).requested - step.base - weights
+    assert gradients_and_more == pytest.approx(more * weights, abs=4 * layer)
+    assert optimizer.param_groups[0]["foreach"] is options.get("foreach")
+
+
+@pytest.mark.parametrize("is_intercepted", [False, True])
+def test_attention_is_what_it_was_afterwards(is_intercepted):
+    """After an exception too."""
+    intercept_attention(on=is_intercepted)
+    before = functional.scaled_dot_product_attention
+    with pytest.raises(ZeroDivisionError), attention_by(lambda *_: 1 / 0):
+        functional.scaled_dot_product_attention(1, 2, 3)
+    assert functional.scaled_dot_product_attention is before
+    intercept_attention(on=False)
+
+
+def peak_of(training, kernels, choices=()):
+    """The bytes that a fake step adds to what is alive before it."""
+    found = detect(training.model, *call_of(training))
+    steps = FakeSteps(training.model, found.structure.units, Script(*call_of(training)), found.values, kernels)
+    meter = steps.run(found.switchboard(training.model), choices)
+    return meter.peak - meter.base
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("gpt2", "transformer.h.*"), ("encoder", "")])
+def test_a_fake_step_takes_the_cards_kernels(name, blocks):
+    """With dropout the CPU writes attention out, and a card does not: in blocks that are made again, too."""
+    training, kernels = make(name), CardKernels(CAPABILITIES["A100"])
+    assert peak_of(training, kernels) < peak_of(training, None)
+    assert kernels.taken == {Kernel.EFFICIENT: 4}
+    if blocks:
+        peak_of(training, kernels, [Choice(blocks, CHECKPOINT)])
+        assert kernels.taken == {Kernel.EFFICIENT: 4 + 6}
