@@ -18,11 +18,13 @@
 # make bench-reuse  measures what an answer costs that is known already
 # make bench-workers  measures how much sooner several workers are through with one study
 # make dashboard-picture  takes the picture of optuna-dashboard in the documentation
+# make report-picture  tunes a GPT-2 and takes the picture of the README from its page
 # make bench-by-hand  holds the search in plain PyTorch beside the best that people do by hand
 # make bench-outside-loss  holds forecasts beside live bytes where the script computes its loss itself
 # make bench-torch-overheads  measures what the torch backend costs beside training itself
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 # make bench-forecast-torch  does so in plain PyTorch, against the bytes of live tensors
+# make bench-fake  holds what plans --fake tells against real steps, and runs a Llama of 7B on fake tensors
 
 PYTHON ?= python3.11
 VENV ?= .venv
@@ -39,7 +41,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-by-hand bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture
+.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-by-hand bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture
 
 install: $(VENV)/.installed
 
@@ -206,6 +208,9 @@ bench-forecast: install
 bench-forecast-torch: install
 	$(VENV)/bin/python benchmarks/forecast.py --torch
 
+bench-fake: install
+	$(VENV)/bin/python benchmarks/fake.py
+
 bench-reuse: install
 	$(VENV)/bin/python benchmarks/reuse.py
 
@@ -215,6 +220,10 @@ bench-workers: install system
 # The picture of optuna-dashboard in the documentation.
 dashboard-picture: install system
 	PYTHONPATH=tests $(VENV)/bin/python benchmarks/dashboard_picture.py docs/dashboard.png
+
+# The picture of the README: the memory of a step in the page of a study, which is tuned for it.
+report-picture: install system
+	$(VENV)/bin/python benchmarks/report_picture.py docs/step.png
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache

@@ -115,15 +115,15 @@ def report(study, batch):
     return list(errors.values())
 
 
-def draw_configs(space):
+def draw_configs(space, count=PLAIN_CONFIGS):
     """Presets, and mixes drawn by chance of plans at some or all of their occurrences; the same in every run."""
     chance, configs = random.Random(0), dict.fromkeys(space.presets.values())
-    while len(configs) < PLAIN_CONFIGS:
+    while len(configs) < count:
         config = Config()
         for plan in chance.sample(space.plans, chance.randint(1, min(MOST_PLANS, len(space.plans)))):
             config = space.with_plan(config, plan, chance.choice([None, chance.randint(1, max(plan.occurrences, 1))]))
         configs[space.normalize(config)] = None
-    return list(configs)[:PLAIN_CONFIGS]
+    return list(configs)[:count]
 
 
 def report_plain(study):
@@ -133,6 +133,11 @@ def report_plain(study):
         detection = bench.detect()
         memory = registry.backend_of(detection.versions).memory_of(detection)
         trials = {config: bench.measure(config, EFFORT) for config in draw_configs(detection.space)}
+    return print_plain(study, memory, trials)
+
+
+def print_plain(study, memory, trials):
+    """Prints how far forecasts are off what trials have measured, and gives back the errors."""
     # A measured step begins as the optimizer's last one ends, when the gradients are alive that its own will replace.
     gradients = sum(part.change for part in memory.steps.parts if part.phase != OUTSIDE)
     live = {config: one.allocated_bytes + gradients for config, one in trials.items() if one.allocated_bytes}

@@ -39,7 +39,7 @@ class AutoBackend:
         """Hooks into the plain one, and waits for the imports of the others."""
         self._plain.install(_Told(listener, lambda: self._decide(self._plain)), wrap=wrap)
         for module, controller in self._others.items():
-            sys.meta_path.insert(0, _Waiting(module, _before(controller), self._bring_in(controller, listener)))
+            sys.meta_path.insert(0, Waiting(module, _before(controller), self._bring_in(controller, listener)))
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
         """As the one that trains does."""
@@ -102,6 +102,10 @@ class _Told:
     def target_batch(self) -> int | None:
         return self._listener.target_batch
 
+    @property
+    def fake_card(self) -> str | None:
+        return self._listener.fake_card
+
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         return self._listener.on_session(detect) if self._decide() else Config()
 
@@ -109,12 +113,19 @@ class _Told:
         if self._decide():
             self._listener.on_forward(batch, check)
 
+    def on_several_models(self) -> None:
+        if self._decide():
+            self._listener.on_several_models()
+
+    def on_fault(self, error: Exception) -> None:
+        self._listener.on_fault(error)
+
     def on_fallback(self, message: str) -> None:
         if self._decide():
             self._listener.on_fallback(message)
 
 
-class _Waiting:
+class Waiting:
     """An import hook that calls a function before a module is imported and another one when it has been."""
 
     def __init__(self, module: str, before: Callable[[], None], after: Callable[[], None]) -> None:

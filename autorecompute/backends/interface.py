@@ -22,6 +22,14 @@ class Listener(Protocol):
         """Samples that a forward is to receive; ``None`` for as many as the script gives."""
         ...
 
+    @property
+    def fake_card(self) -> str | None:
+        """The card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data.
+
+        Without data only what a detection tells is wanted.
+        """
+        ...
+
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """A training session exists and no step has run in it; the answer is the config to train with."""
         ...
@@ -33,6 +41,14 @@ class Listener(Protocol):
             batch: Samples of the call.
             check: Compares a config's gradients on this very batch with those without recompute.
         """
+        ...
+
+    def on_several_models(self) -> None:
+        """A second model trains in one step."""
+        ...
+
+    def on_fault(self, error: Exception) -> None:
+        """What follows the script has failed before it could say anything else; nothing of the training has."""
         ...
 
     def on_fallback(self, message: str) -> None:
@@ -115,6 +131,9 @@ class ControllerBackend(Protocol):
 
     LOG_VARIABLE: str
     """The variable that says how much the system logs; empty where it has none."""
+
+    CARDS: Sequence[str]
+    """Cards whose kernels and allocator fake tensors can have."""
 
     KNOBS: Sequence[Knob]
     """What ``tune --knobs`` tries, in this order."""

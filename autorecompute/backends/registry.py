@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from autorecompute.backends.auto import AutoBackend
+from autorecompute.backends.auto import AutoBackend, Waiting
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
+    from importlib.abc import MetaPathFinder
     from pathlib import Path
 
     from autorecompute.backends.interface import ControllerBackend, Emission, WorkerBackend
@@ -62,6 +64,11 @@ def plain_name() -> str:
     return next(backend.NAME for backend in controllers() if not backend.USED_BY)
 
 
+def known_cards() -> tuple[str, ...]:
+    """The cards whose kernels and allocator fake tensors can have."""
+    return tuple(card for backend in controllers() for card in backend.CARDS)
+
+
 def worker(name: str, folder: Path, script: Path | None = None) -> WorkerBackend:
     """The half inside the user's process of the backend of this name.
 
@@ -83,6 +90,18 @@ def worker(name: str, folder: Path, script: Path | None = None) -> WorkerBackend
     leaves = functools.partial(_holds_class_of, tuple(others))
     made = _load(plain_name(), "worker").make_backend(folder, leaves=leaves)
     return AutoBackend(made, others, lambda backend: worker(backend.NAME, folder))
+
+
+def other_in_use(name: str) -> str:
+    """The name of another backend whose training system this process has imported; empty where there is none."""
+    others = (backend for backend in controllers() if name != backend.NAME and backend.USED_BY)
+    return next((backend.NAME for backend in others if backend.USED_BY in sys.modules), "")
+
+
+def when_imported(name: str, call: Callable[[], None]) -> None:
+    """Calls a function once this process has imported what the backend of this name hooks into."""
+    for hook in controller(name).import_hooks(wrap=False):
+        sys.meta_path.insert(0, cast("MetaPathFinder", Waiting(hook.module, lambda: None, call)))
 
 
 def _holds_class_of(packages: tuple[str, ...], module: Any) -> bool:
@@ -143,4 +162,13 @@ def _load(name: str, half: str) -> Any:
         raise SetupError(
             f"This autorecompute knows no training system '{printable(name, '')}'. Install the version that does."
         )
-    return importlib.import_module(f"{PACKAGES[name]}.{half}")
+    try:
+        return importlib.import_module(f"{PACKAGES[name]}.{half}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in {"", __name__.partition(".")[0]}:
+            raise
+        raise SetupError(
+            f"The backend {name} needs the package {missing}, and {sys.executable} does not have it. Install "
+            "autorecompute where the script trains; 'autorecompute doctor' there says what is missing."
+        ) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute import __version__
-from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, tune
+from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, train, tune
 from autorecompute.cli.output import guard_output
 from autorecompute.cli.parsing import Parser, require_no_stray_address, require_values
 from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft, SetupError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
 
 BATCH_FLAG = "--batch-flag"
-VERBS = (tune, plans, show, report, studies, emit, run, check, doctor)
+VERBS = (tune, train, plans, show, report, studies, emit, run, check, doctor)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,12 +7,14 @@ import os
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import AUTO
 from autorecompute.cli.scripts import asked_job
-from autorecompute.errors import ScriptError, SetupError, UsageError, WrongBatchError
-from autorecompute.units import parse_bytes
+from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError, WrongBatchError
+from autorecompute.paths import shown
+from autorecompute.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     import argparse
@@ -44,7 +46,11 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
     from autorecompute.reports.picture import require_picture_file
 
     limit_bytes = parse_bytes(args.memory_limit) if args.memory_limit is not None else None
-    job = asked_job(args)
+    if args.card is not None and not args.fake:
+        raise UsageError("--card says what fake tensors stand for. Add --fake, or leave it out.")
+    job = _on_fakes(asked_job(args), args) if args.fake else asked_job(args)
+    if job.takes_batch and args.batch is None and args.batches:
+        args.batch = args.batches[0]
     if job.takes_batch and args.batch is None:
         raise UsageError("The script's arguments take a batch and none is given. Add --batch N.")
     if args.picture is not None:
@@ -61,6 +67,29 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
             raise
         # Nobody asked for the small batch: a script without a DataLoader is profiled at its own.
         return _look_at(None, job, args, limit_bytes, follows=follows)
+
+
+def _on_fakes(job: Job, args: argparse.Namespace) -> Job:
+    """The job with the backend that runs on fake tensors."""
+    from autorecompute.backends.registry import plain_name
+
+    plain = plain_name()
+    if args.wrap or args.backend not in {AUTO, plain}:
+        strangers = "--wrap" if args.wrap else f"--backend {args.backend}"
+        raise UsageError(f"Only plain PyTorch runs on fake tensors. Leave out {strangers}, or --fake.")
+    if args.launcher:
+        raise UsageError("One process runs on fake tensors. Leave out --launcher, or --fake.")
+    return replace(job, backend=plain, fakes=True, card=_known_card(args.card))
+
+
+def _known_card(card: str | None) -> str:
+    from autorecompute.backends.registry import known_cards
+
+    if card is not None and card not in known_cards():
+        raise UsageError(
+            f"The kernels of the card {shown(card)} are not known. Choose among: {', '.join(known_cards())}."
+        )
+    return card or ""
 
 
 def _look_at(
@@ -93,7 +122,7 @@ def log_variables() -> list[str]:
 
 
 def _profiles(args: argparse.Namespace) -> bool:
-    return bool(shows_peak(args) or args.picture or args.memory_limit is not None)
+    return bool(shows_peak(args) or args.picture or args.memory_limit is not None or args.batches or args.card)
 
 
 def shows_peak(args: argparse.Namespace) -> bool:
@@ -134,6 +163,9 @@ def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
     """The batch that the script is run at; ``None`` for its own."""
     from autorecompute.tuning.step_profiles import PROFILED_BATCH
 
+    if job.fakes:
+        batch: int | None = args.batch
+        return batch
     if _profiles(args):
         return PROFILED_BATCH
     return min(args.batch, DETECTION_BATCH) if args.batch is not None and job.takes_batch else None
@@ -145,6 +177,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
 
     from autorecompute.backends.registry import backend_of
     from autorecompute.plans import Config
+    from autorecompute.search.frontier import predict_frontier
     from autorecompute.tuning.step_profiles import survey, telling_configs
 
     detection, space = overview.detection, overview.detection.space
@@ -153,7 +186,10 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     if known is None and not backend.PROFILES:
         raise SetupError("No peak can be forecast for this model; the notes below the plans say why. Leave --peak out.")
     if known is not None:
-        return _view(known, config, overview, limit_bytes)
+        if args.fake and limit_bytes is not None:
+            _require_room_at_rest(known, overview, limit_bytes)
+        view = _view(known, config, overview, limit_bytes, args.batches)
+        return replace(view, frontier=predict_frontier(known, view.dims))
     configs = telling_configs(space, [config])
     print(f"profiling a step of each of {len(configs)} configs", file=sys.stderr)
     progress = track(configs, "profiling", console=Console(stderr=True), transient=True)
@@ -163,10 +199,12 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
         config = Config()
     model = backend.memory_model(space, found)
     assert model is not None, "this system profiles steps"
-    return _view(model, config, overview, limit_bytes)
+    return _view(model, config, overview, limit_bytes, args.batches)
 
 
-def _view(model: MemoryModel, config: Config, overview: Overview, limit_bytes: int | None) -> PeakView:
+def _view(
+    model: MemoryModel, config: Config, overview: Overview, limit_bytes: int | None, batches: tuple[int, ...]
+) -> PeakView:
     from autorecompute.memory import PeakView
 
     return PeakView(
@@ -175,7 +213,20 @@ def _view(model: MemoryModel, config: Config, overview: Overview, limit_bytes: i
         dims={**model.dims, **overview.dims},
         limit_bytes=limit_bytes,
         command=overview.command,
+        batches=batches,
     )
+
+
+def _require_room_at_rest(model: MemoryModel, overview: Overview, limit_bytes: int) -> None:
+    """Refuses a limit below what is held between two steps, which no recompute changes."""
+    weights = overview.detection.resting_bytes
+    rest = model.base_bytes({**model.dims, **overview.dims})
+    if rest > limit_bytes:
+        raise NothingFitsError(
+            f"Between two steps {format_bytes(rest)} are held: {format_bytes(weights)} are weights, and the rest is "
+            f"the optimizer's state and the batch. That is above the limit of {format_bytes(limit_bytes)}, and "
+            "recompute takes nothing off it. Raise --memory-limit, or train fewer or smaller weights."
+        )
 
 
 def _noticing_restarts(configs: Iterable[Config], bench: Bench) -> Iterator[Config]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.batch_options import positive
+from autorecompute.cli.batch_options import batch_list, positive
 from autorecompute.cli.looking import log_variables, look, shows_peak
 from autorecompute.cli.scripts import add_script_arguments
 
@@ -42,6 +42,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--details", action="store_true", help="print which activations the plans are about, too")
     parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
+    parser.add_argument(
+        "--fake",
+        action="store_true",
+        help="run the script on fake tensors, which have no data: for models that no memory here holds",
+    )
+    parser.add_argument(
+        "--card",
+        metavar="NAME",
+        help="with --fake: take this card's kernels, and tell what PyTorch's allocator would reserve on it: H100, A100",
+    )
     peak = parser.add_argument_group(
         "the peak, predicted from one profiled step of each of some thirty configs at a small batch"
     )
@@ -52,6 +62,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="CONFIG",
         help="the same, with this config held against no recompute: all, none, another preset, numbers of plans like "
         "1,4, or a file of plans (default: what the environment switches on, else all)",
+    )
+    peak.add_argument(
+        "--batches",
+        type=batch_list,
+        default=(),
+        metavar="N,N,...",
+        help="the peak of each preset at each of these batches",
     )
     peak.add_argument("--picture", type=Path, metavar="FILE", help="draw both timelines: .png, .svg or .pdf")
     peak.add_argument("--memory-limit", metavar="SIZE", help="does it fit, and with what: 40GiB, 900MiB")
@@ -82,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     for problem in overviews[0].offer.problems:
         print(f"autorecompute: {problem}", file=sys.stderr)
     if view is not None and args.picture is not None:
-        save_picture(view.timelines(), args.picture)
+        save_picture(view, args.picture)
     if args.json:
         print(codec.dumps(Plans.of(overviews, view)))
     else:
@@ -91,7 +108,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:
-    from autorecompute.reports.forecasts import print_effects, print_forecasts
+    from autorecompute.reports.forecasts import (
+        print_batches,
+        print_effects,
+        print_forecasts,
+        print_frontier,
+        print_reserved,
+    )
     from autorecompute.reports.peak import print_peak
     from autorecompute.reports.plans_text import print_details, print_summary
 
@@ -105,6 +128,11 @@ def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Over
         print_effects(view)
     if view is not None and view.limit_bytes is not None:
         print_forecasts(view)
+    if view is not None and (view.limit_bytes is not None or view.batches):
+        print_frontier(view)
+        print_batches(view)
+    if view is not None and args.card is not None:
+        print_reserved(view, args.card)
 
 
 def _level_in_environment() -> str | None:

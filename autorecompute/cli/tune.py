@@ -65,7 +65,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Tunes, or answers from the finished study."""
     began_seconds = time.monotonic()
-    limit_bytes = _limit(args.memory_limit) if args.memory_limit else None
+    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit else None
     timeout_seconds = parse_seconds(args.timeout) if args.timeout else None
     from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
@@ -98,7 +98,12 @@ def run(args: argparse.Namespace) -> int:
         return _tune(session, as_json=args.json)
 
 
-def _limit(text: str) -> int:
+def parse_limit(text: str) -> int:
+    """The value of ``--memory-limit`` in bytes.
+
+    Raises:
+        UsageError: it is no size, or one without its unit.
+    """
     limit_bytes = parse_bytes(text)
     if limit_bytes < MIB:
         raise UsageError(f"--memory-limit {text} is {limit_bytes} bytes. Write a unit with it, such as {text}GiB.")

@@ -27,6 +27,9 @@ class Forecast:
         stash_bytes: What the forward pass leaves for the backward pass.
         error_share: By which share of it the peak may be off at worst.
         recompute_share: Time of the kernels that run once more, as a share of all kernels of a step without recompute.
+        allocated_bytes: What PyTorch's allocator would have handed out on a card at the peak; ``None`` where no card
+            was asked for, or no whole step was run with the config.
+        reserved_bytes: What it would have taken from the card.
     """
 
     config: Config
@@ -35,6 +38,8 @@ class Forecast:
     stash_bytes: int
     error_share: float
     recompute_share: float
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
 
     def is_near(self, limit_bytes: int) -> bool:
         """Whether the peak is as near to the limit as forecasts have been wrong: which side it is on is not sure."""

@@ -10,6 +10,8 @@ from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autorecompute.memory.timeline import Timeline
 
 
@@ -23,6 +25,9 @@ class PeakView:
         dims: The dimensions to see everything at.
         limit_bytes: What the peak may reach; ``None`` where nobody asked.
         command: A command that measures, to paste.
+        batches: Further batches to see the presets at.
+        frontier: Forecasts of the configs that no other beats in both peak and extra work, the lowest peak first; empty
+            where only profiled configs can be forecast.
     """
 
     model: MemoryModel
@@ -30,6 +35,8 @@ class PeakView:
     dims: dict[str, int]
     limit_bytes: int | None = None
     command: str = ""
+    batches: tuple[int, ...] = ()
+    frontier: tuple[Forecast, ...] = ()
 
     @property
     def is_predicted(self) -> bool:
@@ -46,6 +53,19 @@ class PeakView:
         if self.limit_bytes is None or BATCH not in self.dims:
             return None
         return self.model.largest_batch(config, self.dims, self.limit_bytes)
+
+    def presets_by_batch(self) -> dict[str, dict[int, Forecast]]:
+        """What each preset should need at each of the further batches, by the names of the presets."""
+        return {
+            name: {batch: self.model.forecast(config, {**self.dims, BATCH: batch}) for batch in self.batches}
+            for name, config in self.model.space.presets.items()
+        }
+
+    def largest_listed(self, peaks: Mapping[int, Forecast]) -> int | None:
+        """The largest of some batches that should hold the limit, 0 where none does; ``None`` without a limit."""
+        if self.limit_bytes is None:
+            return None
+        return max((batch for batch, found in peaks.items() if found.peak_bytes <= self.limit_bytes), default=0)
 
     def describe(self, config: Config) -> str:
         """The config in a few words."""

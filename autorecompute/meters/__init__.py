@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autorecompute.meters.meter import Meter, Reading
 
-__all__ = ["Meter", "Reading", "meter_for"]
+__all__ = ["Meter", "Reading", "kind_in_use", "meter_for"]
 
 
 def meter_for(device_kind: str) -> Meter:
@@ -16,3 +16,10 @@ def meter_for(device_kind: str) -> Meter:
     from autorecompute.meters.host import HostMeter
 
     return HostMeter()
+
+
+def kind_in_use() -> str:
+    """Where a script trains that was not asked: one on the CPU leaves a card alone, though it may see one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_initialized() else "cpu"

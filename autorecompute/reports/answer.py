@@ -212,7 +212,7 @@ def _raced(result: Result, trial: Trial) -> Figures:
 def _describe_contradiction(best: Best, trials: Sequence[Trial]) -> str:
     speeds = [trial.measurement.samples_per_second for trial in trials if trial.config == best.config]
     known = [speed for speed in speeds if speed]
-    if not known or not best.samples_per_second:
+    if not known or not best.samples_per_second or not best.confirmed:
         return ""
     trial = known[-1]
     if max(trial, best.samples_per_second) < FAR_APART * min(trial, best.samples_per_second):

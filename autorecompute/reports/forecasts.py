@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +15,8 @@ from autorecompute.reports.words import shorten
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from autorecompute.memory import Forecast, PeakView
@@ -72,6 +75,60 @@ def print_forecasts(view: PeakView, console: Console | None = None) -> None:
         Text(f"up to which batch: the smaller one where a peak is {view.model.likely_error:.0%} higher than predicted")
     )
     _print_command(console, _advise(holding), view.command)
+
+
+def print_frontier(view: PeakView, console: Console | None = None) -> None:
+    """Prints the configs that no other beats in both peak and recompute; a few of them where there are many."""
+    if not view.frontier:
+        return
+    console = console or make_console()
+    table = _make_table("config", "peak", "recompute", *(["answer"] if view.limit_bytes is not None else []))
+    few = _spread(view.frontier[::-1], MOST_ROWS)
+    for forecast in few:
+        answer = [_answer(forecast, view.limit_bytes)] if view.limit_bytes is not None else []
+        name = Text(shorten(view.describe(forecast.config), NAME_WIDTH))
+        table.add_row(name, format_bytes(forecast.peak_bytes), _format_share(forecast), *answer)
+    console.print(Text("\nThe frontier: no other config has a lower peak without more recompute, predicted"))
+    console.print(Text(f"{len(few)} of {len(view.frontier)} configs are shown; --json has all"))
+    console.print(table)
+
+
+def print_batches(view: PeakView, console: Console | None = None) -> None:
+    """Prints the peak of each preset at each of the batches that were asked for."""
+    if not view.batches:
+        return
+    console = console or make_console()
+    largest = ["largest that should fit"] if view.limit_bytes is not None else []
+    table = _make_table("config", *(f"batch {batch}" for batch in view.batches), *largest)
+    for name, peaks in view.presets_by_batch().items():
+        most = view.largest_listed(peaks)
+        fitting = ["none" if most == 0 else str(most)] if most is not None else []
+        table.add_row(Text(name), *(format_bytes(found.peak_bytes) for found in peaks.values()), *fitting)
+    console.print(Text("\nPeaks of the presets by batch, predicted"))
+    console.print(table)
+
+
+def print_reserved(view: PeakView, card: str, console: Console | None = None) -> None:
+    """Prints what PyTorch's allocator would hold on a card under each preset."""
+    console = console or make_console()
+    table = _make_table("config", "tensors", "allocated", "reserved")
+    for name, config in view.model.space.presets.items():
+        forecast = view.model.forecast(config, view.dims)
+        sizes = (forecast.peak_bytes, forecast.allocated_bytes, forecast.reserved_bytes)
+        table.add_row(Text(name), *("-" if size is None else format_bytes(size) for size in sizes))
+    console.print(
+        Text(f"\nThe presets on the card {card}, by a model of PyTorch's allocator; libraries' workspaces come on top")
+    )
+    console.print(table)
+
+
+def _spread(forecasts: Sequence[Forecast], most: int) -> list[Forecast]:
+    """So many of them, evenly spread over the peaks, the first and the last among them."""
+    if len(forecasts) <= most:
+        return list(forecasts)
+    sizes = np.array([forecast.peak_bytes for forecast in forecasts])
+    places = sorted({int(np.abs(sizes - size).argmin()) for size in np.linspace(sizes[0], sizes[-1], most)})
+    return [forecasts[place] for place in places]
 
 
 def _answer(forecast: Forecast, limit_bytes: int) -> str:

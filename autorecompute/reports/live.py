@@ -57,6 +57,7 @@ class LiveView:
         self._leader: tuple[Trial, float | None] | None = None
         self._trial_began: float | None = None
         self._durations: list[float] = []
+        self._searches = True
         self._live: Live | None = None
         if has_bar and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(
@@ -102,7 +103,7 @@ class LiveView:
 
     def trial_begins(self, number: int, description: str, reason: str, prediction: Prediction | None = None) -> None:
         """Shows what is being measured, why, and what is expected of it."""
-        self._trial_began, self._leader = time.monotonic(), None
+        self._trial_began, self._leader, self._searches = time.monotonic(), None, True
         self._doing = f"trial {number}: {description} ({reason})"
         self._expecting = _describe(prediction) if prediction is not None else ""
 
@@ -112,7 +113,7 @@ class LiveView:
             self._durations.append(time.monotonic() - self._trial_began)
             self._trial_began = None  # the next one to end may be another worker's
         self._trials.append(trial)
-        self._doing, self._expecting = "searching", ""
+        self._doing, self._expecting, self._searches = "searching", "", True
         measurement = trial.measurement
         remarks = (measurement.message, *measurement.marks)
         color = _COLORS.get(measurement.outcome, "red")
@@ -129,7 +130,7 @@ class LiveView:
     def note(self, text: str) -> None:
         """A line of its own."""
         self._say(escape(text))
-        self._doing, self._expecting = text, ""
+        self._doing, self._expecting, self._searches = text, "", False
 
     def _say(self, text: str) -> None:
         self._console.print(f"[dim]\\[{format_seconds(time.monotonic() - self._began):>11}][/] {text}")
@@ -157,7 +158,7 @@ class LiveView:
         now = time.monotonic()
         parts = [f"time  {format_seconds(now - self._began)} so far"]
         left = max(self._budget - len(self._trials), 0)
-        if self._durations and left:
+        if self._searches and self._durations and left:
             seconds = left * statistics.median(self._durations)
             parts.append(f"{left} trials left at most, about {format_seconds(seconds)}")
         if math.isfinite(self._deadline_seconds):

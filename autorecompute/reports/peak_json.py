@@ -109,6 +109,9 @@ class ConfigForecast:
         holds_limit: Whether it should fit; ``None`` without a limit.
         is_near_limit: Whether that is not sure; ``None`` without a limit.
         largest_batch: Up to which batch it should fit, without a margin; ``None`` without a limit or a batch.
+        allocated_bytes: What PyTorch's allocator would have handed out at the peak; ``None`` but for presets with
+            ``--card``.
+        reserved_bytes: What it would have taken from the card; ``None`` but for presets with ``--card``.
     """
 
     config: str
@@ -119,6 +122,42 @@ class ConfigForecast:
     recompute_share: Ratio
     holds_limit: bool | None
     is_near_limit: bool | None
+    largest_batch: Count | None
+    allocated_bytes: Bytes | None
+    reserved_bytes: Bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierConfig:
+    """A config that no other beats in both peak and recompute.
+
+    Attributes:
+        config: The config in a few words.
+        choices: Its choices.
+        peak_bytes: Peak of the process.
+        recompute_share: Time of what runs once more, as a share of all kernels of a step.
+        holds_limit: Whether it should fit; ``None`` without a limit.
+    """
+
+    config: str
+    choices: Config
+    peak_bytes: Bytes
+    recompute_share: Ratio
+    holds_limit: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetPeaks:
+    """What a preset should need at each of the batches that were asked for.
+
+    Attributes:
+        preset: Its name.
+        peak_bytes_by_batch: Peak of the process, by batch.
+        largest_batch: The largest of these batches that should fit, 0 where none does; ``None`` without a limit.
+    """
+
+    preset: str
+    peak_bytes_by_batch: dict[str, Bytes]
     largest_batch: Count | None
 
 
@@ -136,6 +175,9 @@ class Peak:
         timelines: By config, the one without recompute first.
         effects: What each plan does.
         forecasts: What each profiled config should need.
+        frontier: What those configs should need that no other beats in both peak and recompute, the lowest peak first;
+            empty where only profiled configs can be forecast.
+        presets: What each preset should need at each of ``--batches``; empty without them.
     """
 
     dims: dict[str, Count]
@@ -147,6 +189,8 @@ class Peak:
     timelines: dict[str, StepTimeline]
     effects: tuple[PlanEffect, ...]
     forecasts: tuple[ConfigForecast, ...]
+    frontier: tuple[FrontierConfig, ...]
+    presets: tuple[PresetPeaks, ...]
 
     @classmethod
     def of(cls, view: PeakView) -> Peak:
@@ -161,7 +205,32 @@ class Peak:
             timelines={name: _timeline(view, timeline) for name, timeline in view.timelines().items()},
             effects=tuple(_effect(view, effect) for effect in view.effects()),
             forecasts=tuple(_forecast(view, forecast) for forecast in view.forecasts()),
+            frontier=tuple(_on_frontier(view, forecast) for forecast in view.frontier),
+            presets=_presets(view),
         )
+
+
+def _on_frontier(view: PeakView, forecast: Forecast) -> FrontierConfig:
+    return FrontierConfig(
+        config=view.describe(forecast.config),
+        choices=forecast.config,
+        peak_bytes=forecast.peak_bytes,
+        recompute_share=forecast.recompute_share,
+        holds_limit=None if view.limit_bytes is None else forecast.peak_bytes <= view.limit_bytes,
+    )
+
+
+def _presets(view: PeakView) -> tuple[PresetPeaks, ...]:
+    """Nothing where no batches were asked for."""
+    return tuple(
+        PresetPeaks(
+            preset=name,
+            peak_bytes_by_batch={str(batch): forecast.peak_bytes for batch, forecast in peaks.items()},
+            largest_batch=view.largest_listed(peaks),
+        )
+        for name, peaks in view.presets_by_batch().items()
+        if peaks
+    )
 
 
 def _timeline(view: PeakView, timeline: Timeline) -> StepTimeline:
@@ -217,4 +286,6 @@ def _forecast(view: PeakView, forecast: Forecast) -> ConfigForecast:
         holds_limit=None if limit is None else forecast.peak_bytes <= limit,
         is_near_limit=None if limit is None else forecast.is_near(limit),
         largest_batch=view.largest_batch(forecast.config),
+        allocated_bytes=forecast.allocated_bytes,
+        reserved_bytes=forecast.reserved_bytes,
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from autorecompute.memory import Timeline
+    from autorecompute.memory import PeakView, Timeline
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -47,11 +47,11 @@ def require_picture_file(file: Path) -> None:
     require_place(file, force=True)
 
 
-def save_picture(timelines: Mapping[str, Timeline], file: Path) -> None:
-    """Draws the timelines side by side on one scale.
+def save_picture(view: PeakView, file: Path) -> None:
+    """Draws both timelines side by side on one scale, and the frontier beside them where it is known.
 
     Args:
-        timelines: What to draw, by name.
+        view: What to draw.
         file: Where to; its suffix tells the format.
 
     Raises:
@@ -59,7 +59,7 @@ def save_picture(timelines: Mapping[str, Timeline], file: Path) -> None:
         UsageError: the file cannot be written.
     """
     try:
-        picture = _draw(timelines, file.suffix)
+        picture = _draw(view, file.suffix)
     except ModuleNotFoundError as error:
         raise SetupError(f'A picture needs {error.name}. Install it: pip install "autorecompute[report]".') from error
     write_named(file, picture, force=True)
@@ -89,12 +89,14 @@ def draw_timeline(axes: Axes, timeline: Timeline, colors: Mapping[str, str]) -> 
     axes.axvline(timeline.profile.backward, color=colors["ink"], linestyle=":", linewidth=1)
 
 
-def _draw(timelines: Mapping[str, Timeline], suffix: str) -> bytes:
+def _draw(view: PeakView, suffix: str) -> bytes:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH_INCHES * len(timelines), HEIGHT_INCHES), layout="constrained")
-    axes = figure.subplots(1, len(timelines), sharey=True, squeeze=False)[0]
-    for axis, (name, timeline) in zip(axes, timelines.items(), strict=True):
+    timelines, count = view.timelines(), len(view.timelines()) + bool(view.frontier)
+    figure = Figure(figsize=(WIDTH_INCHES * count, HEIGHT_INCHES), layout="constrained")
+    axes = figure.subplots(1, count, squeeze=False)[0]
+    for axis, (name, timeline) in zip(axes, timelines.items(), strict=False):
+        axis.sharey(axes[0])
         draw_timeline(axis, timeline, COLORS)
         axis.annotate(
             f"{format_bytes(timeline.peak_bytes)}, {timeline.profile.operations[timeline.peak].operator}",
@@ -107,6 +109,23 @@ def _draw(timelines: Mapping[str, Timeline], suffix: str) -> bytes:
         axis.margins(x=0, y=0.12)
         axis.legend(loc="upper left", title="made in")
     axes[0].set_ylabel("alive, MiB")
+    if view.frontier:
+        _draw_frontier(axes[-1], view)
     drawing = io.BytesIO()
     figure.savefig(drawing, format=suffix.removeprefix("."))
     return drawing.getvalue()
+
+
+def _draw_frontier(axes: Axes, view: PeakView) -> None:
+    """Draws peak against recompute: the frontier, the presets with their names, and the limit."""
+    line = [(forecast.peak_bytes / MIB, forecast.recompute_share) for forecast in view.frontier]
+    axes.plot(*zip(*line, strict=True), drawstyle="steps-post", color=COLORS[str(Phase.FORWARD)], label="frontier")
+    for name, config in view.model.space.presets.items():
+        forecast = view.model.forecast(config, view.dims)
+        place = forecast.peak_bytes / MIB, forecast.recompute_share
+        axes.plot(*place, "D", color=COLORS[str(Phase.BACKWARD)], markersize=4.5)
+        axes.annotate(name, place, xytext=(5, 3), textcoords="offset points", fontsize=7, color=COLORS["ink"])
+    if view.limit_bytes is not None:
+        axes.axvline(view.limit_bytes / MIB, color=COLORS[str(Phase.RECOMPUTE)], linestyle="--", label="limit")
+    axes.set(title="all configs, predicted", xlabel="peak, MiB", ylabel="recompute, share of a step")
+    axes.legend(loc="best")

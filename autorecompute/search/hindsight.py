@@ -9,6 +9,7 @@ import numpy as np
 
 from autorecompute.plans import Config, Plan
 from autorecompute.search.candidates import Candidates, choices_of
+from autorecompute.search.frontier import undominated
 from autorecompute.search.surrogate import Surrogate
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Hindsight:
         none: The config without recompute.
         all_on: The one with all plans on, where the model has it.
         frontier: The configs that no other beats in both peak and step time, the lowest peak first.
+        presets: The presets of which something is known, by their names.
         effects: What each plan does, what saves most alone first.
         configs: How many configs were looked at.
         has_reference: Whether step times are relative to those without recompute.
@@ -65,6 +67,7 @@ class Hindsight:
     none: Expected
     all_on: Expected | None
     frontier: tuple[Expected, ...]
+    presets: dict[str, Expected]
     effects: tuple[PlanHindsight, ...]
     configs: int
     has_reference: bool
@@ -113,21 +116,12 @@ def look_back(
     return Hindsight(
         none=expect_at(candidates.places[Config()]),
         all_on=expect(space.all_on),
-        frontier=tuple(expect_at(place) for place in _undominated(outlook.peak_bytes, outlook.step)),
+        frontier=tuple(expect_at(place) for place in undominated(outlook.peak_bytes, outlook.step)),
+        presets={name: told for name, config in space.presets.items() if (told := expect(config)) is not None},
         effects=tuple(sorted(effects, key=_peak_alone)),
         configs=len(candidates),
         has_reference=surrogate.has_reference,
     )
-
-
-def _undominated(peaks: np.ndarray, steps: np.ndarray) -> list[int]:
-    """The places that no other beats in both, the lowest peak first."""
-    places, least = [], np.inf
-    for place in np.lexsort((steps, peaks)):
-        if steps[place] < least:
-            places.append(int(place))
-            least = steps[place]
-    return places
 
 
 def _peak_alone(effect: PlanHindsight) -> tuple[float, str]:

@@ -59,9 +59,11 @@ class ModelSearcher:
         memory: A model of memory, made from small steps.
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
+        least_fit: How surely a config has to fit. Where that is asked for, presets are tried like all others, and
+            nothing else is tried but what should need least, while nothing is so sure.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what is known before the first trial)
         self,
         space: Space,
         *,
@@ -69,8 +71,9 @@ class ModelSearcher:
         memory: MemoryModel,
         dims: Mapping[str, int],
         prior: Sequence[Trial] = (),
+        least_fit: float = 0.0,
     ) -> None:
-        self._space, self._limit_bytes, self._prior = space, limit_bytes, prior
+        self._space, self._limit_bytes, self._prior, self._least_fit = space, limit_bytes, prior, least_fit
         self._candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
         self._base_bytes, self._peak_error = memory.base_bytes(dims), memory.likely_error
         self._is_known = self._peak_error < USUAL_ERROR
@@ -85,7 +88,7 @@ class ModelSearcher:
         outlook = surrogate.outlook()
         tried = {*claimed, *(trial.config for trial in trials)}
         for preset in self._presets_to_measure(tried, outlook):
-            if preset not in tried:
+            if preset not in tried and not self._least_fit:
                 prediction = self._prediction(preset, outlook)
                 return Proposal(config=preset, reason=preset_reason(preset), prediction=prediction)
         return self._most_worth_a_trial(trials, claimed, surrogate, outlook)
@@ -146,6 +149,11 @@ class ModelSearcher:
         # Where nothing fits yet, anything that does is a gain, the faster the better.
         to_beat = best if best is not None else float(outlook.step.max()) + 1.0
         allowed = self._allowed(trials, claimed)
+        if self._least_fit:
+            is_sure = allowed * (outlook.fits >= self._least_fit)
+            if best is None and not is_sure.any():
+                return self._least_peak(trials, outlook, allowed)
+            allowed = is_sure
         gain = outlook.fits * _expected_improvement(to_beat, outlook) * allowed
         place = int(gain.argmax())
         if best is None and float((outlook.fits * allowed).max()) < HOPELESS:
@@ -171,7 +179,8 @@ class ModelSearcher:
 
         Where that ran out of memory, too, all others would.
         """
-        least = 0 if any(not trial.config.is_none for trial in trials) else math.inf
+        is_hopeless = any(trial.measurement.outcome.is_about_memory for trial in trials if not trial.config.is_none)
+        least = 0 if is_hopeless else math.inf
         measured = (trial.measurement.peak_bytes for trial in trials if trial.measurement.peak_bytes is not None)
         place = int(np.where(allowed, outlook.peak_bytes, math.inf).argmin())
         if not allowed[place] or outlook.peak_bytes[place] >= min(measured, default=least):
@@ -197,6 +206,8 @@ class ModelSearcher:
                 allowed &= ~(candidates.supersets(place) & is_slower)
             elif trial.measurement.outcome.is_about_memory and not trial.measurement.outcome.is_measured:
                 allowed &= peaks < peaks[place] + SLACK * float(peaks.max())
+            elif len(trial.config.choices) == 1 and not trial.measurement.outcome.is_about_memory:
+                allowed &= ~candidates.supersets(place)  # what fails alone fails in any company
         return allowed
 
     def _prediction(self, config: Config, outlook: Outlook) -> Prediction | None:

@@ -241,6 +241,8 @@ class Bench:
             limit_bytes=self._limit_bytes,
             backend=self._job.backend,
             wrap=self._job.wrap,
+            fakes=self._job.fakes,
+            card=self._job.card,
         )
 
     def _start_trials(self) -> Message:

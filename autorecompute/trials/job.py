@@ -30,6 +30,8 @@ class Job:
             this interpreter.
         backend: The training system, by its name; ``auto`` for the one that the script uses.
         wrap: Whether that system is to train the model of a script that does not ask for it.
+        fakes: Whether tensors have no data, and only what can be recomputed is of interest.
+        card: The card that they stand for; empty for the CPU.
 
     Raises:
         UsageError: there is no such script, it is no Python, or the launcher cannot be read.
@@ -42,6 +44,8 @@ class Job:
     launcher: str = ""
     backend: str = AUTO
     wrap: bool = False
+    fakes: bool = False
+    card: str = ""
 
     def __post_init__(self) -> None:
         if self.is_module:
@@ -75,6 +79,10 @@ class Job:
         """The command that runs the script inside a worker."""
         start = shlex.split(self.launcher) or [sys.executable]
         return [*start, "-m", "autorecompute.worker", *self._words, *self.script_arguments(batch)]
+
+    def training_command(self) -> list[str]:
+        """The command that runs the script to its own end, measured while it trains."""
+        return [sys.executable, "-m", "autorecompute.worker.training", *self._words, *self.script_arguments(None)]
 
     def plain_command(self, batch: int | None) -> list[str]:
         """The command a user would type, for people to read."""

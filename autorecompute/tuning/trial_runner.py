@@ -37,10 +37,11 @@ class TrialRunner:
     Args:
         context: What the tuning works with.
         ledger: Where trials are kept.
+        has_reference: Whether the config without recompute may be measured beside others.
     """
 
-    def __init__(self, context: TuningContext, ledger: Ledger) -> None:
-        self._context, self._ledger = context, ledger
+    def __init__(self, context: TuningContext, ledger: Ledger, *, has_reference: bool = True) -> None:
+        self._context, self._ledger, self._has_reference = context, ledger, has_reference
         self._warned: set[str] = set()
 
     def search(self, searcher: Searcher, limit_bytes: int, after_trial: Callable[[list[Trial]], None]) -> SearchEnd:
@@ -78,7 +79,7 @@ class TrialRunner:
         write_files(rendered.files)
 
     def _begin_reference(self) -> Reference:
-        failed = any(
+        failed = not self._has_reference or any(
             trial.config.is_none and not trial.measurement.outcome.is_measured for trial in settled(self._ledger.trials)
         )
         # No longer than a trial: a script may have just enough steps for one.

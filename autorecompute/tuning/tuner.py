@@ -107,7 +107,9 @@ class Tuner:
         return result
 
     def _is_final(self, result: Result) -> bool:
-        return not result.can_go_on(self._context.settings.max_trials)
+        # What was found while a training went on has not been confirmed in a process of its own yet.
+        is_confirmed = result.best is None or result.best.confirmed
+        return is_confirmed and not result.can_go_on(self._context.settings.max_trials)
 
     def _start_from_nearest(self, *, is_new: bool) -> None:
         context = self._context

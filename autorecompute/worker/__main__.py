@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends import registry
-from autorecompute.errors import SetupError
+from autorecompute.errors import ScriptError, SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.worker import hooks
 from autorecompute.worker.agent import Abandon, Agent
@@ -98,6 +98,8 @@ def _describe_failure(error: BaseException, backend: WorkerBackend, script: str)
     for origin in _origins(error):
         if isinstance(origin, bdb.BdbQuit):
             return Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(origin, script))
+        if isinstance(origin, ScriptError):  # it names the line: a traceback through torch would bury that
+            return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(origin))
     traceback.print_exc()
     outcome, message = backend.classify(error)
     return Failed(outcome=outcome, message=message, trace=last_lines(error, script))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.measurement import Outcome
-from autorecompute.meters import Meter, meter_for
+from autorecompute.meters import Meter, kind_in_use, meter_for
 from autorecompute.meters.processors import Processors
 from autorecompute.plans import Config
 from autorecompute.worker.children import STARTED, TRAINS_ELSEWHERE, Children
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.backends.interface import WorkerBackend
-    from autorecompute.measurement import Detection, GradientCheck
-    from autorecompute.worker.channel import Channel
+    from autorecompute.measurement import Detection, GradientCheck, Measurement
+    from autorecompute.worker.channel import ControllerLine
 
 STEPS_WITHOUT_SESSION = 10
 """So many optimizer steps without a training session mean that there is none to come."""
@@ -28,15 +28,10 @@ STEPS_WITHOUT_SESSION = 10
 BACKWARDS_WITHOUT_OPTIMIZER = 20
 """So many backward passes of a script that has made no optimizer mean that it changes the weights by itself."""
 
-NO_OPTIMIZER = (
-    "The script makes no torch optimizer, and only its step says where a training step ends. Use one of torch.optim, "
-    "or derive your own from torch.optim.Optimizer."
-)
+NO_OPTIMIZER = "The script makes no torch optimizer, whose step alone says where a training step ends. Use torch.optim."
 
 PATIENCE_STEPS = 12
 """So many steps in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch."""
-
-CPU = "cpu"
 
 PATIENCE_SKIPS = 50
 """So many steps in a row may be skipped by a GradScaler: it begins with a scale that is too large, and halves it."""
@@ -53,13 +48,14 @@ class Agent:
         channel: The line to the controller.
         backend: The training system.
         settings: What the controller said at the start.
-        is_alone: Whether this process trains by itself. Ranks that train together must all reach the end of a window at
-            the same step, or the one that waits for an order would keep the others waiting for its gradients.
+        is_alone: Whether this process trains by itself. Ranks that train together must all end a window at the same
+            step: one that waits for an order keeps the others waiting for its gradients.
     """
 
-    def __init__(self, channel: Channel, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True) -> None:
-        self._channel, self._backend, self._settings = channel, backend, settings
-        self._is_alone = is_alone
+    def __init__(
+        self, channel: ControllerLine, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True
+    ) -> None:
+        self._channel, self._backend, self._settings, self._is_alone = channel, backend, settings, is_alone
         self._target = settings.target_batch
         self._loader: LoaderOverride | None = None
         if settings.override_loader and settings.target_batch is not None:
@@ -68,20 +64,15 @@ class Agent:
         self._meter: Meter | None = None
         self._does_cpu_work = False
         self._window: Window | None = None
-        self._memories = Memories()
+        self._memories, self._turns = Memories(), Turns()
         self._batches: list[int] = []
         self._loss: Any = None
-        self._missed = 0
-        self._turns = Turns()
-        self._has_skipped = False
-        self._skips = 0
+        self._missed = self._skips = self._foreign_steps = self._backwards = 0
+        self._has_skipped = self._has_optimizer = False
         self._check: Check | None = None
         self._postponed: Order | None = None
         self._warnings: tuple[str, ...] = ()
-        self._foreign_steps = self._backwards = 0
-        self._has_optimizer = False
-        self.children = Children()
-        self.steps = 0
+        self.children, self.steps = Children(), 0
 
     @property
     def target_batch(self) -> int | None:
@@ -89,12 +80,17 @@ class Agent:
         return self._target
 
     @property
+    def fake_card(self) -> str | None:
+        """The card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
+        return self._settings.card if self._settings.fakes else None
+
+    @property
     def advice(self) -> str:
         """Why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:
             return NO_OPTIMIZER
-        why = self._backend.why_nothing_trained(wrap=self._settings.wrap)
-        return f"{why} {STARTED}" if self.children.has_started else why
+        started = f" {STARTED}" if self.children.has_started else ""
+        return f"{self._backend.why_nothing_trained(wrap=self._settings.wrap)}{started}"
 
     @property
     def has_trained(self) -> bool:
@@ -106,23 +102,12 @@ class Agent:
         self._require_own_process()
         if self._settings.watch is not None:
             if self._settings.limit_bytes is not None:
-                self._use_meter(_kind_in_use())
+                self._use_meter(kind_in_use())
             return Config()
-        detection = detect()
-        meter = self._use_meter(detection.device.kind)
-        meter.release()
+        detection = detect() if self._settings.fakes else self._weighed(detect())
         assert self._target is not None, "a session is created in a forward"
-        self._channel.send(
-            replace(
-                detection,
-                batch=self._target,
-                resting_bytes=meter.held_bytes(),
-                outside_bytes=meter.outside_bytes(),
-                loader=self._loader.origin if self._loader is not None else "",
-            )
-        )
-        order = self._channel.receive_order()
-        assert isinstance(order, Order), "gradients are compared between measurements"
+        self._channel.send(replace(detection, batch=self._target, loader=self._loader.origin if self._loader else ""))
+        order = self._receive_first()
         self._change_batch(order)
         # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
         self._window = self._open(Order(config=order.config, warmup=order.warmup + 1, steps=order.steps))
@@ -130,18 +115,29 @@ class Agent:
         self._postponed = order if order.profiles else None
         return order.config
 
+    def _weighed(self, detection: Detection) -> Detection:
+        meter = self._use_meter(detection.device.kind)
+        meter.release()
+        return replace(detection, resting_bytes=meter.held_bytes(), outside_bytes=meter.outside_bytes())
+
     def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
         """Notes the batch of one training forward, and compares gradients on it if that was ordered."""
-        while self._check is not None:
-            wanted, self._check = self._check, None
-            self._channel.send(check(wanted.config))
-            self._obey(self._channel.receive_order())
+        while (wanted := self._check) is not None:
+            self._check = None
+            self._compare(check, wanted.config)
         self._batches.append(batch)
         if self._target is None:
             self._target = batch
         # At every miss: a script may make a loader anew for each epoch.
         if batch != self._target and self._loader is not None and not self._loader.apply():
             self._give_up_batch(batch)
+
+    def on_several_models(self) -> None:
+        """Nothing: the first one is tuned beside the others."""
+
+    def on_fault(self, error: Exception) -> None:
+        """Ends the script: a trial of it would say nothing."""
+        raise error
 
     def on_optimizer(self) -> None:
         """Told that the script has made an optimizer."""
@@ -178,8 +174,8 @@ class Agent:
     def _end_step(self) -> None:
         self.steps += 1
         batches, self._batches = self._batches, []
-        has_skipped, self._has_skipped = self._has_skipped, False
-        window = self._window or self._begin_watching()
+        window, has_skipped = self._window or self._begin_watching(), self._has_skipped
+        self._has_skipped = False
         window.observe()
         if has_skipped:
             self._skip(window)
@@ -196,29 +192,37 @@ class Agent:
     def _begin_watching(self) -> Window:
         assert self._settings.watch is not None, "only a watched run has steps before a window"
         if self._meter is None:
-            self._use_meter(_kind_in_use())
+            self._use_meter(kind_in_use())
         # The step that ends now is its first one: it has gone by untimed, and warms up.
         self._window = self._open(self._settings.watch)
         return self._window
 
     def _use_meter(self, kind: str) -> Meter:
-        self._meter, self._does_cpu_work = meter_for(kind), kind == CPU
+        self._meter, self._does_cpu_work = meter_for(kind), kind == "cpu"
         if self._settings.limit_bytes is not None:
             self._meter.limit(self._settings.limit_bytes)
         return self._meter
 
     def _open(self, order: Order) -> Window:
         assert self._meter is not None, "a window needs a meter"
-        is_watched = self._settings.watch is not None
         return Window(
             self._meter,
             order,
-            whole_life=is_watched,
+            whole_life=self._settings.watch is not None,
             extends_itself=self._is_alone,
-            live=None if is_watched else self._backend.live_meter(),
+            live=self._backend.live_meter() if self._settings.watch is None else None,
             known=self._memories.find(order, self._target),
             processors=Processors(self._settings.tuner, do_the_work=self._does_cpu_work),
         )
+
+    def _receive_first(self) -> Order:
+        order = self._channel.receive_order()
+        assert isinstance(order, Order), "gradients are compared between measurements"
+        return order
+
+    def _compare(self, check: Callable[[Config], GradientCheck], config: Config) -> None:
+        self._channel.send(check(config))
+        self._obey(self._channel.receive_order())
 
     def _report(self, window: Window) -> None:
         assert self._target is not None, "a window has seen a batch"
@@ -230,6 +234,9 @@ class Agent:
         if window.order.profiles:
             measurement = replace(measurement, profile=self._backend.take_profile())
         self._memories.keep(window.order.config, measurement)
+        self._answer(measurement)
+
+    def _answer(self, measurement: Measurement) -> None:
         self._channel.send(measurement)
         self._obey(self._channel.receive_order())
 
@@ -290,11 +297,4 @@ class Agent:
 
     def _fail(self, outcome: Outcome, message: str) -> None:
         self._channel.send(Failed(outcome=outcome, message=message))
-        raise Abandon
-
-
-def _kind_in_use() -> str:
-    """Where a script trains that was not asked: one on the CPU leaves a card alone, though it may see one."""
-    import torch
-
-    return "cuda" if torch.cuda.is_initialized() else CPU
+        raise Abandon(message)

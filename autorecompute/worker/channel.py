@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from multiprocessing.connection import Client, Connection
+from typing import Protocol
 
 from autorecompute.worker.protocol import Check, Message, Order, decode, encode
+
+
+class ControllerLine(Protocol):
+    """What an agent asks of its end."""
+
+    def send(self, message: Message) -> None:
+        """Says something."""
+        ...
+
+    def receive_order(self) -> Order | Check:
+        """Waits for the next order."""
+        ...
 
 
 class Channel:

@@ -4,6 +4,9 @@ Each rank of the worker begins with :class:`Hello`, and says :class:`Beat` after
 sends a :class:`~autorecompute.measurement.Detection`; each :class:`Order` is answered by a
 :class:`~autorecompute.measurement.Measurement`, each :class:`Check` by a
 :class:`~autorecompute.measurement.GradientCheck`. ``Ended``, ``Failed`` and ``Refused`` are last words.
+
+A training that is tuned while it trains (``autorecompute train``) says no :class:`Hello`, and a :class:`Beat` only in
+the steps of an order. The controller ends the search with :class:`Stay`.
 """
 
 from __future__ import annotations
@@ -48,9 +51,11 @@ class Beat:
 
     Attributes:
         step: How many have ended so far.
+        expected: How many the script's scheduler lets expect in all; ``None`` where nobody tells.
     """
 
     step: int
+    expected: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +91,24 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """The search is over: train on, to the end.
+
+    Attributes:
+        config: What to recompute; ``None`` for what is on.
+        message: A sentence for the user.
+    """
+
+    config: Config | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a worker is told at its start, in the environment variable ``AUTORECOMPUTE_WORKER``.
 
     Attributes:
-        address: The controller's socket.
+        address: The controller's socket: its path, or the number of a file descriptor that the process inherits.
         target_batch: Samples that each forward must receive; ``None`` takes what the script gives.
         override_loader: Whether the DataLoader that feeds the model may be made to give the target batch.
         loader: Where that DataLoader is made, as an earlier :class:`~autorecompute.measurement.Detection` told.
@@ -98,6 +116,8 @@ class Settings:
         limit_bytes: What the process may take of its device, where that can be enforced; ``None`` for all there is.
         backend: The training system, by its name; ``auto`` for the one that the script uses.
         wrap: Whether that system is to train the model of a script that does not ask for it.
+        fakes: Whether tensors are to have no data: nothing is ordered after the detection.
+        card: The card that they stand for; empty for the CPU.
         tuner: The controller's process. What it and its descendants take of the processors is not others' work;
             ``None`` where that is true of this process alone.
     """
@@ -110,6 +130,8 @@ class Settings:
     limit_bytes: int | None = None
     backend: str = AUTO
     wrap: bool = False
+    fakes: bool = False
+    card: str = ""
     tuner: int | None = None
 
 
@@ -154,10 +176,10 @@ class Refused:
     message: str
 
 
-Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | Ended | Failed | Refused
+Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | Stay | Ended | Failed | Refused
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (Hello, Beat, Detection, Measurement, GradientCheck, Order, Check, Ended, Failed, Refused)
+    for kind in (Hello, Beat, Detection, Measurement, GradientCheck, Order, Check, Stay, Ended, Failed, Refused)
 }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from types import CodeType
+    from types import CodeType, TracebackType
 
 TRACE_LINES = 12
 
@@ -67,9 +67,12 @@ def main_file(script: str) -> str:
 
 def last_lines(error: BaseException, script: str) -> tuple[str, ...]:
     """The end of the traceback, from the script's first frame on."""
-    entry = error.__traceback__
+    text = "".join(traceback.format_exception(type(error), error, from_script(error.__traceback__, script)))
+    return tuple(text.rstrip().splitlines()[-TRACE_LINES:])
+
+
+def from_script(entry: TracebackType | None, script: str) -> TracebackType | None:
+    """The traceback from the script's first frame on; nothing where it has none, as one that cannot be compiled."""
     while entry is not None and entry.tb_frame.f_code.co_filename != main_file(script):
         entry = entry.tb_next
-    # A script that cannot even be compiled has no frame; ours say nothing to its author.
-    text = "".join(traceback.format_exception(type(error), error, entry))
-    return tuple(text.rstrip().splitlines()[-TRACE_LINES:])
+    return entry

@@ -129,6 +129,12 @@ class Window:
         else:
             self.end_step(samples=0, loss=None)
 
+    def stop(self) -> None:
+        """Ends it before its end."""
+        if self._is_observing and self._live is not None:
+            self._live.stop()
+            self._is_observing = False
+
     def _begin_step(self) -> None:
         self._cpu_began = self._processors.own_seconds() if self._processors is not None else None
         self._step_began = time.perf_counter()

@@ -43,6 +43,7 @@ __all__ = [
 NAME = "ortmodule"
 WRAPS = True
 PROFILES = True
+CARDS: tuple[str, ...] = ()
 TAKES_TURNS = False
 USED_BY = "onnxruntime.training.ortmodule"
 TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}

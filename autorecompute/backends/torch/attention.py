@@ -72,12 +72,15 @@ def _again(attention: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def intercept_attention(*, on: bool) -> None:
-    """Have ``torch.nn.functional``'s attention ask what it is to go through, or be plain again."""
+    """Have ``torch.nn.functional``'s attention ask what it is to go through, or be plain again.
+
+    It stays as it is within :func:`attention_by`.
+    """
     current = getattr(functional, NAME)
     original = getattr(current, ORIGINAL, None)
     if on and original is None:
         setattr(functional, NAME, _asking(current))
-    elif not on and original is not None:
+    elif not on and original is not None and _AROUND.attend is None:
         setattr(functional, NAME, original)
 
 

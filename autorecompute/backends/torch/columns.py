@@ -22,7 +22,9 @@ class Column:
 
     Attributes:
         occurrences: How many there are.
-        parts: The parts of a step that differ, by their places, of shape ``[parts]``.
+        parts: The parts of a step that differ, by their places, of shape ``[parts]``. Those that are told a second time
+            are the last ones.
+        once: How many are told for the first time.
         change: What is added to the change of each of them where all occurrences are on.
         highest: What is added to the highest of each of them then.
         work: What is computed once more then, as a share of a step.
@@ -33,6 +35,7 @@ class Column:
 
     occurrences: int
     parts: np.ndarray
+    once: int
     change: np.ndarray
     highest: np.ndarray
     work: float
@@ -45,6 +48,20 @@ class Column:
         if on is None:
             return 0.0
         return 1.0 if on.count is None else min(on.count / self.occurrences, 1.0)
+
+    def add(self, on: np.ndarray, rows: np.ndarray, change: np.ndarray, highest: np.ndarray) -> None:
+        """Add what the choice does to the parts of steps.
+
+        Args:
+            on: At which share it is on in each of its parts, of shape ``[rows, parts]``.
+            rows: The steps, of shape ``[rows]``.
+            change: The change of each part of every step.
+            highest: The highest of them.
+        """
+        for told in (slice(None, self.once), slice(self.once, None)):
+            where = np.ix_(rows, self.parts[told])
+            change[where] += on[:, told] * self.change[told]
+            highest[where] += on[:, told] * self.highest[told]
 
     def counts(self, shares: np.ndarray) -> np.ndarray:
         """The counts of these shares of the occurrences."""
@@ -96,6 +113,7 @@ def _column(option: OptionStep, owners: Sequence[int], scale: float) -> Column:
     return Column(
         occurrences=occurrences,
         parts=np.array(option.parts, dtype=int),
+        once=len(set(option.parts)),
         change=np.array(option.change, dtype=np.float64) * scale,
         highest=np.array(option.highest, dtype=np.float64) * scale,
         work=option.work,
@@ -110,14 +128,11 @@ def _inside(option: OptionStep, units: Collection[int]) -> set[int]:
 
 def _table(option: OptionStep, owners: Sequence[int], chosen: Sequence[Collection[int]]) -> np.ndarray:
     """The share of the chosen occurrences in each part that differs, and of all in the last entry; a line for each."""
-    everywhere = range(len(option.units))
-    by_part = [
-        [place for place in everywhere if option.units[place] in {owners[part], OUTSIDE_UNITS}] or everywhere
-        for part in option.parts
-    ]
-    groups = [*by_part, everywhere]
-    return np.array([[_share_of(group, line) for group in groups] for line in chosen])
-
-
-def _share_of(places: Collection[int], chosen: Collection[int]) -> float:
-    return sum(place in chosen for place in places) / max(len(places), 1)
+    units = np.array(option.units, dtype=int)
+    parts = np.array(option.owners or [owners[part] for part in option.parts], dtype=int)
+    is_in = (units[:, None] == parts) | (units[:, None] == OUTSIDE_UNITS)
+    is_in[:, ~is_in.any(axis=0)] = True  # what has no occurrence in its own unit depends on all of them
+    groups = np.column_stack([is_in, np.ones(len(units), dtype=bool)]).astype(np.float64)
+    is_chosen = np.array([[place in line for place in range(len(units))] for line in chosen], dtype=np.float64)
+    shares: np.ndarray = is_chosen.reshape(len(chosen), len(units)) @ groups / np.maximum(groups.sum(axis=0), 1)
+    return shares

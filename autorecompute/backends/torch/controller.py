@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.interface import Emission, ImportHook, Knob
+from autorecompute.backends.torch.attention_kernels import CAPABILITIES
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
@@ -33,6 +34,7 @@ REPAIR = ""
 USED_BY = ""
 PROFILES = False
 TAKES_TURNS = True
+CARDS = tuple(CAPABILITIES)
 
 PLANS_FILE = "plans.json"
 MODEL = "model"
@@ -159,6 +161,12 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
             yield f"forecasts take these to change nothing, as no fake step was run with them: {', '.join(unknown)}"
     if extra.no_steps:
         yield f"no peak is forecast: {extra.no_steps}"
+    if extra.on_fakes:
+        yield "the script ran on fake tensors: peaks are bytes of tensors, without interpreter and libraries"
+        yield "single operators are offered by their form alone: tune verifies that they make the same bits again"
+    yield from (
+        f"{line} looks at a number that a fake tensor does not have; it was taken to be 1" for line in extra.assumed
+    )
     yield from extra.refusals
 
 
@@ -169,8 +177,8 @@ def memory_model(space: Space, small: StepProfiles) -> None:
 
 def memory_of(detection: Detection) -> MemoryModel | None:
     """What the detection tells of the memory of every config; ``None`` where no step could be run on fake tensors."""
-    steps = TorchDetection.of(detection).steps
-    if steps is None:
+    extra = TorchDetection.of(detection)
+    if extra.steps is None:
         return None
     sizes = {name: size for name, size in detection.dims.items() if name != BATCH}
-    return TorchMemoryModel(detection.space, steps, detection.resting_bytes, sizes)
+    return TorchMemoryModel(detection.space, extra.steps, detection.resting_bytes, sizes, extra.on_card)

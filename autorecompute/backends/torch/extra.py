@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from autorecompute import codec
+from autorecompute.plans import Config
 from autorecompute.ranges import AnyBytes, Bytes, Count, Number, PositiveCount, Ratio
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Part:
         owner: The unit whose recompute decides what the part takes, by its place in the model.
         change: Bytes that are alive after it beyond those alive before it.
         highest: The most bytes beyond those alive before it.
+        fixed_change: Those of the change that do not grow with the batch, such as gradients of weights.
+        fixed_highest: Those of the highest.
     """
 
     phase: str
@@ -32,6 +35,8 @@ class Part:
     owner: Number
     change: AnyBytes
     highest: AnyBytes
+    fixed_change: AnyBytes = 0
+    fixed_highest: AnyBytes = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,8 @@ class OptionStep:
         change: What is added to the change of each of them.
         highest: What is added to the highest of each of them.
         work: What is computed once more, as a share of all that a step computes.
+        owners: The units whose recompute decides about each of them; where there are none, those of the parts. A part
+            is told twice where one unit changes a share of it and another one the rest.
     """
 
     site: str
@@ -55,9 +62,10 @@ class OptionStep:
     change: tuple[AnyBytes, ...]
     highest: tuple[AnyBytes, ...]
     work: Ratio
+    owners: tuple[Number, ...] = ()
 
     def __post_init__(self) -> None:
-        if not len(self.parts) == len(self.change) == len(self.highest):
+        if not len(self.parts) == len(self.change) == len(self.highest) == len(self.owners or self.parts):
             raise ValueError("has changes of other parts than it names")
         if min(self.units, default=0) < OUTSIDE_UNITS:
             raise ValueError("has an occurrence in a unit that cannot be")
@@ -72,7 +80,8 @@ class Steps:
         parts: The parts of a step without recompute, in order.
         options: How it differs with each choice.
         later_bytes: What the process holds between two steps beyond what it held before the first: the optimizer's
-            state.
+            state, and the batch.
+        batch_bytes: Those of them that grow with the batch.
         has_own_loss: Whether the model returns its loss. Where the script computes it, a cross entropy took its place,
             and the peak may be another one.
     """
@@ -82,12 +91,28 @@ class Steps:
     options: tuple[OptionStep, ...]
     later_bytes: Bytes
     has_own_loss: bool
+    batch_bytes: Bytes = 0
 
     def __post_init__(self) -> None:
         if not self.parts:
             raise ValueError("is a step without parts")
         if any(place >= len(self.parts) for option in self.options for place in option.parts):
             raise ValueError("has a choice that changes a part which no step has")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnCard:
+    """What PyTorch's allocator would hold on a card at the peak, by a model of it.
+
+    Attributes:
+        config: What is recomputed.
+        allocated_bytes: In blocks that tensors have, each rounded up.
+        reserved_bytes: Taken from the card.
+    """
+
+    config: Config
+    allocated_bytes: Bytes
+    reserved_bytes: Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +123,17 @@ class TorchDetection:
         refusals: What is left as it is, and why: a sentence each.
         steps: What steps take; ``None`` where they cannot be run on fake tensors.
         no_steps: Why not, in a sentence; empty where they can.
+        on_fakes: Whether the whole script ran on fake tensors.
+        assumed: Lines of it that looked at a number which was not there.
+        on_card: What each preset takes on a card, where one was asked for.
     """
 
     refusals: tuple[str, ...] = ()
     steps: Steps | None = None
     no_steps: str = ""
+    on_fakes: bool = False
+    assumed: tuple[str, ...] = ()
+    on_card: tuple[OnCard, ...] = ()
 
     @classmethod
     def of(cls, detection: Detection) -> Self:

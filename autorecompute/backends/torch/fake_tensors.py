@@ -69,7 +69,7 @@ def _view(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 class Fakes:
-    """Fake tensors in place of real ones; the same for the same.
+    """Fake tensors in place of real ones; the same for the same, and fake ones as they are.
 
     Args:
         mode: What they are made in.
@@ -81,12 +81,16 @@ class Fakes:
 
     def of(self, value: Any) -> Any:
         """The value with fake tensors in it."""
-        return tree_map_only(Tensor, self._mode.from_tensor, value)
+        return tree_map_only(Tensor, self._fake, value)
+
+    def _fake(self, tensor: Tensor) -> Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else self._mode.from_tensor(tensor)
 
     def _parameter(self, real: torch.nn.Parameter) -> torch.nn.Parameter:
         if id(real) not in self._parameters:
-            fake = self._mode.from_tensor(real.detach())
-            self._parameters[id(real)] = torch.nn.Parameter(fake, requires_grad=real.requires_grad)
+            is_fake = isinstance(real, FakeTensor)
+            fake = real if is_fake else torch.nn.Parameter(self._mode.from_tensor(real.detach()), real.requires_grad)
+            self._parameters[id(real)] = fake
         return self._parameters[id(real)]
 
     @contextlib.contextmanager

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
+from autorecompute.backends.common.batches import observe_batch
+from autorecompute.backends.torch.fake_mode import on_fakes
 from autorecompute.backends.torch.fake_step import FakeStep
 from autorecompute.backends.torch.fake_tensors import FakeLiveBytes, Fakes, resized
 from autorecompute.backends.torch.interception import around_of, put_around
 from autorecompute.backends.torch.live import Timeline, state_of, tensors_of
 from autorecompute.backends.torch.repeats import LastResult
 from autorecompute.backends.torch.storages import tensors_in
-from autorecompute.backends.torch.untouched import untouched, without_autocast
+from autorecompute.backends.torch.untouched import out_of_autocast, untouched
 from autorecompute.backends.torch.work import Work
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class FakeSteps:
         self._script = script
         self._values = values
         self._kernels = kernels
+        self._batch = script.batch[1] if script.batch else observe_batch([*script.args, *script.kwargs.values()])
         self.has_loss = False
         """Whether the model of the last step returned a loss, or a number that gradients go back through."""
 
@@ -133,8 +135,8 @@ class FakeSteps:
     def prepared(self, board: Switchboard) -> Iterator[Callable[..., FakeStep]]:
         """Makes the optimizers' state, and gives what takes one step after the other; nothing is left of them.
 
-        What takes a step gets the choices that are on in it, and may be told units that are skipped and whether the
-        optimizers step in it.
+        What takes a step gets the choices that are on in it, and may be told units that are skipped, whether the
+        optimizers step in it, and how many times as large its batch is.
 
         Args:
             board: The switches of the model.
@@ -147,9 +149,12 @@ class FakeSteps:
         with self._fake(board) as fake:
             self._step(fake)
 
-            def take(choices: Iterable[Choice], skipped: Collection[str] = (), *, optimizes: bool = False) -> FakeStep:
+            def take(
+                choices: Iterable[Choice], skipped: Collection[str] = (), *, optimizes: bool = False, times: int = 1
+            ) -> FakeStep:
                 board.set(choices)
-                meter = self._step(fake, work, skipped, optimizes=optimizes)
+                args, kwargs = resized((fake.args, fake.kwargs), self._batch, times * self._batch)
+                meter = self._step(_Fake(args, kwargs, fake.timeline), work, skipped, optimizes=optimizes)
                 state = meter.held.keys() & meter.numbers_of(state_of(self._script.optimizers))
                 return FakeStep(meter.base, tuple(meter.events), meter.work, meter.held, frozenset(state))
 
@@ -165,7 +170,7 @@ class FakeSteps:
         before = board.choices
         try:
             board.set([])
-            with untouched(self._model), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            with untouched(self._model), on_fakes() as mode:
                 fakes, timeline = Fakes(mode), Timeline()
                 args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
                 if self._script.batch is not None:
@@ -203,13 +208,14 @@ class FakeSteps:
         meter = FakeLiveBytes(known, fake.timeline.segment, work, self._values)
         del known
         kernels = contextlib.nullcontext() if self._kernels is None else self._kernels.active(optimizers)
+        torch.clear_autocast_cache()  # the script's autocast is entered anew for every step
         with torch.enable_grad(), self._followed(fake.timeline, skipped), kernels, meter:
             result = self._model(*fake.args, **fake.kwargs)
             loss = self._script.loss(result)
             self.has_loss = is_loss(result)
             if not self._script.holds_result:
                 del result
-            with without_autocast():
+            with out_of_autocast():
                 loss.backward()
                 fake.timeline.leave_backward()
                 for optimizer in optimizers if optimizes else ():

@@ -16,7 +16,7 @@ import numpy as np
 
 from autorecompute.backends.torch.columns import columns_of
 from autorecompute.backends.torch.drawing import draw
-from autorecompute.backends.torch.extra import Steps
+from autorecompute.backends.torch.extra import OnCard, Steps
 from autorecompute.memory.model import Effect, Forecast, Simulated
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.plans.dimensions import BATCH
@@ -52,8 +52,8 @@ class StepSimulator:
     def __init__(
         self, steps: Steps, choices: Sequence[Choice], covers: Mapping[str, Collection[str]], scale: float = 1.0
     ) -> None:
-        self._change = np.array([part.change for part in steps.parts], dtype=np.float64) * scale
-        self._highest = np.array([part.highest for part in steps.parts], dtype=np.float64) * scale
+        self._change = _scaled([(part.change, part.fixed_change) for part in steps.parts], scale)
+        self._highest = _scaled([(part.highest, part.fixed_highest) for part in steps.parts], scale)
         self._forward = np.array([part.phase == FORWARD for part in steps.parts])
         self._choices, self._columns = choices, columns_of(steps, choices, covers, scale)
 
@@ -83,8 +83,7 @@ class StepSimulator:
         for at, column in enumerate(self._columns):
             (rows,) = np.nonzero(counts[:, at])
             on, share = column.on(counts[rows], at)
-            change[np.ix_(rows, column.parts)] += on * column.change
-            highest[np.ix_(rows, column.parts)] += on * column.highest
+            column.add(on, rows, change, highest)
             work[rows] += share * column.work
         highest = np.maximum(np.maximum(highest, change), 0)
         before = np.cumsum(change, axis=1) - change
@@ -103,6 +102,13 @@ class StepSimulator:
         return peaks, stashes, work
 
 
+def _scaled(parts: Sequence[tuple[int, int]], scale: float) -> np.ndarray:
+    """Bytes, with those of them that are fixed, at another batch."""
+    table = np.array(parts, dtype=np.float64)
+    at_scale: np.ndarray = (table[:, 0] - table[:, 1]) * scale + table[:, 1]
+    return at_scale
+
+
 @dataclass(frozen=True)
 class TorchMemoryModel:
     """What a process that trains on PyTorch takes under every config.
@@ -112,12 +118,14 @@ class TorchMemoryModel:
         steps: What steps take, on fake tensors.
         resting_bytes: What the process held before its first step.
         sizes: The dimensions of the steps.
+        on_card: What presets take on a card, where one was asked for.
     """
 
     space: Space
     steps: Steps
     resting_bytes: int
     sizes: Mapping[str, int]
+    on_card: tuple[OnCard, ...] = ()
 
     likely_error = LIKELY_ERROR
 
@@ -128,8 +136,8 @@ class TorchMemoryModel:
 
     def base_bytes(self, dims: Mapping[str, int]) -> int:
         """What a process holds beyond the tensors that a step makes: the model and the optimizer's state among it."""
-        del dims
-        return self.resting_bytes + self.steps.later_bytes
+        growth = round(self.steps.batch_bytes * (self._scale(dims) - 1))
+        return self.resting_bytes + self.steps.later_bytes + growth
 
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> StepSimulator:
         """A simulator with a column for each of these choices; activations are taken to grow as the batch does."""
@@ -148,6 +156,7 @@ class TorchMemoryModel:
         simulator = self._simulator_of(config, dims)
         seen = simulator.simulate(simulator.matrix([config]))
         live_bytes = int(seen.peak_bytes[0])
+        on_card = next((one for one in self.on_card if one.config == config and self._scale(dims) == 1), None)
         return Forecast(
             config=config,
             peak_bytes=self.base_bytes(dims) + live_bytes,
@@ -155,6 +164,8 @@ class TorchMemoryModel:
             stash_bytes=int(seen.stash_bytes[0]),
             error_share=WORST_ERROR,
             recompute_share=float(seen.recompute_share[0]),
+            allocated_bytes=on_card.allocated_bytes if on_card is not None else None,
+            reserved_bytes=on_card.reserved_bytes if on_card is not None else None,
         )
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autorecompute.backends.common.gradients import TOLERANCES, scalar_of
-from autorecompute.backends.torch.untouched import untouched, without_autocast
+from autorecompute.backends.torch.untouched import copies_of, untouched, without_autocast
 from autorecompute.measurement import GradientCheck
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def check_gradients(
 def _step(model: Module, seed: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor | None]:
     """The loss, the gradients and the buffers of one forward and backward pass."""
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    args, kwargs = copies_of((tuple(args), dict(kwargs)))  # a model may change its arguments in place
     with untouched(model), torch.enable_grad():
         torch.manual_seed(seed)
         loss = scalar_of(model(*args, **kwargs))

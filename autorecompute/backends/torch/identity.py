@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autorecompute.backends.torch.controller import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -71,3 +76,8 @@ def _form(tensor: Tensor) -> str:
 
 def _digest(parts: Any) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def read_versions() -> dict[str, str]:
+    """The versions that plans and speed depend on."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autorecompute.backends.torch.fake_mode import is_fake
 from autorecompute.backends.torch.graphs import Graph, Plan, graph_of, sequence_of
 from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.probe import Handle
@@ -21,7 +22,7 @@ from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.structure import is_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
     from torch.autograd.graph import Node
@@ -89,7 +90,7 @@ class Finder:
             for place, node in enumerate(graph.nodes)
             if any(one.first <= sequence_of(node) < one.end for one in (*own, *units))
         }
-        unit = _Unit(graph, hidden, self._numbers(call.path), storages)
+        unit = _Unit(graph, hidden, self._numbers(call.path), storages, seen.masks)
         candidates = [
             _Candidate(found, self._site_of(graph, found), self._touched(graph, found)) for found in unit.found()
         ]
@@ -184,11 +185,13 @@ def operator_of(node: Node) -> str:
 class _Unit:
     """The graph of one unit, while its tensors can be read."""
 
-    def __init__(self, graph: Graph, hidden: set[int], numbers: Sequence[float], storages: Storages) -> None:
+    def __init__(
+        self, graph: Graph, hidden: set[int], numbers: Sequence[float], storages: Storages, masks: Collection[int]
+    ) -> None:
         self.unverified: set[int] = set()
         self._graph = graph
         self._nodes = dict(enumerate(graph.nodes))
-        self._hidden = hidden
+        self._hidden, self._masks = hidden, masks
         self._saved: dict[int, dict[Slot, Tensor]] = collections.defaultdict(dict)
         holders: dict[int, list[Slot]] = collections.defaultdict(list)
         self._cook = Cook(graph, RULES, numbers, holders, hidden)
@@ -243,7 +246,7 @@ class _Unit:
     def _is_equal(self, recipe: Recipe, slots: Mapping[Slot, Tensor]) -> bool:
         try:
             value = made(recipe, self._nodes)
-            return all(torch.equal(Layout.of(tensor).view(value), tensor) for tensor in slots.values())
+            return all(_is_same(Layout.of(tensor).view(value), tensor) for tensor in slots.values())
         except (RuntimeError, TypeError):  # the rule does not fit what it was tried on
             return False
 
@@ -253,6 +256,8 @@ class _Unit:
         is_factor = type(self._graph.nodes[slot.place]).__name__ == "MulBackward0" and slot.name == "other"
         if others or not is_factor or tensor.dim() == 0 or not tensor.is_floating_point() or self._is_made(slot):
             return None
+        if is_fake(tensor):
+            return Found(storage, (slot,), None, slot.place) if storage in self._masks else None
         mask, value = packed(tensor)
         is_mask = value > 0 and not bool(mask.all()) and torch.equal(mask.to(tensor.dtype).mul_(value), tensor)
         return Found(storage, (slot,), None, slot.place) if is_mask else None
@@ -261,6 +266,11 @@ class _Unit:
         """Whether gradients go back to what made the tensor."""
         edges = self._graph.nodes[slot.place].next_functions
         return len(edges) > 1 and edges[1][0] is not None
+
+
+def _is_same(made_again: Tensor, tensor: Tensor) -> bool:
+    """Whether two tensors are equal bit for bit; of fake ones nobody can tell, and the form has to do."""
+    return is_fake(tensor) or torch.equal(made_again, tensor)
 
 
 _NAMES: dict[type, list[str]] = {}

@@ -77,6 +77,7 @@ class Observation:
         saved: What would have been saved, by the number of its storage; parameters and buffers are left out.
         given: What modules were given, likewise.
         changed: Matrix products whose result was changed in place, with the path of the module in which it was.
+        masks: Storages that were filled with zeros and ones by chance, as the mask of a dropout is.
         refused: Modules that are left as they are, by path.
         values: What modules looked at.
         is_hooked: Whether the script has hooks of its own on all saved tensors.
@@ -87,6 +88,7 @@ class Observation:
     saved: dict[int, Saved] = dataclasses.field(default_factory=dict)
     given: dict[int, Saved] = dataclasses.field(default_factory=dict)
     changed: set[tuple[str, torch._ops.OpOverload]] = dataclasses.field(default_factory=set)
+    masks: set[int] = dataclasses.field(default_factory=set)
     refused: dict[str, Reason] = dataclasses.field(default_factory=dict)
     values: Values = dataclasses.field(default_factory=Values)
     is_hooked: bool = False
@@ -116,6 +118,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
         storages = self._probe.storages
         if looks_at_values(function, args):
             self._probe.seen.values.record(self._probe.path.partition("/")[0], result)
+        if function is torch.ops.aten.bernoulli_.float:
+            self._probe.seen.masks.add(storages.number(result))
         if function in MATMULS:
             self._made[storages.number(result)] = function
         elif function._schema.is_mutable:

@@ -155,6 +155,10 @@ class Row:
             raise DifferentStepsError
         return found
 
+    def unit(self, number: int) -> int:
+        """The unit of a whole step that one of this step is, by its number."""
+        return min((unit for unit, brief in self._numbers.items() if brief == number), default=number)
+
     def work(self, step: FakeStep, phases: Collection[str]) -> float:
         """What a whole step computes in these phases."""
         everywhere = [Segment(phase, unit) for phase in phases for unit in self._numbers]

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from autorecompute.backends.torch.extra import OUTSIDE_UNITS, OptionStep, Part, Steps
 from autorecompute.backends.torch.fakes import FakeSteps
-from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE
+from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE, Segment
 from autorecompute.backends.torch.options import EVERY_2ND
 from autorecompute.backends.torch.repeats import DifferentStepsError, Row
-from autorecompute.backends.torch.segments import cut
+from autorecompute.backends.torch.segments import cut, kept, lifetimes
 from autorecompute.backends.torch.space import offered
 from autorecompute.backends.torch.storages import Storages
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.nn import Module
 
     from autorecompute.backends.torch.detection import Detected
     from autorecompute.backends.torch.fake_step import FakeStep
     from autorecompute.backends.torch.fakes import Script
-    from autorecompute.backends.torch.live import Segment
+    from autorecompute.backends.torch.segments import Lifetimes
     from autorecompute.backends.torch.switchboard import Switchboard
 
     Cut = list[tuple[Segment, int, int]]
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 _COMPUTED = (FORWARD, BACKWARD)
 """The phases that recompute changes."""
 
-SECONDS = 20.0
-"""So much processor time fake steps may take; the choices that save most come first."""
+SECONDS, SECONDS_ALONE = 20.0, 120.0
+"""So much processor time fake steps may take, before real ones and where none follow; the choices that save most come
+first."""
 
 _LOG = logging.getLogger(__name__)
 
 
-def survey_steps(model: Module, found: Detected, board: Switchboard, script: Script) -> Steps:
+def survey_steps(
+    model: Module, found: Detected, board: Switchboard, script: Script, *, real_follow: bool = True
+) -> Steps:
     """What steps of the model take without recompute and with each choice.
 
     Args:
@@ -46,33 +49,52 @@ def survey_steps(model: Module, found: Detected, board: Switchboard, script: Scr
         found: What a probe found in it.
         board: Its switches.
         script: What the script does around the model.
+        real_follow: Whether the script goes on with real steps.
 
     Raises:
         UnknownValueError: A value is looked at that the probe has not seen.
         RuntimeError: An operator cannot be run on fake tensors.
     """
-    began = time.process_time()
+    began, seconds = time.process_time(), SECONDS if real_follow else SECONDS_ALONE
     choices = [Choice(site.name, option) for site in offered(found) for option in site.options]
     fakes = FakeSteps(model, found.structure.units, script, found.values)
     with fakes.prepared(board) as take:
         plain = take([], optimizes=True)
-        survey = _Survey(take, plain, found)
+        doubled, survey = _doubled(take), _Survey(take, plain, found)
         options = [
             option
             for choice in choices
-            if time.process_time() - began <= SECONDS and (option := survey.option(choice, board.paths(choice)))
+            if time.process_time() - began <= seconds and (option := survey.option(choice, board.paths(choice)))
         ]
     return Steps(
         batch=script.batch[1] if script.batch is not None else found.batch,
-        parts=_parts(plain, found),
+        parts=_parts(plain, doubled, found),
         options=tuple(options),
-        later_bytes=max(0, plain.base - _bytes_of(model)),
+        later_bytes=max(0, plain.base - bytes_of(model)),
         has_own_loss=fakes.has_loss,
+        batch_bytes=max(0, doubled.base - plain.base) if doubled is not None else 0,
     )
 
 
-def _parts(step: FakeStep, found: Detected) -> tuple[Part, ...]:
-    units = found.structure.units
+def _doubled(take: Callable[..., FakeStep]) -> FakeStep | None:
+    """The step without recompute at twice the batch; ``None`` where the model takes no other."""
+    try:
+        return take([], optimizes=True, times=2)
+    except Exception as error:  # noqa: BLE001  (the model's own code runs there, at a batch that nobody gave it)
+        _LOG.info("a step at twice the batch fails: %s", error)
+        return None
+
+
+def _fixed(order: Cut, doubled: FakeStep | None) -> list[tuple[int, int]]:
+    """What of each part's change and highest does not grow with the batch; nothing where nobody knows."""
+    twice = cut(doubled.events) if doubled is not None else []
+    if [segment for segment, _, _ in twice] != [segment for segment, _, _ in order]:
+        return [(0, 0)] * len(order)
+    return [(2 * one[1] - two[1], 2 * one[2] - two[2]) for one, two in zip(order, twice, strict=True)]
+
+
+def _parts(step: FakeStep, doubled: FakeStep | None, found: Detected) -> tuple[Part, ...]:
+    units, order = found.structure.units, cut(step.events)
     return tuple(
         Part(
             phase=segment.phase,
@@ -80,8 +102,10 @@ def _parts(step: FakeStep, found: Detected) -> tuple[Part, ...]:
             owner=_owner(segment, found, units),
             change=change,
             highest=highest,
+            fixed_change=fixed_change,
+            fixed_highest=fixed_highest,
         )
-        for segment, change, highest in cut(step.events)
+        for (segment, change, highest), (fixed_change, fixed_highest) in zip(order, _fixed(order, doubled), strict=True)
     )
 
 
@@ -90,6 +114,38 @@ def _owner(segment: Segment, found: Detected, units: Sequence[str]) -> int:
     if segment.phase == OUTSIDE or not found.calls:
         return 0
     return units.index(found.calls[min(max(segment.unit, 0), len(found.calls) - 1)])
+
+
+class _Taken(NamedTuple):
+    """A step that was taken.
+
+    Attributes:
+        row: The units that were left out.
+        pieces: The segments of the whole step.
+        work: What it computes.
+        lifetimes: When its bytes came and went, in segments of the step as it was taken.
+    """
+
+    row: Row
+    pieces: Cut
+    work: float
+    lifetimes: Lifetimes
+
+
+class _Difference(NamedTuple):
+    """How a part of a step differs from that of another step.
+
+    Attributes:
+        place: The part.
+        owner: The unit whose recompute decides about it.
+        change: What is added to its change.
+        highest: What is added to its highest.
+    """
+
+    place: int
+    owner: int
+    change: int
+    highest: int
 
 
 class _Survey:
@@ -103,18 +159,21 @@ class _Survey:
 
     def __init__(self, take: Callable[..., FakeStep], plain: FakeStep, found: Detected) -> None:
         self._take, self._found = take, found
-        self._plain = _within(cut(plain.events))
-        self._whole = Row(found.calls, ())
-        self._work = self._whole.work(plain, _COMPUTED)
-        self._row = self._shortest()
+        whole = Row(found.calls, ())
+        pieces = _within(cut(plain.events))
+        self._whole = _Taken(whole, pieces, whole.work(plain, _COMPUTED), lifetimes(plain.events))
+        self._short = self._shortest()
 
-    def _shortest(self) -> Row:
+    def _shortest(self) -> _Taken:
         """Without the units that are repeated, if the step without recompute then comes out as it is."""
         row = Row(self._found.calls, self._found.repeated)
-        if row.skipped and self._pieces([], row)[0] != self._plain:
+        if not row.skipped:
+            return self._whole
+        taken = self._step([], row)
+        if taken.pieces != self._whole.pieces:
             _LOG.info("units that look alike take other memory: no step leaves one out")
             return self._whole
-        return row
+        return taken
 
     def option(self, choice: Choice, paths: Sequence[str]) -> OptionStep | None:
         """How a step with the choice differs; ``None`` where it goes through other parts."""
@@ -122,32 +181,60 @@ class _Survey:
         owners = [self._found.structure.unit_of(path) for path in paths]
         # The second unit tells of others where all have the choice, and none without one has a part in it.
         is_everywhere = choice.option != EVERY_2ND and all(owners)
-        pieces, work = self._pieces([choice], self._row if is_everywhere else self._whole)
-        if [one[0] for one in self._plain] != [other[0] for other in pieces]:
+        taken = self._step([choice], self._short.row if is_everywhere else self._whole.row)
+        if [one[0] for one in self._whole.pieces] != [other[0] for other in taken.pieces]:
             _LOG.info("a step with %s goes through other parts than one without", choice)
             return None
-        pairs = enumerate(zip(self._plain, pieces, strict=True))
-        differing = [(place, other[1] - one[1], other[2] - one[2]) for place, (one, other) in pairs if one != other]
+        differing = self._differences(taken)
         return OptionStep(
             site=choice.site,
             option=choice.option,
             units=tuple(units.index(unit) if unit else OUTSIDE_UNITS for unit in owners),
-            parts=tuple(place for place, _, _ in differing),
-            change=tuple(change for _, change, _ in differing),
-            highest=tuple(highest for _, _, highest in differing),
-            work=max(0.0, work / self._work - 1) if self._work else 0.0,
+            parts=tuple(one.place for one in differing),
+            change=tuple(one.change for one in differing),
+            highest=tuple(one.highest for one in differing),
+            work=max(0.0, taken.work / self._whole.work - 1) if self._whole.work else 0.0,
+            owners=tuple(one.owner for one in differing),
         )
 
-    def _pieces(self, choices: Sequence[Choice], row: Row) -> tuple[Cut, float]:
-        """The segments of a step with these choices, and its work; of a whole one where the row cannot tell."""
+    def _differences(self, taken: _Taken) -> list[_Difference]:
+        """How a step differs from the one without recompute; what is shared by units comes last."""
+        pairs = enumerate(zip(self._whole.pieces, taken.pieces, strict=True))
+        own = {
+            place: _Difference(place, self._owner(one[0]), other[1] - one[1], other[2] - one[2])
+            for place, (one, other) in pairs
+            if one != other
+        }
+        shared = {one.place: one for one in self._shared(taken, own)}
+        for place, one in shared.items():
+            all_of_it = own[place]
+            change, highest = all_of_it.change - one.change, all_of_it.highest - one.highest
+            own[place] = all_of_it._replace(change=change, highest=highest)
+        return [*own.values(), *shared.values()]
+
+    def _shared(self, taken: _Taken, own: Mapping[int, _Difference]) -> Iterator[_Difference]:
+        """What parts let go no more because another unit than theirs keeps it."""
+        plain = self._short if taken.row is self._short.row else self._whole
+        places = {segment: place for place, (segment, _, _) in enumerate(self._whole.pieces)}
+        for segment, keeper, size in kept(plain.lifetimes, taken.lifetimes):
+            place = places[Segment(segment.phase, taken.row.unit(segment.unit))]
+            owner = self._owner(Segment(BACKWARD, taken.row.unit(keeper)))
+            if place in own and owner != own[place].owner:
+                yield _Difference(place, owner, size, min(size, max(own[place].highest, 0)))
+
+    def _owner(self, segment: Segment) -> int:
+        return _owner(segment, self._found, self._found.structure.units)
+
+    def _step(self, choices: Sequence[Choice], row: Row) -> _Taken:
+        """A step with these choices; a whole one where one without the units that are left out cannot tell."""
         step = self._take(choices, row.skipped)
         pieces = _within(cut(step.events))
         if row.skipped:
             try:
-                pieces = row.whole([segment for segment, _, _ in self._plain], pieces)
+                pieces = row.whole([segment for segment, _, _ in self._whole.pieces], pieces)
             except DifferentStepsError:
-                return self._pieces(choices, self._whole)
-        return pieces, row.work(step, _COMPUTED)
+                return self._step(choices, self._whole.row)
+        return _Taken(row, pieces, row.work(step, _COMPUTED), lifetimes(step.events))
 
 
 def _within(parts: Cut) -> Cut:
@@ -155,7 +242,7 @@ def _within(parts: Cut) -> Cut:
     return [part for part in parts if part[0].phase in _COMPUTED]
 
 
-def _bytes_of(model: Module) -> int:
+def bytes_of(model: Module) -> int:
     """What parameters and buffers take."""
     storages = Storages()
     return sum(storages.see(tensor)[1] for tensor in (*model.parameters(), *model.buffers()))

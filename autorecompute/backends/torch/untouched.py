@@ -74,6 +74,25 @@ def without_autocast() -> contextlib.AbstractContextManager[object]:
     return plain
 
 
+@contextlib.contextmanager
+def out_of_autocast() -> Iterator[None]:
+    """As a script's backward pass runs, behind the end of its autocast.
+
+    Weights that autocast has cast are gone. Those that a recompute casts go when it ends: autocast drops them where its
+    outermost context ends.
+    """
+    with without_autocast():
+        depth = torch.autocast_increment_nesting() - 1
+        for _ in range(depth + 1):
+            torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()
+        try:
+            yield
+        finally:
+            for _ in range(depth):
+                torch.autocast_increment_nesting()
+
+
 def copies_of(value: Any) -> Any:
     """Arguments with copies of their tensors, equal ones where they were the same."""
     copies: dict[int, Tensor] = {}

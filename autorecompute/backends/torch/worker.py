@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-import platform
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from autorecompute import codec
 from autorecompute.backends.common.batches import observe_batch, slice_batch
 from autorecompute.backends.common.device import describe_device
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
+from autorecompute.backends.torch.attention_kernels import CAPABILITIES
 from autorecompute.backends.torch.callers import calling_frame, keeps_result
-from autorecompute.backends.torch.controller import MODEL, NAME
+from autorecompute.backends.torch.card_kernels import CardKernels
+from autorecompute.backends.torch.controller import MODEL
 from autorecompute.backends.torch.extra import TorchDetection
+from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.identity import digest_of, name_of, sizes_of
+from autorecompute.backends.torch.identity import digest_of, name_of, read_versions, sizes_of
 from autorecompute.backends.torch.live import StepLive, tensors_of
+from autorecompute.backends.torch.on_card import reserve
 from autorecompute.backends.torch.plans_file import requested
 from autorecompute.backends.torch.roots import Roots
 from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.storages import tensors_in
-from autorecompute.backends.torch.survey import survey_steps
+from autorecompute.backends.torch.survey import bytes_of, survey_steps
 from autorecompute.backends.torch.tuned import Tuned
 from autorecompute.measurement import Detection
 from autorecompute.plans import Config
@@ -34,13 +37,15 @@ from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from torch import Tensor
     from torch.nn import Module
+    from torch.optim import Optimizer
 
     from autorecompute.backends.interface import Listener
-    from autorecompute.backends.torch.extra import Steps
+    from autorecompute.backends.torch.extra import OnCard, Steps
     from autorecompute.measurement import GradientCheck, Outcome
 
 NOTHING_TRAINED = (
@@ -73,12 +78,14 @@ class TorchBackend:
     def __init__(self, leaves: Callable[[Module], bool] = lambda _module: False) -> None:
         self._roots = Roots(self, leaves)
         self._listener: Listener | None = None
+        self._fakes: LargeTensorsAreFake | None = None
         self._name = ""
         self._tuned: weakref.WeakKeyDictionary[Module, Tuned] = weakref.WeakKeyDictionary()
         self._is_alike: weakref.WeakKeyDictionary[Module, bool] = weakref.WeakKeyDictionary()
         self._config = Config()
         self._has_told = self._leaves_alone = False
         self._open: set[object] = set()
+        self._ran: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch: list[weakref.ref[Tensor]] = []
         self._sizes: dict[str, tuple[int, int]] = {}
 
@@ -86,6 +93,9 @@ class TorchBackend:
         """Follows every optimizer that will be made, and the modules that they train."""
         del wrap
         self._listener = listener
+        if listener.fake_card is not None:
+            self._fakes = LargeTensorsAreFake()
+            self._fakes.__enter__()
         decide_elsewhere()
         self._roots.install()
 
@@ -96,6 +106,16 @@ class TorchBackend:
     def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A module is about to be called in training."""
         assert self._listener is not None, "nothing is followed before install()"
+        try:
+            self._meet(self._listener, root, args, kwargs)
+        except Exception as error:  # noqa: BLE001  (who listens says whether the training may go on)
+            self._listener.on_fault(error)
+
+    def _meet(self, listener: Listener, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if root not in self._ran:
+            self._ran.add(root)
+            if len(self._ran) > 1:
+                listener.on_several_models()
         if root not in self._is_alike:
             self._name = self._name or name_of(root)
             self._is_alike[root] = name_of(root) == self._name
@@ -103,7 +123,7 @@ class TorchBackend:
             batch = observe_batch([*args, *kwargs.values()])
             self._note_sizes(args, kwargs, batch)
             self._batch = [weakref.ref(tensor) for tensor in tensors_in((args, kwargs))]
-            self._listener.on_forward(batch, functools.partial(self._check, root, batch, args, kwargs))
+            listener.on_forward(batch, functools.partial(self._check, root, batch, args, kwargs))
             if root not in self._tuned and not self._leaves_alone:
                 self._welcome(root, args, kwargs)
 
@@ -113,7 +133,7 @@ class TorchBackend:
         mark = object()
         self._open.add(mark)
 
-        def close(_gradient: torch.Tensor) -> None:
+        def close(_gradient: Tensor) -> None:
             self._open.discard(mark)
 
         for tensor in tensors_in(result):
@@ -144,6 +164,7 @@ class TorchBackend:
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         self._open.clear()
+        self._ran.clear()
         return (*self._told_of_missed(), *self._told_of_sizes())
 
     def _told_of_missed(self) -> Iterator[str]:
@@ -180,7 +201,8 @@ class TorchBackend:
             tuned.switch(self._config)
             return
         self._has_told = True
-        config = self._listener.on_session(functools.partial(self._detect, root, args, kwargs))
+        detect = self._detect if self._fakes is None else functools.partial(self._detect_on, self._fakes)
+        config = self._listener.on_session(functools.partial(detect, root, args, kwargs))
         if root in self._tuned:
             self.switch(config)
         else:
@@ -192,6 +214,34 @@ class TorchBackend:
         wanted = requested(os.environ)
         if wanted is not None and not wanted.config.is_none:
             self._tuned[root] = apply_now(wanted, root, args, kwargs)
+
+    def _detect_on(
+        self, fakes: LargeTensorsAreFake, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Detection:
+        optimizers = self._roots.optimizers_of(root)
+        with fakes.small_ones_too(root, optimizers), self._kernels(optimizers):
+            args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
+            detection = self._detect(root, args, kwargs)
+            on_card = self._reserve(root, detection, args, kwargs)
+        told = replace(TorchDetection.of(detection), on_fakes=True, assumed=tuple(fakes.assumed), on_card=on_card)
+        return replace(detection, resting_bytes=bytes_of(root), extra=codec.to_plain(told))
+
+    def _reserve(
+        self, root: Module, detection: Detection, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[OnCard, ...]:
+        """What each preset takes on the card that was asked for."""
+        if not self._card or TorchDetection.of(detection).steps is None:
+            return ()
+        script = self._script(root, detection.dims[BATCH], args, kwargs)
+        return reserve(root, self._tuned[root], script, dict.fromkeys(detection.space.presets.values()))
+
+    @property
+    def _card(self) -> str:
+        return (self._listener.fake_card or "") if self._listener is not None else ""
+
+    def _kernels(self, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
+        """Those of the card that was asked for: plans and steps are then those that it would have."""
+        return CardKernels(CAPABILITIES[self._card]).active(optimizers) if self._card else contextlib.nullcontext()
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
         tuned = Tuned.of(root, args, kwargs)
@@ -217,15 +267,18 @@ class TorchBackend:
         self, root: Module, tuned: Tuned, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Steps | None, str]:
         """What steps take, or why nobody can tell."""
-        target = self._listener.target_batch if self._listener is not None else None
-        sizes = (batch, target) if target is not None and target != batch else None
-        script = Script(
-            args, kwargs, self._roots.optimizers_of(root), holds_result=keeps_result(calling_frame()), batch=sizes
-        )
+        script, real_follow = self._script(root, batch, args, kwargs), self._fakes is None
         try:
-            return survey_steps(root, tuned.found, tuned.board, script), ""
+            steps = survey_steps(root, tuned.found, tuned.board, script, real_follow=real_follow)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
             return None, f"the model cannot be run on fake tensors ({_first_line(error)})"
+        return steps, ""
+
+    def _script(self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Script:
+        target = self._listener.target_batch if self._listener is not None else None
+        sizes = (batch, target) if target is not None and target != batch else None
+        holds_result = keeps_result(calling_frame())
+        return Script(args, kwargs, self._roots.optimizers_of(root), holds_result=holds_result, batch=sizes)
 
     def _tensors(self, roots: Sequence[Module]) -> list[Tensor]:
         """Those that are alive between two steps, the last batch among them where the script still has it."""
@@ -238,11 +291,6 @@ class TorchBackend:
         board = self._tuned[root].board
         few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
         return check_gradients(root, board, config.choices, few_args, few_kwargs)
-
-
-def read_versions() -> dict[str, str]:
-    """The versions that plans and speed depend on."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME}
 
 
 def _first_line(error: BaseException) -> str:

@@ -33,6 +33,7 @@ class PlanRow:
     Attributes:
         name: The plan.
         use: Whether the config to train with has it on, or at how many of its places.
+        on: Whether it is on at each of its places, in the order of the model; empty where it is off or has one place.
         places: At how many places of the model or its graph it can be on.
         peak: How the peak changes with this plan alone.
         step: How the step time changes with it.
@@ -41,6 +42,7 @@ class PlanRow:
 
     name: str
     use: str
+    on: tuple[bool, ...] = ()
     places: str = "-"
     peak: str = "-"
     step: str = "-"
@@ -128,19 +130,21 @@ def _draw_plane(part: Part, best: Best | None, hindsight: Hindsight | None) -> s
     fastest = max(trial.measurement.samples_per_second or 0.0 for trial in measured)
     # The model's step times are relative to the reference's or, without one, to the fastest trial's.
     unit = 1.0 if is_relative else fastest
-    knows = hindsight is not None and hindsight.has_reference == is_relative
+    known = hindsight if hindsight is not None and hindsight.has_reference == is_relative else None
     return draw_plane(
         Plane(
             points=[_point(trial, is_relative=is_relative) for trial in measured],
-            frontier=[
-                ChartPoint(peak_bytes=expected.peak_bytes, throughput=unit / expected.step, title="")
-                for expected in (hindsight.frontier if hindsight is not None and knows else ())
-            ],
+            frontier=[_expected_point(told, unit) for told in known.frontier] if known else [],
+            presets={name: _expected_point(told, unit) for name, told in known.presets.items()} if known else {},
             best=_best_point(best, is_relative=is_relative),
             limit_bytes=part.problem.limit_bytes,
             measure="throughput, none = 1" if is_relative else "samples/s",
         )
     )
+
+
+def _expected_point(told: Expected, unit: float) -> ChartPoint:
+    return ChartPoint(peak_bytes=told.peak_bytes, throughput=unit / told.step, title="")
 
 
 def _point(trial: Trial, *, is_relative: bool) -> ChartPoint:
@@ -168,7 +172,10 @@ def _best_point(best: Best | None, *, is_relative: bool) -> ChartPoint | None:
 
 def _plan_rows(part: Part, config: Config | None, hindsight: Hindsight | None) -> tuple[PlanRow, ...]:
     if hindsight is None:
-        return tuple(PlanRow(name=plan.label, use=_describe_use(plan, config)) for plan in part.space.plans)
+        return tuple(
+            PlanRow(name=plan.label, use=_describe_use(plan, config), on=_places_on(plan, config))
+            for plan in part.space.plans
+        )
     return tuple(_plan_row(effect, config, hindsight.none) for effect in hindsight.effects)
 
 
@@ -177,6 +184,7 @@ def _plan_row(effect: PlanHindsight, config: Config | None, none: Expected) -> P
     return PlanRow(
         name=effect.plan.label,
         use=_describe_use(effect.plan, config),
+        on=_places_on(effect.plan, config),
         places=str(effect.plan.occurrences),
         peak="-" if alone is None else format_change(alone.peak_bytes - none.peak_bytes),
         step="-" if alone is None else f"{alone.step / none.step - 1:+.1%}",
@@ -189,6 +197,13 @@ def _describe_use(plan: Plan, config: Config | None) -> str:
     if count == 0:
         return "off"
     return "on" if count >= plan.occurrences else f"{count} of {plan.occurrences}"
+
+
+def _places_on(plan: Plan, config: Config | None) -> tuple[bool, ...]:
+    count = 0 if config is None else config.count_of(plan)
+    if count == 0 or not plan.counts:
+        return ()
+    return tuple(place < count for place in range(plan.occurrences))
 
 
 def format_change(change_bytes: int) -> str:

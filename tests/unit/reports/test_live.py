@@ -187,6 +187,20 @@ def test_how_it_stands_fits_the_terminal(make_detection, searched, width):
         assert re.search(r"ends within (600|59\d) min \d\d s$", ends)
 
 
+def test_no_trials_are_promised_once_the_search_is_over(make_detection, searched):
+    """A race and a confirmation take their own time, which nobody knows; a further trial brings the estimate back."""
+    console = console_of(120)
+    view = LiveView(console)
+    view.detected(make_detection(), 665 * MIB, known_trials=[], budget=40, deadline_seconds=math.inf)
+    view.trial_begins(0, "none", "baseline")
+    view.trial_ended(searched[0])
+    assert "39 trials left at most" in drawn(view, console)
+    view.note("racing in interleaved rounds")
+    assert "left at most" not in drawn(view, console)
+    view.trial_begins(1, "a config", "91% to fit")
+    assert "39 trials left at most" in drawn(view, console)
+
+
 def test_who_is_confirmed_is_the_best_until_the_search_goes_on(make_detection, searched):
     """After the race its winner is told and starred, not the fastest trial; a further trial ends that."""
     console = console_of(80)

@@ -17,12 +17,12 @@ from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.errors import UsageError
 from autorecompute.memory import PeakView, StepProfiles
 from autorecompute.plans import Config, Space
-from autorecompute.reports.forecasts import print_effects, print_forecasts
+from autorecompute.reports.forecasts import print_batches, print_effects, print_forecasts, print_frontier
 from autorecompute.reports.peak import explain_chain, print_peak
 from autorecompute.reports.peak_json import Peak
 from autorecompute.reports.picture import require_picture_file, save_picture
 from autorecompute.schemas.schema_page import describe_documents
-from autorecompute.units import MIB
+from autorecompute.units import MIB, format_bytes
 
 MIB_A_SAMPLE = ("batch", str(MIB))
 
@@ -161,11 +161,35 @@ def test_every_field_is_in_the_reference(view):
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 
 
+def test_the_presets_are_told_at_every_batch_that_was_asked_for(view, console):
+    """Each line has a peak a batch, as forecast there, and the largest batch that holds the limit."""
+    limit = view.model.forecast(Config(), {"batch": 64}).peak_bytes
+    view = dataclasses.replace(view, batches=(8, 64, 128), limit_bytes=limit)
+    print_batches(view, console)
+    (none,) = [line for line in console.file.getvalue().splitlines() if line.startswith("none")]
+    peaks = [format_bytes(view.model.forecast(Config(), {"batch": batch}).peak_bytes) for batch in view.batches]
+    assert none.split() == ["none", *" ".join(peaks).split(), "64"]
+    presets = {preset.preset: preset for preset in Peak.of(view).presets}
+    assert presets["none"].largest_batch == 64
+    assert Peak.of(dataclasses.replace(view, limit_bytes=1)).presets[0].largest_batch == 0
+
+
+def test_a_long_frontier_is_told_in_a_few_lines(view, console):
+    """Both of its ends are among them, and what they are of all is told."""
+    one = view.none
+    many = tuple(dataclasses.replace(one, peak_bytes=size * MIB, recompute_share=1 / size) for size in range(100, 400))
+    print_frontier(dataclasses.replace(view, frontier=many), console)
+    printed = console.file.getvalue()
+    assert "12 of 300 configs" in printed
+    assert "399 MiB" in printed
+    assert "100 MiB" in printed
+
+
 def test_a_picture_shows_both_timelines(view, tmp_path):
     """The file is a picture with both configs' names and what their bytes were made in."""
     pytest.importorskip("matplotlib")
     file = tmp_path / "peak.svg"
-    save_picture(view.timelines(), file)
+    save_picture(view, file)
     comments = re.findall(r"<!-- (.*?) -->", file.read_text())
     assert ET.parse(file).getroot().tag.endswith("svg")  # noqa: S314  (we wrote it)
     assert {"none", "all plans", "recompute"} <= set(comments)
@@ -183,4 +207,4 @@ def test_a_picture_that_cannot_be_written_is_one_sentence(view, tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "peak.png").mkdir()
     with pytest.raises(UsageError, match="is no regular file"):
-        save_picture(view.timelines(), tmp_path / "peak.png")
+        save_picture(view, tmp_path / "peak.png")

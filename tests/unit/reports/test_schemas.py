@@ -28,6 +28,7 @@ from autorecompute.result import AsItIs, RaceEnd, Ranking, Transfer
 from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
 from autorecompute.schemas.__main__ import main as print_schema
 from autorecompute.schemas.definitions import Definitions
+from autorecompute.search.frontier import predict_frontier
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.studies.storage import TrialStore
@@ -270,5 +271,12 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
     }
     model = LinearMemory(space, StepProfiles(peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles))
     for limit in (None, MIB):
-        view = PeakView(model=model, config=space.all_on, dims={"batch": 32}, limit_bytes=limit)
+        view = PeakView(
+            model=model,
+            config=space.all_on,
+            dims={"batch": 32},
+            limit_bytes=limit,
+            batches=(8, 64),
+            frontier=predict_frontier(model, {"batch": 32}),
+        )
         check("plans", codec.dumps(Plans.of([overview], view)))

@@ -51,7 +51,7 @@ def test_a_study_with_two_profiled_steps_is_explained(keep, read, graph, make_tr
 def keep_torch(keep, make_trial, make_detection):
     """Keeps a study of plain PyTorch: two blocks, of which each saves 10 MiB where it is recomputed."""
 
-    def keep_torch(**changed):
+    def keep_torch(result=None, **changed):
         choice, saved = Choice("h.*", "checkpoint"), {"saving_bytes": 20 * MIB, "saving": str(20 * MIB)}
         plan = Plan(choices=(choice,), label="h.*", occurrences=2, counts=True, **saved)
         space = Space(plans=(plan,), own_presets={"blocks": Config.of([plan])})
@@ -69,7 +69,7 @@ def keep_torch(keep, make_trial, make_detection):
             make_trial(config, number=n, reference_seconds=0.5, peak_bytes=(640 - n) * MIB, description=f"config {n}")
             for n, config in enumerate([Config(), Config.of([plan])])
         ]
-        folder = keep(trials, space=space, **found)
+        folder = keep(trials, result, space=space, **found)
         keep_detection(folder, make_detection(space, **found))
         return folder
 
@@ -82,6 +82,21 @@ def test_a_study_of_plain_pytorch_is_explained(keep_torch, read):
     assert "predicted frontier" in page.text
     assert "after: the config" in page.text
     assert re.search(r"h\.\* (on|off) 2 -", page.text)
+
+
+def test_places_that_recompute_are_shown_in_order(keep_torch, read, make_result):
+    """Of two blocks the first is filled where a config has one on, and both where it has all."""
+    for count, filled in ((1, ["on", None]), (None, ["on", "on"])):
+        answer = make_result(Config(frozenset({Choice("h.*", "checkpoint", count)})))
+        page = read(keep_torch(answer))
+        assert [attributes.get("class") for tag, attributes in page.elements if tag == "i"] == filled
+
+
+def test_presets_are_drawn_where_the_model_expects_them(keep_torch, read):
+    """Each has its name beside it."""
+    page = read(keep_torch())
+    assert "presets, predicted" in page.text
+    assert {"none", "blocks"} <= {text.strip() for texts in page.texts for text in texts.split(",")}
 
 
 def test_a_detection_that_describes_no_step_is_told(keep_torch, read):

@@ -311,3 +311,14 @@ def test_without_a_reference_no_step_time_is_promised(make_limited):
     trials = make_limited().run(budget=6, reference_seconds=lambda _number: None)
     assert {trial.prediction.step for trial in trials[1:] if trial.prediction is not None} == {None}
     assert all(trial.prediction.peak_low < trial.prediction.peak_bytes for trial in trials[2:])
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_what_has_to_fit_for_sure_fits(benches, share):
+    """Where only sure configs may be tried, none breaks the limit but the one that should need least."""
+    for bench in benches:
+        bench.limit_to(share)
+        trials = bench.run(budget=8, least_fit=0.999)
+        assert trials
+        broken = [trial for trial in trials if not trial.fits]
+        assert all(trial.reason == "least peak" for trial in broken)

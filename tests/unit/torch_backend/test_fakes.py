@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 
 import pytest
 import torch
@@ -24,12 +26,13 @@ def faked(training, optimizer, values, units):
     return FakeSteps(training.model, units, Script(args, kwargs, (optimizer,), **own), values)
 
 
-def real(training, optimizer):
-    """The bytes of the second of two real steps."""
+def real(training, optimizer, around=contextlib.nullcontext):
+    """The bytes of the second of two real steps, with the forward pass in a context."""
     for _ in range(2):
         meter = LiveBytes(tensors_of(training.model, [optimizer], call_of(training)))
         with meter:
-            loss = training.loss(training.model, training.batch)
+            with around():
+                loss = training.loss(training.model, training.batch)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -65,6 +68,23 @@ def test_a_fake_step_has_the_peak_of_a_real_one_to_the_byte(training):
         board.set([])
     assert [fake for fake, _ in pairs] == [measured for _, measured in pairs]
     assert len({peak for (_, peak), _ in pairs}) > 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_weights_that_autocast_casts_live_as_long_as_in_a_script(name):
+    """They go where the script's autocast ends, and those of a recompute where that ends: to the byte."""
+    training, around = make(name), functools.partial(torch.autocast, "cpu", torch.bfloat16)
+    optimizer = torch.optim.AdamW(training.model.parameters())
+    with around():
+        found = detect(training.model, *call_of(training))
+        board = found.switchboard(training.model)
+        steps = faked(training, optimizer, found.values, found.structure.units)
+    for choices in configs_of(found):
+        with around():
+            forecast = steps.run(board, choices)
+        board.set(choices)
+        assert real(training, optimizer, around).peak == forecast.peak
+        board.set([])
 
 
 @pytest.mark.parametrize("name", ["encoder", "resnet"])

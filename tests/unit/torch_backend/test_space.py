@@ -109,6 +109,51 @@ def test_what_stays_beside_some_checkpointed_blocks_is_forecast(surveyed):
     assert max(shares) < forecast.recompute_share < sum(shares)
 
 
+class Biased(nn.Module):
+    """Blocks that are all given one bias, which is let go before the loss unless one of them keeps it."""
+
+    def __init__(self, blocks=4):
+        super().__init__()
+        self.blocks = nn.ModuleList(BiasedBlock() for _ in range(blocks))
+
+    def forward(self, x):
+        """The mean of what the last block gives."""
+        return torch.stack([self.blocks_of(x).exp(), x]).square().mean()
+
+    def blocks_of(self, x):
+        """What the last block gives."""
+        bias = torch.linspace(0, 1, x.numel()).view_as(x)
+        for block in self.blocks:
+            x = block(x, bias)
+        return x
+
+
+class BiasedBlock(nn.Module):
+    """Adds a bias that it need not keep."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32))
+
+    def forward(self, x, bias):
+        """The sum of all."""
+        return x + self.inner(x) + bias
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, None])
+def test_what_blocks_share_is_kept_by_any_of_them(count):
+    """Some checkpointed blocks keep all of it, as all of them do: the forecast equals a whole step to the byte."""
+    surveyed = Surveyed.__new__(Surveyed)
+    surveyed.model = Biased()
+    surveyed.script = Script((torch.randn(64, 32),), {})
+    surveyed.found = detect(surveyed.model, surveyed.script.args, {})
+    surveyed.board = surveyed.found.switchboard(surveyed.model)
+    surveyed.steps = survey_steps(surveyed.model, surveyed.found, surveyed.board, surveyed.script)
+    memory = TorchMemoryModel(space_of(surveyed.found, surveyed.board, surveyed.steps), surveyed.steps, 0, {})
+    config = Config(frozenset({Choice("blocks.*", "checkpoint", count)}))
+    assert memory.forecast(config, memory.dims).live_bytes == surveyed.peak_of(config)
+
+
 def test_thousands_are_simulated_as_each_by_itself(surveyed):
     """A row of switches gives what the forecast of its config gives."""
     choices = [choice for plan in surveyed.space.plans for choice in plan.choices]
@@ -183,7 +228,7 @@ def test_a_graph_is_another_one_where_sizes_or_operators_are():
     assert len({digest(), digest(sequence=16), digest(bfloat16=True)}) == 3
 
 
-@pytest.mark.parametrize("changes", [{"parts": (3,)}, {"parts": (0, 1)}, {"units": (-2,)}])
+@pytest.mark.parametrize("changes", [{"parts": (3,)}, {"parts": (0, 1)}, {"units": (-2,)}, {"owners": (0, 0)}])
 def test_damaged_steps_are_refused(changes):
     """A choice that changes a part which no step has, or names fewer changes than parts, is none."""
     option = {"site": "a", "option": "drop", "units": (0,), "parts": (0,), "change": (1,), "highest": (1,), "work": 0.0}

@@ -27,13 +27,24 @@ class Listener:
 
     def __init__(self, config, *, looks, batch):
         self.config, self.looks, self.target_batch = config, looks, batch
+        self.several = 0
         self.detections, self.batches, self.checks, self.wanted = [], [], [], []
+
+    fake_card = None
 
     def on_session(self, detect):
         """The config to begin with."""
         if self.looks:
             self.detections.append(detect())
         return self.config
+
+    def on_several_models(self):
+        """Counts them."""
+        self.several += 1
+
+    def on_fault(self, error):
+        """The test is to see it."""
+        raise error
 
     def on_forward(self, batch, check):
         """Compares what is wanted."""

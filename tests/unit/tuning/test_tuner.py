@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -238,6 +239,16 @@ def test_a_batch_that_fits_needs_no_recompute(make_tuning):
     assert (result.best.config, variables_of(tuning.folder)) == (Config(), {})
     assert result.best.confirmed
     assert result.rival is None
+
+
+def test_what_a_training_found_is_confirmed_before_it_is_an_answer(make_tuning):
+    """An answer that no fresh process has confirmed is taken up again, with the trials there are."""
+    first = make_tuning()
+    result = first.run()
+    first.folder.finish(replace(result, best=replace(result.best, confirmed=False)))
+    again = make_tuning()
+    assert again.run().best.confirmed
+    assert not set(again.tried) & set(first.tried)
 
 
 def test_without_a_limit_most_of_the_device_may_be_used(make_tuning):

@@ -1,0 +1,98 @@
+"""``autorecompute train``: trains a script, and tunes it in the first steps of that very training."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autorecompute.cli.batch_options import positive
+from autorecompute.cli.run import replace_process
+from autorecompute.cli.tune import parse_limit
+
+if TYPE_CHECKING:
+    import socket
+    from typing import NoReturn
+
+    from autorecompute.studies import StudyFolder
+    from autorecompute.trials import Job
+    from autorecompute.tuning import TuningSettings
+
+DEFAULT_TUNING_STEPS = 100
+MOST_TRIALS = 1000
+"""Steps are what trials are counted in here."""
+
+NICENESS = 10
+"""The search leaves the processors to the training."""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the verb."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train, and tune in the first steps of that training",
+        description="Trains the unmodified script to its own end. Its first steps are the trials of a search among the "
+        "configs that are sure to fit; then the best one stays on. For plain PyTorch, one process, one device.",
+        usage="%(prog)s [-h] SCRIPT [-m] [--memory-limit SIZE] [--study NAME] [--tuning-steps N] [-- ARGUMENT ...]",
+        epilog="example:\n  autorecompute train train.py --memory-limit 40GiB -- --epochs 3",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script; its arguments follow --")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
+    parser.add_argument("--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB")
+    parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from the script)")
+    parser.add_argument(
+        "--tuning-steps",
+        type=positive,
+        default=DEFAULT_TUNING_STEPS,
+        metavar="N",
+        help="spend so many steps on trials at most, and 5 %% of those that a scheduler lets expect (default 100)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Becomes the training, so it returns no exit code of its own; the search runs in a process beside it.
+
+    Raises:
+        UsageError: there is no such script, or the study is not this machine's.
+        SetupError: the study cannot be read.
+    """
+    from autorecompute.backends import registry
+    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.problem import require_own
+    from autorecompute.trials import Job
+    from autorecompute.tuning import TuningSettings, default_name
+
+    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit else None
+    job = Job(script=args.script, is_module=args.is_module, arguments=tuple(args.rest), backend=registry.plain_name())
+    folder = StudyFolder(default_name(job, None, limit_bytes) if args.study is None else args.study)
+    if folder.exists():
+        folder.head()
+    require_own(folder)
+    settings = TuningSettings(limit_bytes=limit_bytes, max_trials=MOST_TRIALS, timeout_seconds=None, is_fresh=True)
+    _become_training(job, folder, settings, args.tuning_steps)
+
+
+def _become_training(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> NoReturn:
+    from autorecompute import codec
+    from autorecompute.backends import registry
+    from autorecompute.trials.beside import start_beside
+    from autorecompute.worker.protocol import SETTINGS_VARIABLE, Settings
+
+    def search(line: socket.socket) -> None:
+        os.nice(NICENESS)
+        from autorecompute.trials.beside import TrainingBench
+        from autorecompute.tuning.while_training import tune_training
+
+        tune_training(job, folder, settings, TrainingBench(job, folder.workers, line, steps))
+
+    sys.stdout.flush()
+    line = start_beside(search)
+    line.set_inheritable(True)
+    told = Settings(address=str(line.fileno()), backend=job.backend)
+    environment = {name: value for name, value in os.environ.items() if name not in registry.variables()}
+    environment[SETTINGS_VARIABLE] = codec.encode(told).decode()
+    replace_process(job.training_command(), environment)

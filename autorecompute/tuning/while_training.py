@@ -1,0 +1,263 @@
+"""Tunes a training while it trains: its own steps are the trials, and the best config stays on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autorecompute.errors import AutorecomputeError, SetupError
+from autorecompute.plans.dimensions import BATCH
+from autorecompute.result import Best, SearchEnd
+from autorecompute.search import ModelSearcher
+from autorecompute.studies.plain import require_plain
+from autorecompute.studies.use import using
+from autorecompute.trials.bench import Effort
+from autorecompute.trials.beside import TrainingEndedError
+from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
+from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
+from autorecompute.tuning.answer.judgement import Judgement
+from autorecompute.tuning.answer.kept_race import keep_race
+from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult, race
+from autorecompute.tuning.answer.rivals import Rival
+from autorecompute.tuning.context import TuningContext
+from autorecompute.tuning.ledger import LocalLedger, settled
+from autorecompute.tuning.step_profiles import analyse
+from autorecompute.tuning.training_summary import SearchSummary, describe, step_seconds
+from autorecompute.tuning.trial_runner import TrialRunner
+from autorecompute.waiting import OutOfTime
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autorecompute.measurement import Detection, Trial
+    from autorecompute.plans import Config
+    from autorecompute.prediction import Prediction
+    from autorecompute.search import Searcher
+    from autorecompute.studies import StudyFolder
+    from autorecompute.trials.beside import TrainingBench
+    from autorecompute.trials.job import Job
+    from autorecompute.tuning.context import TuningSettings
+
+SURE = 0.999
+"""A config that is less likely to fit is not tried: a step that runs out of memory cannot be taken back."""
+
+EFFORT = Effort(warmup=1, steps=4)
+"""What one trial takes, and on a CPU one step more."""
+
+FINALISTS = 3
+RACE_STEPS = FINALISTS * LOOKS[0] * (ROUND_EFFORT.warmup + ROUND_EFFORT.steps)
+"""What a race takes up to its first look, where configs are not timed in turns."""
+
+RACE_SHARE = 0.4
+"""Of the steps there are, no more than this share is kept back for the race."""
+
+NO_FORECAST = (
+    "the model cannot be run on fake tensors, so no peak is known before a step. 'autorecompute plans SCRIPT' says why"
+)
+
+
+def tune_training(job: Job, folder: StudyFolder, settings: TuningSettings, bench: TrainingBench) -> None:
+    """Tunes a training to the end of the search, or of the training. Whatever fails is told to the training.
+
+    Args:
+        job: What is trained.
+        folder: Where the study is kept.
+        settings: What was asked for.
+        bench: The training.
+    """
+    context = TuningContext(job=job, bench=bench, folder=folder, settings=settings, progress=_Silence())
+    tuning = _Tuning(context, bench)
+    try:
+        require_plain(folder)
+        folder.prepare()
+        with using(folder):
+            tuning.run()
+    except TrainingEndedError:
+        pass
+    except AutorecomputeError as error:
+        tuning.give_up(str(error))
+    except Exception as error:
+        tuning.give_up(f"the search has failed, {type(error).__name__}: {error}")
+        raise
+    finally:
+        bench.hang_up()
+
+
+class _Tuning:
+    """A search among what is sure to fit, a race, and what stays on."""
+
+    def __init__(self, context: TuningContext, bench: TrainingBench) -> None:
+        self._context, self._bench = context, bench
+        self._ledger = LocalLedger(context)
+        self._raced: RaceResult | None = None
+
+    def run(self) -> None:
+        """Searches, decides, and leaves what was chosen on.
+
+        Raises:
+            AutorecomputeError: it cannot be done.
+            TrainingEndedError: the training has ended first; what is known is kept.
+        """
+        self._context.detect()
+        self._ledger.begin()
+        known = self._ledger.known_answer()
+        if known is not None and known.best is not None and known.search_end is not SearchEnd.INTERRUPTED:
+            self._use_known(known.best)
+            return
+        searcher = self._make_searcher()
+        runner = TrialRunner(self._context, self._ledger, has_reference=False)
+        for trial in self._ledger.start():
+            runner.keep(trial)
+        try:
+            search_end = self._search(searcher, runner)
+            best = self._decide(searcher)
+        except TrainingEndedError:
+            self._keep(self._choose(searcher), SearchEnd.INTERRUPTED)
+            raise
+        self._keep(best, search_end)
+        self._bench.stay(best.config if best is not None else None, self._summarize(best))
+
+    def give_up(self, reason: str) -> None:
+        """Leaves the training as it is."""
+        with suppress(TrainingEndedError):
+            self._bench.stay(None, f"no further config is tried, and the training goes on: {reason}")
+
+    def _use_known(self, best: Best) -> None:
+        study = f"as study {self._context.folder.name} has it"
+        check = self._bench.check(best.config)
+        if check.agrees:
+            self._bench.stay(best.config, f"{describe(best)}, {study}")
+        else:
+            self._bench.stay(None, f"{best.description}, {study}, is not used: {check.message}")
+
+    @property
+    def _trials(self) -> list[Trial]:
+        return [trial.under(self._context.problem.limit_bytes) for trial in settled(self._ledger.trials)]
+
+    def _make_searcher(self) -> Searcher:
+        detection = self._context.detection
+        memory = analyse(self._context)
+        if memory is None:
+            raise SetupError(NO_FORECAST)
+        dims = {**detection.dims, BATCH: detection.batch}
+        limit_bytes = self._context.problem.limit_bytes
+        return ModelSearcher(detection.space, limit_bytes=limit_bytes, memory=memory, dims=dims, least_fit=SURE)
+
+    def _search(self, searcher: Searcher, runner: TrialRunner) -> SearchEnd:
+        self._bench.keep_back(min(RACE_STEPS, int(RACE_SHARE * self._bench.left_steps)), EFFORT)
+        end = SearchEnd.TIME
+        with suppress(OutOfTime):
+            end = runner.search(searcher, self._context.problem.limit_bytes, lambda _: None)
+        self._bench.keep_back(0, EFFORT)
+        return SearchEnd.TRIALS if end is SearchEnd.TIME else end  # what was used up are steps, not time
+
+    def _decide(self, searcher: Searcher) -> Best | None:
+        """The fastest that fits, by rounds in turns as far as there are steps for them."""
+        finalists = self._finalists(searcher)
+        if len(finalists) > 1:
+            with suppress(OutOfTime):  # the rounds so far count
+                limit_bytes = self._context.problem.limit_bytes
+                keep = self._keep_race
+                keep(race(self._bench, finalists, has_reference=False, limit_bytes=limit_bytes, after_round=keep))
+        best = self._choose(searcher)
+        # What an earlier run of the script measured has not been compared in this one.
+        while best is not None and not self._bench.check(best.config).agrees:
+            best = self._choose(searcher)
+        return best
+
+    def _keep_race(self, raced: RaceResult) -> None:
+        self._raced = raced
+        keep_race(self._context.folder, raced, len(self._trials))
+
+    def _finalists(self, searcher: Searcher) -> list[Finalist]:
+        """Those that should be the fastest, and what the training began with, to be compared with them."""
+        trials = self._trials
+        fitting = [
+            entry
+            for entry in fitting_finalists(trials, searcher.expect_steps(trials))
+            if entry.trial.config not in self._refused
+        ]
+        first = self._first
+        return (
+            [entry for place, entry in enumerate(fitting) if place < FINALISTS - 1 or entry.trial == first][:FINALISTS]
+            if first is not None
+            else []
+        )
+
+    @property
+    def _first(self) -> Trial | None:
+        """The trial of what the training began with, or an earlier one."""
+        return next((trial for trial in self._trials if trial.fits and trial.config not in self._refused), None)
+
+    @property
+    def _refused(self) -> dict[Config, str]:
+        """Why configs are not used, in words."""
+        return {config: check.message for config, check in self._bench.checks.items() if not check.agrees}
+
+    def _choose(self, searcher: Searcher) -> Best | None:
+        raced = self._raced.standings if self._raced is not None else self._finalists(searcher)
+        standings = [entry for entry in raced if entry.trial.config not in self._refused]
+        if not standings:
+            return None
+        winner, measurement = standings[0], standings[0].trial.measurement
+        assert measurement.samples, "a finalist was measured"
+        return Best(
+            config=winner.trial.config,
+            description=winner.trial.description,
+            batch=self._context.problem.batch,
+            samples_per_second=measurement.samples / step_seconds(winner),
+            relative_throughput=1.0 if winner.trial.config.is_none else None,
+            ranking=self._raced.ranking if self._raced is not None else None,
+            peak_bytes=winner.peak_bytes,
+            limit_bytes=self._context.problem.limit_bytes,
+            losses=measurement.losses,
+            gradients=self._bench.checks.get(winner.trial.config),
+            confirmed=False,
+        )
+
+    def _keep(self, best: Best | None, search_end: SearchEnd) -> None:
+        context, rejections = self._context, Rejections(self._context.folder)
+        judgement = Judgement(context, rejections, Confirmer(context, rejections))
+        result = judgement.compose(best, Rival(), self._trials, compared=True).ending(search_end)
+        context.folder.finish(replace(result, wall_seconds=self._ledger.seconds))
+
+    def _summarize(self, best: Best | None) -> str:
+        describe_config = self._context.detection.space.describe
+        return SearchSummary(
+            best=best,
+            limit_bytes=self._context.problem.limit_bytes,
+            trials=self._trials,
+            first=self._first,
+            standings=self._raced.standings if self._raced is not None else (),
+            refused=[f"{describe_config(config)}, {reason}" for config, reason in self._refused.items()],
+            spent_steps=self._bench.spent_steps,
+            spent_seconds=self._bench.spent_seconds,
+        ).sentence
+
+
+class _Silence:
+    """Watches a search whose user reads what the training prints."""
+
+    def detected(
+        self,
+        detection: Detection,
+        limit_bytes: int,
+        *,
+        known_trials: Sequence[Trial],
+        budget: int,
+        deadline_seconds: float,
+    ) -> None:
+        """Nothing."""
+
+    def trial_begins(self, number: int, description: str, reason: str, prediction: Prediction | None) -> None:
+        """Nothing."""
+
+    def trial_ended(self, trial: Trial) -> None:
+        """Nothing."""
+
+    def leads(self, trial: Trial, relative_throughput: float | None) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""

@@ -1,0 +1,52 @@
+"""How many steps a script's learning rate scheduler lets expect."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+TOTALS = ("total_steps", "T_max", "total_iters")
+"""Attributes of torch's schedulers that say how long they are."""
+
+KEYWORD = "num_training_steps"
+"""What Hugging Face's schedulers are told."""
+
+LEAST_STEPS = 2
+"""One step does not tell a scheduler that goes by steps from one that goes by epochs."""
+
+
+class ExpectedSteps:
+    """Follows the schedulers that a script makes."""
+
+    def __init__(self) -> None:
+        self._schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def follow(self) -> None:
+        """Notes each scheduler that is made from now on."""
+        from torch.optim.lr_scheduler import LRScheduler
+
+        make = LRScheduler.__init__
+
+        @functools.wraps(make)
+        def make_and_note(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+            make(scheduler, *args, **kwargs)
+            self._schedulers.add(scheduler)
+
+        LRScheduler.__init__ = make_and_note
+
+    def after(self, steps: int) -> int | None:
+        """The steps of the whole training, once so many have ended; ``None`` where nobody tells.
+
+        A scheduler that has not gone along with the steps counts something else, epochs for instance.
+        """
+        if steps < LEAST_STEPS:
+            return None
+        told = [_length_of(scheduler) for scheduler in self._schedulers if scheduler.last_epoch >= steps - 1]
+        return min((length for length in told if length is not None), default=None)
+
+
+def _length_of(scheduler: Any) -> int | None:
+    lambdas = [getattr(one, "keywords", {}) for one in getattr(scheduler, "lr_lambdas", ())]
+    values = [getattr(scheduler, name, None) for name in TOTALS] + [keywords.get(KEYWORD) for keywords in lambdas]
+    return next((value for value in values if isinstance(value, int) and value > 0), None)

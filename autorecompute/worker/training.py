@@ -1,0 +1,97 @@
+"""``python -m autorecompute.worker.training SCRIPT ARGS``: the user's script, tuned while it trains."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autorecompute import codec
+from autorecompute.backends import registry
+from autorecompute.errors import SetupError
+from autorecompute.worker import hooks
+from autorecompute.worker.expected_steps import ExpectedSteps
+from autorecompute.worker.protocol import MODULE_FLAG, SETTINGS_VARIABLE, Settings
+from autorecompute.worker.script import find_module, from_script, run_as_main, run_module_as_main
+from autorecompute.worker.side_channel import SideChannel
+from autorecompute.worker.training_agent import Guard, TrainingAgent, say
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+def main() -> None:
+    """Runs the script to its own end, which is this process's end."""
+    # The script and what it starts must not take themselves for workers.
+    settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE).encode(), Settings)
+    following = _Following(settings)
+    # Not before: a script may set variables that are read when torch is imported.
+    registry.when_imported(settings.backend, following.begin)
+    try:
+        _run_script(sys.argv[1], sys.argv[2:])
+    except BaseException as error:
+        following.end(error)
+        raise
+    following.end(None)
+
+
+class _Following:
+    """Follows the script from the import of torch on."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._channel = SideChannel(int(settings.address))
+        self._guard: Guard | None = None
+
+    def begin(self) -> None:
+        """Hooks in; nothing, with a sentence, where that cannot be done."""
+        try:
+            self._guard = self._install()
+        except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
+            self._channel.close()
+            say(f"the script trains without autorecompute: {error}")
+
+    def end(self, error: BaseException | None) -> None:
+        """Told that the script has ended."""
+        if self._guard is not None:
+            self._guard.end(error)
+
+    def _install(self) -> Guard:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise SetupError("it is one of several ranks, and a process that trains alone can be tuned while it trains")
+        expected = ExpectedSteps()
+        backend = registry.worker(self._settings.backend, Path())
+        agent = TrainingAgent(self._channel, backend, self._settings, expected)
+        guard = Guard(self._channel, backend, self._settings, agent)
+        backend.install(guard, wrap=False)
+        expected.follow()
+        hooks.follow_steps(guard.on_step, guard.on_skip)
+        hooks.follow_losses(guard.on_loss)
+        hooks.follow_optimizers(guard.on_optimizer)
+        os.register_at_fork(after_in_child=guard.leave)
+        return guard
+
+
+def _run_script(script: str, arguments: list[str]) -> None:
+    is_module = script == MODULE_FLAG
+    _show_own_frames_alone(str(find_module(arguments[0]).origin) if is_module else script)
+    if is_module:
+        run_module_as_main(arguments[0], arguments[1:])
+    else:
+        run_as_main(script, arguments)
+
+
+def _show_own_frames_alone(script: str) -> None:
+    """Has a traceback begin with the script, as it does without this tool."""
+    show = sys.excepthook
+
+    def show_own(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        own = from_script(trace, script)
+        show(kind, error.with_traceback(own), own)
+
+    sys.excepthook = show_own
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Holds what ``plans --fake`` tells against real steps, and runs a Llama of 7B: ``make bench-fake``.
+
+Each study is looked at on fake tensors. Then it trains with data: without recompute, with each preset and with 40 mixes
+drawn by chance, a step each, whose live bytes are compared with the forecast; a few minutes a study. The Llama runs on
+fake tensors alone, as few machines have its memory. Arguments name studies and leave out the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from forecast import EFFORT, PLAIN_BATCH, STUDIES, draw_configs, print_plain
+
+from autorecompute.backends import registry
+from autorecompute.trials import Bench, Job
+from autorecompute.units import format_bytes
+
+FAKE_STUDIES = ("gpt2_clm", "llama_clm", "bert_mlm", "vit_images", "t5_seq2seq")
+CONFIGS = 40
+LLAMA = "llama_7b"
+LIMIT = "80GiB"
+
+SCRIPT = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+config = LlamaConfig(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, vocab_size=32000, use_cache=False)
+model = LlamaForCausalLM(config).to(torch.bfloat16).train()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+while True:
+    tokens = torch.randint(0, 32000, (4, 2048))
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def report_study(study):
+    """Prints the line of one study: forecasts of fake tensors against steps with data."""
+    job = Job(script=STUDIES / study / "train.py", arguments=("--device", "cpu"), backend="torch")
+    with tempfile.TemporaryDirectory() as logs:
+        with Bench(dataclasses.replace(job, fakes=True), PLAIN_BATCH, Path(logs)) as bench:
+            fake = bench.detect()
+        with Bench(job, PLAIN_BATCH, Path(logs)) as bench:
+            space = bench.detect().space
+            configs = draw_configs(space, len(set(space.presets.values())) + CONFIGS)
+            trials = {config: bench.measure(config, EFFORT) for config in configs}
+    ids, fake_ids = ({plan.id for plan in plans} for plans in (space.plans, fake.plans))
+    print(f"{study:14} {len(ids)} plans; only on fakes: {len(fake_ids - ids)}, only with data: {len(ids - fake_ids)}")
+    print_plain(study, registry.backend_of(fake.versions).memory_of(fake), trials)
+
+
+def report_llama():
+    """Prints the seconds and the memory of the command on a Llama of 7B, and what it told."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "llama.py"
+        script.write_text(SCRIPT)
+        command = [sys.executable, "-m", "autorecompute", "plans", script, "--fake", "--memory-limit", LIMIT, "--json"]
+        begin = time.perf_counter()
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
+    seconds, used = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    peak = json.loads(done.stdout)["peak"]
+    presets = {forecast["config"]: format_bytes(forecast["peak_bytes"]) for forecast in peak["forecasts"]}
+    processor, resident = used.ru_utime + used.ru_stime, format_bytes(used.ru_maxrss * 1024)
+    print(
+        f"{LLAMA:14} {seconds:.0f} s ({processor:.0f} s of processor time), {resident} in the larger process; "
+        f"without recompute {presets['none']}, frontier of {len(peak['frontier'])} configs"
+    )
+
+
+def main():
+    """All studies and the Llama, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="STUDY", help=f"those, or {LLAMA}")
+    for name in parser.parse_args().names or (*FAKE_STUDIES, LLAMA):
+        report_llama() if name == LLAMA else report_study(name)
+
+
+if __name__ == "__main__":
+    main()

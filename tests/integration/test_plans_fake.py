@@ -1,0 +1,244 @@
+"""``plans --fake``: a script on tensors without data, and what it would take with data."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import struct
+
+import psutil
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from autorecompute.backends import registry
+from autorecompute.backends.torch.live import OUTSIDE
+from autorecompute.errors import NothingFitsError, ScriptError, UsageError
+from autorecompute.plans import Config
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.bench import Effort
+from autorecompute.units import GIB
+
+BATCH = 8
+SCRIPT = "language_model.py"
+CONFIGS, MOST_PLANS = 4, 5
+
+LOSS_BYTES = 8
+"""What a script holds of the last step, and no fake step knows of: its loss, and the Trainer's sum of losses."""
+
+
+@pytest.fixture(scope="session")
+def place(make_workplace):
+    """A working directory in which scripts are looked at."""
+    return make_workplace("fakes")
+
+
+@pytest.fixture(scope="session")
+def look(place, scripts):
+    """Runs ``plans --fake`` to its end."""
+
+    def look(script, *options, arguments=()):
+        rest = ["--", *arguments] if arguments else []
+        command = ("-m", "autorecompute", "plans", str(scripts / script), "--fake", *options, *rest)
+        return place.finish(place.start(*command))
+
+    return look
+
+
+def drawn(space):
+    """The presets, and sets of plans drawn by chance at some or all of their occurrences."""
+    chance, configs = random.Random(0), dict.fromkeys(space.presets.values())
+    for _ in range(CONFIGS):
+        config = Config()
+        for plan in chance.sample(space.plans, chance.randint(2, MOST_PLANS)):
+            config = space.with_plan(config, plan, chance.choice([None, chance.randint(1, plan.occurrences)]))
+        configs[space.normalize(config)] = None
+    return list(configs)
+
+
+@pytest.mark.parametrize("way", ["loop", "autocast", "lora", "trainer", "loaded"])
+def test_forecasts_are_the_bytes_of_real_steps(way, scripts, tmp_path, monkeypatch):
+    """Each preset and every config drawn by chance takes what fake tensors said, to the byte but for the loss."""
+    monkeypatch.chdir(tmp_path)
+    if way == "loaded":
+        GPT2LMHeadModel(GPT2Config(n_layer=3, n_embd=192, n_head=4, vocab_size=1500)).save_pretrained("stored")
+    arguments = ("--folder", "stored") if way == "loaded" else ("--way", way)
+    job = Job(script=scripts / SCRIPT, arguments=(*arguments, "--batch", str(BATCH)), backend="torch")
+    with Bench(dataclasses.replace(job, fakes=True), BATCH, tmp_path) as bench:
+        detection = bench.detect()
+    memory = registry.backend_of(detection.versions).memory_of(detection)
+    forecasts = {config: memory.forecast(config, memory.dims).live_bytes for config in drawn(detection.space)}
+    # A measured step begins as the optimizer's last one ends, when the gradients are alive that its own will replace.
+    gradients = sum(part.change for part in memory.steps.parts if part.phase != OUTSIDE)
+    with Bench(job, BATCH, tmp_path) as bench:
+        assert bench.detect().plans == detection.plans
+        trials = {config: bench.measure(config, Effort(warmup=1, steps=1)) for config in forecasts}
+    over = {config: trial.allocated_bytes + gradients - forecasts[config] for config, trial in trials.items()}
+    assert {config: size for config, size in over.items() if not 0 <= size <= LOSS_BYTES} == {}
+    assert len(set(forecasts.values())) > CONFIGS
+
+
+def test_weights_in_a_file_become_fakes_of_their_stored_shapes(scripts, tmp_path):
+    """A checkpoint of 13 GiB, of which the disk holds nothing but the header, takes no memory."""
+    config = GPT2Config(n_layer=8, n_embd=8192, n_head=64, vocab_size=50000, architectures=["GPT2LMHeadModel"])
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(config)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    assert weights * 2 > 12 * GIB
+    config.save_pretrained(tmp_path / "stored")
+    write_header(model, tmp_path / "stored" / "model.safetensors")
+    job = Job(script=scripts / SCRIPT, arguments=("--folder", str(tmp_path / "stored")), backend="torch", fakes=True)
+    with Bench(job, None, tmp_path) as bench:
+        detection = bench.detect()
+        (worker,) = psutil.Process().children()
+        assert worker.memory_info().rss < GIB
+    size = 4 if detection.resting_bytes > weights * 3 else 2  # transformers 4 makes float32 of what is stored
+    assert detection.resting_bytes == pytest.approx(weights * size, rel=0.01)
+
+
+def write_header(model, file):
+    """A file of safetensors with the model's weights in bfloat16, all zero, in as many blocks as its header takes."""
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, parameter in model.named_parameters():
+        begin, end = end, end + 2 * parameter.numel()
+        header[name] = {"dtype": "BF16", "shape": list(parameter.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with file.open("wb") as written:
+        written.write(struct.pack("<Q", len(text)) + text)
+        written.truncate(8 + len(text) + end)
+
+
+@pytest.fixture(scope="session")
+def told(look, place):
+    """What is told of a script at a batch, under a limit, with the peak and a picture."""
+    picture = ("--picture", str(place.path / "peak.svg"), "--json")
+    limited = (
+        "--batch",
+        "64",
+        "--batches",
+        "8,16,32",
+        "--batch-flag=--batch",
+        "--memory-limit",
+        "200MiB",
+        "--with",
+        "blocks",
+        "--details",
+    )
+    return look(SCRIPT, *limited, *picture, arguments=("--way", "trainer"))
+
+
+def test_the_command_tells_what_fits_with_what_and_up_to_which_batch(told, place):
+    """The script's own batch is that of the command, the preset fits where nothing else does, and both are drawn."""
+    assert told.code == 0, told.stderr
+    answer, peak = told.answer, told.answer["peak"]
+    assert answer["dims"] == {"batch": 64, "sequence": 64} == answer["first_batch_dims"]
+    forecasts = {forecast["config"]: forecast for forecast in peak["forecasts"]}
+    none, blocks = forecasts["none"], forecasts["transformer.h.*"]
+    assert (none["holds_limit"], blocks["holds_limit"]) == (False, True)
+    assert none["largest_batch"] < 64 <= blocks["largest_batch"]
+    largest = {preset["preset"]: preset["largest_batch"] for preset in peak["presets"]}
+    assert (largest["none"], largest["blocks"]) == (16, 32)
+    fitting = [forecast for forecast in peak["frontier"] if forecast["holds_limit"]]
+    assert min(one["recompute_share"] for one in fitting) < blocks["recompute_share"]
+    assert (place.path / "peak.svg").stat().st_size
+
+
+def test_the_batch_that_is_said_to_fit_fits_on_fakes_and_one_more_does_not(told, look):
+    """The largest batch of a preset is where its forecast at that batch meets the limit."""
+    (blocks,) = [one for one in told.answer["peak"]["forecasts"] if one["config"] == "transformer.h.*"]
+    batch = blocks["largest_batch"]
+    options = ("--batch-flag=--batch", "--memory-limit", "200MiB", "--json", "--batch", str(batch))
+    there = look(SCRIPT, *options, arguments=("--way", "trainer"))
+    (found,) = [one for one in there.answer["peak"]["forecasts"] if one["config"] == "transformer.h.*"]
+    assert found["holds_limit"]
+    assert found["largest_batch"] == pytest.approx(batch, rel=0.01)
+
+
+def test_a_card_is_told_with_what_its_allocator_reserves(look):
+    """The presets have allocated and reserved bytes; plans are those of the card, whose dropout keeps other masks."""
+    answer = look(SCRIPT, "--card", "H100", "--json").answer
+    forecasts = {forecast["config"]: forecast for forecast in answer["peak"]["forecasts"]}
+    none, blocks = forecasts["none"], forecasts["transformer.h.*"]
+    assert none["peak_bytes"] <= none["allocated_bytes"] <= none["reserved_bytes"]
+    assert blocks["reserved_bytes"] < none["reserved_bytes"]
+    assert not [plan["config"] for plan in answer["plans"] if "dropout_mask" in plan["config"]]
+
+
+@pytest.mark.parametrize(("options", "words"), [(("--fake", "--card", "H900"), "H100"), (("--card", "H100"), "--fake")])
+def test_a_card_that_is_not_known_or_that_nothing_stands_for_is_wrong_usage(place, scripts, options, words):
+    """The sentence names the cards that are known, or the option that is missing."""
+    looked = place.finish(place.start("-m", "autorecompute", "plans", str(scripts / SCRIPT), *options))
+    assert (looked.code, looked.stdout) == (UsageError.exit_code, "")
+    assert words in looked.complaint
+
+
+@pytest.mark.parametrize(
+    "options", [("--launcher", "torchrun --nproc-per-node 2"), ("--wrap",), ("--backend", "ortmodule")]
+)
+def test_what_cannot_run_on_fakes_is_wrong_usage(look, options):
+    """The sentence names the option that has to go."""
+    looked = look(SCRIPT, *options)
+    assert (looked.code, looked.stdout) == (UsageError.exit_code, "")
+    assert options[0] in looked.complaint
+    assert "--fake" in looked.complaint
+
+
+def test_a_limit_below_what_is_held_at_rest_ends_with_both_figures(look):
+    """No table is printed where no recompute can help: the sentence has the weights and the limit."""
+    looked = look(SCRIPT, "--memory-limit", "4MiB")
+    assert (looked.code, looked.stdout) == (NothingFitsError.exit_code, "")
+    assert "6 MiB are weights" in looked.complaint
+    assert "the limit of 4 MiB" in looked.complaint
+
+
+NEVER = """
+import torch
+model = torch.nn.Linear(1024, 1024)
+model(torch.randn(4, 1024)).sum().item()
+"""
+
+TRAINING = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(1024, 1024)
+
+    def forward(self, x):
+        return {forward}
+
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(9):
+    model(torch.randn(1024, 1024)).backward()
+    optimizer.step()
+"""
+
+KERNEL = """
+import torch
+
+@torch.library.custom_op("theirs::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (NEVER, "The script ended before it trained."),
+        (TRAINING.format(forward="self.one(x)[torch.nonzero(x[:, 0])].sum()"), "script.py:11 looks at values"),
+        (KERNEL + TRAINING.format(forward="twice(self.one(x)).sum()"), "script.py:17 calls theirs.twice"),
+    ],
+    ids=["never", "values", "kernel"],
+)
+def test_a_script_that_cannot_train_on_fakes_ends_with_the_reason(look, tmp_path, text, sentence):
+    """It never trains, looks at values, or calls a kernel without a fake: the line is told, and no traceback."""
+    (tmp_path / "script.py").write_text(text)
+    looked = look(tmp_path / "script.py")
+    assert (looked.code, looked.stdout) == (ScriptError.exit_code, "")
+    assert sentence in looked.complaint
+    assert "Traceback" not in looked.stderr

@@ -1,0 +1,213 @@
+"""A script that is tuned while it trains, beside the same script without the tool."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+import signal
+import subprocess
+
+import pytest
+
+from autorecompute.backends.torch.plans_file import VARIABLE
+from workplace import SCRIPTS
+
+SCRIPT = str(SCRIPTS / "own_training.py")
+LONG = ("--steps", "50", "--dropout", "0.1", "--accumulate", "2", "--code", "7")
+SHORT = ("--steps", "14")
+
+
+@pytest.fixture(scope="module")
+def place(make_workplace):
+    """The working directory of most of these trainings."""
+    return make_workplace("train")
+
+
+@pytest.fixture(scope="module")
+def train_plainly(place):
+    """Trains without the tool, once for the same arguments."""
+    return functools.cache(lambda *arguments: place.finish(place.start(SCRIPT, *arguments)))
+
+
+@pytest.fixture(scope="module")
+def limit(place):
+    """A limit that the script breaks without recompute, and holds with some."""
+    looked = place.finish(place.start("-m", "autorecompute", "plans", SCRIPT, "--peak", "--json"))
+    peaks = [forecast["peak_bytes"] for forecast in looked.answer["peak"]["forecasts"]]
+    return f"{min(peaks) + (max(peaks) - min(peaks)) // 3}"
+
+
+@pytest.fixture(scope="module")
+def begin(limit):
+    """Starts a training that is tuned."""
+
+    def begin(place, study, *arguments, steps=36):
+        options = ("--memory-limit", limit, "--study", study, "--tuning-steps", str(steps))
+        return place.start("-m", "autorecompute", "train", SCRIPT, *options, "--", *arguments)
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def trained(place, begin):
+    """A training that is longer than its search, with dropout and accumulated gradients."""
+    return place.finish(begin(place, "trained", *LONG))
+
+
+def said(finished):
+    """What the tool said, as opposed to the script."""
+    return [line for line in finished.stderr.splitlines() if line.startswith("autorecompute: ")]
+
+
+def test_a_training_is_the_same_bit_for_bit(trained, train_plainly):
+    """Its losses, its final weights, its random numbers and its exit code are those without the tool."""
+    plain = train_plainly(*LONG)
+    assert plain.code == trained.code == 7, trained.stderr
+    assert plain.stdout == trained.stdout
+    assert plain.stderr == ""
+
+
+def test_its_steps_were_trials_and_one_line_says_what_is_on(trained, place, limit):
+    """Several configs were measured, none over the limit, and the answer is one of them."""
+    study = place.study("trained")
+    assert len(study.trials) > 1
+    assert all(trial["measurement"]["outcome"] == "ok" for trial in study.trials)
+    (line,) = said(trained)
+    assert re.search(r"from step \d+ on: .*, peak .* of .* samples/s", line)
+    answer = json.loads((study.path / "result.json").read_text())
+    assert answer["best"]["config"]
+    assert answer["best"]["peak_bytes"] <= int(limit)
+    assert not answer["best"]["confirmed"]
+
+
+def test_the_next_start_answers_from_the_study(trained, place, begin, train_plainly):
+    """It trains under the answer from its first step on, without a trial, and trains the same."""
+    trials = place.study("trained").trials
+    again = place.finish(begin(place, "trained", *LONG))
+    assert again.code == trained.code
+    assert again.stdout == train_plainly(*LONG).stdout
+    assert re.search(r"from step 1 on: .* as study trained has it", said(again)[0])
+    assert place.study("trained").trials == trials
+
+
+def test_other_verbs_know_the_study(trained, place):
+    """The answer is shown, given out and trained with, and nobody says that it was confirmed."""
+    assert said(trained)
+    shown = place.finish(place.start("-m", "autorecompute", "show", "trained"))
+    assert shown.code == 0, shown.stderr
+    assert "not confirmed" in shown.stdout
+    emitted = place.finish(place.start("-m", "autorecompute", "emit", "trained", "--format", "json"))
+    assert VARIABLE in emitted.answer["environment"]
+    reported = place.finish(place.start("-m", "autorecompute", "report", "trained"))
+    assert reported.code == 0, reported.stderr
+
+
+def test_a_killed_search_leaves_the_training_alone(workplace, begin, train_plainly):
+    """It goes on with the config that is on, to its own end."""
+    process = begin(workplace, "killed", *SHORT, steps=1000)
+    workplace.wait_for_trials(process, 1)
+    (search,) = [one for one in workplace.processes() if "train" in one.cmdline()]
+    search.kill()
+    finished = workplace.finish(process)
+    assert finished.code == 0
+    assert finished.stdout == train_plainly(*SHORT).stdout
+    assert "the search has ended without an answer" in said(finished)[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_the_scripts(workplace, begin, number):
+    """Its own handler runs and its own exit code counts; what was measured until then is kept."""
+    process = begin(workplace, "stopped", "--steps", "1000", "--handles", steps=500)
+    workplace.wait_for_trials(process, 1)
+    process.send_signal(number)
+    finished = workplace.finish(process)
+    assert finished.code == 9
+    assert finished.stdout.endswith(f"stopped by {number.name}\n")
+    assert "Traceback" not in finished.stderr
+    assert json.loads((workplace.study().path / "result.json").read_text())["search_end"] == "interrupted"
+    workplace.wait_until(lambda: not workplace.processes())
+
+
+def test_a_script_that_ends_first_leaves_what_is_known_and_the_next_start_goes_on(workplace, begin, train_plainly):
+    """Its trials are in the study, and those of the next start come after them."""
+    first = workplace.finish(begin(workplace, "short", *SHORT, steps=400))
+    known = workplace.study().configs
+    second = workplace.finish(begin(workplace, "short", *SHORT, steps=400))
+    plain = train_plainly(*SHORT)
+    assert first.stdout == second.stdout == plain.stdout
+    assert "ended before the search did" in said(first)[-1]
+    assert known
+    assert workplace.study().configs[: len(known)] == known
+    assert len(set(workplace.study().configs)) == len(workplace.study().configs) > len(known)
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (("--leaves",), "fake tensors"),
+        (("--models", "2"), "several models"),
+    ],
+)
+def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, begin, train_plainly, fault, sentence):
+    """One sentence says why."""
+    finished = workplace.finish(begin(workplace, "refused", "--steps", "3", *fault))
+    plain = train_plainly("--steps", "3", *fault)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    (line,) = said(finished)
+    assert sentence in line
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("wrong", "its gradients are wrong"), ("raises", "a step with it raises")]
+)
+def test_a_config_that_would_train_something_else_is_used_in_no_step(workplace, begin, train_plainly, fault, reason):
+    """Blocks that do something else when they are run again are not recomputed, and a sentence says why."""
+    arguments = ("--steps", "60", "--again", fault)
+    finished = workplace.finish(begin(workplace, "unsteady", *arguments))
+    plain = train_plainly(*arguments)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    assert any(f"blocks.*, {reason}" in line for line in said(finished))
+    used = [trial for trial in workplace.study("unsteady").trials if trial["measurement"]["step_seconds"]]
+    assert used
+    assert not any(choice.startswith("blocks.*:") for trial in used for choice in trial["config"])
+
+
+def test_memory_that_runs_out_is_the_scripts_error_and_a_bound(workplace, begin, train_plainly):
+    """The error is that of the script; a sentence says what to do, and the study keeps what was too much."""
+    finished = workplace.finish(begin(workplace, "lacking", "--steps", "3", "--lacks", "1"))
+    plain = train_plainly("--steps", "3", "--lacks", "1")
+    assert finished.code == plain.code == 1
+    assert finished.stdout == plain.stdout
+    assert "out of memory at step 1" in finished.stderr
+    (trial,) = workplace.study().trials
+    assert trial["measurement"]["outcome"] == "oom"
+
+
+@pytest.fixture
+def disk(workplace):
+    """A small disk where the studies lie."""
+    folder = workplace.path / "studies"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"a disk of its own needs mount, which says: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("fault", ["full", "read-only"])
+def test_a_study_that_cannot_be_kept_stops_the_search_alone(workplace, disk, begin, train_plainly, fault):
+    """The training goes on, and a sentence names the place."""
+    if fault == "full":
+        with contextlib.suppress(OSError), (disk / "full").open("wb") as file:
+            file.write(bytes(2 << 20))
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    finished = workplace.finish(begin(workplace, "kept", *SHORT))
+    plain = train_plainly(*SHORT)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    (line,) = said(finished)
+    assert str(disk) in line

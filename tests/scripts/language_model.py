@@ -1,0 +1,98 @@
+"""Trains a small GPT-2 in plain PyTorch, in one of the ways that people do."""
+
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, default_collate
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+VOCABULARY, LENGTH, WIDTH, RANK = 1500, 64, 192, 4
+
+
+class Texts(Dataset):
+    def __len__(self):
+        return 4096
+
+    def __getitem__(self, index):
+        tokens = torch.randint(VOCABULARY, (LENGTH,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": tokens, "labels": tokens}
+
+
+class Lora(nn.Module):
+    """A frozen layer beside a trained product of two thin ones."""
+
+    def __init__(self, base, inner, outer):
+        super().__init__()
+        self.base = base
+        self.down, self.up = nn.Linear(inner, RANK, bias=False), nn.Linear(RANK, outer, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+def make_model(*, is_adapted):
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            n_layer=3,
+            n_embd=WIDTH,
+            n_head=4,
+            vocab_size=VOCABULARY,
+            n_positions=LENGTH,
+            use_cache=False,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
+    if is_adapted:
+        model.requires_grad_(requires_grad=False)
+        for block in model.transformer.h:
+            block.attn.c_attn = Lora(block.attn.c_attn, WIDTH, 3 * WIDTH)
+    return model
+
+
+def train(model, batch, dtype):
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-3)
+    texts = Texts()
+    for step in range(100_000):
+        given = default_collate([texts[step * batch + place] for place in range(batch)])
+        with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = model(**given).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print("loss", loss.item())
+
+
+def train_with_trainer(model, batch):
+    args = TrainingArguments(
+        "checkpoints",
+        per_device_train_batch_size=batch,
+        max_steps=100_000,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    Trainer(model=model, args=args, train_dataset=Texts()).train()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--way", choices=["loop", "autocast", "lora", "trainer"], default="loop")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--folder", help="load the model from here")
+    args = parser.parse_args()
+    if args.folder:
+        model = GPT2LMHeadModel.from_pretrained(args.folder, use_cache=False)
+    else:
+        model = make_model(is_adapted=args.way == "lora")
+    if args.way == "trainer":
+        train_with_trainer(model, args.batch)
+    else:
+        model.train()
+        train(model, args.batch, torch.bfloat16 if args.way == "autocast" else None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The bench of a training that goes on, on a real line whose other end the test holds."""
+
+from __future__ import annotations
+
+import socket
+from multiprocessing.connection import Connection
+
+import pytest
+
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
+from autorecompute.plans import Config
+from autorecompute.trials import Job
+from autorecompute.trials.bench import Effort
+from autorecompute.trials.beside import TrainingBench, TrainingEndedError
+from autorecompute.waiting import OutOfTime
+from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Order, Stay, decode, encode
+
+CONFIG = Config.parse(["blocks.*/gelu:drop"])
+EFFORT = Effort(warmup=1, steps=4)
+AGREES = GradientCheck(agrees=True, worst=0.0, steps=2)
+MEASURED = Measurement(
+    outcome=Outcome.OK, peak_bytes=100, step_seconds=(0.1,) * 4, warmup_seconds=0.2, samples=8, batch=8
+)
+
+
+class Line:
+    """The training's end of the line."""
+
+    def __init__(self, script, detection):
+        theirs, ours = socket.socketpair()
+        self._end = Connection(ours.detach())
+        self.bench = TrainingBench(Job(script=script), script.parent, theirs, 100)
+        self.say(detection)
+
+    def say(self, *messages):
+        """The training: what it says next."""
+        for message in messages:
+            self._end.send_bytes(encode(message))
+
+    @property
+    def heard(self):
+        """The training: what it was told since it was asked last."""
+        found = []
+        while self._end.poll(0):
+            found.append(decode(self._end.recv_bytes()))
+        return found
+
+    def close(self):
+        """The training: is gone."""
+        self._end.close()
+        self.bench.hang_up()
+
+
+@pytest.fixture
+def line(make_detection, tmp_path):
+    """A training on a CPU that has said what it is."""
+    script = tmp_path / "train.py"
+    script.touch()
+    line = Line(script, make_detection())
+    yield line
+    line.close()
+
+
+def test_a_config_is_compared_once_before_it_is_measured(line):
+    """What is measured again needs no second comparison; no recompute needs none at all."""
+    line.say(AGREES, MEASURED, MEASURED, MEASURED)
+    for config in (CONFIG, CONFIG, Config()):
+        assert line.bench.measure(config, EFFORT).outcome is Outcome.OK
+    assert [type(message) for message in line.heard] == [Check, Order, Order, Order]
+
+
+@pytest.mark.parametrize(
+    ("check", "outcome", "word"),
+    [
+        (GradientCheck(agrees=False, worst=0.5, parameter="w", steps=2), Outcome.WRONG_GRADIENT, "w is off by 5.0e-01"),
+        (GradientCheck(agrees=False, worst=0.0, steps=0, message="key error"), Outcome.SCRIPT_ERROR, "key error"),
+    ],
+)
+def test_a_config_that_disagrees_is_never_ordered(line, check, outcome, word):
+    """It is a measurement with the reason, and one step is spent on it."""
+    line.say(check)
+    for _ in range(2):
+        measurement = line.bench.measure(CONFIG, EFFORT)
+        assert measurement.outcome is outcome
+        assert word in measurement.message
+    assert line.heard == [Check(config=CONFIG)]
+    assert line.bench.spent_steps == 1
+
+
+def test_steps_are_spent_as_they_are_used(line):
+    """A comparison, the warm-up, a step in which live tensors are counted on a CPU, and the timed ones."""
+    line.say(AGREES, MEASURED)
+    line.bench.measure(CONFIG, EFFORT)
+    assert line.bench.spent_steps == 1 + 1 + 1 + 4
+    line.say(MEASURED)
+    line.bench.measure(CONFIG, Effort(warmup=0, steps=3))
+    assert line.bench.spent_steps == 7 + 3
+    assert line.bench.spent_seconds >= 2 * 0.6
+
+
+def test_the_steps_that_are_expected_bound_those_that_are_spent(line):
+    """Of 400 steps twenty are the search's: two trials, and nothing is ordered beyond them."""
+    line.say(AGREES, Beat(step=6, expected=400), MEASURED, AGREES, MEASURED)
+    line.bench.measure(CONFIG, EFFORT)
+    line.bench.measure(Config.parse(["blocks.*/softmax:drop"]), EFFORT)
+    line.heard  # noqa: B018  (what came before)
+    with pytest.raises(OutOfTime):
+        line.bench.measure(Config.parse(["blocks.*:checkpoint"]), EFFORT)
+    assert line.bench.left_steps == 400 * 0.05 - 14
+    assert line.heard == []
+
+
+def test_steps_are_kept_back_for_the_race(line):
+    """No trial begins that would leave fewer."""
+    line.say(AGREES, MEASURED)
+    line.bench.keep_back(90, EFFORT)
+    assert line.bench.is_live
+    line.bench.measure(CONFIG, EFFORT)
+    assert not line.bench.is_live
+    line.bench.keep_back(0, EFFORT)
+    assert line.bench.is_live
+
+
+def test_memory_that_ran_out_is_a_measurement_and_the_end(line):
+    """The study keeps what was too much."""
+    line.say(AGREES, Failed(outcome=Outcome.OOM, message="no memory"))
+    assert line.bench.measure(CONFIG, EFFORT).outcome is Outcome.OOM
+    assert not line.bench.is_live
+    with pytest.raises(TrainingEndedError):
+        line.bench.stay(None, "nothing")
+
+
+@pytest.mark.parametrize("last", [Ended(steps=3), Failed(outcome=Outcome.SCRIPT_ERROR, message="broken"), None])
+def test_a_training_that_ends_ends_the_search(line, last):
+    """By itself, by an error, or without a word."""
+    line.bench.detect()
+    if last is None:
+        line.close()
+    else:
+        line.say(last)
+    with pytest.raises(TrainingEndedError):
+        line.bench.measure(CONFIG, EFFORT)
+
+
+def test_what_stays_on_is_said_with_the_reason(line):
+    """The training hears the config and a sentence."""
+    line.bench.stay(CONFIG, "the best")
+    assert line.heard == [Stay(config=CONFIG, message="the best")]

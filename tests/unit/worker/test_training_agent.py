@@ -1,0 +1,235 @@
+"""A training that is tuned while it goes on, on a script that the test plays and a real line to the controller."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from multiprocessing.connection import Connection
+
+import pytest
+
+from autorecompute.backends import registry
+from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.plans import Config
+from autorecompute.worker import agent
+from autorecompute.worker.agent import PATIENCE_STEPS
+from autorecompute.worker.expected_steps import ExpectedSteps
+from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Settings, Stay, decode, encode
+from autorecompute.worker.side_channel import SideChannel
+from autorecompute.worker.training_agent import Guard, TrainingAgent
+from stand_ins.training import ADVICE, CONFIG, FIRST, SECOND, TARGET, Training
+
+OTHER = Config.parse(["blocks.*/softmax:drop"])
+GOES_ON = "no further config is tried, and the training goes on"
+
+
+class Beside(Training):
+    """A training with its guard, and the controller's end of its line."""
+
+    def __init__(self, detection):
+        super().__init__(detection, None, ())
+        theirs, ours = socket.socketpair()
+        self.line, self.controller = SideChannel(theirs.detach()), Connection(ours.detach())
+        settings = Settings(address="", backend="torch")
+        self.inner = TrainingAgent(self.line, self, settings, ExpectedSteps())
+        self.agent = self.guard = Guard(self.line, self, settings, self.inner)
+
+    def order(self, *messages):
+        """The controller: what it says next."""
+        for message in messages:
+            self.controller.send_bytes(encode(message))
+
+    @property
+    def told(self):
+        """The controller: what it has heard since it was asked last, heartbeats aside."""
+        found = []
+        with contextlib.suppress(EOFError):
+            while self.controller.poll(0):
+                found.append(decode(self.controller.recv_bytes()))
+        return [message for message in found if not isinstance(message, Beat)]
+
+    def classify(self, error):
+        """The backend: what an error means."""
+        return (Outcome.OOM if isinstance(error, MemoryError) else Outcome.SCRIPT_ERROR), str(error)
+
+
+@pytest.fixture
+def beside(make_detection, monkeypatch):
+    """A training that has not begun."""
+    training = Beside(make_detection(batch=0))
+    monkeypatch.setattr(agent, "meter_for", lambda _: training)
+    monkeypatch.setattr(registry, "other_in_use", lambda _: "")
+    with training.controller:
+        yield training
+    training.line.close()
+
+
+@pytest.fixture
+def begun(beside):
+    """A training that measures its first config."""
+    beside.order(FIRST)
+    beside.begin()
+    beside.step()
+    return beside
+
+
+def wrong(_config):
+    """A check that finds other gradients."""
+    return GradientCheck(agrees=False, worst=0.5, parameter="head.weight", steps=2)
+
+
+def raises(_config):
+    """A check in which the model's own code raises."""
+    raise KeyError("a block that was run again")
+
+
+def test_a_measurement_is_told_and_the_next_order_obeyed_when_it_comes(begun):
+    """Steps pass without a measurement until the controller speaks."""
+    begun.steps(3)
+    detection, measurement = begun.told
+    assert (type(detection), measurement.outcome) == (Detection, Outcome.OK)
+    begun.steps(4)
+    assert begun.told == []
+    begun.order(SECOND)
+    begun.steps(1 + SECOND.warmup + SECOND.steps)
+    assert [len(measured.step_seconds) for measured in begun.told] == [SECOND.steps]
+    assert begun.inner.steps == 4 + 4 + 1 + SECOND.warmup + SECOND.steps
+
+
+def test_the_first_config_is_compared_before_the_first_step(beside):
+    """Gradients are compared on the batch of the first forward, as often as the controller asks."""
+    beside.order(Check(config=OTHER), Check(config=CONFIG), FIRST)
+    assert beside.begin() == CONFIG
+    assert [what for what in beside.happened if "checked" in what] == [("checked", OTHER), ("checked", CONFIG)]
+    assert [type(message) for message in beside.told] == [Detection, GradientCheck, GradientCheck]
+
+
+def test_a_config_is_compared_on_the_next_batch_and_then_measured(begun):
+    """It is switched on after the comparison and before the forward."""
+    begun.steps(3)
+    begun.order(Check(config=OTHER), SECOND)
+    begun.steps(1)
+    begun.happened.clear()
+    begun.steps(1)
+    assert begun.happened[:2] == [("checked", OTHER), SECOND.config]
+
+
+@pytest.mark.parametrize(("check", "steps", "word"), [(wrong, 2, ""), (raises, 0, "run again")])
+def test_a_config_that_is_refused_is_not_switched_on(begun, check, steps, word, capsys):
+    """The controller hears why, and the training goes on, under what is on, without a word."""
+    begun.steps(3)
+    begun.told  # noqa: B018  (what came before)
+    begun.order(Check(config=OTHER))
+    begun.steps(1)
+    begun.happened.clear()
+    begun.guard.on_forward(TARGET, check)
+    (found,) = begun.told
+    assert (found.agrees, found.steps) == (False, steps)
+    assert word in found.message
+    assert begun.happened == []
+    begun.steps(3)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_stays_on_is_told_with_its_step(begun, capsys):
+    """The search ends with a switch, and nothing is measured or told after it."""
+    begun.steps(3)
+    begun.order(Stay(config=OTHER, message="the best"))
+    begun.steps(1)
+    assert begun.happened[-1] == OTHER
+    assert capsys.readouterr().err == "autorecompute: from step 6 on: the best\n"
+    begun.steps(5)
+    assert begun.inner.steps == 5
+
+
+def test_a_known_answer_is_the_config_of_the_first_step(beside, capsys):
+    """It is switched on before the session begins."""
+    beside.order(Check(config=OTHER), Stay(config=OTHER, message="as the study has it"))
+    assert beside.begin() == OTHER
+    assert "from step 1 on: as the study has it" in capsys.readouterr().err
+
+
+def test_a_controller_that_is_gone_leaves_the_config_on(begun, capsys):
+    """One sentence says so, and every further step is the script's own."""
+    begun.happened.clear()
+    begun.controller.close()
+    begun.steps(6)
+    assert CONFIG not in begun.happened
+    assert capsys.readouterr().err.count(f"{GOES_ON}: the search has ended without an answer.") == 1
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda training: setattr(training, "end_step", lambda: 1 / 0),
+        lambda training: setattr(training, "synchronize", lambda: 1 / 0),
+        lambda training: training.guard.on_fault(ZeroDivisionError("division by zero")),
+    ],
+)
+def test_what_fails_in_the_tool_ends_the_search_alone(begun, break_it, capsys):
+    """The fault is named, and the script goes on."""
+    break_it(begun)
+    begun.steps(3)
+    assert f"{GOES_ON}: division by zero." in capsys.readouterr().err
+
+
+def test_several_models_train_as_without_the_tool(begun, capsys):
+    """What is on was chosen for one of them and is switched off."""
+    begun.guard.on_several_models()
+    assert begun.happened[-1] == Config()
+    assert "several models" in capsys.readouterr().err
+
+
+def test_a_script_of_another_training_system_is_left_alone(beside, monkeypatch, capsys):
+    """It begins without recompute, and the sentence names the system."""
+    monkeypatch.setattr(registry, "other_in_use", lambda _: "ortmodule")
+    assert beside.begin().is_none
+    assert "the script uses ortmodule" in capsys.readouterr().err
+    assert beside.told == []
+
+
+def test_batches_of_another_size_end_the_search(begun, capsys):
+    """Some are left out, and many in a row are another training."""
+    begun.steps(PATIENCE_STEPS, batch=3)
+    assert capsys.readouterr().err == ""
+    begun.steps(2, batch=3)
+    assert "a batch of 3 now, not 8" in capsys.readouterr().err
+
+
+def test_a_process_that_the_script_forks_measures_nothing(begun, capsys):
+    """It trains with what is on, and the line is its parent's."""
+    begun.guard.leave()
+    begun.steps(9)
+    assert [type(message) for message in begun.told] == [Detection]
+    assert capsys.readouterr().err == ""
+
+
+def test_memory_that_runs_out_is_told_to_both(begun, capsys):
+    """The controller hears of it before the script's error reaches its user."""
+    begun.guard.end(MemoryError("no memory"))
+    assert [type(message) for message in begun.told] == [Detection, Failed]
+    assert "out of memory at step 2" in capsys.readouterr().err
+
+
+def test_an_end_before_the_search_is_no_failure(begun, capsys):
+    """Of a script that ends by itself or by its own exit code a sentence says that the search goes on next time."""
+    begun.controller.send_bytes(encode(Stay(config=None, message="bye")))
+    begun.guard.end(SystemExit(3))
+    assert [type(message) for message in begun.told] == [Detection, Ended]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the next start goes on" in line
+
+
+def test_a_script_that_never_trained_is_advised(beside, capsys):
+    """It says what the training system would need to see."""
+    beside.order(Stay(config=None, message="bye"))
+    beside.guard.end(None)
+    assert ADVICE in capsys.readouterr().err
+
+
+def test_a_closed_stderr_ends_nothing(begun, monkeypatch):
+    """There is nobody to tell, and the training goes on."""
+    monkeypatch.setattr("sys.stderr", None)
+    begun.controller.close()
+    begun.steps(3)
+    assert not [message for message in begun.sent if isinstance(message, Measurement)]
