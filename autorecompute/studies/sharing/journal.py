@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from optuna.storages import JournalStorage
@@ -71,7 +72,8 @@ def _require_journal(file: Path) -> None:
         OSError: it cannot be read, or there is a file or a folder where its lock has to be, which is a link.
     """
     lock = file.with_name(f"{file.name}{LOCK_SUFFIX}")
-    if lock.exists() and not lock.is_symlink():
+    # One look: between two, another worker may have let the lock go.
+    if _kind(lock) not in (None, stat.S_IFLNK):
         raise FileExistsError(errno.EEXIST, f"{lock.name} stands where its lock has to be")
     if not file.exists():
         return
@@ -82,3 +84,11 @@ def _require_journal(file: Path) -> None:
         first = journal.readline(LONGEST_LINE)
     if first and not first.startswith(b'{"op_code":'):
         raise ValueError("no journal")
+
+
+def _kind(path: Path) -> int | None:
+    """What stands at a path, as ``stat`` names the kinds; a link is not followed. ``None`` where nothing does."""
+    try:
+        return stat.S_IFMT(path.lstat().st_mode)
+    except FileNotFoundError:
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import optuna
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from autorecompute.errors import UsageError
 from autorecompute.studies.race_record import RaceRecord
 from autorecompute.studies.sharing import PublishedAnswer, SharedStudy
+from autorecompute.studies.sharing.journal import LOCK_SUFFIX, open_journal
 from stand_ins.sharing import LIMIT
 
 
@@ -55,6 +57,28 @@ def test_workers_that_begin_together_agree(url, problem, space):
     with ThreadPoolExecutor(4) as pool:
         agreed = list(pool.map(begin, range(4)))
     assert len(set(agreed)) == 1
+
+
+def test_a_lock_that_comes_and_goes_is_a_lock(url):
+    """While others write, a worker that begins finds their lock at one moment and not at the next."""
+    lock = Path(f"{url.journal}{LOCK_SUFFIX}")
+    url.journal.parent.mkdir(parents=True, exist_ok=True)
+    url.journal.touch()
+    is_over = threading.Event()
+
+    def others():
+        while not is_over.is_set():
+            lock.symlink_to(url.journal)
+            lock.unlink()
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(others)
+        try:
+            for _ in range(2000):
+                open_journal(url.journal)
+        finally:
+            is_over.set()
+        written.result()
 
 
 def test_a_study_of_somebody_else_is_left_alone(open_worker, problem):
