@@ -41,7 +41,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-by-hand bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture
+.PHONY: install system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-by-hand bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture
 
 install: $(VENV)/.installed
 
@@ -72,7 +72,7 @@ system:
 	done; \
 	test -z "$$missing" || { $(SUDO) apt-get update --quiet && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install --quiet --yes --no-install-recommends $$missing; }
 
-test: system lint test-unit test-fuzz test-browser test-workers test-integration test-docs
+test: system lint test-unit test-fuzz test-release test-browser test-workers test-integration test-docs
 
 lint: install
 	$(VENV)/bin/ruff check .
@@ -88,6 +88,10 @@ test-fuzz: install
 
 fuzz: install
 	PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(CASES:%=--cases %) $(SEED:%=--seed %) $(CASE:%=--case %)
+
+# The wheel, installed for this Python or another one: FOR_PYTHON=python3.13.
+test-release: install
+	$(VENV)/bin/python -m pytest tests/release $(FOR_PYTHON:%=--for-python %)
 
 # The page of a study in Debian's Chromium.
 test-browser: install system

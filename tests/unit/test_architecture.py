@@ -66,7 +66,6 @@ FLOW = {
     "tuning": {"search.*", "trials.*", "studies.*", *REGISTRY, *BASE},
     "checking": {"trials.*", "studies.*", *BASE},
     "reports": {"studies.*", "search.hindsight", *REGISTRY, *BASE},
-    "testing": BASE,
     "emit": {"studies.*", *REGISTRY, *BASE},
     "startup": {"backends.interface"},
     "schemas": {"cli.failure", "cli.installation", "reports.*", "emit.*", "studies.*", "structuring", *BASE},

@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 from autorecompute.meters.cuda import CudaMeter
-from autorecompute.testing import FakeCard, FakeCuda, FakeNvml
 from autorecompute.units import GIB
+from fake_gpu import FakeCard, FakeCuda, FakeNvml
 
 
 @pytest.fixture(autouse=True)

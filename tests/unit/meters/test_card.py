@@ -8,8 +8,8 @@ import pytest
 from autorecompute.meters.card import CLOCK_EVENTS, CONTEXT_BYTES, Neighbours
 from autorecompute.meters.lookup import all_cards, instances
 from autorecompute.meters.nvml import Nvml, NvmlCardError, NvmlUnsupportedError
-from autorecompute.testing import FakeCard
 from autorecompute.units import GIB, MIB
+from fake_gpu import FakeCard
 
 OURS, THEIRS = 4711, 815
 

@@ -7,8 +7,8 @@ import pytest
 
 from autorecompute.meters.lookup import all_cards, describe_visible, find_card, instances, visible_cards
 from autorecompute.meters.nvml import Nvml, NvmlCardError
-from autorecompute.testing import FakeCard, FakeNvml
 from autorecompute.units import GIB
+from fake_gpu import FakeCard, FakeNvml
 
 FIRST, SECOND, THIRD = "GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000"
 PARTS = ("MIG-cccc4444-0000", "MIG-dddd5555-0000")

@@ -9,7 +9,7 @@ import pytest
 
 from autorecompute.errors import SetupError
 from autorecompute.meters.nvml import Nvml, NvmlCardError, NvmlError, NvmlUnavailableError, NvmlUnsupportedError
-from autorecompute.testing import FakeNvml
+from fake_gpu import FakeNvml
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 
 from autorecompute.measurement import Device, Outcome
 from autorecompute.plans import Config
-from autorecompute.testing import FakeCard, FakeCuda, FakeNvml
 from autorecompute.units import GIB, MIB
 from autorecompute.worker.agent import Agent
 from autorecompute.worker.protocol import Beat, Order, Settings
+from fake_gpu import FakeCard, FakeCuda, FakeNvml
 
 BATCH = 8
 ORDER = Order(config=Config(), warmup=1, steps=2)

@@ -4,7 +4,7 @@
 what the one's allocator reserves, the other counts as used. Neither needs torch or a driver::
 
     from autorecompute.meters.cuda import CudaMeter
-    from autorecompute.testing import FakeCard, FakeCuda, FakeNvml
+    from fake_gpu import FakeCard, FakeCuda, FakeNvml
     from autorecompute.units import GIB
 
     card = FakeCard(total_bytes=40 * GIB, clock_reasons=0x004)
@@ -18,8 +18,8 @@ what the one's allocator reserves, the other counts as used. Neither needs torch
 
 from __future__ import annotations
 
-from autorecompute.testing.fake_card import FakeCard
-from autorecompute.testing.fake_cuda import FakeCuda
-from autorecompute.testing.fake_nvml import FakeNvml
+from fake_gpu.fake_card import FakeCard
+from fake_gpu.fake_cuda import FakeCuda
+from fake_gpu.fake_nvml import FakeNvml
 
 __all__ = ["FakeCard", "FakeCuda", "FakeNvml"]

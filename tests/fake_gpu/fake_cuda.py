@@ -14,7 +14,7 @@ from autorecompute.units import MIB, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autorecompute.testing.fake_card import FakeCard
+    from fake_gpu.fake_card import FakeCard
 
 
 class FakeCuda:

@@ -14,7 +14,7 @@ import pynvml
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from autorecompute.testing.fake_card import FakeCard
+    from fake_gpu.fake_card import FakeCard
 
 P = ParamSpec("P")
 T = TypeVar("T")
