@@ -8,20 +8,19 @@ from dataclasses import dataclass, field, replace
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, format_interval, format_relative
 from autorecompute.measurement import Device, GradientCheck, Outcome
 from autorecompute.plans import Config
+from autorecompute.prediction import Prediction
 from autorecompute.ranges import (
     Batch,
     Bytes,
-    Count,
     Number,
     PositiveBytes,
-    Probability,
     Rate,
     Ratio,
     RatioEnd,
     Seconds,
     require_versions,
 )
-from autorecompute.units import format_count
+from autorecompute.ranking import Ranking
 from autorecompute.verdict import Verdict, describe_as_it_is, describe_verdict
 
 
@@ -41,65 +40,6 @@ class SearchEnd(enum.StrEnum):
     def is_early(self) -> bool:
         """Whether there is more to be found with more time."""
         return self in {SearchEnd.TIME, SearchEnd.INTERRUPTED}
-
-
-class RaceEnd(enum.StrEnum):
-    """What a race between the fastest configs came to."""
-
-    RANKED = "ranked"
-    """One is the fastest, or as fast with a lower peak."""
-    TIE = "tie"
-    """Several are as fast; the lowest peak of them was taken."""
-    UNDECIDED = "undecided"
-    """Rounds or time were used up before either was sure; the best estimate was taken."""
-    ALONE = "alone"
-    """Nobody else was left to compare it with."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """How a race ended.
-
-    Attributes:
-        end: What it came to.
-        rounds: After how many rounds.
-        disturbed: How many of them were no evidence, because the machine was busy with other work.
-        confidence: How surely a race that is ranked or tied has no other winner.
-        rivals: Who else was left, in words, the fastest first: all of them in a tie, or all that were still possible.
-    """
-
-    end: RaceEnd
-    rounds: Count
-    disturbed: Count = 0
-    confidence: Probability
-    rivals: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.end in {RaceEnd.TIE, RaceEnd.UNDECIDED} and not self.rivals:
-            raise ValueError(f"ended as {self.end} with nobody else left")
-
-    @property
-    def sentence(self) -> str:
-        """The same in a line."""
-        sureness = f"at {100 * self.confidence:.0f} % in {format_count(self.rounds, 'round')}"
-        others = f" and {len(self.rivals) - 1} more" if len(self.rivals) > 1 else ""
-        match self.end:
-            case RaceEnd.ALONE:
-                return f"no rival was left in {format_count(self.rounds, 'round')}"
-            case RaceEnd.RANKED:
-                outcome = f"ranked {sureness}"
-            case RaceEnd.TIE:
-                outcome = f"a tie with {self.rivals[0]}{others} {sureness}, given to the lower peak"
-            case RaceEnd.UNDECIDED:
-                outcome = f"not ranked {sureness}: {self.rivals[0]}{others} may be as good"
-        return f"{outcome}{self._disturbance}"
-
-    @property
-    def _disturbance(self) -> str:
-        if not self.disturbed:
-            return ""
-        which = f"{self.disturbed} of {format_count(self.rounds, 'round')} {'was' if self.disturbed == 1 else 'were'}"
-        return f"; the machine was busy with other work: {which} disturbed and counted as no evidence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +156,7 @@ class Result:
         best: The config to train with; ``None`` where none fits.
         baseline: The figures without recompute.
         presets: The figures of the training system's presets and of ``all_on``.
+        expected: What the search expects of presets that were not measured.
         rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
             without, the fastest.
         comparison: Recompute beside the rival; ``None`` where there was nothing to compare.
@@ -225,7 +166,7 @@ class Result:
             be one; not so where the time was over first, or where a config that fits was kept from being confirmed by
             what may not happen again.
         raced: Relative throughput of each finalist that was raced, by the hash of its config.
-        raced_over_limit: Hashes of the configs that held the limit in their trial, and not in a round of the race.
+        raced_over_limit: Hashes of the configs that held the limit in their trial, and not in the race.
         rejected: What was wrong with the configs that were found not to be the answer after all, by hash: over the
             limit, or out of memory, as a whole process, or wrong gradients.
         warnings: What the script does that recompute does not bear.
@@ -249,6 +190,7 @@ class Result:
     best: Best | None
     baseline: Figures
     presets: dict[str, Figures] = field(default_factory=dict)
+    expected: dict[str, Prediction] = field(default_factory=dict)
     rival: Figures | None = None
     compared: bool = True
     comparison: Comparison | None = None

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
-from autorecompute.result import RaceEnd
+from autorecompute.ranking import RaceEnd
 from autorecompute.tuning.answer.finalists import TIE, Finalist
 from autorecompute.tuning.answer.race import CONFIDENCE, FINALISTS, LOOKS, race
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.interface import Emission
     from autorecompute.measurement import GradientCheck, Trial
+    from autorecompute.prediction import Prediction
     from autorecompute.result import Best, Result
 
 RUNNERS_UP = 3
@@ -60,7 +61,9 @@ class Line:
 def answer_lines(result: Result, trials: Sequence[Trial]) -> list[Line]:
     """The answer's table: none, the presets, the best, who came after it, and what else it was compared with."""
     lines = [_line("baseline", "none", result.baseline)]
-    lines += [_line("preset", name.replace("_", " "), figures) for name, figures in result.presets.items()]
+    for name, figures in result.presets.items():
+        words, expected = name.replace("_", " "), result.expected.get(name)
+        lines.append(_line("preset", words, figures) if expected is None else _expected_line(words, expected))
     if result.best is not None:
         lines.append(_best_line(result.best))
     lines += [_line("runner-up", name, figures) for name, figures in runners_up(result, trials)]
@@ -185,6 +188,17 @@ def _line(role: str, name: str, figures: Figures) -> Line:
         throughput=format_rate(figures.samples_per_second),
         relative=format_relative(figures.relative_throughput),
         outcome=str(figures.outcome or "not measured"),
+    )
+
+
+def _expected_line(name: str, expected: Prediction) -> Line:
+    return Line(
+        role="preset",
+        config=name,
+        peak=f"~{format_bytes(expected.peak_bytes)}",
+        throughput="-",
+        relative="-" if expected.step is None else f"~{format_relative(1 / expected.step)}",
+        outcome="expected, not measured",
     )
 
 

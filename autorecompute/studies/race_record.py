@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autorecompute.ranges import Number, PositiveBytes, StepSeconds
-from autorecompute.result import Ranking
+from autorecompute.ranking import Ranking
 
 FILE = "race.json"
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.measurement import Trial
+    from autorecompute.prediction import Prediction
     from autorecompute.result import Result, Transfer
     from autorecompute.search import Prior
+    from autorecompute.search.searcher import Searcher
     from autorecompute.tuning.context import TuningContext
     from autorecompute.tuning.ledger import Ledger
     from autorecompute.tuning.trial_runner import TrialRunner
@@ -95,7 +97,14 @@ class Attempt:
                 break
             # Whole processes need more than the steps that were measured: search again with that much less.
             context.note(f"whole processes need {format_bytes(excess_bytes)} more: searching below that")
-        return self._give(result, search_end)
+        return self._give(replace(result, expected=self._expected(result, searcher, trials)), search_end)
+
+    def _expected(self, result: Result, searcher: Searcher, trials: list[Trial]) -> dict[str, Prediction]:
+        """What the search expects of the presets that it did not measure."""
+        presets = self._context.detection.space.presets
+        unmeasured = [name for name, figures in result.presets.items() if figures.outcome is None]
+        expected = {name: searcher.predict(presets[name], trials) for name in unmeasured}
+        return {name: prediction for name, prediction in expected.items() if prediction is not None}
 
     def _confirm_early(self, trials: list[Trial]) -> None:
         # Of several workers each would confirm the same early, and any of them can be stopped without loss.

@@ -15,7 +15,8 @@ from autorecompute.figures import Figures
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Choice, Config
-from autorecompute.result import Best, Ranking, Rejection, Result
+from autorecompute.ranking import Ranking
+from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies import Problem
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.batch_studies import BatchRecord

@@ -19,7 +19,8 @@ from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
-from autorecompute.result import RaceEnd, Ranking, Rejection
+from autorecompute.ranking import RaceEnd, Ranking
+from autorecompute.result import Rejection
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import FILE as ANALYSIS
 from autorecompute.studies.batch_studies import BatchRecord, keep_batches

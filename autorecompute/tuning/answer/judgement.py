@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.figures import Figures
-from autorecompute.result import AsItIs, Ranking, Result
+from autorecompute.result import AsItIs, Result
 from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, fitting_finalists, lag
 from autorecompute.tuning.answer.kept_race import keep_race, read_race
 from autorecompute.tuning.answer.race import FINALISTS, RaceResult, race
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Trial
     from autorecompute.plans import Config
+    from autorecompute.ranking import Ranking
     from autorecompute.result import Best
     from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
     from autorecompute.tuning.context import TuningContext

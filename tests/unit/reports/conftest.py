@@ -10,8 +10,9 @@ import pytest
 from autorecompute.figures import Figures
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.prediction import Prediction
+from autorecompute.ranking import RaceEnd, Ranking
 from autorecompute.reports.html import make_page
-from autorecompute.result import RaceEnd, Ranking, Transfer
+from autorecompute.result import Transfer
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.storage import TrialStore

@@ -20,11 +20,12 @@ from autorecompute.memory import PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
 from autorecompute.prediction import Prediction
 from autorecompute.ranges import LARGEST
+from autorecompute.ranking import RaceEnd, Ranking
 from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.check_report import Checked
 from autorecompute.reports.overview import Overview
 from autorecompute.reports.plans_json import Plans
-from autorecompute.result import AsItIs, RaceEnd, Ranking, Transfer
+from autorecompute.result import AsItIs, Transfer
 from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
 from autorecompute.schemas.__main__ import main as print_schema
 from autorecompute.schemas.definitions import Definitions

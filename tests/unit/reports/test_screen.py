@@ -15,10 +15,12 @@ from autorecompute.emit.provenance import comment_lines
 from autorecompute.figures import Comparison, Figures, KnobFigures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.prediction import Prediction
+from autorecompute.ranking import RaceEnd, Ranking
 from autorecompute.reports.answer import RUNNERS_UP
 from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.screen import print_result, print_trials
-from autorecompute.result import RaceEnd, Ranking, SearchEnd, Transfer
+from autorecompute.result import SearchEnd, Transfer
 from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
 from stand_ins.emitted import rendered
@@ -103,6 +105,17 @@ def test_an_unconfirmed_winner_is_told_apart(show, make_result):
     """A config that was not confirmed is never called so."""
     best = dataclasses.replace(make_result().best, confirmed=False)
     assert "not confirmed" in row_of(show(dataclasses.replace(make_result(), best=best)), "best")
+
+
+def test_a_preset_that_was_not_measured_has_what_is_expected_of_it(show, make_result):
+    """Expected figures are marked as such, and never stand beside measured ones."""
+    expected = Prediction(
+        peak_bytes=512 * MIB, peak_low=500 * MIB, peak_high=520 * MIB, step=1.25, step_low=1.2, step_high=1.3, fits=0.9
+    )
+    result = dataclasses.replace(make_result(), presets={"all_on": Figures()}, expected={"all_on": expected})
+    row = row_of(show(result, width=120), "preset")
+    for words in ("all on", "~512 MiB", "~0.80x", "expected, not measured"):
+        assert words in row
 
 
 def test_what_was_not_measured_is_a_dash(show, make_result):

@@ -12,7 +12,8 @@ import pytest
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.result import RaceEnd, SearchEnd
+from autorecompute.ranking import RaceEnd
+from autorecompute.result import SearchEnd
 from autorecompute.studies.storage import read_trials
 from autorecompute.trials.lock import lock_file
 from autorecompute.units import MIB

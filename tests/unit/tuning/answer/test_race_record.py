@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autorecompute.result import RaceEnd, Ranking
+from autorecompute.ranking import RaceEnd, Ranking
 from autorecompute.studies.race_record import FILE
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
