@@ -16,23 +16,33 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[1]
 SCRIPT, ARGUMENTS = ROOT / "studies" / "gpt2_clm" / "train.py", ("--", "--layers", "8")
+LIMIT = (ROOT / "studies" / "limit.py", SCRIPT, *ARGUMENTS)
 STEP = "svg[aria-label^='Memory alive']"
 
 
-def _run(folder, *command):
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+def environment():
+    """That of a tuning whose memory is given back."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+
+
+def run(folder, *command):
+    """What a command of this Python prints."""
     done = subprocess.run(
-        [sys.executable, *map(str, command)], cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True
+        [sys.executable, *map(str, command)],
+        cwd=folder,
+        env=environment(),
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     return done.stdout.strip()
 
 
 def _take_picture(file):
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        limit = _run(folder, ROOT / "studies" / "limit.py", SCRIPT, *ARGUMENTS)
-        options = ("--target-batch", 32, "--memory-limit", limit, "--max-trials", 12, "--study", "gpt2")
-        _run(folder, "-m", "autorecompute", "tune", SCRIPT, *options, *ARGUMENTS)
-        page = _run(folder, "-m", "autorecompute", "report", "gpt2")
+        options = ("--target-batch", 32, "--memory-limit", run(folder, *LIMIT), "--max-trials", 12, "--study", "gpt2")
+        run(folder, "-m", "autorecompute", "tune", SCRIPT, *options, *ARGUMENTS)
+        page = run(folder, "-m", "autorecompute", "report", "gpt2")
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         shown = browser.new_page(viewport={"width": 900, "height": 900}, device_scale_factor=2)
         shown.goto(f"file://{Path(folder, page)}")

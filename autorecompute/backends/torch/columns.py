@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.backends.torch.extra import OUTSIDE_UNITS, OptionStep
+from autorecompute.backends.torch.extra import OptionStep
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -97,7 +97,8 @@ def columns_of(
     options = [known.get((choice.site, choice.option), _nothing(choice)) for choice in choices]
     columns = [_column(option, owners, scale) for option in options]
     for place, outer in enumerate(choices):
-        first = [set(options[place].units[:count]) for count in range(columns[place].occurrences + 1)]
+        units = options[place].units
+        first = [set().union(*units[:count]) for count in range(columns[place].occurrences + 1)]
         for column, inner, option in zip(columns, choices, options, strict=True):
             if inner.site in covers.get(outer.site, ()):
                 column.covered[place] = _table(option, owners, [_inside(option, units) for units in first])
@@ -121,16 +122,17 @@ def _column(option: OptionStep, owners: Sequence[int], scale: float) -> Column:
     )
 
 
-def _inside(option: OptionStep, units: Collection[int]) -> set[int]:
+def _inside(option: OptionStep, units: set[int]) -> set[int]:
     """The occurrences that lie in these units."""
-    return {place for place, unit in enumerate(option.units) if unit in units}
+    return {place for place, own in enumerate(option.units) if own and units.issuperset(own)}
 
 
 def _table(option: OptionStep, owners: Sequence[int], chosen: Sequence[Collection[int]]) -> np.ndarray:
     """The share of the chosen occurrences in each part that differs, and of all in the last entry; a line for each."""
-    units = np.array(option.units, dtype=int)
-    parts = np.array(option.owners or [owners[part] for part in option.parts], dtype=int)
-    is_in = (units[:, None] == parts) | (units[:, None] == OUTSIDE_UNITS)
+    units = option.units
+    parts = option.owners or [owners[part] for part in option.parts]
+    is_in = np.array([[not own or part in own for part in parts] for own in units], dtype=bool)
+    is_in = is_in.reshape(len(units), len(parts))
     is_in[:, ~is_in.any(axis=0)] = True  # what has no occurrence in its own unit depends on all of them
     groups = np.column_stack([is_in, np.ones(len(units), dtype=bool)]).astype(np.float64)
     is_chosen = np.array([[place in line for place in range(len(units))] for line in chosen], dtype=np.float64)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autorecompute.memory.step import Operation, Phase, StepProfile, Tensor
 from autorecompute.memory.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-
-    import numpy as np
 
     from autorecompute.backends.torch.extra import Part
 
@@ -34,6 +34,7 @@ def draw(
         again: The units in which something is made again.
         dims: The dimensions of the step.
     """
+    parts, change, alive = _whole(parts, change, alive)
     kept = _in_time(_kept(parts, change), alive)
     held = [sum(size for _, first, last, size in kept if first <= place <= last) for place in range(len(parts))]
     passing = [
@@ -59,6 +60,16 @@ def draw(
         changes[first] += size
         changes[last + 1] -= size
     return Timeline(profile=profile, sizes=sizes, live_bytes=tuple(itertools.accumulate(changes[:-1])))
+
+
+def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tuple[list[Part], np.ndarray, np.ndarray]:
+    """The same with the parts of each backward pass as one."""
+    first = [
+        place
+        for place, part in enumerate(parts)
+        if not place or (part.phase, part.name) != (parts[place - 1].phase, parts[place - 1].name)
+    ]
+    return [parts[place] for place in first], np.add.reduceat(change, first), np.maximum.reduceat(alive, first)
 
 
 def _in_time(kept: list[_Piece], alive: np.ndarray) -> list[_Piece]:

@@ -12,9 +12,6 @@ from autorecompute.ranges import AnyBytes, Bytes, Count, Number, PositiveCount, 
 if TYPE_CHECKING:
     from autorecompute.measurement import Detection
 
-OUTSIDE_UNITS = -1
-"""The number of the unit where something lies in none."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -46,7 +43,8 @@ class OptionStep:
     Attributes:
         site: Its site.
         option: Its option.
-        units: The unit in which each occurrence lies, by its place in the model; -1 for one in no unit.
+        units: The unit in which each occurrence lies, or those that it holds, by their places in the model; none for
+            one that has to do with no unit.
         parts: The parts that differ, by their places.
         change: What is added to the change of each of them.
         highest: What is added to the highest of each of them.
@@ -57,7 +55,7 @@ class OptionStep:
 
     site: str
     option: str
-    units: tuple[int, ...]
+    units: tuple[tuple[Number, ...], ...]
     parts: tuple[Count, ...]
     change: tuple[AnyBytes, ...]
     highest: tuple[AnyBytes, ...]
@@ -67,8 +65,6 @@ class OptionStep:
     def __post_init__(self) -> None:
         if not len(self.parts) == len(self.change) == len(self.highest) == len(self.owners or self.parts):
             raise ValueError("has changes of other parts than it names")
-        if min(self.units, default=0) < OUTSIDE_UNITS:
-            raise ValueError("has an occurrence in a unit that cannot be")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

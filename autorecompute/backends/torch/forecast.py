@@ -216,5 +216,6 @@ class TorchMemoryModel:
             unit
             for option in self.steps.options
             if (option.site, option.option) in chosen
-            for unit in option.units[: chosen[option.site, option.option]]
+            for units in option.units[: chosen[option.site, option.option]]
+            for unit in units
         )

@@ -34,10 +34,13 @@ class Segment:
         unit: The unit whose forward runs, or whose nodes the backward pass goes through: its place among the units in
             the order of their calls. -1 before the first, and the number of calls behind the last: the head and the
             loss.
+        node: The node that the backward pass is in, counted from the first one of the unit. Segments of one unit are
+            equal whatever it is.
     """
 
     phase: str
     unit: int
+    node: int = dataclasses.field(default=0, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,19 +214,22 @@ class Timeline:
         node = torch._C._current_autograd_node()
         if node is not None:
             self._phase = BACKWARD
-            self._last = Segment(BACKWARD, self._unit_of(node._sequence_nr()))
+            self._last = self._going_through(node._sequence_nr())
         elif self._phase == FORWARD:
             self._last = Segment(FORWARD, self._unit)
         elif self._phase == OUTSIDE:
             self._last = Segment(OUTSIDE, -1)
         return self._last
 
-    def _unit_of(self, number: int) -> int:
+    def _going_through(self, number: int) -> Segment:
+        """The part of the backward pass that a node of this number is in."""
         if number >= 1 << 62:  # gradients are put where they belong by nodes without a number
-            return self._last.unit if self._last.phase == BACKWARD else len(self._calls)
-        inside = (place for place, (first, end) in enumerate(self._calls) if first <= number < end)
-        behind = len(self._calls) if self._calls and number >= self._calls[-1][1] else -1
-        return next(inside, behind)
+            return self._last if self._last.phase == BACKWARD else Segment(BACKWARD, len(self._calls))
+        for place, (first, end) in enumerate(self._calls):
+            if first <= number < end:
+                return Segment(BACKWARD, place, number - first)
+        end = self._calls[-1][1] if self._calls else number + 1
+        return Segment(BACKWARD, len(self._calls), number - end) if number >= end else Segment(BACKWARD, -1)
 
 
 def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:

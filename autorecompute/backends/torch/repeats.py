@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.fake_step import FakeStep
     from autorecompute.backends.torch.graphs import Plan
     from autorecompute.backends.torch.rewriting import Program
-
-    Pieces = list[tuple[Segment, int, int]]
+    from autorecompute.backends.torch.segments import Piece
 
 
 class DifferentStepsError(Exception):
@@ -131,26 +130,25 @@ class Row:
         for place in range(len(calls) + 1):
             self._numbers[place] = self._numbers[place - 1] + (not self._is_skipped.get(place, False))
 
-    def whole(self, order: Iterable[Segment], pieces: Pieces) -> Pieces:
+    def whole(self, order: Iterable[Segment], pieces: Sequence[Piece]) -> list[Piece]:
         """The segments of the whole step.
 
         Args:
             order: The segments that a whole step goes through.
-            pieces: Those of one without the units that are left out, each with its change and its highest.
+            pieces: Those of one without the units that are left out.
 
         Raises:
             DifferentStepsError: The latter do not follow from the former.
         """
-        known = {segment: (change, highest) for segment, change, highest in pieces}
-        left, found = (segment for segment, _, _ in pieces), []
+        known = {piece.segment: piece for piece in pieces}
+        left, found = (piece.segment for piece in pieces), []
         for segment in order:
             brief = self._brief(segment)
             if not self._is_skipped.get(segment.unit, False) and next(left, None) != brief:
                 raise DifferentStepsError
             if brief not in known:
                 raise DifferentStepsError
-            change, highest = known[brief]
-            found.append((segment, change, highest))
+            found.append(known[brief]._replace(segment=segment))
         if len(known) < len(pieces) or next(left, None) is not None:
             raise DifferentStepsError
         return found

@@ -1,14 +1,20 @@
-"""A step cut into segments: the forward pass of each unit, the head and the loss, the backward pass of each unit."""
+"""A step cut into segments: the forward pass of each unit, the head and the loss, the backward pass of each unit.
+
+The backward pass of a unit is cut further where choices change it, at the nodes of autograd's graph: two choices that
+make things again in one unit add up within a node, and the most bytes that are alive at once are those of one of them.
+"""
 
 from __future__ import annotations
 
 import collections
+import functools
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from autorecompute.backends.torch.live import BACKWARD, FORWARD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from autorecompute.backends.torch.live import Event, Segment
 
@@ -29,13 +35,89 @@ class Kept(NamedTuple):
     size: int
 
 
-def cut(events: Iterable[Event]) -> list[tuple[Segment, int, int]]:
-    """The segments in order, each with what it changed in the end and the most that it ever added."""
-    found: list[tuple[Segment, int, int]] = []
+class Extent(NamedTuple):
+    """What a part of a step does to the bytes that are alive.
+
+    Attributes:
+        change: By how many they have changed in the end.
+        highest: The most that it ever added.
+    """
+
+    change: int
+    highest: int
+
+    def then(self, other: Extent) -> Extent:
+        """This part and the one behind it as one."""
+        return Extent(self.change + other.change, max(self.highest, self.change + other.highest))
+
+
+NOTHING = Extent(0, 0)
+
+
+class Piece(NamedTuple):
+    """A segment of a step.
+
+    Attributes:
+        segment: Which.
+        nodes: What it does in each node that it goes through, in order: the node's number, and its extent.
+    """
+
+    segment: Segment
+    nodes: tuple[tuple[int, Extent], ...]
+
+    @property
+    def extent(self) -> Extent:
+        """What it does as a whole."""
+        return _together(extent for _, extent in self.nodes)
+
+
+def cut(events: Iterable[Event]) -> list[Piece]:
+    """The segments in order."""
+    by_segment = itertools.groupby(events, key=lambda event: event.segment)
+    return [Piece(segment, _nodes(group)) for segment, group in by_segment]
+
+
+def _nodes(events: Iterable[Event]) -> tuple[tuple[int, Extent], ...]:
+    found: dict[int, Extent] = {}
     for event in events:
-        change, highest = found.pop()[1:] if found and found[-1][0] == event.segment else (0, 0)
-        found.append((event.segment, change + event.change, max(highest, change + event.change)))
-    return found
+        change = Extent(event.change, max(event.change, 0))
+        found[event.segment.node] = found.get(event.segment.node, NOTHING).then(change)
+    return tuple(found.items())
+
+
+def _together(extents: Iterable[Extent]) -> Extent:
+    return functools.reduce(Extent.then, extents, NOTHING)
+
+
+class Cuts:
+    """Where segments are cut further: around each node in which the steps differ.
+
+    Args:
+        plain: The segments of a step without recompute.
+        others: Those of steps with choices, which go through the same.
+    """
+
+    def __init__(self, plain: Sequence[Piece], others: Sequence[Sequence[Piece]]) -> None:
+        self._groups = [_groups(pieces) for pieces in zip(plain, *others, strict=True)]
+        self.segments = [piece.segment for piece, groups in zip(plain, self._groups, strict=True) for _ in groups]
+        """The segment of each part."""
+
+    def parts(self, pieces: Sequence[Piece]) -> list[Extent]:
+        """The parts of a step."""
+        return [
+            _together(extent for number, extent in piece.nodes if number in group)
+            for piece, groups in zip(pieces, self._groups, strict=True)
+            for group in groups
+        ]
+
+
+def _groups(pieces: Sequence[Piece]) -> list[frozenset[int]]:
+    """The nodes of a segment, by the parts that they are in; all steps go through them from the last to the first."""
+    steps = [dict(piece.nodes) for piece in pieces]
+    numbers = sorted(set().union(*steps), reverse=True)
+    differing = {number for number in numbers if len({step.get(number) for step in steps}) > 1}
+    parts = itertools.groupby(numbers, key=lambda number: number if number in differing else None)
+    return [frozenset(group) for _, group in parts]
 
 
 def lifetimes(events: Iterable[Event]) -> Lifetimes:

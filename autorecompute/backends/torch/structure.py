@@ -42,6 +42,11 @@ class Structure:
         """The unit that is this module or holds it; empty where there is none."""
         return next((unit for unit in self.units if is_within(path, unit)), "")
 
+    def units_with(self, path: str) -> tuple[int, ...]:
+        """The unit that is this module or holds it, or else those that it holds, by their places."""
+        around = tuple(place for place, unit in enumerate(self.units) if is_within(path, unit))
+        return around[:1] or tuple(place for place, unit in enumerate(self.units) if is_within(unit, path))
+
 
 def is_within(path: str, ancestor: str) -> bool:
     """Whether a module's path is the ancestor's or lies below it, as a function that it calls does (``attn/name``)."""

@@ -6,12 +6,12 @@ import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from autorecompute.backends.torch.extra import OUTSIDE_UNITS, OptionStep, Part, Steps
+from autorecompute.backends.torch.extra import OptionStep, Part, Steps
 from autorecompute.backends.torch.fakes import FakeSteps
 from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE, Segment
 from autorecompute.backends.torch.options import EVERY_2ND
 from autorecompute.backends.torch.repeats import DifferentStepsError, Row
-from autorecompute.backends.torch.segments import cut, kept, lifetimes
+from autorecompute.backends.torch.segments import NOTHING, Cuts, Extent, cut, kept, lifetimes
 from autorecompute.backends.torch.space import offered
 from autorecompute.backends.torch.storages import Storages
 from autorecompute.plans import Choice
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.detection import Detected
     from autorecompute.backends.torch.fake_step import FakeStep
     from autorecompute.backends.torch.fakes import Script
-    from autorecompute.backends.torch.segments import Lifetimes
+    from autorecompute.backends.torch.segments import Lifetimes, Piece
     from autorecompute.backends.torch.switchboard import Switchboard
-
-    Cut = list[tuple[Segment, int, int]]
 
 _COMPUTED = (FORWARD, BACKWARD)
 """The phases that recompute changes."""
@@ -61,15 +59,17 @@ def survey_steps(
     with fakes.prepared(board) as take:
         plain = take([], optimizes=True)
         doubled, survey = _doubled(take), _Survey(take, plain, found)
-        options = [
-            option
+        taken = {
+            choice: step
             for choice in choices
-            if time.process_time() - began <= seconds and (option := survey.option(choice, board.paths(choice)))
-        ]
+            if time.process_time() - began <= seconds and (step := survey.take(choice, board.paths(choice)))
+        }
+    pieces = cut(plain.events)
+    cuts = Cuts(pieces, [step.pieces for step in taken.values()])
     return Steps(
         batch=script.batch[1] if script.batch is not None else found.batch,
-        parts=_parts(plain, doubled, found),
-        options=tuple(options),
+        parts=_parts(cuts, pieces, doubled, found),
+        options=tuple(survey.option(choice, board.paths(choice), step, cuts) for choice, step in taken.items()),
         later_bytes=max(0, plain.base - bytes_of(model)),
         has_own_loss=fakes.has_loss,
         batch_bytes=max(0, doubled.base - plain.base) if doubled is not None else 0,
@@ -85,27 +85,29 @@ def _doubled(take: Callable[..., FakeStep]) -> FakeStep | None:
         return None
 
 
-def _fixed(order: Cut, doubled: FakeStep | None) -> list[tuple[int, int]]:
-    """What of each part's change and highest does not grow with the batch; nothing where nobody knows."""
+def _fixed(cuts: Cuts, plain: Sequence[Piece], doubled: FakeStep | None) -> list[Extent]:
+    """What of each part does not grow with the batch; nothing where nobody knows."""
     twice = cut(doubled.events) if doubled is not None else []
-    if [segment for segment, _, _ in twice] != [segment for segment, _, _ in order]:
-        return [(0, 0)] * len(order)
-    return [(2 * one[1] - two[1], 2 * one[2] - two[2]) for one, two in zip(order, twice, strict=True)]
+    if [piece.segment for piece in twice] != [piece.segment for piece in plain]:
+        return [NOTHING] * len(cuts.segments)
+    both = zip(cuts.parts(plain), cuts.parts(twice), strict=True)
+    return [Extent(2 * one.change - two.change, 2 * one.highest - two.highest) for one, two in both]
 
 
-def _parts(step: FakeStep, doubled: FakeStep | None, found: Detected) -> tuple[Part, ...]:
-    units, order = found.structure.units, cut(step.events)
+def _parts(cuts: Cuts, plain: Sequence[Piece], doubled: FakeStep | None, found: Detected) -> tuple[Part, ...]:
+    units = found.structure.units
+    told = zip(cuts.segments, cuts.parts(plain), _fixed(cuts, plain, doubled), strict=True)
     return tuple(
         Part(
             phase=segment.phase,
             name=found.calls[segment.unit] if 0 <= segment.unit < len(found.calls) else "",
             owner=_owner(segment, found, units),
-            change=change,
-            highest=highest,
-            fixed_change=fixed_change,
-            fixed_highest=fixed_highest,
+            change=extent.change,
+            highest=extent.highest,
+            fixed_change=fixed.change,
+            fixed_highest=fixed.highest,
         )
-        for (segment, change, highest), (fixed_change, fixed_highest) in zip(order, _fixed(order, doubled), strict=True)
+        for segment, extent, fixed in told
     )
 
 
@@ -127,7 +129,7 @@ class _Taken(NamedTuple):
     """
 
     row: Row
-    pieces: Cut
+    pieces: list[Piece]
     work: float
     lifetimes: Lifetimes
 
@@ -159,9 +161,9 @@ class _Survey:
 
     def __init__(self, take: Callable[..., FakeStep], plain: FakeStep, found: Detected) -> None:
         self._take, self._found = take, found
-        whole = Row(found.calls, ())
-        pieces = _within(cut(plain.events))
+        whole, pieces = Row(found.calls, ()), cut(plain.events)
         self._whole = _Taken(whole, pieces, whole.work(plain, _COMPUTED), lifetimes(plain.events))
+        self._outside = [piece for piece in pieces if piece.segment.phase not in _COMPUTED]
         self._short = self._shortest()
 
     def _shortest(self) -> _Taken:
@@ -175,21 +177,25 @@ class _Survey:
             return self._whole
         return taken
 
-    def option(self, choice: Choice, paths: Sequence[str]) -> OptionStep | None:
-        """How a step with the choice differs; ``None`` where it goes through other parts."""
-        units = self._found.structure.units
+    def take(self, choice: Choice, paths: Sequence[str]) -> _Taken | None:
+        """A step with the choice; ``None`` where it goes through other segments than one without."""
         owners = [self._found.structure.unit_of(path) for path in paths]
         # The second unit tells of others where all have the choice, and none without one has a part in it.
         is_everywhere = choice.option != EVERY_2ND and all(owners)
         taken = self._step([choice], self._short.row if is_everywhere else self._whole.row)
-        if [one[0] for one in self._whole.pieces] != [other[0] for other in taken.pieces]:
-            _LOG.info("a step with %s goes through other parts than one without", choice)
+        if [one.segment for one in self._whole.pieces] != [other.segment for other in taken.pieces]:
+            _LOG.info("a step with %s goes through other segments than one without", choice)
             return None
-        differing = self._differences(taken)
+        return taken
+
+    def option(self, choice: Choice, paths: Sequence[str], taken: _Taken, cuts: Cuts) -> OptionStep:
+        """How a step with the choice differs."""
+        structure = self._found.structure
+        differing = self._differences(taken, cuts)
         return OptionStep(
             site=choice.site,
             option=choice.option,
-            units=tuple(units.index(unit) if unit else OUTSIDE_UNITS for unit in owners),
+            units=tuple(structure.units_with(path) for path in paths),
             parts=tuple(one.place for one in differing),
             change=tuple(one.change for one in differing),
             highest=tuple(one.highest for one in differing),
@@ -197,25 +203,25 @@ class _Survey:
             owners=tuple(one.owner for one in differing),
         )
 
-    def _differences(self, taken: _Taken) -> list[_Difference]:
+    def _differences(self, taken: _Taken, cuts: Cuts) -> list[_Difference]:
         """How a step differs from the one without recompute; what is shared by units comes last."""
-        pairs = enumerate(zip(self._whole.pieces, taken.pieces, strict=True))
+        pairs = zip(cuts.segments, cuts.parts(self._whole.pieces), cuts.parts(taken.pieces), strict=True)
         own = {
-            place: _Difference(place, self._owner(one[0]), other[1] - one[1], other[2] - one[2])
-            for place, (one, other) in pairs
+            place: _Difference(place, self._owner(segment), other.change - one.change, other.highest - one.highest)
+            for place, (segment, one, other) in enumerate(pairs)
             if one != other
         }
-        shared = {one.place: one for one in self._shared(taken, own)}
+        shared = {one.place: one for one in self._shared(taken, cuts, own)}
         for place, one in shared.items():
             all_of_it = own[place]
             change, highest = all_of_it.change - one.change, all_of_it.highest - one.highest
             own[place] = all_of_it._replace(change=change, highest=highest)
         return [*own.values(), *shared.values()]
 
-    def _shared(self, taken: _Taken, own: Mapping[int, _Difference]) -> Iterator[_Difference]:
+    def _shared(self, taken: _Taken, cuts: Cuts, own: Mapping[int, _Difference]) -> Iterator[_Difference]:
         """What parts let go no more because another unit than theirs keeps it."""
         plain = self._short if taken.row is self._short.row else self._whole
-        places = {segment: place for place, (segment, _, _) in enumerate(self._whole.pieces)}
+        places = {segment: place for place, segment in enumerate(cuts.segments)}
         for segment, keeper, size in kept(plain.lifetimes, taken.lifetimes):
             place = places[Segment(segment.phase, taken.row.unit(segment.unit))]
             owner = self._owner(Segment(BACKWARD, taken.row.unit(keeper)))
@@ -228,18 +234,15 @@ class _Survey:
     def _step(self, choices: Sequence[Choice], row: Row) -> _Taken:
         """A step with these choices; a whole one where one without the units that are left out cannot tell."""
         step = self._take(choices, row.skipped)
-        pieces = _within(cut(step.events))
+        pieces = [piece for piece in cut(step.events) if piece.segment.phase in _COMPUTED]
         if row.skipped:
+            order = [piece.segment for piece in self._whole.pieces if piece.segment.phase in _COMPUTED]
             try:
-                pieces = row.whole([segment for segment, _, _ in self._whole.pieces], pieces)
+                pieces = row.whole(order, pieces)
             except DifferentStepsError:
                 return self._step(choices, self._whole.row)
-        return _Taken(row, pieces, row.work(step, _COMPUTED), lifetimes(step.events))
-
-
-def _within(parts: Cut) -> Cut:
-    """The parts up to the end of the backward pass: the optimizer's step is the same whatever is recomputed."""
-    return [part for part in parts if part[0].phase in _COMPUTED]
+        # The optimizer's step is the same whatever is recomputed.
+        return _Taken(row, [*pieces, *self._outside], row.work(step, _COMPUTED), lifetimes(step.events))
 
 
 def bytes_of(model: Module) -> int:

@@ -59,7 +59,13 @@ def keep_torch(keep, make_trial, make_detection):
         parts += [Part(phase="backward", name=f"h.{n}", owner=n, change=-10 * MIB, highest=MIB) for n in (1, 0)]
         change = (-10 * MIB, -10 * MIB, 10 * MIB, 10 * MIB)
         option = OptionStep(
-            site="h.*", option="checkpoint", units=(0, 1), parts=(0, 1, 2, 3), change=change, highest=change, work=0.3
+            site="h.*",
+            option="checkpoint",
+            units=((0,), (1,)),
+            parts=(0, 1, 2, 3),
+            change=change,
+            highest=change,
+            work=0.3,
         )
         steps = Steps(batch=32, parts=tuple(parts), options=(option,), later_bytes=MIB, has_own_loss=True)
         versions = {"python": "3.11", "torch": "2.13.0", "model": "Net 0123", "backend": "torch"}

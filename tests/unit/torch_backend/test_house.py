@@ -178,7 +178,7 @@ def test_an_offer_says_which_plans_no_forecast_knows(make_detection):
     """Where time for fake steps ran out, the plans that none was run with are named, and no others."""
     detection = make_detection()
     known, *others = [choice for plan in detection.plans for choice in plan.choices]
-    step = OptionStep(site=known.site, option=known.option, units=(0,), parts=(), change=(), highest=(), work=0.0)
+    step = OptionStep(site=known.site, option=known.option, units=((0,),), parts=(), change=(), highest=(), work=0.0)
     part = Part(phase="forward", name="", owner=0, change=1, highest=1)
     steps = Steps(batch=8, parts=(part,), options=(step,), later_bytes=0, has_own_loss=True)
     extra = codec.to_plain(TorchDetection(steps=steps))

@@ -12,6 +12,7 @@ from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.live import Segment
 from autorecompute.backends.torch.repeats import DifferentStepsError, Row
+from autorecompute.backends.torch.segments import Extent, Piece
 from autorecompute.backends.torch.survey import survey_steps
 from tiny_models import call_of, make
 
@@ -99,8 +100,8 @@ def test_a_step_that_goes_another_way_is_not_taken_for_a_whole_one():
     """A segment is missing, or one that stands for others comes twice."""
     row = Row(["a", "b", "c", "d"], {"c"})
     order = [Segment("forward", unit) for unit in (0, 1, 2, 3, 4)]
-    pieces = [(Segment("forward", unit), unit, unit) for unit in (0, 1, 2, 3)]
-    assert [figures for _, *figures in row.whole(order, pieces)] == [[0, 0], [1, 1], [1, 1], [2, 2], [3, 3]]
+    pieces = [Piece(Segment("forward", unit), ((0, Extent(unit, unit)),)) for unit in (0, 1, 2, 3)]
+    assert [piece.extent.change for piece in row.whole(order, pieces)] == [0, 1, 1, 2, 3]
     for wrong in (pieces[1:], pieces[:-1], [*pieces, pieces[1]]):
         with pytest.raises(DifferentStepsError):
             row.whole(order, wrong)

@@ -228,10 +228,18 @@ def test_a_graph_is_another_one_where_sizes_or_operators_are():
     assert len({digest(), digest(sequence=16), digest(bfloat16=True)}) == 3
 
 
-@pytest.mark.parametrize("changes", [{"parts": (3,)}, {"parts": (0, 1)}, {"units": (-2,)}, {"owners": (0, 0)}])
+@pytest.mark.parametrize("changes", [{"parts": (3,)}, {"parts": (0, 1)}, {"units": ((-2,),)}, {"owners": (0, 0)}])
 def test_damaged_steps_are_refused(changes):
     """A choice that changes a part which no step has, or names fewer changes than parts, is none."""
-    option = {"site": "a", "option": "drop", "units": (0,), "parts": (0,), "change": (1,), "highest": (1,), "work": 0.0}
+    option = {
+        "site": "a",
+        "option": "drop",
+        "units": ((0,),),
+        "parts": (0,),
+        "change": (1,),
+        "highest": (1,),
+        "work": 0.0,
+    }
     part = Part(phase="forward", name="a", owner=0, change=1, highest=1)
     steps = Steps(batch=1, parts=(part,), options=(OptionStep(**option),), later_bytes=0, has_own_loss=True)
     plain = codec.to_plain(steps)
