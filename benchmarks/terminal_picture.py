@@ -19,11 +19,10 @@ from pathlib import Path
 
 import pyte
 from playwright.sync_api import sync_playwright
+from report_picture import ARGUMENTS, LIMIT, SCRIPT, environment, run
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
-
-from report_picture import ARGUMENTS, LIMIT, SCRIPT, environment, run
 
 COLUMNS, LINES = 106, 30
 SEARCHING = "now   trial"

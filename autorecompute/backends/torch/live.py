@@ -32,14 +32,16 @@ class Segment:
     Attributes:
         phase: ``forward``, ``backward``, or ``outside`` both: the optimizer and what the script does between steps.
         unit: The unit whose forward runs, or whose nodes the backward pass goes through: its place among the units in
-            the order of their calls. -1 before the first, and the number of calls behind the last: the head and the
-            loss.
+            the order of their calls. -1 before the first.
+        is_behind: Whether it is what lies behind the unit and before the next one; behind the last one are the head
+            and the loss.
         node: The node that the backward pass is in, counted from the first one of the unit. Segments of one unit are
             equal whatever it is.
     """
 
     phase: str
     unit: int
+    is_behind: bool = False
     node: int = dataclasses.field(default=0, compare=False)
 
 
@@ -184,14 +186,13 @@ class Timeline:
 
     def __init__(self) -> None:
         self._calls: list[tuple[int, int]] = []
-        self._unit = -1
         self._phase = FORWARD
-        self._last = Segment(FORWARD, -1)
+        self._last = self._forward = Segment(FORWARD, -1)
 
     def start(self) -> None:
         """A step begins."""
         self._calls.clear()
-        self._unit, self._phase = -1, FORWARD
+        self._phase, self._forward = FORWARD, Segment(FORWARD, -1)
 
     def leave_backward(self) -> None:
         """The backward pass is through: the optimizer is next."""
@@ -201,13 +202,13 @@ class Timeline:
         """Follow one unit's call; an ``Around``."""
         if self._phase == BACKWARD or torch._C._current_autograd_node() is not None:
             return forward(*args, **kwargs)
-        first = _get_sequence_nr()
-        self._unit = len(self._calls)
+        first, place = _get_sequence_nr(), len(self._calls)
+        self._forward = Segment(FORWARD, place)
         try:
             return forward(*args, **kwargs)
         finally:
             self._calls.append((first, _get_sequence_nr()))
-            self._unit = len(self._calls)
+            self._forward = Segment(FORWARD, place, is_behind=True)
 
     def segment(self) -> Segment:
         """The part that runs now."""
@@ -216,7 +217,7 @@ class Timeline:
             self._phase = BACKWARD
             self._last = self._going_through(node._sequence_nr())
         elif self._phase == FORWARD:
-            self._last = Segment(FORWARD, self._unit)
+            self._last = self._forward
         elif self._phase == OUTSIDE:
             self._last = Segment(OUTSIDE, -1)
         return self._last
@@ -224,12 +225,14 @@ class Timeline:
     def _going_through(self, number: int) -> Segment:
         """The part of the backward pass that a node of this number is in."""
         if number >= 1 << 62:  # gradients are put where they belong by nodes without a number
-            return self._last if self._last.phase == BACKWARD else Segment(BACKWARD, len(self._calls))
-        for place, (first, end) in enumerate(self._calls):
-            if first <= number < end:
-                return Segment(BACKWARD, place, number - first)
-        end = self._calls[-1][1] if self._calls else number + 1
-        return Segment(BACKWARD, len(self._calls), number - end) if number >= end else Segment(BACKWARD, -1)
+            is_first = self._last.phase != BACKWARD
+            return Segment(BACKWARD, len(self._calls) - 1, is_behind=True) if is_first else self._last
+        begun = [place for place, (first, _) in enumerate(self._calls) if first <= number]
+        if not begun:
+            return Segment(BACKWARD, -1)
+        first, end = self._calls[begun[-1]]
+        is_behind = number >= end
+        return Segment(BACKWARD, begun[-1], is_behind, number - (end if is_behind else first))
 
 
 def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:

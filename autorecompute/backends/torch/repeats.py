@@ -6,6 +6,8 @@ they too have a unit before and behind them.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -125,10 +127,12 @@ class Row:
 
     def __init__(self, calls: Sequence[str], skipped: Collection[str]) -> None:
         self.skipped = skipped
+        self.calls = sum(path not in skipped for path in calls)
+        """How many calls are left."""
         self._is_skipped = {place: path in skipped for place, path in enumerate(calls)}
         self._numbers = {-1: -1}
-        for place in range(len(calls) + 1):
-            self._numbers[place] = self._numbers[place - 1] + (not self._is_skipped.get(place, False))
+        for place, path in enumerate(calls):
+            self._numbers[place] = self._numbers[place - 1] + (path not in skipped)
 
     def whole(self, order: Iterable[Segment], pieces: Sequence[Piece]) -> list[Piece]:
         """The segments of the whole step.
@@ -159,9 +163,9 @@ class Row:
 
     def work(self, step: FakeStep, phases: Collection[str]) -> float:
         """What a whole step computes in these phases."""
-        everywhere = [Segment(phase, unit) for phase in phases for unit in self._numbers]
+        everywhere = [Segment(*each) for each in itertools.product(phases, self._numbers, (False, True))]
         return sum(step.work.get(self._brief(segment), 0.0) for segment in everywhere)
 
     def _brief(self, segment: Segment) -> Segment:
         """The segment that stands for it where units are left out."""
-        return Segment(segment.phase, self._numbers[segment.unit])
+        return dataclasses.replace(segment, unit=self._numbers[segment.unit])

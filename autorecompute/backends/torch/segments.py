@@ -7,16 +7,17 @@ make things again in one unit add up within a node, and the most bytes that are 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
-from autorecompute.backends.torch.live import BACKWARD, FORWARD
+from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from autorecompute.backends.torch.live import Event, Segment
+    from autorecompute.backends.torch.live import Event
 
     Lifetimes = collections.Counter[tuple[Segment, Segment]]
 
@@ -71,10 +72,28 @@ class Piece(NamedTuple):
         return _together(extent for _, extent in self.nodes)
 
 
-def cut(events: Iterable[Event]) -> list[Piece]:
-    """The segments in order."""
+def cut(events: Iterable[Event], calls: int) -> list[Piece]:
+    """The segments in order, those among them in which nothing changes: steps with other choices may change it.
+
+    Where a step goes through segments in another order, or through one twice, they are as they come.
+
+    Args:
+        events: All changes of a step.
+        calls: How many calls of units there are in it.
+    """
     by_segment = itertools.groupby(events, key=lambda event: event.segment)
-    return [Piece(segment, _nodes(group)) for segment, group in by_segment]
+    found = [Piece(segment, _nodes(group)) for segment, group in by_segment]
+    usual, pieces = _usual_order(calls), {piece.segment: piece for piece in found}
+    if [piece.segment for piece in found] != [segment for segment in usual if segment in pieces]:
+        return found
+    return [pieces.get(segment, Piece(segment, ())) for segment in usual]
+
+
+def _usual_order(calls: int) -> list[Segment]:
+    forward = [Segment(FORWARD, unit, is_behind) for unit in range(calls) for is_behind in (False, True)]
+    forward.insert(0, Segment(FORWARD, -1))
+    backward = [dataclasses.replace(segment, phase=BACKWARD) for segment in reversed(forward)]
+    return [*forward, *backward, Segment(OUTSIDE, -1)]
 
 
 def _nodes(events: Iterable[Event]) -> tuple[tuple[int, Extent], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -64,7 +65,7 @@ def survey_steps(
             for choice in choices
             if time.process_time() - began <= seconds and (step := survey.take(choice, board.paths(choice)))
         }
-    pieces = cut(plain.events)
+    pieces = cut(plain.events, len(found.calls))
     cuts = Cuts(pieces, [step.pieces for step in taken.values()])
     return Steps(
         batch=script.batch[1] if script.batch is not None else found.batch,
@@ -85,9 +86,9 @@ def _doubled(take: Callable[..., FakeStep]) -> FakeStep | None:
         return None
 
 
-def _fixed(cuts: Cuts, plain: Sequence[Piece], doubled: FakeStep | None) -> list[Extent]:
+def _fixed(cuts: Cuts, plain: Sequence[Piece], doubled: FakeStep | None, calls: int) -> list[Extent]:
     """What of each part does not grow with the batch; nothing where nobody knows."""
-    twice = cut(doubled.events) if doubled is not None else []
+    twice = cut(doubled.events, calls) if doubled is not None else []
     if [piece.segment for piece in twice] != [piece.segment for piece in plain]:
         return [NOTHING] * len(cuts.segments)
     both = zip(cuts.parts(plain), cuts.parts(twice), strict=True)
@@ -96,11 +97,11 @@ def _fixed(cuts: Cuts, plain: Sequence[Piece], doubled: FakeStep | None) -> list
 
 def _parts(cuts: Cuts, plain: Sequence[Piece], doubled: FakeStep | None, found: Detected) -> tuple[Part, ...]:
     units = found.structure.units
-    told = zip(cuts.segments, cuts.parts(plain), _fixed(cuts, plain, doubled), strict=True)
+    told = zip(cuts.segments, cuts.parts(plain), _fixed(cuts, plain, doubled, len(found.calls)), strict=True)
     return tuple(
         Part(
             phase=segment.phase,
-            name=found.calls[segment.unit] if 0 <= segment.unit < len(found.calls) else "",
+            name=_name(segment, found),
             owner=_owner(segment, found, units),
             change=extent.change,
             highest=extent.highest,
@@ -111,11 +112,17 @@ def _parts(cuts: Cuts, plain: Sequence[Piece], doubled: FakeStep | None, found: 
     )
 
 
+def _name(segment: Segment, found: Detected) -> str:
+    """The unit's path; the head and what comes before the first unit have none."""
+    is_head = segment.is_behind and segment.unit == len(found.calls) - 1
+    return "" if is_head or segment.unit < 0 else found.calls[segment.unit]
+
+
 def _owner(segment: Segment, found: Detected, units: Sequence[str]) -> int:
-    """The unit whose recompute decides: the head goes with the last call, and what comes before the first with it."""
+    """The unit whose recompute decides: what is behind a unit goes with it, and what comes before the first as well."""
     if segment.phase == OUTSIDE or not found.calls:
         return 0
-    return units.index(found.calls[min(max(segment.unit, 0), len(found.calls) - 1)])
+    return units.index(found.calls[max(segment.unit, 0)])
 
 
 class _Taken(NamedTuple):
@@ -161,7 +168,7 @@ class _Survey:
 
     def __init__(self, take: Callable[..., FakeStep], plain: FakeStep, found: Detected) -> None:
         self._take, self._found = take, found
-        whole, pieces = Row(found.calls, ()), cut(plain.events)
+        whole, pieces = Row(found.calls, ()), cut(plain.events, len(found.calls))
         self._whole = _Taken(whole, pieces, whole.work(plain, _COMPUTED), lifetimes(plain.events))
         self._outside = [piece for piece in pieces if piece.segment.phase not in _COMPUTED]
         self._short = self._shortest()
@@ -223,7 +230,7 @@ class _Survey:
         plain = self._short if taken.row is self._short.row else self._whole
         places = {segment: place for place, segment in enumerate(cuts.segments)}
         for segment, keeper, size in kept(plain.lifetimes, taken.lifetimes):
-            place = places[Segment(segment.phase, taken.row.unit(segment.unit))]
+            place = places[dataclasses.replace(segment, unit=taken.row.unit(segment.unit))]
             owner = self._owner(Segment(BACKWARD, taken.row.unit(keeper)))
             if place in own and owner != own[place].owner:
                 yield _Difference(place, owner, size, min(size, max(own[place].highest, 0)))
@@ -234,7 +241,7 @@ class _Survey:
     def _step(self, choices: Sequence[Choice], row: Row) -> _Taken:
         """A step with these choices; a whole one where one without the units that are left out cannot tell."""
         step = self._take(choices, row.skipped)
-        pieces = [piece for piece in cut(step.events) if piece.segment.phase in _COMPUTED]
+        pieces = [piece for piece in cut(step.events, row.calls) if piece.segment.phase in _COMPUTED]
         if row.skipped:
             order = [piece.segment for piece in self._whole.pieces if piece.segment.phase in _COMPUTED]
             try:

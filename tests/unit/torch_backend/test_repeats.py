@@ -99,8 +99,9 @@ def test_units_that_are_given_something_else_are_not_left_out():
 def test_a_step_that_goes_another_way_is_not_taken_for_a_whole_one():
     """A segment is missing, or one that stands for others comes twice."""
     row = Row(["a", "b", "c", "d"], {"c"})
-    order = [Segment("forward", unit) for unit in (0, 1, 2, 3, 4)]
-    pieces = [Piece(Segment("forward", unit), ((0, Extent(unit, unit)),)) for unit in (0, 1, 2, 3)]
+    order = [Segment("forward", unit) for unit in (0, 1, 2, 3)] + [Segment("forward", 3, is_behind=True)]
+    pieces = [Piece(Segment("forward", unit), ((0, Extent(unit, unit)),)) for unit in (0, 1, 2)]
+    pieces.append(Piece(Segment("forward", 2, is_behind=True), ((0, Extent(3, 3)),)))
     assert [piece.extent.change for piece in row.whole(order, pieces)] == [0, 1, 1, 2, 3]
     for wrong in (pieces[1:], pieces[:-1], [*pieces, pieces[1]]):
         with pytest.raises(DifferentStepsError):

@@ -83,14 +83,18 @@ def test_every_preset_is_forecast_as_a_whole_step_of_it_says(surveyed):
 
 
 def test_random_mixes_with_counts_are_forecast(surveyed):
-    """Mixes of what does not exclude each other, some at their first occurrence only, are off by 12 % at most."""
+    """Mixes of what does not exclude each other, some at their first occurrence only, are forecast to the byte.
+
+    Not so where some of the blocks that share a ReLU in place are checkpointed.
+    """
     chance = random.Random(5)
-    for _ in range(4):
+    worst = 0.12 if "layer1.0" in surveyed.found.structure.units else 0.0
+    for _ in range(8):
         config = Config()
         for plan in chance.sample(surveyed.space.plans, min(4, len(surveyed.space.plans))):
             config = surveyed.space.with_plan(config, plan, chance.choice([None, 1]))
         forecast = surveyed.memory.forecast(config, surveyed.memory.dims)
-        assert forecast.live_bytes == pytest.approx(surveyed.peak_of(config), rel=0.12)
+        assert forecast.live_bytes == pytest.approx(surveyed.peak_of(config), rel=worst), config.texts
 
 
 def test_what_stays_beside_some_checkpointed_blocks_is_forecast(surveyed):
