@@ -99,6 +99,10 @@ class TorchBackend:
         decide_elsewhere()
         self._roots.install()
 
+    def note(self, optimizer: Optimizer) -> None:
+        """An optimizer that was made before."""
+        self._roots.note(optimizer)
+
     def uninstall(self) -> None:
         """Follows nothing any more."""
         self._roots.uninstall()
@@ -250,7 +254,6 @@ class TorchBackend:
         steps, no_steps = self._survey(root, tuned, batch, args, kwargs)
         space = space_of(found, tuned.board, steps)
         sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
-        refusals = tuple(map(str, found.refusals))
         return Detection(
             plans=space.plans,
             own_presets=space.own_presets,
@@ -260,7 +263,9 @@ class TorchBackend:
             device=describe_device(next(root.parameters()).device),
             versions={**read_versions(), MODEL: self._name},
             plan_versions=(MODEL,),
-            extra=codec.to_plain(TorchDetection(refusals=refusals, steps=steps, no_steps=no_steps)),
+            extra=codec.to_plain(
+                TorchDetection(refusals=tuple(map(str, found.refusals)), steps=steps, no_steps=no_steps)
+            ),
         )
 
     def _survey(
@@ -288,9 +293,8 @@ class TorchBackend:
     def _check(
         self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config
     ) -> GradientCheck:
-        board = self._tuned[root].board
         few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
-        return check_gradients(root, board, config.choices, few_args, few_kwargs)
+        return check_gradients(root, self._tuned[root].board, config.choices, few_args, few_kwargs)
 
 
 def _first_line(error: BaseException) -> str:
