@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autorecompute import codec
 from autorecompute.backends.common.batches import observe_batch, slice_batch
 from autorecompute.backends.common.device import describe_device
+from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
 from autorecompute.backends.torch.attention_kernels import CAPABILITIES
@@ -276,7 +277,7 @@ class TorchBackend:
         try:
             steps = survey_steps(root, tuned.found, tuned.board, script, real_follow=real_follow)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
-            return None, f"the model cannot be run on fake tensors ({_first_line(error)})"
+            return None, f"the model cannot be run on fake tensors ({first_line(error)})"
         return steps, ""
 
     def _script(self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Script:
@@ -295,8 +296,3 @@ class TorchBackend:
     ) -> GradientCheck:
         few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
         return check_gradients(root, self._tuned[root].board, config.choices, few_args, few_kwargs)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

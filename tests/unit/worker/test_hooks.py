@@ -29,7 +29,7 @@ def test_what_is_followed_is_told_until_its_end():
     told = []
     ends = [
         hooks.follow_steps(told.append, told.append),
-        hooks.follow_losses(lambda loss: told.append("loss")),
+        hooks.follow_losses(lambda _: told.append("loss")),
         hooks.follow_optimizers(lambda: told.append("optimizer")),
         ExpectedSteps().follow(),
     ]
@@ -51,9 +51,8 @@ def test_what_others_have_put_there_since_stays(monkeypatch):
         def speak(self):
             return "own"
 
-    put_back = hooks.put_in(Place, "speak", lambda self: "ours")
-    theirs = lambda self: "theirs"  # noqa: E731
-    monkeypatch.setattr(Place, "speak", theirs)
+    put_back = hooks.put_in(Place, "speak", lambda _: "ours")
+    monkeypatch.setattr(Place, "speak", lambda _: "theirs")
     put_back()
     assert Place().speak() == "theirs"
 
