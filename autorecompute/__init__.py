@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import os
 
-__all__ = ["__version__", "apply"]
+__all__ = ["__version__", "apply", "auto"]
 
 __version__ = "0.1.0"
 
@@ -31,3 +31,34 @@ def apply(model: Any, plans: str | os.PathLike[str] | None = None) -> None:
     from autorecompute.backends.registry import apply_plans
 
     apply_plans(model, plans)
+
+
+def auto(
+    model: Any,
+    optimizer: Any,
+    memory_limit: str | int | None = None,
+    *,
+    study: str | None = None,
+    tuning_steps: int = 100,
+) -> None:
+    """Tune the training that begins now in its own first steps, and leave the best config on.
+
+    The search runs beside it in a process of its own. Whatever fails there, or stands in its way, leaves the training
+    as it is, with a warning in the log ``autorecompute``. What is on from which step on is told there, too. Called once
+    more, for another model or the same, it ends the search before and begins anew. In a process that a tuner or
+    ``autorecompute run`` has started it does nothing.
+
+    Args:
+        model: The ``torch.nn.Module`` that trains.
+        optimizer: What trains it: a torch optimizer, or several in a list.
+        memory_limit: What the peak may reach: bytes, or a text such as ``"40GiB"``. Without it, what the device has to
+            give.
+        study: Name of the study in ``./studies``; without it, one is made of the script and of what it trains.
+        tuning_steps: So many steps are spent on trials at most, and 5 % of those that a scheduler lets expect.
+
+    Raises:
+        UsageError: the arguments do not make sense: a size without a unit, an optimizer of another model.
+    """
+    from autorecompute.worker.in_script import tune_from_here
+
+    tune_from_here(model, optimizer, memory_limit=memory_limit, study=study, tuning_steps=tuning_steps)

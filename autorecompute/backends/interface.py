@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -281,4 +281,16 @@ class WorkerBackend(Protocol):
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
+        ...
+
+
+class JoiningBackend(WorkerBackend, Protocol):
+    """One that can join a training that goes on, and leave it."""
+
+    def note(self, optimizer: Any) -> None:
+        """Told of an optimizer that was made before."""
+        ...
+
+    def uninstall(self) -> None:
+        """Follows nothing any more."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from autorecompute.backends.auto import AutoBackend, Waiting
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping
     from importlib.abc import MetaPathFinder
-    from pathlib import Path
 
-    from autorecompute.backends.interface import ControllerBackend, Emission, WorkerBackend
+    from autorecompute.backends.interface import ControllerBackend, Emission, JoiningBackend, WorkerBackend
     from autorecompute.plans import Config
 
 AUTO = "auto"
@@ -90,6 +90,16 @@ def worker(name: str, folder: Path, script: Path | None = None) -> WorkerBackend
     leaves = functools.partial(_holds_class_of, tuple(others))
     made = _load(plain_name(), "worker").make_backend(folder, leaves=leaves)
     return AutoBackend(made, others, lambda backend: worker(backend.NAME, folder))
+
+
+def plain_worker() -> JoiningBackend:
+    """The half inside the user's process of the backend that trains every script as it is."""
+    return cast("JoiningBackend", worker(plain_name(), Path()))
+
+
+def is_decided() -> bool:
+    """Whether a tuner, or the environment, has decided already what this process recomputes."""
+    return cast("bool", _load(plain_name(), "applying").is_decided())
 
 
 def other_in_use(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.cli.batch_options import positive
 from autorecompute.cli.run import replace_process
+from autorecompute.cli.training_search import MOST_TRIALS, NICENESS
 from autorecompute.cli.tune import parse_limit
 
 if TYPE_CHECKING:
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     from autorecompute.tuning import TuningSettings
 
 DEFAULT_TUNING_STEPS = 100
-MOST_TRIALS = 1000
-"""Steps are what trials are counted in here."""
-
-NICENESS = 10
-"""The search leaves the processors to the training."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -24,6 +24,8 @@ class Job:
     Attributes:
         script: The script's path, or the name of a module.
         is_module: Whether it is a module, as in ``python -m package.train``.
+        is_typed: Whether there is no script: the training is typed into a notebook or an interpreter, and is only
+            called by this name.
         arguments: Its arguments; ``{batch}`` in them stands for the batch.
         batch_flag: A flag of the script that takes the batch.
         launcher: What stands before ``-m MODULE`` to start it, ``torchrun --nproc-per-node 1`` for instance; empty for
@@ -39,6 +41,7 @@ class Job:
 
     script: Path
     is_module: bool = False
+    is_typed: bool = False
     arguments: tuple[str, ...] = ()
     batch_flag: str | None = None
     launcher: str = ""
@@ -50,7 +53,7 @@ class Job:
     def __post_init__(self) -> None:
         if self.is_module:
             _require_module_name(str(self.script))
-        else:
+        elif not self.is_typed:
             _require_python(self.script)
         try:
             shlex.split(self.launcher)
@@ -97,6 +100,8 @@ class Job:
     @property
     def _words(self) -> list[str]:
         """What Python is told to run."""
+        if self.is_typed:
+            return []
         return [MODULE_FLAG, str(self.script)] if self.is_module else [str(self.script)]
 
     @staticmethod

@@ -116,12 +116,20 @@ class TuningSession:
         yield shared
 
 
-def default_name(job: Job, batch: int | str | None, limit_bytes: int | None) -> str:
-    """A study's name, the same for the same command: ``bert_mlm-train-b32-1f3a5c``."""
+def default_name(job: Job, batch: int | str | None, limit_bytes: int | None, graph: str = "") -> str:
+    """A study's name, the same for the same command: ``bert_mlm-train-b32-1f3a5c``.
+
+    Args:
+        job: The command.
+        batch: The batch that was asked for.
+        limit_bytes: The limit that was asked for.
+        graph: Digest of what it trains, where a command may train one thing after another.
+    """
     script = job.script.resolve()
     parts = [str(script), *job.arguments, job.batch_flag, job.launcher, batch, limit_bytes]
     parts += ["--wrap"] if job.wrap else []
     parts += [job.backend] if job.backend != AUTO and not job.wrap else []
+    parts += [graph] if graph else []
     tag = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:TAG_LENGTH]
     words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.name.removesuffix('.py')}").strip("_-.")[
         :LONGEST_WORDS

@@ -52,6 +52,8 @@ RACE_STEPS = FINALISTS * LOOKS[0] * (ROUND_EFFORT.warmup + ROUND_EFFORT.steps)
 RACE_SHARE = 0.4
 """Of the steps there are, no more than this share is kept back for the race."""
 
+GOES_ON = "no further config is tried, and the training goes on"
+
 NO_FORECAST = (
     "the model cannot be run on fake tensors, so no peak is known before a step. 'autorecompute plans SCRIPT' says why"
 )
@@ -121,7 +123,7 @@ class _Tuning:
     def give_up(self, reason: str) -> None:
         """Leaves the training as it is."""
         with suppress(TrainingEndedError):
-            self._bench.stay(None, f"no further config is tried, and the training goes on: {reason}")
+            self._bench.stay(None, f"{GOES_ON}: {reason}")
 
     def _use_known(self, best: Best) -> None:
         study = f"as study {self._context.folder.name} has it"

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from autorecompute.worker.hooks import put_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TOTALS = ("total_steps", "T_max", "total_iters")
 """Attributes of torch's schedulers that say how long they are."""
@@ -22,8 +27,8 @@ class ExpectedSteps:
     def __init__(self) -> None:
         self._schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def follow(self) -> None:
-        """Notes each scheduler that is made from now on."""
+    def follow(self) -> Callable[[], None]:
+        """Notes each scheduler that is made from now on; gives what ends that."""
         from torch.optim.lr_scheduler import LRScheduler
 
         make = LRScheduler.__init__
@@ -33,7 +38,7 @@ class ExpectedSteps:
             make(scheduler, *args, **kwargs)
             self._schedulers.add(scheduler)
 
-        LRScheduler.__init__ = make_and_note
+        return put_in(LRScheduler, "__init__", make_and_note)
 
     def after(self, steps: int) -> int | None:
         """The steps of the whole training, once so many have ended; ``None`` where nobody tells.

@@ -1,4 +1,4 @@
-"""The public points of torch at which a training script is followed."""
+"""The public points of torch at which a training script is followed. Each function here gives one that ends it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,19 @@ UNSCALED = "_autorecompute_unscaled"
 """What a scaled loss carries along: itself before it was scaled."""
 
 
-def follow_steps(on_step: Callable[[Any], None], on_skip: Callable[[Any], None]) -> None:
+def put_in(owner: Any, name: str, replacement: Callable[..., Any]) -> Callable[[], None]:
+    """Puts a function in the place of another; what it gives puts that back, if nobody has replaced ours since."""
+    original = getattr(owner, name)
+    setattr(owner, name, replacement)
+
+    def put_back() -> None:
+        if getattr(owner, name) is replacement:
+            setattr(owner, name, original)
+
+    return put_back
+
+
+def follow_steps(on_step: Callable[[Any], None], on_skip: Callable[[Any], None]) -> Callable[[], None]:
     """Calls ``on_step`` with each optimizer after its step, and ``on_skip`` where a GradScaler keeps it from one."""
     from torch.amp import GradScaler
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -32,11 +44,17 @@ def follow_steps(on_step: Callable[[Any], None], on_skip: Callable[[Any], None])
             on_skip(optimizer)
         return result
 
-    register_optimizer_step_post_hook(note_and_tell)
-    GradScaler.step = step_and_tell
+    handle = register_optimizer_step_post_hook(note_and_tell)
+    put_back = put_in(GradScaler, "step", step_and_tell)
+
+    def end() -> None:
+        handle.remove()
+        put_back()
+
+    return end
 
 
-def follow_optimizers(on_made: Callable[[], None]) -> None:
+def follow_optimizers(on_made: Callable[[], None]) -> Callable[[], None]:
     """Calls ``on_made`` whenever an optimizer gets parameters."""
     from torch.optim import Optimizer
 
@@ -47,10 +65,10 @@ def follow_optimizers(on_made: Callable[[], None]) -> None:
         add(optimizer, *args, **kwargs)
         on_made()
 
-    Optimizer.add_param_group = add_and_tell
+    return put_in(Optimizer, "add_param_group", add_and_tell)
 
 
-def follow_losses(on_loss: Callable[[Any], None]) -> None:
+def follow_losses(on_loss: Callable[[Any], None]) -> Callable[[], None]:
     """Calls ``on_loss`` with each scalar tensor that ``backward`` is called on, as it was before a GradScaler."""
     import torch
 
@@ -70,5 +88,13 @@ def follow_losses(on_loss: Callable[[Any], None]) -> None:
             setattr(scaled, UNSCALED, outputs.detach())
         return scaled
 
-    torch.Tensor.backward = backward_and_tell
-    torch.amp.GradScaler.scale = scale_and_note
+    put_back = [
+        put_in(torch.Tensor, "backward", backward_and_tell),
+        put_in(torch.amp.GradScaler, "scale", scale_and_note),
+    ]
+
+    def end() -> None:
+        for put in put_back:
+            put()
+
+    return end

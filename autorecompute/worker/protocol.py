@@ -136,6 +136,30 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """What a training that goes on already starts a search with, as an argument of its command.
+
+    Attributes:
+        script: The script's path, the name of a module, or, where a notebook or an interpreter has no script, what its
+            studies are called after.
+        is_module: Whether it is a module.
+        is_typed: Whether there is no script.
+        arguments: The script's arguments.
+        limit_bytes: What the peak may reach; ``None`` takes what the device has to give.
+        study: Name of the study; ``None`` for one that is made of the script and of what it trains.
+        steps: How many steps may be spent on trials.
+    """
+
+    script: str
+    is_module: bool = False
+    is_typed: bool = False
+    arguments: tuple[str, ...] = ()
+    limit_bytes: int | None = None
+    study: str | None = None
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The script came to its end by itself.
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends import registry
-from autorecompute.errors import SetupError
-from autorecompute.worker import hooks
-from autorecompute.worker.expected_steps import ExpectedSteps
+from autorecompute.worker.followed import FollowedTraining
 from autorecompute.worker.protocol import MODULE_FLAG, SETTINGS_VARIABLE, Settings
 from autorecompute.worker.script import find_module, from_script, run_as_main, run_module_as_main
 from autorecompute.worker.side_channel import SideChannel
-from autorecompute.worker.training_agent import Guard, TrainingAgent, say
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,35 +40,28 @@ class _Following:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._channel = SideChannel(int(settings.address))
-        self._guard: Guard | None = None
+        self._training: FollowedTraining | None = None
 
     def begin(self) -> None:
         """Hooks in; nothing, with a sentence, where that cannot be done."""
         try:
-            self._guard = self._install()
+            self._training = FollowedTraining(self._channel, self._settings, say)
         except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
             self._channel.close()
-            say(f"the script trains without autorecompute: {error}")
+            say(logging.WARNING, f"the script trains without autorecompute: {error}")
 
     def end(self, error: BaseException | None) -> None:
         """Told that the script has ended."""
-        if self._guard is not None:
-            self._guard.end(error)
+        if self._training is not None:
+            self._training.guard.end(error)
 
-    def _install(self) -> Guard:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise SetupError("it is one of several ranks, and a process that trains alone can be tuned while it trains")
-        expected = ExpectedSteps()
-        backend = registry.worker(self._settings.backend, Path())
-        agent = TrainingAgent(self._channel, backend, self._settings, expected)
-        guard = Guard(self._channel, backend, self._settings, agent)
-        backend.install(guard, wrap=False)
-        expected.follow()
-        hooks.follow_steps(guard.on_step, guard.on_skip)
-        hooks.follow_losses(guard.on_loss)
-        hooks.follow_optimizers(guard.on_optimizer)
-        os.register_at_fork(after_in_child=guard.leave)
-        return guard
+
+def say(level: int, text: str) -> None:
+    """A line for the user, if there is anybody to read it."""
+    del level
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"autorecompute: {text}\n")
+        sys.stderr.flush()
 
 
 def _run_script(script: str, arguments: list[str]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
-import sys
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends import registry
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from autorecompute.worker.expected_steps import ExpectedSteps
     from autorecompute.worker.protocol import Order, Settings
     from autorecompute.worker.side_channel import SideChannel
+
+    Say = Callable[[int, str], None]  # a level of ``logging``, and a line for the user
 
 ANSWER_SECONDS = 0.005
 """So long a step waits for the order that follows a measurement. Between trials the search may take longer, and the
@@ -117,10 +119,14 @@ class Guard:
         backend: The training system.
         settings: What the controller said at the start.
         agent: Who measures.
+        say: Tells the user.
     """
 
-    def __init__(self, channel: SideChannel, backend: WorkerBackend, settings: Settings, agent: TrainingAgent) -> None:
+    def __init__(
+        self, channel: SideChannel, backend: WorkerBackend, settings: Settings, agent: TrainingAgent, say: Say
+    ) -> None:
         self._channel, self._backend, self._settings, self._agent = channel, backend, settings, agent
+        self._say = say
         self._config = Config()
         self._is_on = True
 
@@ -143,7 +149,7 @@ class Guard:
 
         def begin() -> None:
             if other := registry.other_in_use(self._settings.backend):
-                raise Abandon(f"the script uses {other}, and 'autorecompute train' is for plain PyTorch")
+                raise Abandon(f"the script uses {other}, and only plain PyTorch is tuned while it trains")
             self._config = self._agent.on_session(detect)
 
         self._guarded(begin)
@@ -159,8 +165,12 @@ class Guard:
 
     def on_several_models(self) -> None:
         """As without the tool: what was chosen was chosen for one of them."""
+        self.on_unknown(SEVERAL_MODELS)
+
+    def on_unknown(self, reason: str) -> None:
+        """Something else trains, too, of which nothing is known: as without the tool."""
         if self._is_on:
-            self._let_go(SEVERAL_MODELS, Config())
+            self._let_go(reason, Config())
 
     def on_fault(self, error: Exception) -> None:
         """What follows the script has failed."""
@@ -185,22 +195,39 @@ class Guard:
 
     def end(self, error: BaseException | None) -> None:
         """Told that the script has ended, by this error or by itself, before that reaches anybody else."""
-        outcome, message = (None, "") if error is None or isinstance(error, SystemExit) else self._classify(error)
-        if outcome is Outcome.OOM:
-            say(
-                f"out of memory at step {self._agent.steps + 1}. A step that failed cannot be repeated: start again "
-                "with a lower --memory-limit, and the search begins with less memory."
-            )
+        outcome, last = self._last_words(error)
         if not self._is_on:
             return
         self._is_on = False
         if error is None and not self._agent.has_trained:
-            say(f"nothing was tuned. {self._agent.advice}")
+            self._say(logging.WARNING, f"nothing was tuned. {self._agent.advice}")
         elif outcome is None:
-            say("the script ended before the search did, and the next start goes on from what was measured.")
+            text = "the script ended before the search did, and the next start goes on from what was measured."
+            self._say(logging.INFO, text)
+        self._part(last)
+
+    def release(self, error: BaseException | None) -> None:
+        """Ends the search, after this error or none, and recompute with it: the model trains as without the tool."""
+        _, last = self._last_words(error)
+        if self._is_on:
+            self._part(last)
+        self._end_search(Config())
+
+    def _last_words(self, error: BaseException | None) -> tuple[Outcome | None, Ended | Failed]:
+        if error is None or isinstance(error, SystemExit):
+            return None, Ended(steps=self._agent.steps)
+        outcome, message = self._classify(error)
+        if outcome is Outcome.OOM:
+            self._say(
+                logging.WARNING,
+                f"out of memory at step {self._agent.steps + 1}. A step that failed cannot be repeated: start again "
+                "with a lower memory limit, and the search begins with less memory.",
+            )
+        return outcome, Failed(outcome=outcome, message=message)
+
+    def _part(self, last: Ended | Failed) -> None:
         with contextlib.suppress(Exception):  # what ended the script must reach its user
-            end = Ended(steps=self._agent.steps) if outcome is None else Failed(outcome=outcome, message=message)
-            self._channel.send(end)
+            self._channel.send(last)
             self._channel.wait_for_end()
 
     def _classify(self, error: BaseException) -> tuple[Outcome, str]:
@@ -218,7 +245,7 @@ class Guard:
         except StayError as end:
             self._end_search(end.stay.config)
             since = "" if end.stay.config is None else f"from step {self._agent.steps + 1} on: "
-            say(f"{since}{end.stay.message}")
+            self._say(logging.WARNING if end.stay.config is None else logging.INFO, f"{since}{end.stay.message}")
         except ControllerGoneError:
             self._let_go(GONE)
         except (Exception, Abandon) as error:  # noqa: BLE001  (nothing of ours may end the training)
@@ -226,7 +253,8 @@ class Guard:
 
     def _let_go(self, reason: str, config: Config | None = None) -> None:
         self._end_search(config)
-        say(f"no further config is tried, and the training goes on: {reason.rstrip('.')}.")
+        text = f"no further config is tried, and the training goes on: {reason.rstrip('.')}."
+        self._say(logging.WARNING, text)
 
     def _end_search(self, config: Config | None) -> None:
         self._is_on = False
@@ -237,7 +265,7 @@ class Guard:
                 self._backend.switch(config)
                 self._config = config
         except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
-            say(_describe(error))
+            self._say(logging.WARNING, _describe(error))
 
 
 def _compare(check: Callable[[Config], GradientCheck], config: Config) -> GradientCheck:
@@ -246,13 +274,6 @@ def _compare(check: Callable[[Config], GradientCheck], config: Config) -> Gradie
         return check(config)
     except Exception as error:  # noqa: BLE001  (the model's own code runs there)
         return GradientCheck(agrees=False, worst=math.inf, steps=0, message=_describe(error))
-
-
-def say(text: str) -> None:
-    """A line for the user, if there is anybody to read it."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"autorecompute: {text}\n")
-        sys.stderr.flush()
 
 
 def _describe(error: BaseException) -> str:

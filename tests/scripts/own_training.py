@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import logging
 import os
 import resource
 import signal
@@ -25,6 +26,10 @@ parser.add_argument("--again", choices=["wrong", "raises"], help="what blocks do
 parser.add_argument("--lacks", type=int, help="the step in which no memory is left")
 parser.add_argument("--handles", action="store_true", help="ends by its own handlers")
 parser.add_argument("--code", type=int, default=0)
+parser.add_argument("--auto", metavar="LIMIT", help="calls autorecompute.auto, and logs what it says")
+parser.add_argument("--study", help="the study that it is told")
+parser.add_argument("--tuning-steps", type=int, default=36)
+parser.add_argument("--beside", action="store_true", help="another optimizer steps that it is not told of")
 args = parser.parse_args()
 
 
@@ -68,6 +73,13 @@ kind = Leaving if args.leaves else Changing if args.again else Encoder
 models = nn.ModuleList(kind(dropout=args.dropout, layers=3 - place) for place in range(args.models))
 optimizer = torch.optim.AdamW(models.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, args.scheduled) if args.scheduled else None
+critic = nn.Linear(WIDTH, 1)
+beside = torch.optim.SGD(critic.parameters(), lr=0.1) if args.beside else None
+if args.auto is not None:
+    import autorecompute
+
+    logging.basicConfig(level=logging.INFO, format="autorecompute: %(levelname)s %(message)s")
+    autorecompute.auto(models[0], optimizer, memory_limit=args.auto, study=args.study, tuning_steps=args.tuning_steps)
 print("settings", sorted(name for name in os.environ if name.startswith("AUTORECOMPUTE")))
 for step in range(1, args.steps + 1):
     for _ in range(args.accumulate):
@@ -76,6 +88,9 @@ for step in range(1, args.steps + 1):
         if step == args.lacks:
             resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
         loss.backward()
+    if beside is not None:
+        critic(inputs).mean().backward()
+        beside.step()
     optimizer.step()
     if scheduler is not None:
         scheduler.step()

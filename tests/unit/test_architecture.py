@@ -58,7 +58,7 @@ FLOW = {
     "structuring": BASE,
     "documents": set(),
     "codec": {"structuring", *BASE},
-    "__init__": {"backends.registry", *BASE},
+    "__init__": {"backends.registry", "worker.in_script", *BASE},
     "meters": BASE,
     "backends": {"meters.*", *BASE},
     "worker": {*REGISTRY, "meters.*", *BASE},

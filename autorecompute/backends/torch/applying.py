@@ -33,6 +33,11 @@ def decide_elsewhere() -> None:
     _Elsewhere.decides = True
 
 
+def is_decided() -> bool:
+    """Whether :func:`apply` does nothing in this process."""
+    return _Elsewhere.decides
+
+
 def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
     """Recompute in the model what a file of plans says, from its first training call on.
 

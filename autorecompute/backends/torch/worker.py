@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autorecompute import codec
 from autorecompute.backends.common.batches import observe_batch, slice_batch
 from autorecompute.backends.common.device import describe_device
+from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
 from autorecompute.backends.torch.attention_kernels import CAPABILITIES
@@ -98,6 +99,10 @@ class TorchBackend:
             self._fakes.__enter__()
         decide_elsewhere()
         self._roots.install()
+
+    def note(self, optimizer: Optimizer) -> None:
+        """An optimizer that was made before."""
+        self._roots.note(optimizer)
 
     def uninstall(self) -> None:
         """Follows nothing any more."""
@@ -250,7 +255,6 @@ class TorchBackend:
         steps, no_steps = self._survey(root, tuned, batch, args, kwargs)
         space = space_of(found, tuned.board, steps)
         sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
-        refusals = tuple(map(str, found.refusals))
         return Detection(
             plans=space.plans,
             own_presets=space.own_presets,
@@ -260,7 +264,9 @@ class TorchBackend:
             device=describe_device(next(root.parameters()).device),
             versions={**read_versions(), MODEL: self._name},
             plan_versions=(MODEL,),
-            extra=codec.to_plain(TorchDetection(refusals=refusals, steps=steps, no_steps=no_steps)),
+            extra=codec.to_plain(
+                TorchDetection(refusals=tuple(map(str, found.refusals)), steps=steps, no_steps=no_steps)
+            ),
         )
 
     def _survey(
@@ -271,7 +277,7 @@ class TorchBackend:
         try:
             steps = survey_steps(root, tuned.found, tuned.board, script, real_follow=real_follow)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
-            return None, f"the model cannot be run on fake tensors ({_first_line(error)})"
+            return None, f"the model cannot be run on fake tensors ({first_line(error)})"
         return steps, ""
 
     def _script(self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Script:
@@ -288,11 +294,5 @@ class TorchBackend:
     def _check(
         self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config
     ) -> GradientCheck:
-        board = self._tuned[root].board
         few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
-        return check_gradients(root, board, config.choices, few_args, few_kwargs)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+        return check_gradients(root, self._tuned[root].board, config.choices, few_args, few_kwargs)

@@ -11,7 +11,7 @@ import pytest
 from autorecompute.backends import registry
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.worker import agent
+from autorecompute.worker import agent, training
 from autorecompute.worker.agent import PATIENCE_STEPS
 from autorecompute.worker.expected_steps import ExpectedSteps
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Settings, Stay, decode, encode
@@ -32,7 +32,7 @@ class Beside(Training):
         self.line, self.controller = SideChannel(theirs.detach()), Connection(ours.detach())
         settings = Settings(address="", backend="torch")
         self.inner = TrainingAgent(self.line, self, settings, ExpectedSteps())
-        self.agent = self.guard = Guard(self.line, self, settings, self.inner)
+        self.agent = self.guard = Guard(self.line, self, settings, self.inner, training.say)
 
     def order(self, *messages):
         """The controller: what it says next."""
@@ -194,6 +194,22 @@ def test_batches_of_another_size_end_the_search(begun, capsys):
     assert capsys.readouterr().err == ""
     begun.steps(2, batch=3)
     assert "a batch of 3 now, not 8" in capsys.readouterr().err
+
+
+def test_a_release_leaves_nothing_on_and_says_nothing(begun, capsys):
+    """The controller hears that it is over, and the model trains as without the tool."""
+    begun.controller.send_bytes(encode(Stay(config=None, message="bye")))
+    begun.guard.release(None)
+    assert [type(message) for message in begun.told] == [Detection, Ended]
+    assert begun.happened[-1] == Config()
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_before_a_release_is_told(begun, capsys):
+    """Memory that ran out in a cell of a notebook is known to the study when the next search begins."""
+    begun.guard.release(MemoryError("no memory"))
+    assert [message.outcome for message in begun.told if isinstance(message, Failed)] == [Outcome.OOM]
+    assert "with a lower memory limit" in capsys.readouterr().err
 
 
 def test_a_process_that_the_script_forks_measures_nothing(begun, capsys):

@@ -1,0 +1,77 @@
+"""A training that goes on in this process, followed from here on and tuned in its own steps."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from autorecompute.backends import registry
+from autorecompute.errors import SetupError
+from autorecompute.worker import hooks
+from autorecompute.worker.expected_steps import ExpectedSteps
+from autorecompute.worker.training_agent import Guard, TrainingAgent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from autorecompute.worker.protocol import Settings
+    from autorecompute.worker.side_channel import SideChannel
+    from autorecompute.worker.training_agent import Say
+
+SEVERAL_RANKS = "it is one of several ranks, and a process that trains alone can be tuned while it trains"
+NOT_GIVEN = "an optimizer steps that autorecompute.auto was not given, and peaks are known of the others alone"
+
+
+class FollowedTraining:
+    """Hooks that follow a training, and the guard that they tell.
+
+    Args:
+        channel: The line to the controller.
+        settings: What the controller said at the start.
+        say: Tells the user.
+        optimizers: Those that train already. With any, the search ends where another one steps: it was made before
+            and nobody knows what it trains.
+
+    Attributes:
+        guard: Who is told of all that happens.
+
+    Raises:
+        SetupError: it is one of several ranks, or the training system lacks something.
+    """
+
+    def __init__(self, channel: SideChannel, settings: Settings, say: Say, optimizers: Collection[Any] = ()) -> None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise SetupError(SEVERAL_RANKS)
+        expected = ExpectedSteps()
+        backend = registry.plain_worker()
+        agent = TrainingAgent(channel, backend, settings, expected)
+        self.guard = Guard(channel, backend, settings, agent, say)
+        self._parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
+        self._backend = backend
+        backend.install(self.guard, wrap=False)
+        for optimizer in optimizers:
+            backend.note(optimizer)
+            agent.on_optimizer()
+        self._ends: list[Callable[[], None]] = [
+            expected.follow(),
+            hooks.follow_steps(self._on_step, self.guard.on_skip),
+            hooks.follow_losses(self.guard.on_loss),
+            hooks.follow_optimizers(self.guard.on_optimizer),
+        ]
+        os.register_at_fork(after_in_child=self.guard.leave)
+
+    def detach(self, error: BaseException | None) -> None:
+        """Follows nothing any more, and recomputes nothing, after this error or none."""
+        for end in reversed(self._ends):
+            end()
+        self.guard.release(error)
+        self._backend.uninstall()
+
+    def _on_step(self, optimizer: Any) -> None:
+        if self._parameters and self._parameters.isdisjoint(map(id, _parameters_of(optimizer))):
+            self.guard.on_unknown(NOT_GIVEN)
+        self.guard.on_step(optimizer)
+
+
+def _parameters_of(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

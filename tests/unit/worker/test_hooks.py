@@ -1,0 +1,63 @@
+"""Hooks on torch end where they are to end, and leave what others have put there since."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from autorecompute.worker import hooks
+from autorecompute.worker.expected_steps import ExpectedSteps
+
+POINTS = [
+    (torch.Tensor, "backward"),
+    (torch.amp.GradScaler, "scale"),
+    (torch.amp.GradScaler, "step"),
+    (torch.optim.Optimizer, "add_param_group"),
+    (torch.optim.lr_scheduler.LRScheduler, "__init__"),
+]
+
+
+def train(optimizer, weight):
+    """One step."""
+    weight.square().sum().backward()
+    optimizer.step()
+
+
+def test_what_is_followed_is_told_until_its_end():
+    """Afterwards torch is as it was."""
+    before = [getattr(*point) for point in POINTS]
+    told = []
+    ends = [
+        hooks.follow_steps(told.append, told.append),
+        hooks.follow_losses(lambda _: told.append("loss")),
+        hooks.follow_optimizers(lambda: told.append("optimizer")),
+        ExpectedSteps().follow(),
+    ]
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    train(optimizer, weight)
+    assert told == ["optimizer", "loss", optimizer]
+    for end in reversed(ends):
+        end()
+    assert [getattr(*point) for point in POINTS] == before
+    train(torch.optim.SGD([weight], lr=0.1), weight)
+    assert len(told) == 3
+
+
+def test_what_others_have_put_there_since_stays(monkeypatch):
+    """Theirs is not thrown away with ours."""
+
+    class Place:
+        def speak(self):
+            return "own"
+
+    put_back = hooks.put_in(Place, "speak", lambda _: "ours")
+    monkeypatch.setattr(Place, "speak", lambda _: "theirs")
+    put_back()
+    assert Place().speak() == "theirs"
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_point_of_torch_exists(point):
+    """What is hooked is public in this torch."""
+    assert callable(getattr(*point))

@@ -1,0 +1,58 @@
+"""What ``autorecompute.auto`` refuses at once: a line that makes no sense, before anything is started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import autorecompute
+from autorecompute.errors import UsageError
+
+
+@pytest.fixture
+def model():
+    """Something to train."""
+    return torch.nn.Linear(2, 2)
+
+
+@pytest.fixture
+def optimizer(model):
+    """What trains it."""
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"memory_limit": "forty"}, "cannot be read as a quantity"),
+        ({"memory_limit": 40}, "is 40 bytes. Write a unit with it"),
+        ({"memory_limit": "0GiB"}, "no amount of memory"),
+        ({"memory_limit": "1GiB", "tuning_steps": 0}, "leaves no step"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(model, optimizer, options, sentence):
+    """In one sentence, with what to write instead."""
+    with pytest.raises(UsageError, match=sentence):
+        autorecompute.auto(model, optimizer, **options)
+
+
+def test_an_optimizer_of_another_model_is_refused(optimizer):
+    """Nothing that it trains would be seen."""
+    with pytest.raises(UsageError, match="no parameter of the model"):
+        autorecompute.auto(torch.nn.Linear(3, 3), optimizer)
+
+
+@pytest.mark.parametrize(("swaps", "sentence"), [(True, "is none"), (False, "takes torch optimizers")])
+def test_what_is_no_model_or_no_optimizer_is_refused(model, optimizer, swaps, sentence):
+    """The classes are named."""
+    with pytest.raises(UsageError, match=sentence):
+        autorecompute.auto(*((optimizer, optimizer) if swaps else (model, [model])))
+
+
+def test_the_package_alone_brings_no_torch():
+    """A script may import it before it sets what torch reads."""
+    code = "import sys, autorecompute; sys.exit('torch' in sys.modules or not callable(autorecompute.auto))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
