@@ -32,7 +32,7 @@ def takes_turns(bench: Bench) -> bool:
     again in every step.
     """
     detection = bench.detect()
-    return detection.device.kind == CPU and registry.backend_of(detection.versions).TAKES_TURNS
+    return detection.device.kind == CPU and registry.backend_of(detection.versions).takes_turns(detection)
 
 
 def measure_in_turns(bench: Bench, configs: Sequence[Config], steps: int) -> dict[Config, Measurement]:

@@ -63,6 +63,7 @@ class Detected:
         calls: The units in the order of their calls.
         operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
         repeated: Units that do what the one before them does.
+        option_savings: What a site saves with an option, where its options differ in that.
     """
 
     structure: Structure
@@ -77,6 +78,7 @@ class Detected:
     calls: tuple[str, ...]
     operators: tuple[str, ...]
     repeated: frozenset[str]
+    option_savings: Mapping[tuple[str, str], Saving] = dataclasses.field(default_factory=dict)
 
     def switchboard(self, model: Module) -> Switchboard:
         """The switches of the model that was looked at."""

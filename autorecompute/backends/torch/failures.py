@@ -35,6 +35,12 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
     return Outcome.SCRIPT_ERROR, f"{type(error).__name__}: {last_line(error)}"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, as a part of a sentence."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """The error, and what it was raised from or in the handling of."""
     while error is not None:

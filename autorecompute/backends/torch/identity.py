@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autorecompute.backends.torch.controller import NAME
+from autorecompute.backends.torch.compiled.forms import has_compiled, original_of
+from autorecompute.backends.torch.controller import COMPILED, NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +26,12 @@ DIGEST_LENGTH = 12
 def name_of(model: Module) -> str:
     """The model's class with a digest of its modules, parameters and buffers: ``GPT2LMHeadModel 1f3a5c7e9b0d``.
 
-    It is the same for every model that is built alike, whatever its weights are and whether it is on a card.
+    It is the same for every model that is built alike, whatever its weights are and whether it is on a card. A compiled
+    model has other plans, and another name: ``GPT2LMHeadModel 1f3a5c7e9b0d compiled``.
     """
-    return f"{type(model).__name__} {_digest(_parts_of(model))[:DIGEST_LENGTH]}"
+    original = original_of(model)
+    name = f"{type(original).__name__} {_digest(_parts_of(original))[:DIGEST_LENGTH]}"
+    return f"{name} {COMPILED}" if has_compiled(model) else name
 
 
 def digest_of(model: Module, found: Detected, sizes: Mapping[str, int]) -> str:

@@ -19,9 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autorecompute.backends.torch import attention
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
-from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_compiled, is_hooked
+from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_hooked
 from autorecompute.backends.torch.storages import Storages, tensors_in
-from autorecompute.backends.torch.structure import is_within
 from autorecompute.backends.torch.untouched import copies_of, untouched
 from autorecompute.backends.torch.values import Values, looks_at_values
 
@@ -160,7 +159,6 @@ class Probe:
         self._model = model
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._units = set(units)
-        self._compiled = [path for path, module in model.named_modules() if is_compiled(module)]
         self._visit = visit
         self.storages = Storages()
         self._stack: list[str] = []
@@ -255,8 +253,6 @@ class Probe:
     def _refuse_before(self, path: str, values: Sequence[Any]) -> None:
         if has_cache(values):
             self._refuse(path, Reason.CACHE)
-        if any(is_within(path, compiled) for compiled in self._compiled):
-            self._refuse(path, Reason.COMPILED)
         if path and not self._is_asked():
             self._refuse(path, Reason.OWN_CHECKPOINT)
 

@@ -15,9 +15,12 @@ from autorecompute.backends.common.device import describe_device
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
 from autorecompute.backends.torch.attention_kernels import CAPABILITIES
+from autorecompute.backends.torch.batch_sizes import BatchSizes
 from autorecompute.backends.torch.callers import calling_frame, keeps_result
 from autorecompute.backends.torch.card_kernels import CardKernels
+from autorecompute.backends.torch.compiled.forms import allocated_live, has_compiled, take_compile_seconds
 from autorecompute.backends.torch.controller import MODEL
+from autorecompute.backends.torch.detection import RefusedModelError
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fakes import Script
@@ -26,6 +29,7 @@ from autorecompute.backends.torch.identity import digest_of, name_of, read_versi
 from autorecompute.backends.torch.live import StepLive, tensors_of
 from autorecompute.backends.torch.on_card import reserve
 from autorecompute.backends.torch.plans_file import requested
+from autorecompute.backends.torch.refusals import Reason, Refusal
 from autorecompute.backends.torch.roots import Roots
 from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.storages import tensors_in
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
-    from autorecompute.backends.interface import Listener
+    from autorecompute.backends.interface import Listener, LiveMeter
     from autorecompute.backends.torch.extra import OnCard, Steps
     from autorecompute.measurement import GradientCheck, Outcome
 
@@ -52,6 +56,9 @@ NOTHING_TRAINED = (
     "No module that holds the parameters of a torch optimizer was called in training mode. Call the model itself, "
     "model(inputs), rather than a method of it, and after the optimizer was made."
 )
+
+
+MEASURED = "compiled code is measured, and the search relies on its trials"
 
 
 def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
@@ -87,7 +94,7 @@ class TorchBackend:
         self._open: set[object] = set()
         self._ran: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch: list[weakref.ref[Tensor]] = []
-        self._sizes: dict[str, tuple[int, int]] = {}
+        self._sizes = BatchSizes()
 
     def install(self, listener: Listener, *, wrap: bool = False) -> None:
         """Follows every optimizer that will be made, and the modules that they train."""
@@ -121,7 +128,7 @@ class TorchBackend:
             self._is_alike[root] = name_of(root) == self._name
         if self._is_alike[root]:
             batch = observe_batch([*args, *kwargs.values()])
-            self._note_sizes(args, kwargs, batch)
+            self._sizes.note(args, kwargs, batch)
             self._batch = [weakref.ref(tensor) for tensor in tensors_in((args, kwargs))]
             listener.on_forward(batch, functools.partial(self._check, root, batch, args, kwargs))
             if root not in self._tuned and not self._leaves_alone:
@@ -147,11 +154,17 @@ class TorchBackend:
         for tuned in self._tuned.values():
             tuned.switch(config)
 
-    def live_meter(self) -> StepLive | None:
+    def live_meter(self) -> LiveMeter | None:
         """Counts live tensors on a CPU; on a card the allocator does."""
         roots = list(self._is_alike)
-        is_on_cpu = all(one.device.type == "cpu" for root in roots for one in root.parameters())
-        return StepLive(lambda: self._tensors(roots)) if is_on_cpu else None
+        if any(one.device.type != "cpu" for root in roots for one in root.parameters()):
+            return None
+        kind = allocated_live() if any(map(has_compiled, roots)) else StepLive
+        return kind(lambda: self._tensors(roots))
+
+    def take_compile_seconds(self) -> float:
+        """Seconds since the last call in which ``torch.compile`` was at work on a model that is tuned."""
+        return take_compile_seconds() if any(map(has_compiled, self._is_alike)) else 0.0
 
     def take_profile(self) -> None:
         """Nothing: fake steps have told what a profile would."""
@@ -165,18 +178,13 @@ class TorchBackend:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         self._open.clear()
         self._ran.clear()
-        return (*self._told_of_missed(), *self._told_of_sizes())
+        return (*self._told_of_missed(), *self._sizes.told())
 
     def _told_of_missed(self) -> Iterator[str]:
         missed = sorted({path for tuned in self._tuned.values() for path in tuned.missed})
         if missed:
             places = ", ".join(path or "the model" for path in missed)
             yield f"some calls of {places} made another graph than the first one: their operators were kept there"
-
-    def _told_of_sizes(self) -> Iterator[str]:
-        for name, (least, most) in sorted(self._sizes.items()):
-            if least < most:
-                yield f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"
 
     def why_nothing_trained(self, *, wrap: bool) -> str:
         """Why a script may never have come to training, and what to do about it, in sentences."""
@@ -186,12 +194,6 @@ class TorchBackend:
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
         return failures.classify(error)
-
-    def _note_sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int) -> None:
-        """Keeps the least and the most of each size of the batches so far."""
-        for name, size in sizes_of(list(tensors_in((args, kwargs))), batch).items():
-            least, most = self._sizes.get(name, (size, size))
-            self._sizes[name] = min(least, size), max(most, size)
 
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A module that is to be tuned trains for the first time."""
@@ -218,6 +220,8 @@ class TorchBackend:
     def _detect_on(
         self, fakes: LargeTensorsAreFake, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Detection:
+        if has_compiled(root):
+            raise RefusedModelError(Refusal(Reason.COMPILED_FAKE))
         optimizers = self._roots.optimizers_of(root)
         with fakes.small_ones_too(root, optimizers), self._kernels(optimizers):
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
@@ -247,7 +251,8 @@ class TorchBackend:
         tuned = Tuned.of(root, args, kwargs)
         self._tuned[root] = tuned
         found, batch = tuned.found, observe_batch([*args, *kwargs.values()])
-        steps, no_steps = self._survey(root, tuned, batch, args, kwargs)
+        is_compiled = has_compiled(root)
+        steps, no_steps = (None, MEASURED) if is_compiled else self._survey(root, tuned, batch, args, kwargs)
         space = space_of(found, tuned.board, steps)
         sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
         refusals = tuple(map(str, found.refusals))
@@ -260,7 +265,9 @@ class TorchBackend:
             device=describe_device(next(root.parameters()).device),
             versions={**read_versions(), MODEL: self._name},
             plan_versions=(MODEL,),
-            extra=codec.to_plain(TorchDetection(refusals=refusals, steps=steps, no_steps=no_steps)),
+            extra=codec.to_plain(
+                TorchDetection(refusals=refusals, steps=steps, no_steps=no_steps, is_compiled=is_compiled)
+            ),
         )
 
     def _survey(
@@ -271,7 +278,7 @@ class TorchBackend:
         try:
             steps = survey_steps(root, tuned.found, tuned.board, script, real_follow=real_follow)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
-            return None, f"the model cannot be run on fake tensors ({_first_line(error)})"
+            return None, f"the model cannot be run on fake tensors ({failures.first_line(error)})"
         return steps, ""
 
     def _script(self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Script:
@@ -291,8 +298,3 @@ class TorchBackend:
         board = self._tuned[root].board
         few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
         return check_gradients(root, board, config.choices, few_args, few_kwargs)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autorecompute.measurement import Outcome
-from autorecompute.worker.agent import PATIENCE_SKIPS, PATIENCE_STEPS, Abandon
+from autorecompute.worker.agent import Abandon
+from autorecompute.worker.patience import MISSED_STEPS, SKIPPED_STEPS
 from autorecompute.worker.protocol import Beat, Failed, Order
 from stand_ins.training import CONFIG, FIRST, TARGET
 
@@ -71,7 +72,7 @@ def test_gradients_that_are_never_finite_end_the_trial(make_training):
     """A GradScaler that skips every step ends the trial as diverged, rather than keep it waiting."""
     training = make_training()
     training.begin()
-    for _ in range(PATIENCE_SKIPS):
+    for _ in range(SKIPPED_STEPS):
         training.step(TARGET, skips=True)
     with pytest.raises(Abandon):
         training.step(TARGET, skips=True)
@@ -81,11 +82,11 @@ def test_gradients_that_are_never_finite_end_the_trial(make_training):
 
 def test_a_ragged_last_batch_is_left_out(make_training):
     """A smaller batch at the end of an epoch is neither timed nor counted, however many epochs there are."""
-    training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2 * PATIENCE_STEPS),))
+    training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2 * MISSED_STEPS),))
     training.begin()
     training.step()
     training.steps(1)
-    for _ in range(2 * PATIENCE_STEPS - 1):
+    for _ in range(2 * MISSED_STEPS - 1):
         training.step(TARGET)
         training.step(3)
     assert len(training.sent) == 1
@@ -110,7 +111,7 @@ def test_a_batch_that_stays_wrong_is_told_with_the_ways_out(make_training):
     training = make_training()
     training.begin()
     training.step()
-    training.steps(PATIENCE_STEPS, batch=3)
+    training.steps(MISSED_STEPS, batch=3)
     assert len(training.sent) == 1
     with pytest.raises(Abandon):
         training.step(3)
