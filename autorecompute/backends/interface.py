@@ -234,6 +234,10 @@ class LiveMeter(Protocol):
         """The step has ended; the most bytes that it had alive beyond those alive at its start."""
         ...
 
+    def held_bytes(self, measured_bytes: int) -> int:
+        """What a process with this config alone would hold between two steps, where this one holds so much."""
+        ...
+
 
 class WorkerBackend(Protocol):
     """A training system inside the user's process."""

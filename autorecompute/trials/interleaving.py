@@ -70,5 +70,6 @@ def join(measurements: Sequence[Measurement]) -> Measurement:
         losses=tuple(loss for each in measurements for loss in each.losses),
         others_share=statistics.mean(shares) if shares else None,
         warmup_seconds=sum(each.warmup_seconds for each in measurements),
+        compile_seconds=sum(each.compile_seconds for each in measurements),
     )
     return mark_busy_host(joined)

@@ -182,7 +182,8 @@ class Window:
             self._meter.release()
             self._is_observing = True
             self._live.start()
-        self._held_bytes = self._meter.held_bytes()
+        held_bytes = self._meter.held_bytes()
+        self._held_bytes = held_bytes if self._live is None else self._live.held_bytes(held_bytes)
 
     def _end_observed_step(self, elapsed: float) -> None:
         assert self._live is not None, "a step is observed by what counts live tensors"

@@ -39,9 +39,6 @@ PLANS_FILE = "plans.json"
 MODEL = "model"
 """Under this name a detection's versions say which model it was."""
 
-COMPILED = "compiled"
-"""Ends the name of a model that ``torch.compile`` runs."""
-
 EXPANDABLE_SEGMENTS = Knob(
     name="expandable_segments",
     variables={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.torch.attention import NAME as ATTENTION
 from autorecompute.backends.torch.checkpoints import MATMULS
+from autorecompute.backends.torch.compiled.forms import compiled_paths
 from autorecompute.backends.torch.operators import Finder
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.probe import Observation, Probe
@@ -98,7 +99,7 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Det
         raise RefusedModelError(refusal)
     structure = structure_of(model)
     finder = Finder(model, structure)
-    seen = Probe(model, structure.units, finder.visit).run(args, kwargs)
+    seen = Probe(model, structure.units, finder.visit, compiled_paths(model)).run(args, kwargs)
     if seen.is_hooked:
         raise RefusedModelError(Refusal(Reason.OWN_CHECKPOINT))
     if "" in seen.refused:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autorecompute.backends.torch.compiled.forms import has_compiled, original_of
-from autorecompute.backends.torch.controller import COMPILED, NAME
+from autorecompute.backends.torch.controller import NAME
+from autorecompute.backends.torch.options import COMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

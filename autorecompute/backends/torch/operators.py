@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 MASK = "dropout_mask"
 
+NOT_OURS = {Reason.OWN_CHECKPOINT, Reason.COMPILED}
+"""Why nothing is looked at inside a module: others decide there what is kept."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Found:
@@ -78,7 +81,7 @@ class Finder:
         self._seen = seen
         units = tuple(self._units)
         self._units.append(call)
-        own = [one for one in seen.calls if seen.refused.get(one.path) is Reason.OWN_CHECKPOINT]
+        own = [one for one in seen.calls if seen.refused.get(one.path) in NOT_OURS]
         if call.path and any(is_within(one.path, call.path) for one in own):
             return
         graph = graph_of(tensors_in(result), call.first)

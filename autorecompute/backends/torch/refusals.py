@@ -23,6 +23,7 @@ class Reason(enum.Enum):
 
     CACHE = "{place} gets a key-value cache, which a second run would write again: say use_cache=False in training."
     INPLACE = "{place} changes its input in place, so that it could not be run again with what it was given."
+    COMPILED = "{place} is compiled by torch.compile, which decides itself what to recompute."
     COMPILER = "{place} is compiled by another backend than inductor, whose memory budget is not known."
     CUDA_GRAPHS = '{place} is compiled with CUDA graphs, whose memory stays: leave mode="reduce-overhead" out.'
     COMPILED_RANKS = "{place} is compiled and trained by several ranks, which may compile at different times."

@@ -18,7 +18,7 @@ from autorecompute.backends.torch.attention_kernels import CAPABILITIES
 from autorecompute.backends.torch.batch_sizes import BatchSizes
 from autorecompute.backends.torch.callers import calling_frame, keeps_result
 from autorecompute.backends.torch.card_kernels import CardKernels
-from autorecompute.backends.torch.compiled.forms import allocated_live, has_compiled, take_compile_seconds
+from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
 from autorecompute.backends.torch.controller import MODEL
 from autorecompute.backends.torch.detection import RefusedModelError
 from autorecompute.backends.torch.extra import TorchDetection
@@ -28,6 +28,7 @@ from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.backends.torch.identity import digest_of, name_of, read_versions, sizes_of
 from autorecompute.backends.torch.live import StepLive, tensors_of
 from autorecompute.backends.torch.on_card import reserve
+from autorecompute.backends.torch.options import COMPILED
 from autorecompute.backends.torch.plans_file import requested
 from autorecompute.backends.torch.refusals import Reason, Refusal
 from autorecompute.backends.torch.roots import Roots
@@ -51,14 +52,6 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import Listener, LiveMeter
     from autorecompute.backends.torch.extra import OnCard, Steps
     from autorecompute.measurement import GradientCheck, Outcome
-
-NOTHING_TRAINED = (
-    "No module that holds the parameters of a torch optimizer was called in training mode. Call the model itself, "
-    "model(inputs), rather than a method of it, and after the optimizer was made."
-)
-
-
-MEASURED = "compiled code is measured, and the search relies on its trials"
 
 
 def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
@@ -87,6 +80,7 @@ class TorchBackend:
         self._listener: Listener | None = None
         self._fakes: LargeTensorsAreFake | None = None
         self._name = ""
+        self._compiled: CompiledRun | None = None
         self._tuned: weakref.WeakKeyDictionary[Module, Tuned] = weakref.WeakKeyDictionary()
         self._is_alike: weakref.WeakKeyDictionary[Module, bool] = weakref.WeakKeyDictionary()
         self._config = Config()
@@ -126,6 +120,8 @@ class TorchBackend:
         if root not in self._is_alike:
             self._name = self._name or name_of(root)
             self._is_alike[root] = name_of(root) == self._name
+            if self._compiled is None and self._name.endswith(COMPILED):
+                self._compiled = CompiledRun()
         if self._is_alike[root]:
             batch = observe_batch([*args, *kwargs.values()])
             self._sizes.note(args, kwargs, batch)
@@ -159,12 +155,12 @@ class TorchBackend:
         roots = list(self._is_alike)
         if any(one.device.type != "cpu" for root in roots for one in root.parameters()):
             return None
-        kind = allocated_live() if any(map(has_compiled, roots)) else StepLive
-        return kind(lambda: self._tensors(roots))
+        known = functools.partial(self._tensors, roots)
+        return self._compiled.live_meter(known) if self._compiled is not None else StepLive(known)
 
     def take_compile_seconds(self) -> float:
         """Seconds since the last call in which ``torch.compile`` was at work on a model that is tuned."""
-        return take_compile_seconds() if any(map(has_compiled, self._is_alike)) else 0.0
+        return self._compiled.take_seconds() if self._compiled is not None else 0.0
 
     def take_profile(self) -> None:
         """Nothing: fake steps have told what a profile would."""
@@ -189,7 +185,7 @@ class TorchBackend:
     def why_nothing_trained(self, *, wrap: bool) -> str:
         """Why a script may never have come to training, and what to do about it, in sentences."""
         del wrap
-        return NOTHING_TRAINED
+        return failures.NOTHING_TRAINED
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
@@ -215,12 +211,13 @@ class TorchBackend:
         self._leaves_alone = True
         wanted = requested(os.environ)
         if wanted is not None and not wanted.config.is_none:
-            self._tuned[root] = apply_now(wanted, root, args, kwargs)
+            tuned = apply_now(wanted, root, args, kwargs)
+            self._tuned.update({} if tuned is None else {root: tuned})
 
     def _detect_on(
         self, fakes: LargeTensorsAreFake, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Detection:
-        if has_compiled(root):
+        if self._compiled is not None:
             raise RefusedModelError(Refusal(Reason.COMPILED_FAKE))
         optimizers = self._roots.optimizers_of(root)
         with fakes.small_ones_too(root, optimizers), self._kernels(optimizers):
@@ -251,11 +248,11 @@ class TorchBackend:
         tuned = Tuned.of(root, args, kwargs)
         self._tuned[root] = tuned
         found, batch = tuned.found, observe_batch([*args, *kwargs.values()])
-        is_compiled = has_compiled(root)
-        steps, no_steps = (None, MEASURED) if is_compiled else self._survey(root, tuned, batch, args, kwargs)
+        steps, no_steps = self._survey(root, tuned, batch, args, kwargs)
         space = space_of(found, tuned.board, steps)
         sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
-        refusals = tuple(map(str, found.refusals))
+        refusals, is_compiled = tuple(map(str, found.refusals)), self._compiled is not None
+        told = TorchDetection(refusals=refusals, steps=steps, no_steps=no_steps, is_compiled=is_compiled)
         return Detection(
             plans=space.plans,
             own_presets=space.own_presets,
@@ -265,15 +262,15 @@ class TorchBackend:
             device=describe_device(next(root.parameters()).device),
             versions={**read_versions(), MODEL: self._name},
             plan_versions=(MODEL,),
-            extra=codec.to_plain(
-                TorchDetection(refusals=refusals, steps=steps, no_steps=no_steps, is_compiled=is_compiled)
-            ),
+            extra=codec.to_plain(told),
         )
 
     def _survey(
         self, root: Module, tuned: Tuned, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Steps | None, str]:
         """What steps take, or why nobody can tell."""
+        if self._compiled is not None:
+            return None, MEASURED
         script, real_follow = self._script(root, batch, args, kwargs), self._fakes is None
         try:
             steps = survey_steps(root, tuned.found, tuned.board, script, real_follow=real_follow)

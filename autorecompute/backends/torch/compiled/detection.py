@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.compiled.board import CompiledBoard
-from autorecompute.backends.torch.compiled.budgets import option_of
+from autorecompute.backends.torch.compiled.budgets import VALUES, option_of
 from autorecompute.backends.torch.compiled.forms import INNER, eagerly, original_of, refusals_of_compiled
 from autorecompute.backends.torch.compiled.partitions import distinct_budgets
 from autorecompute.backends.torch.detection import Detected, RefusedModelError
@@ -69,6 +69,15 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     return found, CompiledBoard(original, sites)
 
 
+def board_of(model: Module) -> CompiledBoard:
+    """The switches of a compiled model by its modules alone, for a config that was measured on it."""
+    original = original_of(model)
+    blocks = [
+        Site(group, (CHECKPOINT, KEEP_MATMUL), paths) for group, paths in _groups(original, structure_of(original))
+    ]
+    return CompiledBoard(original, [*blocks, Site(GRAPH, tuple(map(option_of, VALUES)), ("",))])
+
+
 def _told(why_none: str) -> Iterator[Refusal]:
     yield Refusal(Reason.COMPILED_OPERATORS)
     if why_none:
@@ -78,10 +87,7 @@ def _told(why_none: str) -> Iterator[Refusal]:
 def _blocks(model: Module, structure: Structure, seen: Observation) -> tuple[list[Site], list[Refusal]]:
     """The blocks that can be checkpointed, and why others cannot."""
     sites, refusals = [], []
-    for group, units in structure.groups.items():
-        if not set(units) <= set(structure.units):
-            continue
-        paths = tuple(f"{unit}.{INNER}" if INNER in model.get_submodule(unit)._modules else unit for unit in units)
+    for group, paths in _groups(model, structure):
         reason = next((seen.refused[path] for path in paths if path in seen.refused), None)
         if reason is None and any(_writes_statistics(model.get_submodule(path)) for path in paths):
             reason = Reason.COMPILED_STATISTICS
@@ -90,6 +96,14 @@ def _blocks(model: Module, structure: Structure, seen: Observation) -> tuple[lis
         elif {call.path for call in seen.calls}.issuperset(paths):
             sites.append(Site(group, (CHECKPOINT, KEEP_MATMUL) if _keeps(seen, paths) else (CHECKPOINT,), paths))
     return sites, refusals
+
+
+def _groups(model: Module, structure: Structure) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The groups that are blocks, each with the paths of the modules that the script wrote."""
+    for group, units in structure.groups.items():
+        if set(units) <= set(structure.units):
+            inner = {unit: INNER in model.get_submodule(unit)._modules for unit in units}
+            yield group, tuple(f"{unit}.{INNER}" if inner[unit] else unit for unit in units)
 
 
 def _keeps(seen: Observation, paths: Sequence[str]) -> bool:

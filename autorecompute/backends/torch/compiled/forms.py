@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
 
 from autorecompute.backends.torch.refusals import Reason, Refusal
+from autorecompute.backends.torch.structure import is_within, structure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
+    from torch import Tensor
     from torch.nn import Module
 
     from autorecompute.backends.torch.compiled.live import AllocatedLive
+
+MEASURED = "compiled code is measured, and the search relies on its trials"
+"""Why no peak is forecast."""
+
+_NEXT = "_torchdynamo_orig_backend"
+"""Under this name each part of dynamo has the one that it calls."""
 
 INNER = "_orig_mod"
 """Under this name the module that ``torch.compile(module)`` returns holds the module that it was given."""
@@ -26,9 +35,20 @@ def is_compiled(module: Module) -> bool:
     return INNER in module._modules or getattr(module, "_compiled_call_impl", None) is not None
 
 
+def compiled_paths(model: Module) -> list[str]:
+    """Paths of the modules that ``torch.compile`` runs, each with all that is in it."""
+    return [path for path, module in model.named_modules() if is_compiled(module)]
+
+
 def has_compiled(model: Module) -> bool:
-    """Whether ``torch.compile`` runs the model, or a module in it."""
-    return any(map(is_compiled, model.modules()))
+    """Whether ``torch.compile`` runs the model, or every block of it; a compiled part of another one is left alone."""
+    if is_compiled(model):
+        return True
+    compiled = compiled_paths(model)
+    if not compiled:
+        return False
+    units = structure_of(model).units
+    return bool(units) and all(any(is_within(unit, path) for path in compiled) for unit in units)
 
 
 def original_of(model: Module) -> Module:
@@ -52,9 +72,19 @@ def refusals_of_compiled(model: Module) -> Iterator[Refusal]:
 
 def _settings_of(module: Module) -> dict[str, Any] | None:
     """What inductor is asked for; ``None`` of another compiler."""
-    source = module if INNER in module._modules else module._compiled_call_impl
-    tell = getattr(source, "get_compiler_config", None)
+    tell = getattr(_backend_of(module), "get_compiler_config", None)
     return tell() if tell is not None else None
+
+
+def _backend_of(module: Module) -> Any:
+    """The compiler behind dynamo. What torch tells of it itself is missing with ``fullgraph=True``."""
+    if INNER in module._modules:
+        found = vars(module)["dynamo_ctx"].callback
+    else:
+        found = inspect.getclosurevars(module._compiled_call_impl).nonlocals.get("callback")
+    while (inner := getattr(found, _NEXT, None)) is not None:
+        found = inner
+    return found
 
 
 def eagerly() -> AbstractContextManager[object]:
@@ -63,15 +93,23 @@ def eagerly() -> AbstractContextManager[object]:
     return stance
 
 
-def allocated_live() -> type[AllocatedLive]:
-    """What counts live tensors in a step of compiled code; the profiler is imported where it is needed."""
-    from autorecompute.backends.torch.compiled.live import AllocatedLive
+class CompiledRun:
+    """What is followed of a process whose model is compiled; the compiler and the profiler are imported for it."""
 
-    return AllocatedLive
+    def __init__(self) -> None:
+        from autorecompute.backends.torch.compiled.clock import CLOCK
+        from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld
 
+        self._clock, self._live, self._held = CLOCK, AllocatedLive, LeastHeld()
 
-def take_compile_seconds() -> float:
-    """Seconds since the last call in which the compiler was at work; it is imported with the first compiled model."""
-    from autorecompute.backends.torch.compiled.clock import CLOCK
+    def take_seconds(self) -> float:
+        """Seconds since the last call in which the compiler was at work."""
+        return self._clock.take()
 
-    return CLOCK.take()
+    def live_meter(self, known: Callable[[], Iterable[Tensor]]) -> AllocatedLive:
+        """What counts live tensors in a step of compiled code.
+
+        Args:
+            known: Tells the tensors that are alive when the step begins.
+        """
+        return self._live(known, self._held)

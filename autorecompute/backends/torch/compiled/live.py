@@ -19,6 +19,22 @@ MEMORY = "[memory]"
 """The name of the profiler's events that say that memory came or went."""
 
 
+class LeastHeld:
+    """What a process held between two steps before the compiler had been at work often.
+
+    Each compilation leaves some megabytes behind, and a process that trains compiles one config alone. The model, its
+    optimizer and its batch are held whatever is recomputed.
+    """
+
+    def __init__(self) -> None:
+        self._least: int | None = None
+
+    def of(self, held_bytes: int) -> int:
+        """What is to be taken for held where so much is."""
+        self._least = held_bytes if self._least is None else min(self._least, held_bytes)
+        return self._least
+
+
 class AllocatedLive:
     """Counts what is allocated and freed between two calls that a script lies between.
 
@@ -27,10 +43,11 @@ class AllocatedLive:
 
     Args:
         known: Tells the tensors that are alive when a step begins.
+        held: What this process held in earlier measurements.
     """
 
-    def __init__(self, known: Callable[[], Iterable[Tensor]]) -> None:
-        self._known = known
+    def __init__(self, known: Callable[[], Iterable[Tensor]], held: LeastHeld) -> None:
+        self._known, self._held = known, held
         self._profile: Any = None
         self._sizes: dict[int, int] = {}
         self._freed: list[tuple[int, int]] = []
@@ -52,9 +69,15 @@ class AllocatedLive:
         profiled.__exit__(None, None, None)
         self._sizes.clear()
         events = profiled.profiler.kineto_results.events()
-        changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == MEMORY]
+        changes: list[tuple[int, int]] = [
+            (event.start_ns(), event.nbytes()) for event in events if event.name() == MEMORY
+        ]
         in_order = sorted((*changes, *self._freed), key=lambda change: change[0])
-        return max(0, *itertools.accumulate(change for _, change in in_order), 0)
+        return max(itertools.accumulate((change for _, change in in_order), initial=0))
+
+    def held_bytes(self, measured_bytes: int) -> int:
+        """What a process that compiles this config alone would hold between two steps."""
+        return self._held.of(measured_bytes)
 
     def _gone(self, number: int) -> None:
         size = self._sizes.pop(number, 0)

@@ -59,7 +59,8 @@ def _saved_by(forward: torch.fx.GraphModule, outputs: int) -> tuple[frozenset[st
 def _bytes_of(value: torch.Tensor) -> int:
     count = value.numel()
     hint = count.node.hint if isinstance(count, torch.SymInt) else count
-    return int(hint or 0) * value.element_size()
+    size: int = value.element_size()
+    return int(hint or 0) * size
 
 
 def distinct_budgets(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[float, int], str]:
