@@ -52,9 +52,7 @@ RACE_STEPS = FINALISTS * LOOKS[0] * (ROUND_EFFORT.warmup + ROUND_EFFORT.steps)
 RACE_SHARE = 0.4
 """Of the steps there are, no more than this share is kept back for the race."""
 
-NO_FORECAST = (
-    "the model cannot be run on fake tensors, so no peak is known before a step. 'autorecompute plans SCRIPT' says why"
-)
+NO_FORECAST = "no peak of the model is known before a step with it. 'autorecompute plans SCRIPT' says why"
 
 
 def tune_training(job: Job, folder: StudyFolder, settings: TuningSettings, bench: TrainingBench) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autorecompute.backends.torch.compiled.forms import has_compiled, original_of
+from autorecompute.backends.torch.compiled.forms import INNER, has_compiled, original_of
 from autorecompute.backends.torch.controller import NAME
 from autorecompute.backends.torch.options import COMPILED
 
@@ -67,7 +67,10 @@ _NAMES: Mapping[int, tuple[str, ...]] = {
 
 
 def _parts_of(model: Module) -> Iterator[str]:
-    for path, module in model.named_modules():
+    for full, module in model.named_modules():
+        if INNER in module._modules:  # what torch.compile puts around a module
+            continue
+        path = full.replace(f".{INNER}", "")
         yield f"{path} {type(module).__module__}.{type(module).__qualname__}"
         for name, parameter in module.named_parameters(recurse=False):
             yield f"{path}.{name} {_form(parameter)} {parameter.requires_grad}"
