@@ -5,8 +5,7 @@ with their matrix products kept. Budgets are those from 0.9 to 0.1 that make a d
 and 0 draws the masks of a dropout anew. Everything is measured in one process, in rounds of random order with the
 compiler's own before and after each, and what was compiled once is found in the compiler's caches. At each of several
 limits between the least peak and the compiler's own the search begins anew on these figures. Times are processor time,
-peaks are bytes of live tensors beyond what is held between
-two steps. Arguments name studies.
+peaks are bytes of live tensors beyond what is held between two steps. Arguments name studies.
 """
 
 from __future__ import annotations

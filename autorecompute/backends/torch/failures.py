@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 NOTHING_TRAINED = (
     "No module that holds the parameters of a torch optimizer was called in training mode. Call the model itself, "
-    "model(inputs), rather than a method of it, and after the optimizer was made."
+    "model(inputs), rather than a method of it, and after the optimizer was made. Where torch.compile runs a function "
+    "around that call, give it the model instead."
 )
 
 
