@@ -20,6 +20,7 @@
 # make dashboard-picture  takes the picture of optuna-dashboard in the documentation
 # make report-picture  tunes a GPT-2 and takes the picture of the README from its page
 # make bench-by-hand  holds the search in plain PyTorch beside the best that people do by hand
+# make bench-compiled  holds the search on compiled models beside budgets and checkpoints that are set by hand
 # make bench-outside-loss  holds forecasts beside live bytes where the script computes its loss itself
 # make bench-torch-overheads  measures what the torch backend costs beside training itself
 # make bench-forecast  holds the peaks that plans predicts against measured ones
@@ -41,7 +42,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-by-hand bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture
+.PHONY: install system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-by-hand bench-compiled bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture
 
 install: $(VENV)/.installed
 
@@ -199,6 +200,9 @@ bench-anchors: install
 
 bench-by-hand: install
 	$(VENV)/bin/python benchmarks/by_hand.py
+
+bench-compiled: install
+	$(VENV)/bin/python benchmarks/compiled.py
 
 bench-outside-loss: install
 	$(VENV)/bin/python benchmarks/outside_loss.py

@@ -93,6 +93,7 @@ class Measurement:
         others_share: Share of the processors that the process may use which other processes kept busy during the timed
             steps; ``None`` where that could not be read.
         warmup_seconds: Wall time of the steps before them.
+        compile_seconds: How much of that the compiler of a compiled model took.
         samples: Samples in each timed step, over all its forwards.
         batch: Samples that one forward received.
         losses: Value that ``backward`` was called on, one for each timed step; empty where it was no scalar.
@@ -113,6 +114,7 @@ class Measurement:
     cpu_seconds: tuple[StepSeconds, ...] = ()
     others_share: Probability | None = None
     warmup_seconds: Seconds = 0.0
+    compile_seconds: Seconds = 0.0
     samples: PositiveCount | None = None
     batch: Batch | None = None
     losses: tuple[float, ...] = ()

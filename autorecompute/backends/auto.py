@@ -53,6 +53,10 @@ class AutoBackend:
         """That of the one that trains."""
         return self._current.take_profile()
 
+    def take_compile_seconds(self) -> float:
+        """As the one that trains does."""
+        return self._current.take_compile_seconds()
+
     @property
     def has_open_forward(self) -> bool:
         """As the one that trains has it."""

@@ -123,9 +123,6 @@ class ControllerBackend(Protocol):
     PROFILES: bool
     """Whether single steps can be profiled; a system that cannot tells of memory by :meth:`memory_of`."""
 
-    TAKES_TURNS: bool
-    """Whether a swap takes no time beside a step, so that configs can be timed in turns, a step of each at a time."""
-
     TRIAL_VARIABLES: Mapping[str, str]
     """What is set for trials."""
 
@@ -193,6 +190,10 @@ class ControllerBackend(Protocol):
         """
         ...
 
+    def takes_turns(self, detection: Detection) -> bool:
+        """Whether a swap takes no time beside a step, so that configs can be timed in turns, a step of each."""
+        ...
+
     def memory_of(self, detection: Detection) -> MemoryModel | None:
         """What a detection alone tells of the memory of every config; ``None`` where it tells nothing."""
         ...
@@ -233,6 +234,10 @@ class LiveMeter(Protocol):
         """The step has ended; the most bytes that it had alive beyond those alive at its start."""
         ...
 
+    def held_bytes(self, measured_bytes: int) -> int:
+        """What a process with this config alone would hold between two steps, where this one holds so much."""
+        ...
+
 
 class WorkerBackend(Protocol):
     """A training system inside the user's process."""
@@ -264,6 +269,10 @@ class WorkerBackend(Protocol):
 
     def take_profile(self) -> StepProfile | None:
         """The last step of those that were profiled, once after a switch; ``None`` of a system that profiles none."""
+        ...
+
+    def take_compile_seconds(self) -> float:
+        """Seconds since the last call in which the model was compiled; steps of that time tell nothing of a config."""
         ...
 
     @property

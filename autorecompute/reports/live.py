@@ -115,7 +115,8 @@ class LiveView:
         self._trials.append(trial)
         self._doing, self._expecting, self._searches = "searching", "", True
         measurement = trial.measurement
-        remarks = (measurement.message, *measurement.marks)
+        compiled = f"compiled in {format_seconds(measurement.compile_seconds)}" if measurement.compile_seconds else ""
+        remarks = (measurement.message, compiled, *measurement.marks)
         color = _COLORS.get(measurement.outcome, "red")
         self._say(
             f"{trial.number:>3}  {escape(shorten(trial.description, DESCRIPTION_WIDTH)):<{DESCRIPTION_WIDTH}} "

@@ -32,7 +32,7 @@ def takes_turns(bench: Bench) -> bool:
     again in every step.
     """
     detection = bench.detect()
-    return detection.device.kind == CPU and registry.backend_of(detection.versions).TAKES_TURNS
+    return detection.device.kind == CPU and registry.backend_of(detection.versions).takes_turns(detection)
 
 
 def measure_in_turns(bench: Bench, configs: Sequence[Config], steps: int) -> dict[Config, Measurement]:
@@ -70,5 +70,6 @@ def join(measurements: Sequence[Measurement]) -> Measurement:
         losses=tuple(loss for each in measurements for loss in each.losses),
         others_share=statistics.mean(shares) if shares else None,
         warmup_seconds=sum(each.warmup_seconds for each in measurements),
+        compile_seconds=sum(each.compile_seconds for each in measurements),
     )
     return mark_busy_host(joined)

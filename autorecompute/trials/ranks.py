@@ -64,6 +64,7 @@ def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
         cpu_seconds=tuple(map(max, zip(*(measurement.cpu_seconds for measurement in measurements), strict=False))),
         others_share=_worst(measurement.others_share for measurement in measurements),
         warmup_seconds=max(measurement.warmup_seconds for measurement in measurements),
+        compile_seconds=max(measurement.compile_seconds for measurement in measurements),
         samples=sum(measurement.samples or 0 for measurement in measurements),
         retries=_worst(measurement.retries for measurement in measurements),
         marks=tuple(dict.fromkeys(mark for measurement in measurements for mark in measurement.marks)),

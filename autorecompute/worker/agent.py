@@ -9,6 +9,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.meters import Meter, kind_in_use, meter_for
 from autorecompute.meters.processors import Processors
 from autorecompute.plans import Config
+from autorecompute.worker import patience
 from autorecompute.worker.children import STARTED, TRAINS_ELSEWHERE, Children
 from autorecompute.worker.loader import LoaderOverride
 from autorecompute.worker.protocol import BATCH_VARIABLE, Beat, Check, Failed, Order, Settings
@@ -21,20 +22,6 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import WorkerBackend
     from autorecompute.measurement import Detection, GradientCheck, Measurement
     from autorecompute.worker.channel import ControllerLine
-
-STEPS_WITHOUT_SESSION = 10
-"""So many optimizer steps without a training session mean that there is none to come."""
-
-BACKWARDS_WITHOUT_OPTIMIZER = 20
-"""So many backward passes of a script that has made no optimizer mean that it changes the weights by itself."""
-
-NO_OPTIMIZER = "The script makes no torch optimizer, whose step alone says where a training step ends. Use torch.optim."
-
-PATIENCE_STEPS = 12
-"""So many steps in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch."""
-
-PATIENCE_SKIPS = 50
-"""So many steps in a row may be skipped by a GradScaler: it begins with a scale that is too large, and halves it."""
 
 
 class Abandon(BaseException):
@@ -88,7 +75,7 @@ class Agent:
     def advice(self) -> str:
         """Why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:
-            return NO_OPTIMIZER
+            return patience.NO_OPTIMIZER
         started = f" {STARTED}" if self.children.has_started else ""
         return f"{self._backend.why_nothing_trained(wrap=self._settings.wrap)}{started}"
 
@@ -147,8 +134,8 @@ class Agent:
         """Keeps the tensor that backward starts from; it is read only if the step is timed."""
         self._loss = loss
         self._backwards += 1
-        if not self._has_optimizer and self._backwards >= BACKWARDS_WITHOUT_OPTIMIZER:
-            self._fail(Outcome.SCRIPT_ERROR, NO_OPTIMIZER)
+        if not self._has_optimizer and self._backwards >= patience.BACKWARDS_WITHOUT_OPTIMIZER:
+            self._fail(Outcome.SCRIPT_ERROR, patience.NO_OPTIMIZER)
 
     def on_fallback(self, message: str) -> None:
         """Ends the script: its steps would say nothing about recompute."""
@@ -177,7 +164,10 @@ class Agent:
         window, has_skipped = self._window or self._begin_watching(), self._has_skipped
         self._has_skipped = False
         window.observe()
-        if has_skipped:
+        compile_seconds = self._backend.take_compile_seconds()
+        if compile_seconds:
+            self._start_over(window, compile_seconds)
+        elif has_skipped:
             self._skip(window)
         elif all(batch == self._target for batch in batches):
             self._missed = self._skips = 0
@@ -260,7 +250,7 @@ class Agent:
 
     def _count_foreign_step(self) -> None:
         self._foreign_steps += 1
-        if self._window is None and not self.steps and self._foreign_steps >= STEPS_WITHOUT_SESSION:
+        if self._window is None and not self.steps and self._foreign_steps >= patience.STEPS_WITHOUT_SESSION:
             self._fail(
                 Outcome.SCRIPT_ERROR,
                 f"The script took {self._foreign_steps} optimizer steps without training a model that can be tuned. "
@@ -270,17 +260,22 @@ class Agent:
     def _skip(self, window: Window) -> None:
         window.discard_step()
         self._skips += 1
-        if self._skips > PATIENCE_SKIPS:
+        if self._skips > patience.SKIPPED_STEPS:
             self._fail(
                 Outcome.DIVERGED,
                 f"The GradScaler skipped {self._skips} steps in a row: no gradients were finite. Begin with a smaller "
                 "scale, or look for what is not finite in float16.",
             )
 
+    def _start_over(self, window: Window, compile_seconds: float) -> None:
+        window.start_over(compile_seconds)
+        if window.restarts > patience.COMPILATIONS:
+            self._fail(Outcome.SCRIPT_ERROR, patience.COMPILES_ON)
+
     def _miss(self, batches: list[int], window: Window) -> None:
         window.discard_step()
         self._missed += 1
-        if self._missed > PATIENCE_STEPS:
+        if self._missed > patience.MISSED_STEPS:
             self._give_up_batch(next(batch for batch in batches if batch != self._target))
 
     def _give_up_batch(self, batch: int) -> None:

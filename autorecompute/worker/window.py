@@ -51,6 +51,9 @@ class Window:
         live: Counts the bytes of live tensors in that one step; ``None`` where the meter tells the peak.
         known: A measurement of this config in this process that tells of memory; nothing but time is measured then.
         processors: Count processor time from the beginning of the window on; ``None`` to count none.
+
+    Attributes:
+        restarts: How often all steps were left out, as the model was compiled in one.
     """
 
     def __init__(  # noqa: PLR0913  (what is measured, and by what)
@@ -71,7 +74,8 @@ class Window:
         self._live, self._known = live, known
         self._is_observing, self._live_bytes = False, 0
         self._warmed_up, self._lost = 0, 0
-        self._warmup_seconds = 0.0
+        self._warmup_seconds = self._compile_seconds = 0.0
+        self.restarts = 0
         self._held_bytes: int | None = None
         self._step_seconds: list[float] = []
         self._cpu_seconds: list[float] = []
@@ -129,6 +133,23 @@ class Window:
         else:
             self.end_step(samples=0, loss=None)
 
+    def start_over(self, compile_seconds: float) -> None:
+        """Leaves out all steps so far: the model was compiled in the one that ends now.
+
+        Args:
+            compile_seconds: How long that took.
+        """
+        self._compile_seconds += compile_seconds
+        if not self._extends_itself:
+            self.discard_step()
+            return
+        self.stop()
+        self._warmup_seconds += time.perf_counter() - self._step_began + sum(self._step_seconds)
+        for kept in (self._step_seconds, self._cpu_seconds, self._samples, self._losses):
+            kept.clear()
+        self._warmed_up, self.restarts = 0, self.restarts + 1
+        self._begin_step()
+
     def stop(self) -> None:
         """Ends it before its end."""
         if self._is_observing and self._live is not None:
@@ -161,7 +182,8 @@ class Window:
             self._meter.release()
             self._is_observing = True
             self._live.start()
-        self._held_bytes = self._meter.held_bytes()
+        held_bytes = self._meter.held_bytes()
+        self._held_bytes = held_bytes if self._live is None else self._live.held_bytes(held_bytes)
 
     def _end_observed_step(self, elapsed: float) -> None:
         assert self._live is not None, "a step is observed by what counts live tensors"
@@ -182,6 +204,7 @@ class Window:
             cpu_seconds=tuple(self._cpu_seconds),
             others_share=self._processors.others_share() if self._processors is not None else None,
             warmup_seconds=self._warmup_seconds,
+            compile_seconds=self._compile_seconds,
             samples=statistics.median_low(self._samples),
             batch=batch,
             losses=tuple(self._losses),

@@ -31,6 +31,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--log-every", type=int, default=5, help="steps between two printed lines (default 5)")
     parser.add_argument("--ortmodule", action="store_true", help="train in ONNX Runtime's ORTModule")
+    parser.add_argument("--compile", action="store_true", help="run the model through torch.compile")
     return parser
 
 
@@ -51,6 +52,8 @@ def train(
     model = make_model(args).to(args.device).train()
     if args.ortmodule:
         model = put_into_ortmodule(model)
+    if args.compile:
+        model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
     samples = make_samples(args.batch * args.steps)
     started, seen = time.perf_counter(), 0

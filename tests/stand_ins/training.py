@@ -63,6 +63,7 @@ class Training:
         self.detection, self.orders = detection, list(orders)
         self.sent, self.happened = [], []
         self.held, self.warnings = 700, ()
+        self.compile_seconds = 0.0
         self.optimizers = [Optimizer() for _ in range(3)]
         self.has_open_forward = False
         self.agent = Agent(self, self, Settings(address="", target_batch=target))
@@ -114,6 +115,11 @@ class Training:
 
     def live_meter(self):
         """The backend: nobody counts live tensors."""
+
+    def take_compile_seconds(self):
+        """The backend: the compilations since the last step."""
+        seconds, self.compile_seconds = self.compile_seconds, 0.0
+        return seconds
 
     def end_step(self):
         """The backend: what there is to warn of."""

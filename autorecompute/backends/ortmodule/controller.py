@@ -24,7 +24,6 @@ __all__ = [
     "NAME",
     "PROFILES",
     "REPAIR",
-    "TAKES_TURNS",
     "TRIAL_VARIABLES",
     "USED_BY",
     "VARIABLES",
@@ -36,6 +35,7 @@ __all__ = [
     "plans_under",
     "render",
     "script",
+    "takes_turns",
     "usage_notes",
     "why_not",
 ]
@@ -44,7 +44,6 @@ NAME = "ortmodule"
 WRAPS = True
 PROFILES = True
 CARDS: tuple[str, ...] = ()
-TAKES_TURNS = False
 USED_BY = "onnxruntime.training.ortmodule"
 TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
 """A model that ORT cannot take must fail rather than train in plain PyTorch."""
@@ -70,6 +69,12 @@ WRAP = ImportHook(
 def memory_of(detection: Detection) -> None:
     """Nothing: steps have to be profiled."""
     del detection
+
+
+def takes_turns(detection: Detection) -> bool:
+    """Never: every swap makes the sessions anew."""
+    del detection
+    return False
 
 
 def script(config: Config, versions: Mapping[str, str]) -> str:

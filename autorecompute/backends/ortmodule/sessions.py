@@ -122,6 +122,10 @@ class OrtModuleBackend:
         manager = self._managers[0]
         return self._profiler.take(manager, name_dims(manager))
 
+    def take_compile_seconds(self) -> float:
+        """None: sessions are made by a swap, before the first step with it."""
+        return 0.0
+
     @property
     def has_open_forward(self) -> bool:
         """Whether a training forward waits for its backward; no config can be switched then."""

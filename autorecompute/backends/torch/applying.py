@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autorecompute.backends.torch.compiled.forms import has_compiled, refusals_of_compiled
 from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
 from autorecompute.backends.torch.plans_file import PlansFile, read_plans_file, requested
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch.nn import Module
+
+    from autorecompute.backends.torch.switchboard import Switchboard
 
 
 class _Elsewhere:
@@ -59,6 +62,9 @@ def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
         return
     trained = unwrapped(model)
     require_model(wanted, trained)
+    if has_compiled(trained):
+        _apply_compiled(wanted, trained)
+        return
     if not can_be_intercepted(trained):
         raise UsageError(f"{type(trained).__name__} has a forward set on the instance. Apply the plans before that.")
 
@@ -84,29 +90,49 @@ def require_model(wanted: PlansFile, model: Module) -> None:
     if wanted.model and wanted.model != here:
         raise UsageError(
             f"These plans were measured on another model ({wanted.model}) than this one ({here}). "
-            "Tune this one: another size or another class of a module has other plans."
+            "Tune this one: another size, another class of a module or torch.compile makes other plans."
         )
 
 
-def apply_now(wanted: PlansFile, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuned:
+def apply_now(wanted: PlansFile, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuned | None:
     """Recompute what a file of plans says, in a model that is about to be called with these arguments for training.
+
+    What is switched has switches, but for a compiled model, which is run with what is on until it is gone.
 
     Raises:
         RefusedModelError: nothing of the model can be recomputed.
         UsageError: the plans were measured on another model, or are not offered by this one.
     """
     require_model(wanted, model)
+    if has_compiled(model):
+        _apply_compiled(wanted, model)
+        return None
     tuned = Tuned.of(model, args, kwargs)
+    _require_offered(wanted, tuned.board)
+    tuned.switch(wanted.config)
+    return tuned
+
+
+def _apply_compiled(wanted: PlansFile, model: Module) -> None:
+    """Nothing has to be looked at for it: it holds for what is compiled from now on."""
+    from autorecompute.backends.torch.compiled.detection import board_of
+
+    for refusal in refusals_of_compiled(model):
+        raise UsageError(f"The plans cannot be applied: {refusal}")
+    board = board_of(model)
+    _require_offered(wanted, board)
+    board.set(wanted.config.choices)
+
+
+def _require_offered(wanted: PlansFile, board: Switchboard) -> None:
     missing = sorted(
         str(choice)
         for choice in wanted.config.choices
-        if choice.site not in tuned.board.sites or choice.option not in tuned.board.sites[choice.site].options
+        if choice.site not in board.sites or choice.option not in board.sites[choice.site].options
     )
     if missing:
         since = f", measured with torch {wanted.torch} and run with {torch.__version__}" if wanted.torch else ""
         raise UsageError(f"The model does not offer {', '.join(missing)}{since}. Tune it again here.")
-    tuned.switch(wanted.config)
-    return tuned
 
 
 class FirstRoot:

@@ -33,7 +33,6 @@ DIAGNOSIS = "autorecompute.backends.torch.diagnose"
 REPAIR = ""
 USED_BY = ""
 PROFILES = False
-TAKES_TURNS = True
 CARDS = tuple(CAPABILITIES)
 
 PLANS_FILE = "plans.json"
@@ -168,6 +167,11 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
         f"{line} looks at a number that a fake tensor does not have; it was taken to be 1" for line in extra.assumed
     )
     yield from extra.refusals
+
+
+def takes_turns(detection: Detection) -> bool:
+    """Whether a swap takes no time: not where it compiles the model anew."""
+    return not TorchDetection.of(detection).is_compiled
 
 
 def memory_model(space: Space, small: StepProfiles) -> None:

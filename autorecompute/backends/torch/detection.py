@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.torch.attention import NAME as ATTENTION
 from autorecompute.backends.torch.checkpoints import MATMULS
+from autorecompute.backends.torch.compiled.forms import compiled_paths
 from autorecompute.backends.torch.operators import Finder
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.probe import Observation, Probe
@@ -63,6 +64,7 @@ class Detected:
         calls: The units in the order of their calls.
         operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
         repeated: Units that do what the one before them does.
+        option_savings: What a site saves with an option, where its options differ in that.
     """
 
     structure: Structure
@@ -77,6 +79,7 @@ class Detected:
     calls: tuple[str, ...]
     operators: tuple[str, ...]
     repeated: frozenset[str]
+    option_savings: Mapping[tuple[str, str], Saving] = dataclasses.field(default_factory=dict)
 
     def switchboard(self, model: Module) -> Switchboard:
         """The switches of the model that was looked at."""
@@ -96,7 +99,7 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Det
         raise RefusedModelError(refusal)
     structure = structure_of(model)
     finder = Finder(model, structure)
-    seen = Probe(model, structure.units, finder.visit).run(args, kwargs)
+    seen = Probe(model, structure.units, finder.visit, compiled_paths(model)).run(args, kwargs)
     if seen.is_hooked:
         raise RefusedModelError(Refusal(Reason.OWN_CHECKPOINT))
     if "" in seen.refused:

@@ -122,6 +122,7 @@ class TorchDetection:
         on_fakes: Whether the whole script ran on fake tensors.
         assumed: Lines of it that looked at a number which was not there.
         on_card: What each preset takes on a card, where one was asked for.
+        is_compiled: Whether ``torch.compile`` runs the model.
     """
 
     refusals: tuple[str, ...] = ()
@@ -130,6 +131,7 @@ class TorchDetection:
     on_fakes: bool = False
     assumed: tuple[str, ...] = ()
     on_card: tuple[OnCard, ...] = ()
+    is_compiled: bool = False
 
     @classmethod
     def of(cls, detection: Detection) -> Self:

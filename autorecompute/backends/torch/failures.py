@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+NOTHING_TRAINED = (
+    "No module that holds the parameters of a torch optimizer was called in training mode. Call the model itself, "
+    "model(inputs), rather than a method of it, and after the optimizer was made. Where torch.compile runs a function "
+    "around that call, give it the model instead."
+)
+
+
 def classify(error: BaseException) -> tuple[Outcome, str]:
     """The outcome that an exception stands for, and a sentence about it."""
     links = list(_chain(error))

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autorecompute.backends.torch.compiled.forms import INNER, has_compiled, original_of
 from autorecompute.backends.torch.controller import NAME
+from autorecompute.backends.torch.options import COMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +27,12 @@ DIGEST_LENGTH = 12
 def name_of(model: Module) -> str:
     """The model's class with a digest of its modules, parameters and buffers: ``GPT2LMHeadModel 1f3a5c7e9b0d``.
 
-    It is the same for every model that is built alike, whatever its weights are and whether it is on a card.
+    It is the same for every model that is built alike, whatever its weights are and whether it is on a card. A compiled
+    model has other plans, and another name: ``GPT2LMHeadModel 1f3a5c7e9b0d compiled``.
     """
-    return f"{type(model).__name__} {_digest(_parts_of(model))[:DIGEST_LENGTH]}"
+    original = original_of(model)
+    name = f"{type(original).__name__} {_digest(_parts_of(original))[:DIGEST_LENGTH]}"
+    return f"{name} {COMPILED}" if has_compiled(model) else name
 
 
 def digest_of(model: Module, found: Detected, sizes: Mapping[str, int]) -> str:
@@ -62,7 +67,10 @@ _NAMES: Mapping[int, tuple[str, ...]] = {
 
 
 def _parts_of(model: Module) -> Iterator[str]:
-    for path, module in model.named_modules():
+    for full, module in model.named_modules():
+        if INNER in module._modules:  # what torch.compile puts around a module
+            continue
+        path = full.replace(f".{INNER}", "")
         yield f"{path} {type(module).__module__}.{type(module).__qualname__}"
         for name, parameter in module.named_parameters(recurse=False):
             yield f"{path}.{name} {_form(parameter)} {parameter.requires_grad}"

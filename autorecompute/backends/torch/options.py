@@ -13,5 +13,11 @@ EVERY_2ND: Final = "every_2nd"
 KEEP_MATMUL: Final = "keep_matmul"
 """Like ``checkpoint``, but the results of matrix products and convolutions are kept and not computed again."""
 
+COMPILED: Final = "compiled"
+"""Ends the name of a model that ``torch.compile`` runs."""
+
+BUDGET: Final = "budget_"
+"""Begins the options of a compiled model that give its compiler a memory budget: ``budget_0.5``."""
+
 DROP: Final = "drop"
 """Drop what an operator made once it is not needed for the forward pass, and make it again when it is read."""

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autorecompute.backends.torch import attention
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
-from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_compiled, is_hooked
+from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_hooked
 from autorecompute.backends.torch.storages import Storages, tensors_in
 from autorecompute.backends.torch.structure import is_within
 from autorecompute.backends.torch.untouched import copies_of, untouched
@@ -152,16 +152,17 @@ class Probe:
     Args:
         model: The model; nothing of ours may be on in it.
         units: Paths of its units.
-        visit: Called when a unit, and at the end the model, has returned, with what was seen so far, the call and its
-            result, while what it saved can still be read from the nodes of the graph.
+        visit: Called when a unit, and at the end the model, has returned, with what was seen, the call and its result.
+            What it saved can still be read from the nodes of the graph.
+        compiled: Paths of compiled parts, which are left as they are.
     """
 
-    def __init__(self, model: Module, units: Sequence[str], visit: Visit | None = None) -> None:
+    def __init__(
+        self, model: Module, units: Sequence[str], visit: Visit | None = None, compiled: Sequence[str] = ()
+    ) -> None:
         self._model = model
         self._paths = {id(module): path for path, module in model.named_modules()}
-        self._units = set(units)
-        self._compiled = [path for path, module in model.named_modules() if is_compiled(module)]
-        self._visit = visit
+        self._units, self._compiled, self._visit = set(units), compiled, visit
         self.storages = Storages()
         self._stack: list[str] = []
         self._kept: list[Handle] = []

@@ -24,6 +24,15 @@ class Reason(enum.Enum):
     CACHE = "{place} gets a key-value cache, which a second run would write again: say use_cache=False in training."
     INPLACE = "{place} changes its input in place, so that it could not be run again with what it was given."
     COMPILED = "{place} is compiled by torch.compile, which decides itself what to recompute."
+    COMPILER = "{place} is compiled by another backend than inductor, whose memory budget is not known."
+    CUDA_GRAPHS = '{place} is compiled with CUDA graphs, whose memory stays: leave mode="reduce-overhead" out.'
+    COMPILED_RANKS = "{place} is compiled and trained by several ranks, which may compile at different times."
+    COMPILED_STATISTICS = "{place} is compiled and has running statistics, which a second run would write again."
+    COMPILED_OPERATORS = (
+        "{place} is compiled, so single operators are not offered: the compiler joins them, and decides which it keeps."
+    )
+    COMPILED_BUDGETS = "No memory budget of the compiler is offered, as the model could not be traced: {place}."
+    COMPILED_FAKE = "{place} is compiled: what compiled code holds is measured, and cannot be told from fake tensors."
     SCRIPTED = "{place} is a TorchScript module, whose forward cannot be run through another one."
     ORTMODULE = "{place} is an ORTModule: tune it with --backend ortmodule."
     SHARDED = "{place} is sharded by FSDP, whose gathered parameters a second run would have to gather again."
@@ -56,7 +65,6 @@ def refusals_of_model(model: Module) -> Iterator[Refusal]:
     """What keeps the whole model from being recomputed, seen before it is run."""
     for reason, is_so in (
         (Reason.ORTMODULE, _is_named(model, "ORTModule", "onnxruntime")),
-        (Reason.COMPILED, is_compiled(model)),
         (Reason.SCRIPTED, isinstance(model, torch.jit.ScriptModule)),
         (Reason.SHARDED, any(_is_named(module, "FSDP", "torch.distributed") for module in model.modules())),
         (Reason.TENSOR_PARALLEL, any(_is_named(value, "DTensor", "torch.distributed") for value in model.parameters())),
@@ -70,11 +78,6 @@ def _is_named(value: object, start: str, package: str) -> bool:
     """Whether a class of the object has such a name; a class of a package that need not be installed."""
     starts = (start, "FullyShardedDataParallel") if start == "FSDP" else (start,)
     return any(kind.__name__.startswith(starts) and kind.__module__.startswith(package) for kind in type(value).__mro__)
-
-
-def is_compiled(module: Module) -> bool:
-    """Whether ``torch.compile`` runs the module."""
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def unwrapped(model: Module) -> Module:

@@ -51,7 +51,10 @@ class Roots:
 
         @functools.wraps(call)
         def call_and_tell(module: Module, *args: Any, **kwargs: Any) -> Any:
-            if self._is_inside or not module.training or not torch.is_grad_enabled() or not self._is_root(module):
+            # First what the compiler takes for settled: it traces this, where nothing may be told and nothing guarded.
+            if torch.compiler.is_compiling() or self._is_inside or not module.training:
+                return call(module, *args, **kwargs)
+            if not torch.is_grad_enabled() or not self._is_root(module):
                 return call(module, *args, **kwargs)
             return self._run(module, functools.partial(call, module), args, kwargs)
 

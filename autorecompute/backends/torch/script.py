@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.torch.options import CHECKPOINT, EVERY_2ND
+from autorecompute.backends.torch.options import BUDGET, CHECKPOINT, COMPILED, EVERY_2ND
 from autorecompute.errors import UsageError
 from autorecompute.units import printable
 
@@ -69,6 +69,37 @@ def name_of(model):
     return f"{{type(model).__name__}} {{hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:12]}}"
 '''
 
+BUDGET_SOURCE = '''
+# Of a model without dropout, or anything else that is drawn by chance, this is all that is needed:
+#   import torch._functorch.config
+#   torch._functorch.config.activation_memory_budget = {budget}
+import torch
+import torch._functorch.config
+import torch._inductor.config
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.utils.checkpoint import CheckpointPolicy
+
+
+def apply_recompute(model):
+    """Gives the compiler of the model its memory budget. Call it once, before the model trains."""
+    if not any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules()):
+        raise ValueError("a budget is for a compiled model: give this what torch.compile returned")
+    torch._functorch.config.activation_memory_budget = {budget}
+    torch._inductor.config.joint_custom_post_pass = KeepRandomNumbers()
+
+
+class KeepRandomNumbers(CustomGraphPass):
+    """Keeps the compiler from drawing the masks of a dropout a second time, which would be others."""
+
+    def __call__(self, graph):
+        for node in graph.nodes:
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+    def uuid(self):
+        return type(self).__qualname__
+'''
+
 STEPS = {CHECKPOINT: 1, EVERY_2ND: 2}
 """From one module to the next."""
 
@@ -83,8 +114,11 @@ def write_script(config: Config, model: str) -> str:
         model: The model that it was measured on, as ``identity.name_of`` calls it.
 
     Raises:
-        UsageError: the config recomputes more than whole modules, or the model is not known.
+        UsageError: the config recomputes more than whole modules, or checkpoints a compiled model, or the model is not
+            known.
     """
+    if model.endswith(COMPILED):
+        return _write_budget(config)
     others = sorted(str(on) for on in config.choices if on.option not in STEPS or not set("/(").isdisjoint(on.site))
     if others:
         first = printable(others[0], "")
@@ -93,3 +127,10 @@ def write_script(config: Config, model: str) -> str:
         raise UsageError("The study does not say which model it measured, and the file could not check it. Tune again.")
     groups = {on.site: (on.count, STEPS[on.option]) for on in sorted(config.choices, key=str)}
     return SOURCE.format(model=model, groups=groups).lstrip("\n")
+
+
+def _write_budget(config: Config) -> str:
+    options = [choice.option for choice in config.choices]
+    if len(options) != 1 or not options[0].startswith(BUDGET):
+        raise UsageError(f"torch alone can do a budget of its compiler only, and this checkpoints modules. {INSTEAD}")
+    return BUDGET_SOURCE.format(budget=float(options[0].removeprefix(BUDGET))).lstrip("\n")

@@ -77,7 +77,12 @@ class Switchboard:
         model: The model. Nothing is written on it or on its modules.
         sites: Its sites.
         rewriters: What drops operators, for each unit that has any.
+
+    Attributes:
+        is_exact: Whether gradients on a CPU are those without recompute bit for bit.
     """
+
+    is_exact = True
 
     def __init__(self, model: Module, sites: Iterable[Site], rewriters: Mapping[str, Rewriter] | None = None) -> None:
         self.sites: Mapping[str, Site] = {site.name: site for site in sites}

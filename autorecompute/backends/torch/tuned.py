@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch.nn import Module
 
+from autorecompute.backends.torch.compiled.forms import has_compiled, original_of
 from autorecompute.backends.torch.detection import Detected, detect
 from autorecompute.backends.torch.interception import around_of
 from autorecompute.backends.torch.rewriting import Rewrite
@@ -43,6 +44,11 @@ class Tuned:
         Raises:
             RefusedModelError: nothing of it can be recomputed.
         """
+        if has_compiled(model):
+            from autorecompute.backends.torch.compiled.detection import detect_compiled
+
+            found, board = detect_compiled(model, args, kwargs)
+            return cls(weakref.ref(original_of(model)), found, board)
         found = detect(model, args, kwargs)
         return cls(weakref.ref(model), found, found.switchboard(model))
 

@@ -16,9 +16,12 @@ from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
 from autorecompute.backends.torch.attention_kernels import CAPABILITIES
+from autorecompute.backends.torch.batch_sizes import BatchSizes
 from autorecompute.backends.torch.callers import calling_frame, keeps_result
 from autorecompute.backends.torch.card_kernels import CardKernels
+from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
 from autorecompute.backends.torch.controller import MODEL
+from autorecompute.backends.torch.detection import RefusedModelError
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fakes import Script
@@ -26,7 +29,9 @@ from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.backends.torch.identity import digest_of, name_of, read_versions, sizes_of
 from autorecompute.backends.torch.live import StepLive, tensors_of
 from autorecompute.backends.torch.on_card import reserve
+from autorecompute.backends.torch.options import COMPILED
 from autorecompute.backends.torch.plans_file import requested
+from autorecompute.backends.torch.refusals import Reason, Refusal
 from autorecompute.backends.torch.roots import Roots
 from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.storages import tensors_in
@@ -45,14 +50,9 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
-    from autorecompute.backends.interface import Listener
+    from autorecompute.backends.interface import Listener, LiveMeter
     from autorecompute.backends.torch.extra import OnCard, Steps
     from autorecompute.measurement import GradientCheck, Outcome
-
-NOTHING_TRAINED = (
-    "No module that holds the parameters of a torch optimizer was called in training mode. Call the model itself, "
-    "model(inputs), rather than a method of it, and after the optimizer was made."
-)
 
 
 def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
@@ -69,8 +69,8 @@ def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _mod
 class TorchBackend:
     """Plain PyTorch inside the user's process.
 
-    The first module that trains is tuned. Others that are built like it (an ensemble's, those of the folds of a cross
-    validation) get the same config, and whatever else trains is left as it is.
+    The first module that trains is tuned. Others that are built like it, an ensemble's for instance, get the same
+    config, and whatever else trains is left as it is.
 
     Args:
         leaves: Tells modules that another training system trains.
@@ -81,6 +81,7 @@ class TorchBackend:
         self._listener: Listener | None = None
         self._fakes: LargeTensorsAreFake | None = None
         self._name = ""
+        self._compiled: CompiledRun | None = None
         self._tuned: weakref.WeakKeyDictionary[Module, Tuned] = weakref.WeakKeyDictionary()
         self._is_alike: weakref.WeakKeyDictionary[Module, bool] = weakref.WeakKeyDictionary()
         self._config = Config()
@@ -88,7 +89,7 @@ class TorchBackend:
         self._open: set[object] = set()
         self._ran: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch: list[weakref.ref[Tensor]] = []
-        self._sizes: dict[str, tuple[int, int]] = {}
+        self._sizes = BatchSizes()
 
     def install(self, listener: Listener, *, wrap: bool = False) -> None:
         """Follows every optimizer that will be made, and the modules that they train."""
@@ -124,9 +125,11 @@ class TorchBackend:
         if root not in self._is_alike:
             self._name = self._name or name_of(root)
             self._is_alike[root] = name_of(root) == self._name
+            if self._compiled is None and self._name.endswith(COMPILED):
+                self._compiled = CompiledRun()
         if self._is_alike[root]:
             batch = observe_batch([*args, *kwargs.values()])
-            self._note_sizes(args, kwargs, batch)
+            self._sizes.note(args, kwargs, batch)
             self._batch = [weakref.ref(tensor) for tensor in tensors_in((args, kwargs))]
             listener.on_forward(batch, functools.partial(self._check, root, batch, args, kwargs))
             if root not in self._tuned and not self._leaves_alone:
@@ -152,11 +155,17 @@ class TorchBackend:
         for tuned in self._tuned.values():
             tuned.switch(config)
 
-    def live_meter(self) -> StepLive | None:
+    def live_meter(self) -> LiveMeter | None:
         """Counts live tensors on a CPU; on a card the allocator does."""
         roots = list(self._is_alike)
-        is_on_cpu = all(one.device.type == "cpu" for root in roots for one in root.parameters())
-        return StepLive(lambda: self._tensors(roots)) if is_on_cpu else None
+        if any(one.device.type != "cpu" for root in roots for one in root.parameters()):
+            return None
+        known = functools.partial(self._tensors, roots)
+        return self._compiled.live_meter(known) if self._compiled is not None else StepLive(known)
+
+    def take_compile_seconds(self) -> float:
+        """Seconds since the last call in which ``torch.compile`` was at work on a model that is tuned."""
+        return self._compiled.take_seconds() if self._compiled is not None else 0.0
 
     def take_profile(self) -> None:
         """Nothing: fake steps have told what a profile would."""
@@ -170,7 +179,7 @@ class TorchBackend:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         self._open.clear()
         self._ran.clear()
-        return (*self._told_of_missed(), *self._told_of_sizes())
+        return (*self._told_of_missed(), *self._sizes.told())
 
     def _told_of_missed(self) -> Iterator[str]:
         missed = sorted({path for tuned in self._tuned.values() for path in tuned.missed})
@@ -178,25 +187,14 @@ class TorchBackend:
             places = ", ".join(path or "the model" for path in missed)
             yield f"some calls of {places} made another graph than the first one: their operators were kept there"
 
-    def _told_of_sizes(self) -> Iterator[str]:
-        for name, (least, most) in sorted(self._sizes.items()):
-            if least < most:
-                yield f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"
-
     def why_nothing_trained(self, *, wrap: bool) -> str:
         """Why a script may never have come to training, and what to do about it, in sentences."""
         del wrap
-        return NOTHING_TRAINED
+        return failures.NOTHING_TRAINED
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
         return failures.classify(error)
-
-    def _note_sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int) -> None:
-        """Keeps the least and the most of each size of the batches so far."""
-        for name, size in sizes_of(list(tensors_in((args, kwargs))), batch).items():
-            least, most = self._sizes.get(name, (size, size))
-            self._sizes[name] = min(least, size), max(most, size)
 
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A module that is to be tuned trains for the first time."""
@@ -218,11 +216,14 @@ class TorchBackend:
         self._leaves_alone = True
         wanted = requested(os.environ)
         if wanted is not None and not wanted.config.is_none:
-            self._tuned[root] = apply_now(wanted, root, args, kwargs)
+            tuned = apply_now(wanted, root, args, kwargs)
+            self._tuned.update({} if tuned is None else {root: tuned})
 
     def _detect_on(
         self, fakes: LargeTensorsAreFake, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Detection:
+        if self._compiled is not None:
+            raise RefusedModelError(Refusal(Reason.COMPILED_FAKE))
         optimizers = self._roots.optimizers_of(root)
         with fakes.small_ones_too(root, optimizers), self._kernels(optimizers):
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
@@ -255,6 +256,8 @@ class TorchBackend:
         steps, no_steps = self._survey(root, tuned, batch, args, kwargs)
         space = space_of(found, tuned.board, steps)
         sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
+        refusals, is_compiled = tuple(map(str, found.refusals)), self._compiled is not None
+        told = TorchDetection(refusals=refusals, steps=steps, no_steps=no_steps, is_compiled=is_compiled)
         return Detection(
             plans=space.plans,
             own_presets=space.own_presets,
@@ -264,15 +267,15 @@ class TorchBackend:
             device=describe_device(next(root.parameters()).device),
             versions={**read_versions(), MODEL: self._name},
             plan_versions=(MODEL,),
-            extra=codec.to_plain(
-                TorchDetection(refusals=tuple(map(str, found.refusals)), steps=steps, no_steps=no_steps)
-            ),
+            extra=codec.to_plain(told),
         )
 
     def _survey(
         self, root: Module, tuned: Tuned, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Steps | None, str]:
         """What steps take, or why nobody can tell."""
+        if self._compiled is not None:
+            return None, MEASURED
         script, real_follow = self._script(root, batch, args, kwargs), self._fakes is None
         try:
             steps = survey_steps(root, tuned.found, tuned.board, script, real_follow=real_follow)

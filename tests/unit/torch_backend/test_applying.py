@@ -88,12 +88,12 @@ def test_a_plan_that_the_model_does_not_offer_is_named(file_of):
         training.gradients()
 
 
-def test_a_model_that_cannot_be_recomputed_is_refused_at_once(file_of):
-    """A compiled one, for instance."""
+def test_plans_of_a_model_are_not_for_it_when_it_is_compiled(file_of):
+    """It has other plans, and the sentence names both."""
     model = nn.Linear(2, 2)
     file = file_of(PLANS, model)
     model.compile(backend="eager")
-    with pytest.raises(UsageError, match=r"torch\.compile"):
+    with pytest.raises(UsageError, match=r"than this one \(Linear \w+ compiled\).*torch\.compile"):
         applying.apply(model, file)
 
 

@@ -247,7 +247,6 @@ def test_a_module_that_returns_no_tensor_is_refused():
 @pytest.mark.parametrize(
     ("make_model", "reason"),
     [
-        (lambda: torch.compile(nn.Linear(2, 2)), Reason.COMPILED),
         (lambda: torch.jit.script(Plain()), Reason.SCRIPTED),
         (lambda: type("ORTModule", (nn.Linear,), {"__module__": "onnxruntime.training"})(2, 2), Reason.ORTMODULE),
         (lambda: type("FSDPModule", (nn.Linear,), {"__module__": "torch.distributed.fsdp"})(2, 2), Reason.SHARDED),

@@ -87,6 +87,8 @@ def test_a_joined_measurement_says_once_how_busy_the_host_was(make_measurement):
 def test_a_system_that_swaps_in_no_time_takes_turns(make_detection, backend, kind, turns):
     """Plain PyTorch does on a CPU; an ORTModule, which makes its graphs anew, and a card's allocator do not."""
     versions = {"python": "3.11", "torch": "2.13.0", "backend": backend}
-    found = make_detection(versions=versions, plan_versions=(), device=Device(kind=kind, name="It", total_bytes=2**30))
+    found = make_detection(
+        versions=versions, extra={}, plan_versions=(), device=Device(kind=kind, name="It", total_bytes=2**30)
+    )
     bench = types.SimpleNamespace(detect=lambda: found)
     assert takes_turns(bench) is turns

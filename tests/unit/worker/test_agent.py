@@ -9,7 +9,8 @@ import pytest
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker import agent
-from autorecompute.worker.agent import BACKWARDS_WITHOUT_OPTIMIZER, STEPS_WITHOUT_SESSION, Abandon, Agent
+from autorecompute.worker.agent import Abandon, Agent
+from autorecompute.worker.patience import BACKWARDS_WITHOUT_OPTIMIZER, STEPS_WITHOUT_SESSION
 from autorecompute.worker.protocol import Check, Order, Settings
 from stand_ins.training import ADVICE, CONFIG, FIRST, PROFILE, PROFILING, SECOND, TARGET
 

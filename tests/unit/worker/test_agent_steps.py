@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from autorecompute.measurement import Outcome
-from autorecompute.worker.agent import PATIENCE_SKIPS, PATIENCE_STEPS, Abandon
+from autorecompute.worker.agent import Abandon
+from autorecompute.worker.patience import COMPILATIONS, MISSED_STEPS, SKIPPED_STEPS
 from autorecompute.worker.protocol import Beat, Failed, Order
 from stand_ins.training import CONFIG, FIRST, TARGET
 
@@ -71,7 +74,7 @@ def test_gradients_that_are_never_finite_end_the_trial(make_training):
     """A GradScaler that skips every step ends the trial as diverged, rather than keep it waiting."""
     training = make_training()
     training.begin()
-    for _ in range(PATIENCE_SKIPS):
+    for _ in range(SKIPPED_STEPS):
         training.step(TARGET, skips=True)
     with pytest.raises(Abandon):
         training.step(TARGET, skips=True)
@@ -81,11 +84,11 @@ def test_gradients_that_are_never_finite_end_the_trial(make_training):
 
 def test_a_ragged_last_batch_is_left_out(make_training):
     """A smaller batch at the end of an epoch is neither timed nor counted, however many epochs there are."""
-    training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2 * PATIENCE_STEPS),))
+    training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2 * MISSED_STEPS),))
     training.begin()
     training.step()
     training.steps(1)
-    for _ in range(2 * PATIENCE_STEPS - 1):
+    for _ in range(2 * MISSED_STEPS - 1):
         training.step(TARGET)
         training.step(3)
     assert len(training.sent) == 1
@@ -110,7 +113,7 @@ def test_a_batch_that_stays_wrong_is_told_with_the_ways_out(make_training):
     training = make_training()
     training.begin()
     training.step()
-    training.steps(PATIENCE_STEPS, batch=3)
+    training.steps(MISSED_STEPS, batch=3)
     assert len(training.sent) == 1
     with pytest.raises(Abandon):
         training.step(3)
@@ -160,3 +163,33 @@ def test_losses_are_fetched_in_timed_steps_only(make_training):
         training.step(TARGET, loss=loss)
     assert training.sent[1].losses == (2, 1)
     assert [loss.reads for loss in losses] == [0, 0, 1, 1]
+
+
+def test_a_step_with_a_compilation_is_measured_again(make_training):
+    """A model that is compiled anew in a timed step has its whole window measured again."""
+    training = make_training()
+    training.begin()
+    training.step()
+    training.steps(1)
+    training.compile_seconds = 3.0
+    training.steps(3)
+    assert len(training.sent) == 1
+    with contextlib.suppress(SystemExit):
+        training.steps(3)
+    assert (training.sent[1].outcome, training.sent[1].compile_seconds) == (Outcome.OK, 3.0)
+
+
+def test_a_model_that_is_compiled_in_every_step_ends_the_trial(make_training):
+    """Batches of ever other shapes leave no step to time, and the sentence says what to do."""
+    training = make_training()
+    training.begin()
+    training.step()
+    for _ in range(COMPILATIONS):
+        training.compile_seconds = 1.0
+        training.step(TARGET)
+    assert len(training.sent) == 1
+    training.compile_seconds = 1.0
+    with pytest.raises(Abandon):
+        training.step(TARGET)
+    assert training.sent[1].outcome is Outcome.SCRIPT_ERROR
+    assert "dynamic=True" in training.sent[1].message

@@ -64,6 +64,10 @@ class Training:
     def live_meter(self):
         """The backend: nobody counts live tensors."""
 
+    def take_compile_seconds(self):
+        """The backend: nothing is compiled."""
+        return 0.0
+
     def end_step(self):
         """The backend: nothing to warn of."""
         return ()

@@ -12,8 +12,8 @@ from autorecompute.backends import registry
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker import agent, training
-from autorecompute.worker.agent import PATIENCE_STEPS
 from autorecompute.worker.expected_steps import ExpectedSteps
+from autorecompute.worker.patience import MISSED_STEPS
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Settings, Stay, decode, encode
 from autorecompute.worker.side_channel import SideChannel
 from autorecompute.worker.training_agent import Guard, TrainingAgent
@@ -190,7 +190,7 @@ def test_a_script_of_another_training_system_is_left_alone(beside, monkeypatch, 
 
 def test_batches_of_another_size_end_the_search(begun, capsys):
     """Some are left out, and many in a row are another training."""
-    begun.steps(PATIENCE_STEPS, batch=3)
+    begun.steps(MISSED_STEPS, batch=3)
     assert capsys.readouterr().err == ""
     begun.steps(2, batch=3)
     assert "a batch of 3 now, not 8" in capsys.readouterr().err

@@ -129,6 +129,10 @@ class Live:
         self.log.append("stop")
         return self.live_bytes
 
+    def held_bytes(self, measured_bytes):
+        """All that was measured."""
+        return measured_bytes
+
 
 @pytest.mark.parametrize("warmup", [1, 3])
 def test_one_step_more_is_observed_where_live_tensors_are_counted(begin, clock, device, warmup):
@@ -335,3 +339,37 @@ def test_processor_time_is_that_of_the_timed_steps(begin, clock):
     result = measured.measurement(8)
     assert (result.cpu_seconds, result.others_share) == ((1, 2), 1 / 3)
     assert result.is_disturbed
+
+
+def test_a_compilation_starts_the_window_over(begin, clock):
+    """All steps before it are left out, be they timed or not, and what it took is told beside the warm-up."""
+    measured = begin(warmup=2, steps=3)
+    run(measured, clock, 4)
+    clock.now += 20
+    measured.start_over(15.0)
+    run(measured, clock, 2, seconds=9)
+    run(measured, clock, 3, seconds=0.5)
+    result = measured.measurement(8)
+    assert result.step_seconds == (0.5, 0.5, 0.5)
+    assert (result.warmup_seconds, result.compile_seconds, measured.restarts) == (2 + 2 + 20 + 18, 15, 1)
+
+
+def test_a_compilation_under_observation_stops_the_count(begin, clock, device):
+    """Live tensors are counted again, after another warm-up."""
+    live = Live(device)
+    measured = begin(warmup=1, steps=1, live=live)
+    run(measured, clock, 1)
+    measured.start_over(1.0)
+    run(measured, clock, 3)
+    assert live.log.count("stop") == 2
+    assert measured.is_complete
+
+
+def test_ranks_that_train_together_end_together_whatever_is_compiled(begin, clock):
+    """A rank that began again would keep the others waiting: the step is left out alone."""
+    measured = begin(warmup=1, steps=2, extends_itself=False)
+    run(measured, clock, 1)
+    measured.start_over(1.0)
+    run(measured, clock, 1)
+    assert measured.is_complete
+    assert len(measured.measurement(8).step_seconds) == 1

@@ -1,0 +1,1 @@
+"""Models that ``torch.compile`` runs: its memory budgets, and checkpoints that it traces."""

@@ -1,0 +1,116 @@
+"""What a compiled model offers: checkpoints of its blocks, and budgets of the compiler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.nn.modules.batchnorm import _NormBase
+
+from autorecompute.backends.torch.checkpoints import MATMULS
+from autorecompute.backends.torch.compiled.board import CompiledBoard
+from autorecompute.backends.torch.compiled.budgets import VALUES, option_of
+from autorecompute.backends.torch.compiled.forms import INNER, eagerly, original_of, refusals_of_compiled
+from autorecompute.backends.torch.compiled.partitions import distinct_budgets
+from autorecompute.backends.torch.detection import Detected, RefusedModelError
+from autorecompute.backends.torch.options import CHECKPOINT, KEEP_MATMUL
+from autorecompute.backends.torch.probe import Probe
+from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
+from autorecompute.backends.torch.savings import Saving, saving_of_modules
+from autorecompute.backends.torch.space import GRAPH
+from autorecompute.backends.torch.structure import Structure, is_within, structure_of
+from autorecompute.backends.torch.switchboard import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.probe import Observation
+
+
+def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Detected, CompiledBoard]:
+    """What can be recomputed in a compiled model that is to be called with these arguments, and its switches.
+
+    It is run forward once without the compiler, which keeps no more than one block's activations, and traced once.
+
+    Raises:
+        RefusedModelError: Nothing can.
+    """
+    original = original_of(model)
+    for refusal in (*refusals_of_compiled(model), *refusals_of_model(original)):
+        raise RefusedModelError(refusal)
+    structure = structure_of(original)
+    with eagerly():
+        seen = Probe(original, structure.units).run(args, kwargs)
+    if seen.is_hooked:
+        raise RefusedModelError(Refusal(Reason.OWN_CHECKPOINT))
+    if "" in seen.refused:
+        raise RefusedModelError(Refusal(seen.refused[""]))
+    budgets, why_none = distinct_budgets(model, args, kwargs)
+    blocks, refusals = _blocks(original, structure, seen)
+    graph = Site(GRAPH, tuple(map(option_of, budgets)), ("",))
+    sites = (*blocks, *([graph] if budgets else []))
+    savings = {site.name: saving_of_modules(seen, site.occurrences) for site in blocks}
+    found = Detected(
+        structure=structure,
+        sites=sites,
+        savings={**savings, GRAPH: Saving(0, 0)},
+        option_savings={(GRAPH, option_of(value)): Saving(0, saved / seen.batch) for value, saved in budgets.items()},
+        programs={},
+        refusals=(*_told(why_none), *refusals),
+        blocks=tuple(site.name for site in blocks),
+        batch=seen.batch,
+        saved=sum(saved.bytes for saved in seen.saved.values()),
+        values=seen.values,
+        calls=(),
+        operators=(),
+        repeated=frozenset(),
+    )
+    return found, CompiledBoard(original, sites)
+
+
+def board_of(model: Module) -> CompiledBoard:
+    """The switches of a compiled model by its modules alone, for a config that was measured on it."""
+    original = original_of(model)
+    blocks = [
+        Site(group, (CHECKPOINT, KEEP_MATMUL), paths) for group, paths in _groups(original, structure_of(original))
+    ]
+    return CompiledBoard(original, [*blocks, Site(GRAPH, tuple(map(option_of, VALUES)), ("",))])
+
+
+def _told(why_none: str) -> Iterator[Refusal]:
+    yield Refusal(Reason.COMPILED_OPERATORS)
+    if why_none:
+        yield Refusal(Reason.COMPILED_BUDGETS, why_none)
+
+
+def _blocks(model: Module, structure: Structure, seen: Observation) -> tuple[list[Site], list[Refusal]]:
+    """The blocks that can be checkpointed, and why others cannot."""
+    sites, refusals = [], []
+    for group, paths in _groups(model, structure):
+        reason = next((seen.refused[path] for path in paths if path in seen.refused), None)
+        if reason is None and any(_writes_statistics(model.get_submodule(path)) for path in paths):
+            reason = Reason.COMPILED_STATISTICS
+        if reason is not None:
+            refusals.append(Refusal(reason, group))
+        elif {call.path for call in seen.calls}.issuperset(paths):
+            sites.append(Site(group, (CHECKPOINT, KEEP_MATMUL) if _keeps(seen, paths) else (CHECKPOINT,), paths))
+    return sites, refusals
+
+
+def _groups(model: Module, structure: Structure) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The groups that are blocks, each with the paths of the modules that the script wrote."""
+    for group, units in structure.groups.items():
+        if set(units) <= set(structure.units):
+            inner = {unit: INNER in model.get_submodule(unit)._modules for unit in units}
+            yield group, tuple(f"{unit}.{INNER}" if inner[unit] else unit for unit in units)
+
+
+def _keeps(seen: Observation, paths: Sequence[str]) -> bool:
+    """Whether no result of a matrix product is changed in place in these modules."""
+    changed = {operator for path, operator in seen.changed if any(is_within(path, one) for one in paths)}
+    return changed.isdisjoint(MATMULS)
+
+
+def _writes_statistics(module: Module) -> bool:
+    return any(isinstance(part, _NormBase) and part.track_running_stats for part in module.modules())

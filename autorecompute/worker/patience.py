@@ -1,0 +1,26 @@
+"""How long a training is followed whose steps tell nothing."""
+
+from __future__ import annotations
+
+STEPS_WITHOUT_SESSION = 10
+"""So many optimizer steps without a training session mean that there is none to come."""
+
+BACKWARDS_WITHOUT_OPTIMIZER = 20
+"""So many backward passes of a script that has made no optimizer mean that it changes the weights by itself."""
+
+MISSED_STEPS = 12
+"""So many steps in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch."""
+
+SKIPPED_STEPS = 50
+"""So many steps in a row may be skipped by a GradScaler: it begins with a scale that is too large, and halves it."""
+
+COMPILATIONS = 8
+"""So often a model may be compiled in the steps of one config. Two are usual: batches of another length bring one that
+holds for any length."""
+
+NO_OPTIMIZER = "The script makes no torch optimizer, whose step alone says where a training step ends. Use torch.optim."
+
+COMPILES_ON = (
+    "The model is compiled anew in one step after the other, so that no config could be measured: it is given tensors "
+    "of other shapes each time. Pad its batches, or compile it with dynamic=True."
+)

@@ -1,0 +1,63 @@
+"""A script whose model torch.compile runs, measured and trained with what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.backends.torch.controller import render
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.studies.writing import write_files
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.bench import Effort
+
+EFFORT = Effort(warmup=1, steps=2)
+NONE, BUDGET, BLOCKS = Config(), Config.parse(["graph:budget_0.5"]), Config.parse(["*:checkpoint"])
+
+
+@pytest.fixture(scope="module")
+def bench(scripts, tmp_path_factory):
+    """The script on a bench."""
+    folder = tmp_path_factory.mktemp("compiled")
+    with Bench(Job(script=scripts / "compiled.py", backend="torch"), None, folder) as bench:
+        yield bench
+
+
+@pytest.fixture(scope="module")
+def measured(bench):
+    """Each config in turn, and the first one again."""
+    return [bench.measure(config, EFFORT) for config in (NONE, BUDGET, BLOCKS, NONE)]
+
+
+def test_budgets_and_blocks_are_plans(bench):
+    """What the compiler can be asked for, and checkpoints of the blocks."""
+    plans = {plan.id for plan in bench.detect().plans}
+    assert {*BUDGET.texts, *BLOCKS.texts} < plans
+
+
+def test_compiled_code_holds_less_under_a_budget(measured):
+    """The peak is that of compiled code, and what is held beside it is the same for all."""
+    none, budget, blocks, again = measured
+    assert {one.outcome for one in measured} == {Outcome.OK}
+    assert budget.allocated_bytes < none.allocated_bytes
+    assert blocks.allocated_bytes < none.allocated_bytes
+    assert again.allocated_bytes == pytest.approx(none.allocated_bytes, rel=0.01)
+    assert again.peak_bytes <= none.peak_bytes
+
+
+def test_compilations_are_told_and_not_timed(measured):
+    """A config that was compiled before is found in a fraction of the time; no step has any of it."""
+    assert all(one.compile_seconds > 0 for one in measured)
+    assert measured[0].warmup_seconds > measured[0].compile_seconds
+    assert all(max(one.step_seconds) < one.compile_seconds for one in measured)
+
+
+@pytest.mark.parametrize("config", [BUDGET, BLOCKS])
+def test_what_is_given_out_trains_the_script(bench, measured, tmp_path, config):
+    """A fresh process reads the plans file, and compiles the model with it."""
+    assert measured
+    emitted = render(config, versions=bench.detect().versions, folder=tmp_path)
+    write_files(emitted.files)
+    watched = bench.watch(emitted.variables, EFFORT, None)
+    assert watched.outcome is Outcome.OK, watched.message
+    assert watched.compile_seconds > 0
