@@ -119,13 +119,21 @@ def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
     sentences: list[str] = []
     if best is not None:
         sentences.append(f"race: {best.ranking.sentence}" if best.ranking is not None else "")
-        sentences += [_describe_gradients(best.gradients), describe_predictions(trials)]
+        sentences += [_describe_gradients(best.gradients), describe_predictions(trials), describe_compilations(trials)]
         sentences.append(_describe_contradiction(best, trials))
     if result.comparison is not None:
         sentences.append(f"recompute gives {result.comparison.sentence}")
     sentences += describe_dropped(result, trials)
     sentences += [f"warning: {warning}" for warning in result.warnings]
     return list(filter(None, sentences))
+
+
+def describe_compilations(trials: Sequence[Trial]) -> str:
+    """How long the trials of a compiled model were compiled; empty where none was."""
+    seconds = [trial.measurement.compile_seconds for trial in trials if trial.measurement.compile_seconds]
+    longest = f", {format_seconds(max(seconds))} at most" if len(seconds) > 1 else ""
+    whose = f"{format_count(len(seconds), 'trial')} compiled the model for {format_seconds(sum(seconds))}{longest}"
+    return whose if seconds else ""
 
 
 def describe_disturbed(trials: Sequence[Trial]) -> str:

@@ -363,3 +363,41 @@ def test_a_compiled_model_runs_eagerly_when_it_is_looked_at():
     with eagerly():
         model(batch())
     assert CLOCK.take() == 0
+
+
+def test_a_class_is_as_it_was_when_nothing_is_chosen():
+    """Of a model that is switched off, and one whose class has its forward from another."""
+
+    class Inherits(Block):
+        """A block of another name."""
+
+    model = whole(Blocks(Inherits))
+    board = board_of(model)
+    before = Block.forward
+    board.set(Config.parse([BLOCKS]).choices)
+    assert "forward" in vars(Inherits)
+    assert Block.forward is before
+    board.set([])
+    assert "forward" not in vars(Inherits)
+
+
+def test_a_model_beside_one_that_is_checkpointed_is_looked_at_like_it():
+    """Those of an ensemble share their classes."""
+    first, second = (whole(Blocks()) for _ in range(2))
+    board_of(first).set(Config.parse([f"{BLOCKS}:1"]).choices)
+    found, _ = detect_compiled(second, (batch(),), {})
+    assert "blocks.*" in found.blocks
+
+
+def test_a_copy_computes_with_its_own_weights():
+    """As an average of weights is made."""
+    model = Blocks().eval()
+    model.compile()
+    board = board_of(model)
+    board.set(Config.parse([BLOCKS]).choices)
+    twin = copy.deepcopy(model)
+    with torch.no_grad(), eagerly():
+        for parameter in twin.parameters():
+            parameter.zero_()
+        assert twin(batch()).item() != model(batch()).item()
+    board.set([])

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from autorecompute.backends.torch.checkpoints import MATMULS
-from autorecompute.backends.torch.interception import ORIGINAL
 from autorecompute.backends.torch.options import KEEP_MATMUL
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ CHOICE = "_autorecompute_choice"
 
 _KEEPING_MATMULS = functools.partial(create_selective_checkpoint_contexts, list(MATMULS))
 _MODULES: collections.Counter[type] = collections.Counter()
+_REPLACED: dict[type, Any] = {}
+"""What each class had for its ``forward``; None where it had none of its own."""
 
 
 def choose(module: Module, option: str | None) -> None:
@@ -40,17 +41,22 @@ def choose(module: Module, option: str | None) -> None:
 
 def _count(kind: type, change: int) -> None:
     _MODULES[kind] += change
-    forward = kind.forward  # type: ignore[attr-defined]
-    if _MODULES[kind] > 0 and not hasattr(forward, ORIGINAL):
-        kind.forward = _forward_of(forward)  # type: ignore[attr-defined]
-    elif _MODULES[kind] == 0 and hasattr(forward, ORIGINAL):
-        kind.forward = getattr(forward, ORIGINAL)  # type: ignore[attr-defined]
+    if _MODULES[kind] > 0 and kind not in _REPLACED:
+        _REPLACED[kind] = vars(kind).get("forward")
+        kind.forward = _forward_of(kind, kind.forward)  # type: ignore[attr-defined]
+    elif _MODULES[kind] == 0 and kind in _REPLACED:
+        original = _REPLACED.pop(kind)
+        if original is None:
+            del kind.forward  # type: ignore[attr-defined]
+        else:
+            kind.forward = original  # type: ignore[attr-defined]
 
 
-def _forward_of(original: Callable[..., Any]) -> Callable[..., Any]:
+def _forward_of(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
-        option = self.__dict__.get("_autorecompute_choice")
+        # A subclass that calls super().forward() comes here a second time: it is checkpointed as a whole.
+        option = self.__dict__.get("_autorecompute_choice") if type(self) is kind else None
         if option is None:
             return original(self, *args, **kwargs)
         call = functools.partial(original, self)
@@ -58,5 +64,4 @@ def _forward_of(original: Callable[..., Any]) -> Callable[..., Any]:
             return checkpoint(call, *args, use_reentrant=False, context_fn=_KEEPING_MATMULS, **kwargs)
         return checkpoint(call, *args, use_reentrant=False, **kwargs)
 
-    setattr(forward, ORIGINAL, original)
     return forward
