@@ -25,6 +25,8 @@
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 # make bench-forecast-torch  does so in plain PyTorch, against the bytes of live tensors
 # make bench-fake  holds what plans --fake tells against real steps, and runs a Llama of 7B on fake tensors
+# make bench-harmless  trains every script of the tests with configs that are swapped, and compares all bits
+# make bench-own-cost  measures what a training pays for being followed once its search is over, and during it
 
 PYTHON ?= python3.11
 VENV ?= .venv
@@ -41,7 +43,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-by-hand bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture
+.PHONY: install system tune test lint test-unit test-fuzz fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-by-hand bench-outside-loss bench-torch-overheads bench-harmless bench-own-cost clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture
 
 install: $(VENV)/.installed
 
@@ -201,6 +203,12 @@ bench-outside-loss: install
 
 bench-torch-overheads: install
 	$(VENV)/bin/python benchmarks/torch_overheads.py
+
+bench-harmless: install
+	PYTHONPATH=tests $(VENV)/bin/python benchmarks/harmless.py
+
+bench-own-cost: install
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/own_cost.py
 
 bench-forecast: install
 	$(VENV)/bin/python benchmarks/forecast.py
