@@ -218,6 +218,23 @@ def disk(workplace):
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.parametrize("way", ["train", "auto"])
+def test_ranks_train_as_without_the_tool(workplace, limit, way):
+    """One sentence, of the first rank, says that they are not tuned and what would tune them."""
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    steps = ("--steps", "3")
+    ways = {
+        "train": ("-m", "autorecompute", "train", SCRIPT, "--memory-limit", limit, "--", *steps),
+        "auto": (SCRIPT, "--auto", limit, *steps),
+    }
+    finished = workplace.finish(workplace.start(*launcher, *ways[way]))
+    assert finished.code == 0, finished.stderr
+    assert finished.stdout.count("step 3 loss") == 2
+    (line,) = said(finished)
+    assert "one of several ranks" in line
+    assert "--launcher" in line
+
+
 def test_a_home_that_cannot_be_written_changes_nothing(disk, make_workplace, monkeypatch, begin, train_plainly):
     """Nothing is kept there: the study lies in the working folder."""
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
