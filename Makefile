@@ -18,6 +18,7 @@
 # make bench-reuse  measures what an answer costs that is known already
 # make bench-workers  measures how much sooner several workers are through with one study
 # make dashboard-picture  takes the picture of optuna-dashboard in the documentation
+# make terminal-picture  tunes a GPT-2 and takes the picture of its terminal
 # make report-picture  tunes a GPT-2 and takes the picture of the README from its page
 # make bench-by-hand  holds the search in plain PyTorch beside the best that people do by hand
 # make bench-compiled  holds the search on compiled models beside budgets and checkpoints that are set by hand
@@ -26,6 +27,8 @@
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 # make bench-forecast-torch  does so in plain PyTorch, against the bytes of live tensors
 # make bench-fake  holds what plans --fake tells against real steps, and runs a Llama of 7B on fake tensors
+# make bench-harmless  trains every script of the tests with configs that are swapped, and compares all bits
+# make bench-own-cost  measures what a training pays for being followed once its search is over, and during it
 
 PYTHON ?= python3.11
 VENV ?= .venv
@@ -42,7 +45,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-by-hand bench-compiled bench-outside-loss bench-torch-overheads clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture
+.PHONY: install system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-by-hand bench-compiled bench-outside-loss bench-torch-overheads bench-harmless bench-own-cost clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
 
 install: $(VENV)/.installed
 
@@ -210,6 +213,12 @@ bench-outside-loss: install
 bench-torch-overheads: install
 	$(VENV)/bin/python benchmarks/torch_overheads.py
 
+bench-harmless: install
+	PYTHONPATH=tests $(VENV)/bin/python benchmarks/harmless.py
+
+bench-own-cost: install
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/own_cost.py
+
 bench-forecast: install
 	$(VENV)/bin/python benchmarks/forecast.py
 
@@ -228,6 +237,10 @@ bench-workers: install system
 # The picture of optuna-dashboard in the documentation.
 dashboard-picture: install system
 	PYTHONPATH=tests $(VENV)/bin/python benchmarks/dashboard_picture.py docs/dashboard.png
+
+# What a terminal shows of a tuning.
+terminal-picture: install system
+	$(VENV)/bin/python benchmarks/terminal_picture.py docs/terminal.png
 
 # The picture of the README: the memory of a step in the page of a study, which is tuned for it.
 report-picture: install system

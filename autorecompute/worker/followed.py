@@ -18,8 +18,16 @@ if TYPE_CHECKING:
     from autorecompute.worker.side_channel import SideChannel
     from autorecompute.worker.training_agent import Say
 
-SEVERAL_RANKS = "it is one of several ranks, and a process that trains alone can be tuned while it trains"
+SEVERAL_RANKS = (
+    "it is one of several ranks, and only a process that trains alone is tuned while it trains. "
+    "'autorecompute tune SCRIPT --launcher \"torchrun …\"' tunes ranks"
+)
 NOT_GIVEN = "an optimizer steps that autorecompute.auto was not given, and peaks are known of the others alone"
+
+
+def is_first() -> bool:
+    """Whether this process speaks for its training: it is the first rank, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 class FollowedTraining:

@@ -15,7 +15,7 @@ from autorecompute import codec
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.units import MIB, format_bytes, format_count, parse_bytes
-from autorecompute.worker.followed import FollowedTraining
+from autorecompute.worker.followed import FollowedTraining, is_first
 from autorecompute.worker.protocol import SearchRequest, Settings
 from autorecompute.worker.side_channel import SideChannel
 
@@ -58,7 +58,8 @@ def tune_from_here(
     try:
         _begin(request, given)
     except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
-        _LOG.warning("the training goes on without autorecompute: %s", error)
+        if is_first():
+            _LOG.warning("the training goes on without autorecompute: %s", error)
 
 
 class _Beside:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends import registry
-from autorecompute.worker.followed import FollowedTraining
+from autorecompute.worker.followed import FollowedTraining, is_first
 from autorecompute.worker.protocol import MODULE_FLAG, SETTINGS_VARIABLE, Settings
 from autorecompute.worker.script import find_module, from_script, run_as_main, run_module_as_main
 from autorecompute.worker.side_channel import SideChannel
@@ -48,7 +48,8 @@ class _Following:
             self._training = FollowedTraining(self._channel, self._settings, say)
         except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
             self._channel.close()
-            say(logging.WARNING, f"the script trains without autorecompute: {error}")
+            if is_first():
+                say(logging.WARNING, f"the script trains without autorecompute: {str(error).rstrip('.')}.")
 
     def end(self, error: BaseException | None) -> None:
         """Told that the script has ended."""

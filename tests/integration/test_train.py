@@ -174,6 +174,26 @@ def test_a_config_that_would_train_something_else_is_used_in_no_step(workplace, 
     assert not any(choice.startswith("blocks.*:") for trial in used for choice in trial["config"])
 
 
+def test_batches_that_grow_end_the_search_and_nothing_else(workplace, begin, train_plainly):
+    """A curriculum: the config that was on stays on for the larger batches, and a sentence names their size."""
+    arguments = ("--steps", "24", "--grows", "6")
+    finished = workplace.finish(begin(workplace, "growing", *arguments, steps=400))
+    plain = train_plainly(*arguments)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    assert "a batch of 144 now, not 96" in said(finished)[-1]
+
+
+def test_a_training_that_goes_on_from_a_checkpoint_is_the_same(workplace, begin, train_plainly):
+    """The optimizer has its state before the first step, and steps of the rest are the trials."""
+    checkpoint = str(workplace.path / "checkpoint.pt")
+    train_plainly("--steps", "3", "--save", checkpoint)
+    arguments = ("--steps", "40", "--load", checkpoint)
+    finished = workplace.finish(begin(workplace, "resumed", *arguments, steps=24))
+    plain = train_plainly(*arguments)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    assert re.search(r"from step \d+ on: ", said(finished)[-1])
+
+
 def test_memory_that_runs_out_is_the_scripts_error_and_a_bound(workplace, begin, train_plainly):
     """The error is that of the script; a sentence says what to do, and the study keeps what was too much."""
     finished = workplace.finish(begin(workplace, "lacking", "--steps", "3", "--lacks", "1"))
@@ -196,6 +216,36 @@ def disk(workplace):
         pytest.skip(f"a disk of its own needs mount, which says: {mounted.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("way", ["train", "auto"])
+def test_ranks_train_as_without_the_tool(workplace, limit, way):
+    """One sentence, of the first rank, says that they are not tuned and what would tune them."""
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    steps = ("--steps", "3")
+    ways = {
+        "train": ("-m", "autorecompute", "train", SCRIPT, "--memory-limit", limit, "--", *steps),
+        "auto": (SCRIPT, "--auto", limit, *steps),
+    }
+    finished = workplace.finish(workplace.start(*launcher, *ways[way]))
+    assert finished.code == 0, finished.stderr
+    assert finished.stdout.count("step 3 loss") == 2
+    (line,) = said(finished)
+    assert "one of several ranks" in line
+    assert "--launcher" in line
+
+
+def test_a_home_that_cannot_be_written_changes_nothing(disk, make_workplace, monkeypatch, begin, train_plainly):
+    """Nothing is kept there: the study lies in the working folder."""
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    monkeypatch.setenv("HOME", str(disk))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    place = make_workplace("homeless")
+    finished = place.finish(begin(place, "homeless", *SHORT, steps=400))
+    assert (finished.code, finished.stdout) == (0, train_plainly(*SHORT).stdout)
+    (line,) = said(finished)
+    assert "ended before the search did" in line
+    assert place.study("homeless").trials
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])

@@ -25,6 +25,10 @@ class Reason(enum.Enum):
     INPLACE = "{place} changes its input in place, so that it could not be run again with what it was given."
     COMPILED = "{place} is compiled by torch.compile, which decides itself what to recompute."
     COMPILER = "{place} is compiled by another backend than inductor, whose memory budget is not known."
+    COMPILED_TORCH = (
+        "{place} is compiled, and this torch cannot tell what its compiler would keep: take a later one, or leave "
+        "torch.compile out."
+    )
     CUDA_GRAPHS = '{place} is compiled with CUDA graphs, whose memory stays: leave mode="reduce-overhead" out.'
     COMPILED_RANKS = "{place} is compiled and trained by several ranks, which may compile at different times."
     COMPILED_STATISTICS = "{place} is compiled and has running statistics, which a second run would write again."

@@ -138,8 +138,7 @@ class TorchBackend:
     def has_run(self, root: Module, result: Any) -> None:
         """A module was called in training: its forward is open until gradients come back."""
         del root
-        mark = object()
-        self._open.add(mark)
+        self._open.add(mark := object())
 
         def close(_gradient: Tensor) -> None:
             self._open.discard(mark)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import types
 
 import pytest
@@ -258,6 +259,14 @@ def test_another_compiler_is_refused(compile_it):
     """Its budget is not known."""
     with pytest.raises(RefusedModelError, match="another backend than inductor"):
         detect_compiled(compile_it(Blocks(), backend="eager", fullgraph=True), (batch(),), {})
+
+
+def test_a_torch_whose_compiler_tells_nothing_is_refused(monkeypatch):
+    """Older ones have no hook where a joint graph is cut: a sentence says so, not an import that fails."""
+    monkeypatch.delattr("torch._inductor.custom_graph_pass.CustomPartitionerFn")
+    monkeypatch.delitem(sys.modules, "autorecompute.backends.torch.compiled.partitions", raising=False)
+    with pytest.raises(RefusedModelError, match="take a later one, or leave torch.compile out"):
+        detect_compiled(torch.compile(Blocks()), (batch(),), {})
 
 
 def test_cuda_graphs_are_refused_on_a_card():

@@ -10,7 +10,6 @@ from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.compiled.board import CompiledBoard
 from autorecompute.backends.torch.compiled.budgets import VALUES, option_of
 from autorecompute.backends.torch.compiled.forms import INNER, eagerly, original_of, refusals_of_compiled
-from autorecompute.backends.torch.compiled.partitions import distinct_budgets
 from autorecompute.backends.torch.detection import Detected, RefusedModelError
 from autorecompute.backends.torch.options import CHECKPOINT, KEEP_MATMUL
 from autorecompute.backends.torch.probe import Probe
@@ -39,6 +38,8 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     original = original_of(model)
     for refusal in (*refusals_of_compiled(model), *refusals_of_model(original)):
         raise RefusedModelError(refusal)
+    from autorecompute.backends.torch.compiled.partitions import distinct_budgets  # an older torch lacks what it needs
+
     structure = structure_of(original)
     with eagerly():
         seen = Probe(original, structure.units).run(args, kwargs)
