@@ -20,19 +20,13 @@ class Listener(Protocol):
     @property
     def target_batch(self) -> int | None:
         """Samples that a forward is to receive; ``None`` for as many as the script gives."""
-        ...
 
     @property
     def fake_card(self) -> str | None:
-        """The card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data.
-
-        Without data only what a detection tells is wanted.
-        """
-        ...
+        """The card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """A training session exists and no step has run in it; the answer is the config to train with."""
-        ...
 
     def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
         """The model is about to be called for training with this many samples.
@@ -41,19 +35,15 @@ class Listener(Protocol):
             batch: Samples of the call.
             check: Compares a config's gradients on this very batch with those without recompute.
         """
-        ...
 
     def on_several_models(self) -> None:
         """A second model trains in one step."""
-        ...
 
     def on_fault(self, error: Exception) -> None:
         """What follows the script has failed before it could say anything else; nothing of the training has."""
-        ...
 
     def on_fallback(self, message: str) -> None:
         """The model is about to be trained without the training system, for the reason that the sentence gives."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +136,6 @@ class ControllerBackend(Protocol):
 
     def import_hooks(self, *, wrap: bool) -> Sequence[ImportHook]:
         """What a process needs that trains with an emission, in a script that is wrapped or not."""
-        ...
 
     def usage_notes(self, *, study: str, wrap: bool) -> Mapping[str, str]:
         """What whoever sets the variables without ``run`` has to do besides, by what it is about.
@@ -155,7 +144,6 @@ class ControllerBackend(Protocol):
             study: The study's name, as a shell needs it.
             wrap: Whether the study was tuned with ``--wrap``.
         """
-        ...
 
     def render(
         self, config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path
@@ -172,7 +160,6 @@ class ControllerBackend(Protocol):
             SetupError: these versions read no config of this form.
             UsageError: the config cannot be written for them, or there is no knob of one of these names.
         """
-        ...
 
     def script(self, config: Config, versions: Mapping[str, str]) -> str:
         """Source of a file that switches the config on in a script without this package.
@@ -180,7 +167,6 @@ class ControllerBackend(Protocol):
         Raises:
             UsageError: there is no such form for the config.
         """
-        ...
 
     def offer(self, detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
         """What can be recomputed at these dimensions, under what these variables switch on.
@@ -188,19 +174,15 @@ class ControllerBackend(Protocol):
         Raises:
             UsageError: they hold what the training system cannot read.
         """
-        ...
 
     def takes_turns(self, detection: Detection) -> bool:
         """Whether a swap takes no time beside a step, so that configs can be timed in turns, a step of each."""
-        ...
 
     def memory_of(self, detection: Detection) -> MemoryModel | None:
         """What a detection alone tells of the memory of every config; ``None`` where it tells nothing."""
-        ...
 
     def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel | None:
         """What these profiled steps tell of the memory of every config; ``None`` of a system that profiles no steps."""
-        ...
 
     def why_not(self, knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
         """Why a knob cannot be tried on a config, in words; empty where it can.
@@ -211,7 +193,6 @@ class ControllerBackend(Protocol):
             detection: What is trained, where and with which versions.
             inherited: The environment that the script starts from.
         """
-        ...
 
     def plans_under(self, names: Collection[str], detection: Detection) -> Sequence[Plan]:
         """The plans that exist under the knobs of these names.
@@ -220,7 +201,6 @@ class ControllerBackend(Protocol):
             names: What is on.
             detection: What a worker detected under their variables.
         """
-        ...
 
 
 class LiveMeter(Protocol):
@@ -228,15 +208,12 @@ class LiveMeter(Protocol):
 
     def start(self) -> None:
         """A step begins, which takes longer than others from now on."""
-        ...
 
     def stop(self) -> int:
         """The step has ended; the most bytes that it had alive beyond those alive at its start."""
-        ...
 
     def held_bytes(self, measured_bytes: int) -> int:
         """What a process with this config alone would hold between two steps, where this one holds so much."""
-        ...
 
 
 class WorkerBackend(Protocol):
@@ -252,7 +229,6 @@ class WorkerBackend(Protocol):
         Raises:
             SetupError: the system is not installed, or a part of it is missing.
         """
-        ...
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
         """Trains with another config from the next step on; must come between two steps.
@@ -261,36 +237,28 @@ class WorkerBackend(Protocol):
             config: What to recompute.
             profiles: Whether the steps to come are profiled, until the next switch.
         """
-        ...
 
     def live_meter(self) -> LiveMeter | None:
         """What counts the bytes of live tensors; ``None`` where the device's allocator, or nobody, does."""
-        ...
 
     def take_profile(self) -> StepProfile | None:
         """The last step of those that were profiled, once after a switch; ``None`` of a system that profiles none."""
-        ...
 
     def take_compile_seconds(self) -> float:
         """Seconds since the last call in which the model was compiled; steps of that time tell nothing of a config."""
-        ...
 
     @property
     def has_open_forward(self) -> bool:
         """Whether a training forward waits for its backward; no config can be switched then."""
-        ...
 
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
-        ...
 
     def why_nothing_trained(self, *, wrap: bool) -> str:
         """Why a script that ends or goes on may never have come to training, and what to do about it, in sentences."""
-        ...
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
-        ...
 
 
 class JoiningBackend(WorkerBackend, Protocol):
@@ -298,8 +266,6 @@ class JoiningBackend(WorkerBackend, Protocol):
 
     def note(self, optimizer: Any) -> None:
         """Told of an optimizer that was made before."""
-        ...
 
     def uninstall(self) -> None:
         """Follows nothing any more."""
-        ...

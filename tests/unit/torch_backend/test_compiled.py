@@ -265,7 +265,7 @@ def test_a_torch_whose_compiler_tells_nothing_is_refused(monkeypatch):
     """Older ones have no hook where a joint graph is cut: a sentence says so, not an import that fails."""
     monkeypatch.delattr("torch._inductor.custom_graph_pass.CustomPartitionerFn")
     monkeypatch.delitem(sys.modules, "autorecompute.backends.torch.compiled.partitions", raising=False)
-    with pytest.raises(RefusedModelError, match="take a later one, or leave torch.compile out"):
+    with pytest.raises(RefusedModelError, match=r"take a later one, or leave torch\.compile out"):
         detect_compiled(torch.compile(Blocks()), (batch(),), {})
 
 
