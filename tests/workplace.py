@@ -19,6 +19,8 @@ from autorecompute.backends.ortmodule.controller import import_hooks
 from autorecompute.startup import HOOKS_VARIABLE, format_hooks, prepend_to_python_path
 
 SCRIPTS = Path(__file__).parent / "scripts"
+OWN_TRAINING = str(SCRIPTS / "own_training.py")
+"""Prints losses, and a digest of all that its training came to."""
 
 QUICK = ("--steps", "2", "--warmup", "1")
 """The least effort at which every part of a tuning still takes place."""

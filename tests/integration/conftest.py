@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from autorecompute.units import MIB, parse_bytes
-from workplace import SCRIPTS, Finished, Workplace
+from workplace import OWN_TRAINING, SCRIPTS, Finished, Workplace
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "plain"
 """Has an ORTModule that hands back the model: the scripts that use one train in plain PyTorch."""
@@ -253,3 +253,17 @@ def hopeless(below_rest):
 def in_plain_pytorch():
     """The variables under which a script with an ORTModule trains in plain PyTorch."""
     return {"PYTHONPATH": os.pathsep.join([str(STAND_IN), os.environ["PYTHONPATH"]])}
+
+
+@pytest.fixture(scope="module")
+def train_plainly(place):
+    """Has the test's own training run without the tool, once for the same arguments."""
+    return functools.cache(lambda *arguments: place.finish(place.start(OWN_TRAINING, *arguments)))
+
+
+@pytest.fixture(scope="module")
+def limit(place):
+    """A limit that this training breaks without recompute, and holds with some."""
+    looked = place.finish(place.start("-m", "autorecompute", "plans", OWN_TRAINING, "--peak", "--json"))
+    peaks = [forecast["peak_bytes"] for forecast in looked.answer["peak"]["forecasts"]]
+    return f"{min(peaks) + (max(peaks) - min(peaks)) // 3}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -10,9 +9,8 @@ import textwrap
 
 import pytest
 
-from workplace import SCRIPTS
+from workplace import OWN_TRAINING, SCRIPTS
 
-SCRIPT = str(SCRIPTS / "own_training.py")
 LONG = ("--steps", "50", "--dropout", "0.1", "--accumulate", "2", "--code", "7")
 SHORT = ("--steps", "14")
 
@@ -24,25 +22,11 @@ def place(make_workplace):
 
 
 @pytest.fixture(scope="module")
-def train_plainly(place):
-    """Trains without the tool, once for the same arguments."""
-    return functools.cache(lambda *arguments: place.finish(place.start(SCRIPT, *arguments)))
-
-
-@pytest.fixture(scope="module")
-def limit(place):
-    """A limit that the script breaks without recompute, and holds with some."""
-    looked = place.finish(place.start("-m", "autorecompute", "plans", SCRIPT, "--peak", "--json"))
-    peaks = [forecast["peak_bytes"] for forecast in looked.answer["peak"]["forecasts"]]
-    return f"{min(peaks) + (max(peaks) - min(peaks)) // 3}"
-
-
-@pytest.fixture(scope="module")
 def begin(limit):
     """Starts a training that calls the tool."""
 
     def begin(place, study, *arguments, steps=36):
-        return place.start(SCRIPT, "--auto", limit, "--study", study, "--tuning-steps", str(steps), *arguments)
+        return place.start(OWN_TRAINING, "--auto", limit, "--study", study, "--tuning-steps", str(steps), *arguments)
 
     return begin
 
@@ -140,7 +124,7 @@ def test_a_script_that_ends_first_leaves_what_is_known(workplace, begin, train_p
 
 def test_a_script_that_is_tuned_from_outside_is_not_tuned_from_inside(workplace, limit, train_plainly):
     """``train`` has decided what is recomputed, and the call does nothing."""
-    command = ("-m", "autorecompute", "train", SCRIPT, "--memory-limit", limit, "--study", "outside")
+    command = ("-m", "autorecompute", "train", OWN_TRAINING, "--memory-limit", limit, "--study", "outside")
     finished = workplace.finish(workplace.start(*command, "--", *SHORT, "--auto", limit, "--study", "inside"))
     assert (finished.code, finished.stdout) == (0, train_plainly(*SHORT).stdout)
     assert "started with what to recompute" in said(finished)[0]

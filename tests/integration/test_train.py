@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import re
 import signal
@@ -12,9 +11,8 @@ import subprocess
 import pytest
 
 from autorecompute.backends.torch.plans_file import VARIABLE
-from workplace import SCRIPTS
+from workplace import OWN_TRAINING
 
-SCRIPT = str(SCRIPTS / "own_training.py")
 LONG = ("--steps", "50", "--dropout", "0.1", "--accumulate", "2", "--code", "7")
 SHORT = ("--steps", "14")
 
@@ -26,26 +24,12 @@ def place(make_workplace):
 
 
 @pytest.fixture(scope="module")
-def train_plainly(place):
-    """Trains without the tool, once for the same arguments."""
-    return functools.cache(lambda *arguments: place.finish(place.start(SCRIPT, *arguments)))
-
-
-@pytest.fixture(scope="module")
-def limit(place):
-    """A limit that the script breaks without recompute, and holds with some."""
-    looked = place.finish(place.start("-m", "autorecompute", "plans", SCRIPT, "--peak", "--json"))
-    peaks = [forecast["peak_bytes"] for forecast in looked.answer["peak"]["forecasts"]]
-    return f"{min(peaks) + (max(peaks) - min(peaks)) // 3}"
-
-
-@pytest.fixture(scope="module")
 def begin(limit):
     """Starts a training that is tuned."""
 
     def begin(place, study, *arguments, steps=36):
         options = ("--memory-limit", limit, "--study", study, "--tuning-steps", str(steps))
-        return place.start("-m", "autorecompute", "train", SCRIPT, *options, "--", *arguments)
+        return place.start("-m", "autorecompute", "train", OWN_TRAINING, *options, "--", *arguments)
 
     return begin
 
@@ -224,8 +208,8 @@ def test_ranks_train_as_without_the_tool(workplace, limit, way):
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
     steps = ("--steps", "3")
     ways = {
-        "train": ("-m", "autorecompute", "train", SCRIPT, "--memory-limit", limit, "--", *steps),
-        "auto": (SCRIPT, "--auto", limit, *steps),
+        "train": ("-m", "autorecompute", "train", OWN_TRAINING, "--memory-limit", limit, "--", *steps),
+        "auto": (OWN_TRAINING, "--auto", limit, *steps),
     }
     finished = workplace.finish(workplace.start(*launcher, *ways[way]))
     assert finished.code == 0, finished.stderr
