@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-COLUMNS, LINES = 106, 30
-SEARCHING = "now   trial"
-"""Stands on the screen while a trial is measured."""
+COLUMNS, LINES = 120, 26
+SEARCHING, RACING = "now   trial", "racing in interleaved rounds"
+"""What stands on the screen while a trial is measured, and once no other will be."""
 
 
 def _take_picture(file):
@@ -38,7 +38,7 @@ def _take_picture(file):
         page.write_text(_page("autorecompute tune train.py --target-batch 32 --memory-limit …", frame))
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-            shown = browser.new_page(viewport={"width": 1000, "height": 800}, device_scale_factor=2)
+            shown = browser.new_page(viewport={"width": 1200, "height": 800}, device_scale_factor=2)
             shown.goto(f"file://{page}")
             shown.locator("pre").screenshot(path=file)
             browser.close()
@@ -56,7 +56,8 @@ def _last_frame(folder, command):
     frame = []
     for seen in iter(lambda: _read(ours), b""):
         stream.feed(seen)
-        if any(line.startswith(SEARCHING) for line in screen.display):
+        shown = "\n".join(screen.display)
+        if SEARCHING in shown and RACING not in shown:
             frame = [_line(screen, number) for number in range(LINES)]
     if process.wait():
         sys.exit(f"the tuning ended with code {process.returncode}")

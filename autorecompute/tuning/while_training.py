@@ -54,7 +54,10 @@ RACE_SHARE = 0.4
 
 GOES_ON = "no further config is tried, and the training goes on"
 
-NO_FORECAST = "no peak of the model is known before a step with it. 'autorecompute plans SCRIPT' says why"
+NO_FORECAST = (
+    "the model cannot be run on fake tensors, or is compiled, so no peak is known before a step. 'autorecompute plans "
+    "SCRIPT' says why"
+)
 
 
 def tune_training(job: Job, folder: StudyFolder, settings: TuningSettings, bench: TrainingBench) -> None:
