@@ -61,10 +61,10 @@ def refusals_of_compiled(model: Module) -> Iterator[Refusal]:
     settings = [_settings_of(module) for module in model.modules() if is_compiled(module)]
     on_card = any(parameter.device.type == "cuda" for parameter in model.parameters())
     for reason, is_so in (
+        (Reason.COMPILED_TORCH, not _tells_partitions()),
         (Reason.COMPILER, any(setting is None for setting in settings)),
         (Reason.CUDA_GRAPHS, on_card and any((setting or {}).get("triton.cudagraphs") for setting in settings)),
         (Reason.COMPILED_RANKS, torch.distributed.is_available() and torch.distributed.is_initialized()),
-        (Reason.COMPILED_TORCH, not _tells_partitions()),
     ):
         if is_so:
             yield Refusal(reason)
