@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.registry import backend_of
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search import InheritedFirst, Proposal, make_searcher
@@ -32,6 +33,11 @@ class SearcherFactory:
         self._context, self._prior = context, prior
         self._memory: MemoryModel | None = None
         self._is_analysed = context.settings.sampler != MODEL or not context.detection.plans
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether the first searcher takes steps of the script to be made."""
+        return not self._is_analysed and backend_of(self._context.detection.versions).PROFILES
 
     def begin(self, limit_bytes: int) -> Searcher:
         """A searcher under this limit."""
@@ -76,6 +82,9 @@ class _BaselineFirst:
         return None if baseline.fits else self._searcher().propose(trials, claimed)
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
+        # Nobody waits for steps to see what else might have been.
+        if self._made is None and self._searching.takes_steps:
+            return None
         return self._searcher().predict(config, trials)
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:

@@ -11,7 +11,7 @@ import tempfile
 
 import pytest
 
-FOREIGN = {"--array", "--batch-size", "--gpus", "--ortmodule", "--shm-size", "--time"}
+FOREIGN = {"--array", "--batch-size", "--compile", "--gpus", "--ortmodule", "--shm-size", "--time"}
 """Options of other programs and of the studies' scripts that stand alone in a sentence."""
 
 MODULES = {"python": "", "autorecompute": " -m autorecompute", "torchrun": " -m torch.distributed.run"}

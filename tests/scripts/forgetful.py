@@ -5,12 +5,13 @@ knows the Dropout mask of the forward.
 """
 
 import argparse
-import resource
 
 import torch
 from onnxruntime.training.ortmodule import ORTModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+from own_peak import own_peak_bytes
 
 BATCH, FEATURES, WIDTH, LAYERS = 4096, 64, 512, 12
 
@@ -50,4 +51,4 @@ while step < steps:
         step += 1
         if step == steps:
             break
-print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print("peak", own_peak_bytes())
