@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 TRAINS_ELSEWHERE = (
     "The script trains in a process that it starts itself (multiprocessing or os.fork), and only its own process is "
-    "measured. Train in the script's own process, or have --launcher start the processes that train."
+    "measured. Train in the script's own process and in the foreground, or have --launcher start the processes that "
+    "train."
 )
 STARTED = (
     "It started other processes, and only its own is measured: if one of them is to train, train in the script's own "

@@ -23,7 +23,8 @@ def test_a_script_that_updates_its_weights_by_hand(workplace, way, options):
     [
         ("spawn", "trains in a process that it starts itself"),
         ("fork", "trains in a process that it starts itself"),
-        ("daemon", "Train in the foreground"),
+        # Whether its first step or its parent's end is seen first, the way out is the same.
+        ("daemon", "in the foreground"),
         ("daemon-by-exit", "It started other processes"),
         ("leave", "os._exit(0)"),
     ],
