@@ -289,7 +289,7 @@ def test_a_picture_that_cannot_be_drawn_stops_nothing_halfway(look):
 
 def test_a_script_that_ends_soon_is_told_to_train_longer(look):
     """It is started again for each config, which takes its time, and that is said."""
-    arguments = (*SMALL_BERT, "--batch", "{batch}", "--steps", "12")
-    told = look(BERT, "--batch", "8", "--memory-limit", "100GiB", "--json", arguments=arguments)
+    arguments = ("--bs", "{batch}", "--steps", "12")
+    told = look("classifier.py", "--batch", "8", "--memory-limit", "100GiB", "--json", arguments=arguments)
     assert told.code == 0, told.stderr
     assert told.stderr.count("the script ended and is started again: let it take 2 steps a config") == 1
