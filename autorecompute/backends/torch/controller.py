@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.interface import Emission, ImportHook, Knob
-from autorecompute.backends.torch.attention_kernels import CAPABILITIES
+from autorecompute.backends.torch import cards
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
@@ -33,7 +33,7 @@ DIAGNOSIS = "autorecompute.backends.torch.diagnose"
 REPAIR = ""
 USED_BY = ""
 PROFILES = False
-CARDS = tuple(CAPABILITIES)
+CARDS = tuple(cards.CARDS)
 
 PLANS_FILE = "plans.json"
 MODEL = "model"
@@ -185,4 +185,4 @@ def memory_of(detection: Detection) -> MemoryModel | None:
     if extra.steps is None:
         return None
     sizes = {name: size for name, size in detection.dims.items() if name != BATCH}
-    return TorchMemoryModel(detection.space, extra.steps, detection.resting_bytes, sizes, extra.on_card)
+    return TorchMemoryModel(detection.space, extra.steps, detection.resting_bytes, sizes, extra.on_card, extra.machine)
