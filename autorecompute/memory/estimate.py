@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autorecompute.ranges import Bytes, Operations, Rate, Seconds
 
@@ -23,7 +23,7 @@ class Machine:
     name: str
     source: str
     is_measured: bool
-    operations_per_second: dict[str, Rate]
+    operations_per_second: dict[str, Rate] = field(hash=False)
     bytes_per_second: Rate
     memory_bytes: Bytes | None = None
 
