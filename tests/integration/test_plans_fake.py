@@ -10,12 +10,14 @@ import struct
 import psutil
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from autorecompute.backends import registry
 from autorecompute.backends.torch.live import OUTSIDE
 from autorecompute.errors import NothingFitsError, ScriptError, UsageError
 from autorecompute.plans import Config
+from autorecompute.schemas import schema_of
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.units import GIB
@@ -158,6 +160,7 @@ def test_the_batch_that_is_said_to_fit_fits_on_fakes_and_one_more_does_not(told,
 def test_a_card_is_told_with_what_its_allocator_reserves(look):
     """The presets have allocated and reserved bytes; plans are those of the card, whose dropout keeps other masks."""
     answer = look(SCRIPT, "--card", "H100", "--json").answer
+    Draft202012Validator(schema_of("plans")).validate(answer)
     forecasts = {forecast["config"]: forecast for forecast in answer["peak"]["forecasts"]}
     none, blocks = forecasts["none"], forecasts["transformer.h.*"]
     assert none["peak_bytes"] <= none["allocated_bytes"] <= none["reserved_bytes"]

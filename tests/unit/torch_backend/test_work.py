@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -22,6 +24,8 @@ from autorecompute.backends.torch.work import Work
 from tiny_models import call_of, make
 
 ONE = Segment("forward", 0)
+DOCS = Path(__file__).parents[3] / "docs"
+KINDS = ("float32", "tf32", "bfloat16", "float16")
 
 
 def amount_of(call, speeds=None):
@@ -122,6 +126,16 @@ def test_every_card_says_where_its_figures_come_from():
         machine = machine_of(name)
         assert machine.source.startswith("NVIDIA")
         assert card.operations_per_second("float16") >= card.operations_per_second("float32") > card.bytes_per_second
+
+
+def test_the_documentation_has_the_figures_of_every_card():
+    """A row for each, with what the table of the package says."""
+    for name, card in CARDS.items():
+        (row,) = [line for line in (DOCS / "gpu.md").read_text().splitlines() if line.startswith(f"| {name} | ")]
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        speeds = [f"{card.teraflops[kind]:g}" if kind in card.teraflops else "-" for kind in KINDS]
+        capability = ".".join(map(str, card.capability))
+        assert cells == [name, capability, str(card.memory_gb), f"{card.gb_per_second:g}", *speeds, card.source]
 
 
 def test_this_machine_is_measured_with_data_where_everything_else_is_fake():
