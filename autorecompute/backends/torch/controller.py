@@ -96,6 +96,22 @@ def script(config: Config, versions: Mapping[str, str]) -> str:
     return write_script(config, versions.get(MODEL, ""))
 
 
+def unmeasured(config: Config, versions: Mapping[str, str]) -> str:
+    """A file of plans that says that nobody measured them."""
+    model, torch = versions.get(MODEL, ""), versions.get("torch", "")
+    return PlansFile(config=config, model=model, torch=torch, is_unmeasured=True).text
+
+
+def planned(environment: Mapping[str, str]) -> Config | None:
+    """The config in the file of plans, where that says that nobody measured it.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    wanted = requested(environment)
+    return wanted.config if wanted is not None and wanted.is_unmeasured else None
+
+
 def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:
     """The plans are applied to the first module that trains."""
     del wrap
