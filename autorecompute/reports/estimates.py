@@ -90,4 +90,6 @@ def _time_lines(estimate: Estimate) -> Iterator[str]:
         f"step, estimated: each operator at {', '.join([*speeds, format_scaled(machine.bytes_per_second, 'B/s')])}, "
         f"whichever takes it longer ({machine.source})"
     )
-    yield "no kernel reaches all of that and nothing is added for it: a step takes longer, tune measures how long"
+    if not machine.is_measured:
+        yield "no kernel reaches all of that, and nothing is added for it: a step takes longer"
+    yield "tune measures how long a step takes"
