@@ -27,6 +27,7 @@
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 # make bench-forecast-torch  does so in plain PyTorch, against the bytes of live tensors
 # make bench-fake  holds what plans --fake tells against real steps, and runs a Llama of 7B on fake tensors
+# make bench-estimators  holds plans --fake and other tools' estimates of memory beside real steps
 # make bench-harmless  trains every script of the tests with configs that are swapped, and compares all bits
 # make bench-own-cost  measures what a training pays for being followed once its search is over, and during it
 
@@ -45,7 +46,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-by-hand bench-compiled bench-outside-loss bench-torch-overheads bench-harmless bench-own-cost clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
+.PHONY: install system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-estimators bench-by-hand bench-compiled bench-outside-loss bench-torch-overheads bench-harmless bench-own-cost clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
 
 install: $(VENV)/.installed
 
@@ -227,6 +228,9 @@ bench-forecast-torch: install
 
 bench-fake: install
 	$(VENV)/bin/python benchmarks/fake.py
+
+bench-estimators: install
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/estimators.py
 
 bench-reuse: install
 	$(VENV)/bin/python benchmarks/reuse.py

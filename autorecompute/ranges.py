@@ -56,6 +56,9 @@ StepSeconds = Annotated[float, Range(SHORTEST_SECONDS, LONGEST_SECONDS)]
 Rate = Annotated[float, Range(0, LARGEST / SHORTEST_SECONDS)]
 """Samples a second."""
 
+Operations = Annotated[float, Range(0, 1e30)]
+"""Floating point operations, or bytes that are read and written, of a step of any size."""
+
 Ratio = Annotated[float, Range(0, LARGEST_RATIO)]
 """How many times as large, or as fast."""
 

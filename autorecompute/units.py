@@ -75,6 +75,15 @@ def format_bytes(number_of_bytes: float | None) -> str:
     return f"{number_of_bytes / KIB:.0f} KiB"
 
 
+def format_scaled(number: float, unit: str) -> str:
+    """``989.5 TFLOP/s``, ``3.35 TB``: with the decimal prefix that suits."""
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if abs(number) < 1000:  # noqa: PLR2004 (the step from one prefix to the next)
+            return f"{number:.4g} {prefix}{unit}"
+        number /= 1000
+    return f"{number:.4g} E{unit}"
+
+
 def format_seconds(seconds: float | None) -> str:
     """``350 ms``, ``12.4 s`` or ``4 min 05 s``; a dash where nothing was measured."""
     if seconds is None:

@@ -168,6 +168,20 @@ class ControllerBackend(Protocol):
             UsageError: there is no such form for the config.
         """
 
+    def unmeasured(self, config: Config, versions: Mapping[str, str]) -> str:
+        """A file that switches on a config which nobody measured, with that word in it.
+
+        Raises:
+            UsageError: the training system reads no file.
+        """
+
+    def planned(self, environment: Mapping[str, str]) -> Config | None:
+        """The unmeasured config that these variables switch on; ``None`` where they switch on none.
+
+        Raises:
+            UsageError: they name a file that cannot be read.
+        """
+
     def offer(self, detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
         """What can be recomputed at these dimensions, under what these variables switch on.
 

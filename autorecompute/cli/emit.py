@@ -14,6 +14,7 @@ EXAMPLES = """examples:
   eval "$(autorecompute emit bert)"                              for this shell
   autorecompute emit bert --format dotenv -o bert.env            for docker run --env-file bert.env
   autorecompute emit bert --format json                          for a program
+  autorecompute emit plans.json --unmeasured blocks -o some.json what plans --fake --json showed, before any step
 """
 
 
@@ -26,27 +27,43 @@ def register(subparsers: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("study", metavar="STUDY", help="name of the study")
-    parser.add_argument("--format", choices=list(RENDERERS), default="shell", help="default: %(default)s")
+    parser.add_argument("study", metavar="STUDY", help="name of the study; with --unmeasured a file")
+    parser.add_argument("--format", choices=list(RENDERERS), help="default: shell; json with --unmeasured")
+    parser.add_argument(
+        "--unmeasured",
+        metavar="CONFIG",
+        help="give out a config that was only planned, marked as unmeasured: a preset, best, or the hash of a config "
+        "of the frontier, from the file that 'plans --fake --json' printed",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write this file instead of printing")
     parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints or writes the study's variables.
+    """Prints or writes the study's variables, or a config that nobody measured where that is asked for.
 
     Raises:
-        UsageError: there is no such study, or FILE cannot be written.
+        UsageError: there is no such study or config, or FILE cannot be written.
         NothingFitsError: the study has no config to train with.
     """
-    from autorecompute.emit.handing import hand_out
-    from autorecompute.studies import StudyFolder, load_result
-
-    result = load_result(args.study)
-    text = RENDERERS[args.format](result, hand_out(StudyFolder(args.study), result))
+    text = _of_study(args) if args.unmeasured is None else _unmeasured(args)
     if args.output is None:
         sys.stdout.write(text)
     else:
         write_named(args.output, text.encode("utf-8", errors="surrogateescape"), force=args.force)
     return 0
+
+
+def _of_study(args: argparse.Namespace) -> str:
+    from autorecompute.emit.handing import hand_out
+    from autorecompute.studies import StudyFolder, load_result
+
+    result = load_result(args.study)
+    return RENDERERS[args.format or "shell"](result, hand_out(StudyFolder(args.study), result))
+
+
+def _unmeasured(args: argparse.Namespace) -> str:
+    from autorecompute.emit.unmeasured import read_planned, render_unmeasured
+
+    return render_unmeasured(read_planned(Path(args.study), args.unmeasured), args.format or "json")

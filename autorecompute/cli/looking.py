@@ -86,9 +86,7 @@ def _known_card(card: str | None) -> str:
     from autorecompute.backends.registry import known_cards
 
     if card is not None and card not in known_cards():
-        raise UsageError(
-            f"The kernels of the card {shown(card)} are not known. Choose among: {', '.join(known_cards())}."
-        )
+        raise UsageError(f"The card {shown(card)} is not known. Choose among: {', '.join(known_cards())}.")
     return card or ""
 
 

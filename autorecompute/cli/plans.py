@@ -108,12 +108,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:
+    from autorecompute.reports.estimates import print_presets
     from autorecompute.reports.forecasts import (
         print_batches,
         print_effects,
         print_forecasts,
         print_frontier,
-        print_reserved,
     )
     from autorecompute.reports.peak import print_peak
     from autorecompute.reports.plans_text import print_details, print_summary
@@ -131,8 +131,8 @@ def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Over
     if view is not None and (view.limit_bytes is not None or view.batches):
         print_frontier(view)
         print_batches(view)
-    if view is not None and args.card is not None:
-        print_reserved(view, args.card)
+    if view is not None:
+        print_presets(view)
 
 
 def _level_in_environment() -> str | None:

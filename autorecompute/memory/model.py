@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from autorecompute.memory.estimate import Estimate
 from autorecompute.plans import Config, Plan
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Forecast:
         allocated_bytes: What PyTorch's allocator would have handed out on a card at the peak; ``None`` where no card
             was asked for, or no whole step was run with the config.
         reserved_bytes: What it would have taken from the card.
+        estimate: What a step computes, and how long that takes at least; ``None`` where nobody asked, or at other
+            dimensions than those of the steps that were looked at.
     """
 
     config: Config
@@ -40,6 +43,7 @@ class Forecast:
     recompute_share: float
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
+    estimate: Estimate | None = None
 
     def is_near(self, limit_bytes: int) -> bool:
         """Whether the peak is as near to the limit as forecasts have been wrong: which side it is on is not sure."""

@@ -67,6 +67,12 @@ class PeakView:
             return None
         return max((batch for batch, found in peaks.items() if found.peak_bytes <= self.limit_bytes), default=0)
 
+    @property
+    def card_limit(self) -> int | None:
+        """What an allocator may reserve: the limit, or without one the card's memory; ``None`` where nobody knows."""
+        estimate = self.none.estimate
+        return self.limit_bytes or (estimate.machine.memory_bytes if estimate is not None else None)
+
     def describe(self, config: Config) -> str:
         """The config in a few words."""
         return self.model.space.describe(config)

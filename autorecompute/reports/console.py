@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.segment import Segment
+from rich.table import Table
 
 from autorecompute.reports.trimmed import Trim
 from autorecompute.units import printable
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
 
 FILE_WIDTH = 250
+WORDS = frozenset({"plan", "config", "answer"})
+"""Columns of a table that hold words."""
 
 
 def make_console() -> Console:
@@ -50,3 +53,11 @@ class Guarded:
 class _Guard(RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [Guarded(renderable) for renderable in renderables]
+
+
+def make_table(*headings: str) -> Table:
+    """A table without lines: words to the left, figures to the right."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in WORDS else "right")
+    return table

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from autorecompute.plans import Config
-from autorecompute.reports.console import make_console
+from autorecompute.reports.console import make_console, make_table
+from autorecompute.reports.estimates import describe_machine, format_estimate
 from autorecompute.reports.words import shorten
 from autorecompute.units import format_bytes
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 NAME_WIDTH = 60
 MOST_ROWS = 12
-WORDS = frozenset({"plan", "config", "answer"})
 
 
 def print_effects(view: PeakView, console: Console | None = None) -> None:
@@ -32,7 +31,7 @@ def print_effects(view: PeakView, console: Console | None = None) -> None:
     none, effects = view.none, view.effects()
     if not effects:
         return
-    table = _make_table("plan", "alone: off the stash", "off the peak", "recompute", "peak of all others")
+    table = make_table("plan", "alone: off the stash", "off the peak", "recompute", "peak of all others")
     for effect in effects:
         table.add_row(
             Text(shorten(effect.plan.label, NAME_WIDTH)),
@@ -56,12 +55,14 @@ def print_forecasts(view: PeakView, console: Console | None = None) -> None:
     limit, found = view.limit_bytes, view.forecasts()
     holding = [forecast for forecast in found if forecast.peak_bytes <= limit]
     wanted = [forecast for forecast in found if forecast.config in {Config(), view.config}]
-    shown = [*wanted, *(holding[:MOST_ROWS] or sorted(found, key=_peak)[:1])]
-    table = _make_table("config", "peak", "recompute", "answer", "fits up to batch")
-    for forecast in dict.fromkeys(shown):
+    shown = list(dict.fromkeys([*wanted, *(holding[:MOST_ROWS] or sorted(found, key=_peak)[:1])]))
+    reserved = ["reserved"] if any(forecast.reserved_bytes is not None for forecast in shown) else []
+    table = make_table("config", "peak", *reserved, "recompute", "answer", "fits up to batch")
+    for forecast in shown:
         table.add_row(
             Text(shorten(view.describe(forecast.config), NAME_WIDTH)),
             format_bytes(forecast.peak_bytes),
+            *(format_bytes(forecast.reserved_bytes) for _ in reserved),
             _format_share(forecast),
             _answer(forecast, limit),
             _format_batches(view, forecast.config),
@@ -82,13 +83,17 @@ def print_frontier(view: PeakView, console: Console | None = None) -> None:
     if not view.frontier:
         return
     console = console or make_console()
-    table = _make_table("config", "peak", "recompute", *(["answer"] if view.limit_bytes is not None else []))
+    estimate = view.none.estimate
+    time = ["step, estimated"] if estimate is not None else []
+    table = make_table("config", "peak", "recompute", *time, *(["answer"] if view.limit_bytes is not None else []))
     few = _spread(view.frontier[::-1], MOST_ROWS)
     for forecast in few:
         answer = [_answer(forecast, view.limit_bytes)] if view.limit_bytes is not None else []
         name = Text(shorten(view.describe(forecast.config), NAME_WIDTH))
-        table.add_row(name, format_bytes(forecast.peak_bytes), _format_share(forecast), *answer)
-    console.print(Text("\nThe frontier: no other config has a lower peak without more recompute, predicted"))
+        seconds = [format_estimate(forecast.estimate)] if estimate is not None else []
+        table.add_row(name, format_bytes(forecast.peak_bytes), _format_share(forecast), *seconds, *answer)
+    where = f"; steps are those of {describe_machine(estimate.machine)}" if estimate is not None else ""
+    console.print(Text(f"\nThe frontier: no other config has a lower peak without more recompute, predicted{where}"))
     console.print(Text(f"{len(few)} of {len(view.frontier)} configs are shown; --json has all"))
     console.print(table)
 
@@ -99,26 +104,12 @@ def print_batches(view: PeakView, console: Console | None = None) -> None:
         return
     console = console or make_console()
     largest = ["largest that should fit"] if view.limit_bytes is not None else []
-    table = _make_table("config", *(f"batch {batch}" for batch in view.batches), *largest)
+    table = make_table("config", *(f"batch {batch}" for batch in view.batches), *largest)
     for name, peaks in view.presets_by_batch().items():
         most = view.largest_listed(peaks)
         fitting = ["none" if most == 0 else str(most)] if most is not None else []
         table.add_row(Text(name), *(format_bytes(found.peak_bytes) for found in peaks.values()), *fitting)
     console.print(Text("\nPeaks of the presets by batch, predicted"))
-    console.print(table)
-
-
-def print_reserved(view: PeakView, card: str, console: Console | None = None) -> None:
-    """Prints what PyTorch's allocator would hold on a card under each preset."""
-    console = console or make_console()
-    table = _make_table("config", "tensors", "allocated", "reserved")
-    for name, config in view.model.space.presets.items():
-        forecast = view.model.forecast(config, view.dims)
-        sizes = (forecast.peak_bytes, forecast.allocated_bytes, forecast.reserved_bytes)
-        table.add_row(Text(name), *("-" if size is None else format_bytes(size) for size in sizes))
-    console.print(
-        Text(f"\nThe presets on the card {card}, by a model of PyTorch's allocator; libraries' workspaces come on top")
-    )
     console.print(table)
 
 
@@ -155,13 +146,6 @@ def _advise(holding: list[Forecast]) -> str:
 def _print_command(console: Console, purpose: str, command: str) -> None:
     # A line to paste must not be broken or cut, however narrow the terminal is.
     console.print(Text(f"\n{purpose}:\n  {command}"), soft_wrap=True)
-
-
-def _make_table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in WORDS else "right")
-    return table
 
 
 def _peak(forecast: Forecast) -> int:

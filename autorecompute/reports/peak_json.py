@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autorecompute.memory import Phase, find_chain
-from autorecompute.plans import Config
+from autorecompute.memory import Machine, Phase, find_chain
 from autorecompute.ranges import AnyBytes, Bytes, Count, PositiveBytes, Ratio
+from autorecompute.reports.forecasts_json import ConfigForecast, FrontierConfig
 
 if TYPE_CHECKING:
-    from autorecompute.memory import Effect, Forecast, PeakView, Timeline
+    from autorecompute.memory import Effect, PeakView, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,57 +96,6 @@ class PlanEffect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigForecast:
-    """What a config should need.
-
-    Attributes:
-        config: The config in a few words.
-        choices: Its choices.
-        peak_bytes: Peak of the process.
-        live_bytes: Tensors that are alive then.
-        stash_bytes: What the forward pass leaves for the backward pass.
-        recompute_share: Time of what runs once more, as a share of all kernels of a step.
-        holds_limit: Whether it should fit; ``None`` without a limit.
-        is_near_limit: Whether that is not sure; ``None`` without a limit.
-        largest_batch: Up to which batch it should fit, without a margin; ``None`` without a limit or a batch.
-        allocated_bytes: What PyTorch's allocator would have handed out at the peak; ``None`` but for presets with
-            ``--card``.
-        reserved_bytes: What it would have taken from the card; ``None`` but for presets with ``--card``.
-    """
-
-    config: str
-    choices: Config
-    peak_bytes: Bytes
-    live_bytes: Bytes
-    stash_bytes: Bytes
-    recompute_share: Ratio
-    holds_limit: bool | None
-    is_near_limit: bool | None
-    largest_batch: Count | None
-    allocated_bytes: Bytes | None
-    reserved_bytes: Bytes | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontierConfig:
-    """A config that no other beats in both peak and recompute.
-
-    Attributes:
-        config: The config in a few words.
-        choices: Its choices.
-        peak_bytes: Peak of the process.
-        recompute_share: Time of what runs once more, as a share of all kernels of a step.
-        holds_limit: Whether it should fit; ``None`` without a limit.
-    """
-
-    config: str
-    choices: Config
-    peak_bytes: Bytes
-    recompute_share: Ratio
-    holds_limit: bool | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PresetPeaks:
     """What a preset should need at each of the batches that were asked for.
 
@@ -172,6 +121,7 @@ class Peak:
         likely_error: By which share forecasts are off in half of all cases.
         worst_error: The same at worst.
         limit_bytes: The limit that was asked about; ``None`` without one.
+        machine: The machine that estimates of time are for; ``None`` but with ``--fake``.
         timelines: By config, the one without recompute first.
         effects: What each plan does.
         forecasts: What each profiled config should need.
@@ -186,6 +136,7 @@ class Peak:
     likely_error: Ratio
     worst_error: Ratio
     limit_bytes: PositiveBytes | None
+    machine: Machine | None
     timelines: dict[str, StepTimeline]
     effects: tuple[PlanEffect, ...]
     forecasts: tuple[ConfigForecast, ...]
@@ -202,22 +153,13 @@ class Peak:
             likely_error=view.model.likely_error,
             worst_error=view.none.error_share,
             limit_bytes=view.limit_bytes,
+            machine=view.none.estimate.machine if view.none.estimate is not None else None,
             timelines={name: _timeline(view, timeline) for name, timeline in view.timelines().items()},
             effects=tuple(_effect(view, effect) for effect in view.effects()),
-            forecasts=tuple(_forecast(view, forecast) for forecast in view.forecasts()),
-            frontier=tuple(_on_frontier(view, forecast) for forecast in view.frontier),
+            forecasts=tuple(ConfigForecast.of(view, forecast) for forecast in view.forecasts()),
+            frontier=tuple(FrontierConfig.of(view, forecast) for forecast in view.frontier),
             presets=_presets(view),
         )
-
-
-def _on_frontier(view: PeakView, forecast: Forecast) -> FrontierConfig:
-    return FrontierConfig(
-        config=view.describe(forecast.config),
-        choices=forecast.config,
-        peak_bytes=forecast.peak_bytes,
-        recompute_share=forecast.recompute_share,
-        holds_limit=None if view.limit_bytes is None else forecast.peak_bytes <= view.limit_bytes,
-    )
 
 
 def _presets(view: PeakView) -> tuple[PresetPeaks, ...]:
@@ -271,21 +213,4 @@ def _effect(view: PeakView, effect: Effect) -> PlanEffect:
         peak_saving_bytes=none.live_bytes - effect.alone.live_bytes,
         recompute_share=effect.alone.recompute_share,
         peak_of_all_others_bytes=None if effect.left_out is None else effect.left_out.live_bytes,
-    )
-
-
-def _forecast(view: PeakView, forecast: Forecast) -> ConfigForecast:
-    limit = view.limit_bytes
-    return ConfigForecast(
-        config=view.describe(forecast.config),
-        choices=forecast.config,
-        peak_bytes=forecast.peak_bytes,
-        live_bytes=forecast.live_bytes,
-        stash_bytes=forecast.stash_bytes,
-        recompute_share=forecast.recompute_share,
-        holds_limit=None if limit is None else forecast.peak_bytes <= limit,
-        is_near_limit=None if limit is None else forecast.is_near(limit),
-        largest_batch=view.largest_batch(forecast.config),
-        allocated_bytes=forecast.allocated_bytes,
-        reserved_bytes=forecast.reserved_bytes,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.memory import Phase
 from autorecompute.paths import require_place, shown, write_named
+from autorecompute.reports.estimates import describe_machine
 from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from autorecompute.memory import PeakView, Timeline
+    from autorecompute.memory import Forecast, PeakView, Timeline
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -117,15 +118,21 @@ def _draw(view: PeakView, suffix: str) -> bytes:
 
 
 def _draw_frontier(axes: Axes, view: PeakView) -> None:
-    """Draws peak against recompute: the frontier, the presets with their names, and the limit."""
-    line = [(forecast.peak_bytes / MIB, forecast.recompute_share) for forecast in view.frontier]
+    """Draws peak against a step's estimated time, or where there is none against recompute, and the limit."""
+    estimate = view.none.estimate
+    line = [(forecast.peak_bytes / MIB, _cost(forecast)) for forecast in view.frontier]
     axes.plot(*zip(*line, strict=True), drawstyle="steps-post", color=COLORS[str(Phase.FORWARD)], label="frontier")
     for name, config in view.model.space.presets.items():
         forecast = view.model.forecast(config, view.dims)
-        place = forecast.peak_bytes / MIB, forecast.recompute_share
+        place = forecast.peak_bytes / MIB, _cost(forecast)
         axes.plot(*place, "D", color=COLORS[str(Phase.BACKWARD)], markersize=4.5)
         axes.annotate(name, place, xytext=(5, 3), textcoords="offset points", fontsize=7, color=COLORS["ink"])
     if view.limit_bytes is not None:
         axes.axvline(view.limit_bytes / MIB, color=COLORS[str(Phase.RECOMPUTE)], linestyle="--", label="limit")
-    axes.set(title="all configs, predicted", xlabel="peak, MiB", ylabel="recompute, share of a step")
+    where = f"step, estimated for {describe_machine(estimate.machine)}, ms" if estimate is not None else ""
+    axes.set(title="all configs, predicted", xlabel="peak, MiB", ylabel=where or "recompute, share of a step")
     axes.legend(loc="best")
+
+
+def _cost(forecast: Forecast) -> float:
+    return forecast.recompute_share if forecast.estimate is None else 1000 * forecast.estimate.seconds

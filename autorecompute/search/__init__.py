@@ -5,7 +5,7 @@ from __future__ import annotations
 from autorecompute.search.batch_choosers import BatchChooser, Listed
 from autorecompute.search.choice import NAMES, make_searcher
 from autorecompute.search.fastest_batch import Fastest
-from autorecompute.search.first import InheritedFirst
+from autorecompute.search.first import InheritedFirst, PlannedFirst
 from autorecompute.search.greedy import GreedySearcher
 from autorecompute.search.growth import Limits
 from autorecompute.search.model_searcher import ModelSearcher
@@ -24,6 +24,7 @@ __all__ = [
     "Listed",
     "ModelSearcher",
     "OptunaSearcher",
+    "PlannedFirst",
     "Prior",
     "Proposal",
     "RecomputeSampler",

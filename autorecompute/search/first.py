@@ -1,4 +1,4 @@
-"""What was best in a stored study is tried before anything else."""
+"""What was best in a stored study, or was planned before any step, is tried before anything else."""
 
 from __future__ import annotations
 
@@ -51,6 +51,36 @@ class InheritedFirst:
             return proposal
         reason = f"{self._firsts[untried]} of study {self._prior.source}"
         return Proposal(config=untried, reason=reason, prediction=self._searcher.predict(untried, trials))
+
+    def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
+        """What the other searcher expects of it."""
+        return self._searcher.predict(config, trials)
+
+    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
+        """What the other searcher expects."""
+        return self._searcher.expect_steps(trials)
+
+
+class PlannedFirst:
+    """Proposes a config that was planned as soon as anything was measured, then what another searcher proposes.
+
+    Args:
+        searcher: Who goes on.
+        config: What was planned.
+        least_fit: How surely it has to fit; where it may not, it is left to the other searcher.
+    """
+
+    def __init__(self, searcher: Searcher, config: Config, least_fit: float = 0.0) -> None:
+        self._searcher, self._config, self._least_fit = searcher, config, least_fit
+
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
+        """The next config to measure, or ``None`` when nothing is left to gain."""
+        if not trials or self._config in {*claimed, *(trial.config for trial in trials)}:
+            return self._searcher.propose(trials, claimed)
+        prediction = self._searcher.predict(self._config, trials)
+        if prediction is not None and prediction.fits < self._least_fit:
+            return self._searcher.propose(trials, claimed)
+        return Proposal(config=self._config, reason="planned, unmeasured", prediction=prediction)
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
         """What the other searcher expects of it."""

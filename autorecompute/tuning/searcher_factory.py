@@ -9,6 +9,7 @@ from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search import InheritedFirst, Proposal, make_searcher
 from autorecompute.search.choice import MODEL
+from autorecompute.tuning.planned import measure_planned
 from autorecompute.tuning.step_profiles import analyse
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class SearcherFactory:
         if not self._is_analysed:
             self._memory = analyse(self._context)
             self._is_analysed = True
-        searcher = make_searcher(
+        searcher: Searcher = make_searcher(
             self._context.settings.sampler,
             detection.space,
             budget=self._context.settings.max_trials,
@@ -59,10 +60,10 @@ class SearcherFactory:
             dims=dims,
             prior=self._prior.trials if self._prior is not None else (),
         )
-        if self._prior is None:
-            return searcher
-        growth = self._prior.growth(detection.batch, detection.dims)
-        return InheritedFirst(searcher, self._prior, growth=growth, limit_bytes=limit_bytes)
+        if self._prior is not None:
+            growth = self._prior.growth(detection.batch, detection.dims)
+            searcher = InheritedFirst(searcher, self._prior, growth=growth, limit_bytes=limit_bytes)
+        return measure_planned(searcher, self._context)
 
 
 class _BaselineFirst:

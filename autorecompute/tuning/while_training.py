@@ -22,6 +22,7 @@ from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult, ra
 from autorecompute.tuning.answer.rivals import Rival
 from autorecompute.tuning.context import TuningContext
 from autorecompute.tuning.ledger import LocalLedger, settled
+from autorecompute.tuning.planned import measure_planned
 from autorecompute.tuning.step_profiles import analyse
 from autorecompute.tuning.training_summary import SearchSummary, describe, step_seconds
 from autorecompute.tuning.trial_runner import TrialRunner
@@ -145,7 +146,8 @@ class _Tuning:
             raise SetupError(NO_FORECAST)
         dims = {**detection.dims, BATCH: detection.batch}
         limit_bytes = self._context.problem.limit_bytes
-        return ModelSearcher(detection.space, limit_bytes=limit_bytes, memory=memory, dims=dims, least_fit=SURE)
+        searcher = ModelSearcher(detection.space, limit_bytes=limit_bytes, memory=memory, dims=dims, least_fit=SURE)
+        return measure_planned(searcher, self._context, SURE)
 
     def _search(self, searcher: Searcher, runner: TrialRunner) -> SearchEnd:
         self._bench.keep_back(min(RACE_STEPS, int(RACE_SHARE * self._bench.left_steps)), EFFORT)

@@ -108,6 +108,19 @@ def offer(detection, environment, dims):
     return Offer(plans=tuple(plans), is_on=not config.is_none, config=config)
 
 
+def unmeasured(config, versions):
+    """A file of plans that says so."""
+    del versions
+    return json.dumps({"unmeasured": True, "plans": config.texts})
+
+
+def planned(environment):
+    """What the variable names, if that says so."""
+    named = environment.get(PLANS_VARIABLE)
+    plain = json.loads(Path(named).read_text()) if named else {}
+    return Config.parse(plain["plans"]) if "unmeasured" in plain else None
+
+
 def memory_of(detection):
     """Nothing: steps are profiled."""
     del detection

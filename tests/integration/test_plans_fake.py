@@ -10,12 +10,14 @@ import struct
 import psutil
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from autorecompute.backends import registry
 from autorecompute.backends.torch.live import OUTSIDE
 from autorecompute.errors import NothingFitsError, ScriptError, UsageError
 from autorecompute.plans import Config
+from autorecompute.schemas import schema_of
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.units import GIB
@@ -141,7 +143,7 @@ def test_the_command_tells_what_fits_with_what_and_up_to_which_batch(told, place
     assert (largest["none"], largest["blocks"]) == (16, 32)
     fitting = [forecast for forecast in peak["frontier"] if forecast["holds_limit"]]
     assert min(one["recompute_share"] for one in fitting) < blocks["recompute_share"]
-    assert (place.path / "peak.svg").stat().st_size
+    assert "step, estimated for this machine, ms" in (place.path / "peak.svg").read_text()
 
 
 def test_the_batch_that_is_said_to_fit_fits_on_fakes_and_one_more_does_not(told, look):
@@ -158,11 +160,44 @@ def test_the_batch_that_is_said_to_fit_fits_on_fakes_and_one_more_does_not(told,
 def test_a_card_is_told_with_what_its_allocator_reserves(look):
     """The presets have allocated and reserved bytes; plans are those of the card, whose dropout keeps other masks."""
     answer = look(SCRIPT, "--card", "H100", "--json").answer
+    Draft202012Validator(schema_of("plans")).validate(answer)
     forecasts = {forecast["config"]: forecast for forecast in answer["peak"]["forecasts"]}
     none, blocks = forecasts["none"], forecasts["transformer.h.*"]
     assert none["peak_bytes"] <= none["allocated_bytes"] <= none["reserved_bytes"]
     assert blocks["reserved_bytes"] < none["reserved_bytes"]
+    assert blocks["reserved_holds_limit"], "without a limit it is the card's memory"
     assert not [plan["config"] for plan in answer["plans"] if "dropout_mask" in plan["config"]]
+
+
+def test_the_time_of_a_step_is_an_estimate_for_the_card_or_for_this_machine(look):
+    """Presets and the frontier have one; less memory takes longer, a faster card less long, and each has its source."""
+    options = ("--memory-limit", "60MiB", "--json")
+    card, other = (look(SCRIPT, "--card", name, *options).answer["peak"] for name in ("H100", "T4"))
+    here = look(SCRIPT, *options).answer["peak"]
+    assert [peak["machine"]["name"] for peak in (card, other, here)] == ["H100", "T4", "this machine"]
+    assert [peak["machine"]["is_measured"] for peak in (card, other, here)] == [False, False, True]
+    assert "H100" in card["machine"]["source"]
+    for peak in (card, other, here):
+        assert all(one["estimate"]["step_seconds"] > 0 for one in (*peak["forecasts"], *peak["frontier"]))
+        seconds = [one["estimate"]["step_seconds"] for one in peak["frontier"]]
+        assert seconds == sorted(seconds, reverse=True)
+    first, second, third = (
+        next(one["estimate"] for one in peak["forecasts"] if one["config"] == "none") for peak in (card, other, here)
+    )
+    assert first["flops"] == second["flops"]
+    assert first["step_seconds"] < second["step_seconds"] < third["step_seconds"]
+    assert first["flops_again"] == 0
+
+
+def test_the_table_says_that_a_time_is_estimated_and_compares_what_is_reserved(look):
+    """Each preset has its line with an answer beside the limit; the head says that nothing was run."""
+    looked = look(SCRIPT, "--card", "H100", "--memory-limit", "60MiB")
+    assert "step, estimated" in looked.stdout
+    table = looked.stdout.partition("The presets on the card H100; nothing was run there")[2].splitlines()
+    rows = {line.split()[0]: line for line in table if line}
+    assert rows["none"].endswith(("too large", "may not fit"))
+    assert rows["blocks"].endswith("should fit")
+    assert all("~" in rows[name] for name in ("none", "blocks", "all_on"))
 
 
 @pytest.mark.parametrize(("options", "words"), [(("--fake", "--card", "H900"), "H100"), (("--card", "H100"), "--fake")])

@@ -110,8 +110,10 @@ CONTROLLERS = {
     for name in (
         "allocator_pools",
         "allocator_segments",
+        "amounts",
         "attention_kernels",
         "caching_allocator",
+        "cards",
         "controller",
         "drawing",
         "extra",

@@ -32,10 +32,12 @@ __all__ = [
     "memory_model",
     "memory_of",
     "offer",
+    "planned",
     "plans_under",
     "render",
     "script",
     "takes_turns",
+    "unmeasured",
     "usage_notes",
     "why_not",
 ]
@@ -85,6 +87,21 @@ def script(config: Config, versions: Mapping[str, str]) -> str:
     """
     del config, versions
     raise UsageError("ORTModule reads variables, and no Python code can take their place. Use --format shell.")
+
+
+def unmeasured(config: Config, versions: Mapping[str, str]) -> str:
+    """Nothing: what is planned is in variables, and nothing marks those.
+
+    Raises:
+        UsageError: always.
+    """
+    del config, versions
+    raise UsageError("ORTModule reads variables, which cannot say that nobody measured them. Tune the script.")
+
+
+def planned(environment: Mapping[str, str]) -> None:
+    """Nothing: variables do not say that nobody measured them."""
+    del environment
 
 
 def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:

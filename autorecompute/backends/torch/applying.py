@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from autorecompute.backends.torch.switchboard import Switchboard
+
+
+_LOG = logging.getLogger(__name__)
 
 
 class _Elsewhere:
@@ -89,7 +93,8 @@ def require_model(wanted: PlansFile, model: Module) -> None:
     here = name_of(model)
     if wanted.model and wanted.model != here:
         raise UsageError(
-            f"These plans were measured on another model ({wanted.model}) than this one ({here}). "
+            f"These plans were {'made for' if wanted.is_unmeasured else 'measured on'} another model "
+            f"({wanted.model}) than this one ({here}). "
             "Tune this one: another size, another class of a module or torch.compile makes other plans."
         )
 
@@ -109,6 +114,7 @@ def apply_now(wanted: PlansFile, model: Module, args: Sequence[Any], kwargs: Map
         return None
     tuned = Tuned.of(model, args, kwargs)
     _require_offered(wanted, tuned.board)
+    _tell_unmeasured(wanted)
     tuned.switch(wanted.config)
     return tuned
 
@@ -121,6 +127,7 @@ def _apply_compiled(wanted: PlansFile, model: Module) -> None:
         raise UsageError(f"The plans cannot be applied: {refusal}")
     board = board_of(model)
     _require_offered(wanted, board)
+    _tell_unmeasured(wanted)
     board.set(wanted.config.choices)
 
 
@@ -133,6 +140,11 @@ def _require_offered(wanted: PlansFile, board: Switchboard) -> None:
     if missing:
         since = f", measured with torch {wanted.torch} and run with {torch.__version__}" if wanted.torch else ""
         raise UsageError(f"The model does not offer {', '.join(missing)}{since}. Tune it again here.")
+
+
+def _tell_unmeasured(wanted: PlansFile) -> None:
+    if wanted.is_unmeasured:
+        _LOG.warning("these plans are unmeasured: whether they fit and what they cost is predicted, tune measures it")
 
 
 class FirstRoot:

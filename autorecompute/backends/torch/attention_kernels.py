@@ -21,23 +21,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-CAPABILITIES = {
-    "V100": (7, 0),
-    "T4": (7, 5),
-    "A100": (8, 0),
-    "A10": (8, 6),
-    "RTX 3090": (8, 6),
-    "L4": (8, 9),
-    "L40S": (8, 9),
-    "RTX 4090": (8, 9),
-    "H100": (9, 0),
-    "H200": (9, 0),
-    "B200": (10, 0),
-    "RTX 5090": (12, 0),
-}
-"""Compute capabilities of cards (NVIDIA, "CUDA GPU Compute Capability")."""
-
-HALF, BFLOAT16, FLOAT = "float16", "bfloat16", "float32"
+from autorecompute.backends.torch.cards import BFLOAT16, FLOAT, HALF
 
 
 class Kernel(enum.StrEnum):

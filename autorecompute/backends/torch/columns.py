@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autorecompute.backends.torch.amounts import Amount
 from autorecompute.backends.torch.extra import OptionStep
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Column:
         change: What is added to the change of each of them where all occurrences are on.
         highest: What is added to the highest of each of them then.
         work: What is computed once more then, as a share of a step.
+        again: The same in full.
         shares: At which share the choice is on in each part by its count, of shape ``[occurrences + 1, parts]``.
         covered: By the place of each column that covers this one: the share of each part, and of all occurrences in
             the last entry, that lies in its first occurrences, of shape ``[its occurrences + 1, parts + 1]``.
@@ -39,6 +41,7 @@ class Column:
     change: np.ndarray
     highest: np.ndarray
     work: float
+    again: Amount
     shares: np.ndarray
     covered: dict[int, np.ndarray] = field(default_factory=dict)
 
@@ -118,6 +121,7 @@ def _column(option: OptionStep, owners: Sequence[int], scale: float) -> Column:
         change=np.array(option.change, dtype=np.float64) * scale,
         highest=np.array(option.highest, dtype=np.float64) * scale,
         work=option.work,
+        again=option.again,
         shares=_table(option, owners, [set(range(count)) for count in range(occurrences + 1)]),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.interface import Emission, ImportHook, Knob
-from autorecompute.backends.torch.attention_kernels import CAPABILITIES
+from autorecompute.backends.torch import cards
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
@@ -33,7 +33,7 @@ DIAGNOSIS = "autorecompute.backends.torch.diagnose"
 REPAIR = ""
 USED_BY = ""
 PROFILES = False
-CARDS = tuple(CAPABILITIES)
+CARDS = tuple(cards.CARDS)
 
 PLANS_FILE = "plans.json"
 MODEL = "model"
@@ -94,6 +94,22 @@ def script(config: Config, versions: Mapping[str, str]) -> str:
         UsageError: the config recomputes more than whole modules.
     """
     return write_script(config, versions.get(MODEL, ""))
+
+
+def unmeasured(config: Config, versions: Mapping[str, str]) -> str:
+    """A file of plans that says that nobody measured them."""
+    model, torch = versions.get(MODEL, ""), versions.get("torch", "")
+    return PlansFile(config=config, model=model, torch=torch, is_unmeasured=True).text
+
+
+def planned(environment: Mapping[str, str]) -> Config | None:
+    """The config in the file of plans, where that says that nobody measured it.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    wanted = requested(environment)
+    return wanted.config if wanted is not None and wanted.is_unmeasured else None
 
 
 def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:
@@ -185,4 +201,4 @@ def memory_of(detection: Detection) -> MemoryModel | None:
     if extra.steps is None:
         return None
     sizes = {name: size for name, size in detection.dims.items() if name != BATCH}
-    return TorchMemoryModel(detection.space, extra.steps, detection.resting_bytes, sizes, extra.on_card)
+    return TorchMemoryModel(detection.space, extra.steps, detection.resting_bytes, sizes, extra.on_card, extra.machine)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from autorecompute import codec
+from autorecompute.backends.torch.amounts import NOTHING, Amount
+from autorecompute.memory import Machine
 from autorecompute.plans import Config
 from autorecompute.ranges import AnyBytes, Bytes, Count, Number, PositiveCount, Ratio
 
@@ -51,6 +53,7 @@ class OptionStep:
         work: What is computed once more, as a share of all that a step computes.
         owners: The units whose recompute decides about each of them; where there are none, those of the parts. A part
             is told twice where one unit changes a share of it and another one the rest.
+        again: What is computed once more.
     """
 
     site: str
@@ -61,6 +64,7 @@ class OptionStep:
     highest: tuple[AnyBytes, ...]
     work: Ratio
     owners: tuple[Number, ...] = ()
+    again: Amount = NOTHING
 
     def __post_init__(self) -> None:
         if not len(self.parts) == len(self.change) == len(self.highest) == len(self.owners or self.parts):
@@ -80,6 +84,7 @@ class Steps:
         batch_bytes: Those of them that grow with the batch.
         has_own_loss: Whether the model returns its loss. Where the script computes it, a cross entropy took its place,
             and the peak may be another one.
+        amount: What a step without recompute computes, the optimizer's part among it.
     """
 
     batch: PositiveCount
@@ -88,6 +93,7 @@ class Steps:
     later_bytes: Bytes
     has_own_loss: bool
     batch_bytes: Bytes = 0
+    amount: Amount = NOTHING
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -122,6 +128,7 @@ class TorchDetection:
         on_fakes: Whether the whole script ran on fake tensors.
         assumed: Lines of it that looked at a number which was not there.
         on_card: What each preset takes on a card, where one was asked for.
+        machine: The machine whose seconds ``Steps`` and ``OptionStep`` tell; ``None`` where they tell no seconds.
         is_compiled: Whether ``torch.compile`` runs the model.
     """
 
@@ -131,6 +138,7 @@ class TorchDetection:
     on_fakes: bool = False
     assumed: tuple[str, ...] = ()
     on_card: tuple[OnCard, ...] = ()
+    machine: Machine | None = None
     is_compiled: bool = False
 
     @classmethod

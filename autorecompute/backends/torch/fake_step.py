@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.torch.amounts import Amount
 from autorecompute.backends.torch.caching_allocator import CachingAllocator, Request
 from autorecompute.backends.torch.live import OUTSIDE, Event, Segment
 
@@ -30,7 +31,7 @@ class FakeStep:
 
     base: int
     events: tuple[Event, ...]
-    work: Mapping[Segment, float]
+    work: Mapping[Segment, Amount]
     held: Mapping[int, int]
     state: frozenset[int]
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.card_kernels import CardKernels
     from autorecompute.backends.torch.live import LiveBytes
+    from autorecompute.backends.torch.speeds import Speeds
     from autorecompute.backends.torch.switchboard import Switchboard
     from autorecompute.backends.torch.values import Values
     from autorecompute.plans import Choice
@@ -132,7 +133,7 @@ class FakeSteps:
             return self._step(fake)
 
     @contextlib.contextmanager
-    def prepared(self, board: Switchboard) -> Iterator[Callable[..., FakeStep]]:
+    def prepared(self, board: Switchboard, speeds: Speeds | None = None) -> Iterator[Callable[..., FakeStep]]:
         """Makes the optimizers' state, and gives what takes one step after the other; nothing is left of them.
 
         What takes a step gets the choices that are on in it, and may be told units that are skipped, whether the
@@ -140,12 +141,13 @@ class FakeSteps:
 
         Args:
             board: The switches of the model.
+            speeds: Those of the machine whose time is to be estimated; ``None`` for a rule of thumb.
 
         Raises:
             UnknownValueError: A value is looked at that the probe has not seen.
             RuntimeError: An operator cannot be run on fake tensors.
         """
-        work = Work(self._device)
+        work = Work(self._device, speeds)
         with self._fake(board) as fake:
             self._step(fake)
 

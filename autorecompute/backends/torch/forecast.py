@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autorecompute.backends.torch.amounts import Amount
 from autorecompute.backends.torch.columns import columns_of
 from autorecompute.backends.torch.drawing import draw
 from autorecompute.backends.torch.extra import OnCard, Steps
+from autorecompute.memory import Estimate, Machine
 from autorecompute.memory.model import Effect, Forecast, Simulated
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.plans.dimensions import BATCH
@@ -89,6 +91,12 @@ class StepSimulator:
         before = np.cumsum(change, axis=1) - change
         return change, before + highest, work
 
+    def made_again(self, config: Config) -> Amount:
+        """What one config computes once more in a step."""
+        counts = self._counts(self.matrix([config]))
+        shares = (float(column.on(counts, at)[1][0]) for at, column in enumerate(self._columns))
+        return sum((column.again.times(share) for column, share in zip(self._columns, shares, strict=True)), Amount())
+
     def _counts(self, switches: np.ndarray) -> np.ndarray:
         counts = np.zeros(switches.shape, dtype=int)
         for at, column in enumerate(self._columns):
@@ -119,6 +127,7 @@ class TorchMemoryModel:
         resting_bytes: What the process held before its first step.
         sizes: The dimensions of the steps.
         on_card: What presets take on a card, where one was asked for.
+        machine: The machine whose seconds the steps tell, where they do.
     """
 
     space: Space
@@ -126,6 +135,7 @@ class TorchMemoryModel:
     resting_bytes: int
     sizes: Mapping[str, int]
     on_card: tuple[OnCard, ...] = ()
+    machine: Machine | None = None
 
     likely_error = LIKELY_ERROR
 
@@ -155,8 +165,8 @@ class TorchMemoryModel:
         """What a config should need at these dimensions."""
         simulator = self._simulator_of(config, dims)
         seen = simulator.simulate(simulator.matrix([config]))
-        live_bytes = int(seen.peak_bytes[0])
-        on_card = next((one for one in self.on_card if one.config == config and self._scale(dims) == 1), None)
+        live_bytes, is_looked_at = int(seen.peak_bytes[0]), self._scale(dims) == 1
+        on_card = next((one for one in self.on_card if one.config == config and is_looked_at), None)
         return Forecast(
             config=config,
             peak_bytes=self.base_bytes(dims) + live_bytes,
@@ -166,6 +176,7 @@ class TorchMemoryModel:
             recompute_share=float(seen.recompute_share[0]),
             allocated_bytes=on_card.allocated_bytes if on_card is not None else None,
             reserved_bytes=on_card.reserved_bytes if on_card is not None else None,
+            estimate=self._estimate(self.machine, simulator, config) if self.machine and is_looked_at else None,
         )
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
@@ -202,6 +213,19 @@ class TorchMemoryModel:
         alone = (Config.of([plan]) for plan in plans)
         left_out = (all_on.without_plan(plan) for plan in plans if all_on.has(plan))
         return dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
+
+    def _estimate(self, machine: Machine, simulator: StepSimulator, config: Config) -> Estimate:
+        """What a step computes, and the seconds of its operators one after the other."""
+        again = simulator.made_again(config)
+        whole = self.steps.amount + again
+        return Estimate(
+            machine=machine,
+            operations=whole.operations,
+            moved_bytes=whole.moved_bytes,
+            operations_again=again.operations,
+            moved_bytes_again=again.moved_bytes,
+            seconds=whole.cost,
+        )
 
     def _simulator_of(self, config: Config, dims: Mapping[str, int]) -> StepSimulator:
         return self.simulator(dims, [Choice(on.site, on.option) for on in sorted(config.choices, key=str)])

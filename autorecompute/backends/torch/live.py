@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from autorecompute.backends.torch.amounts import Amount
 from autorecompute.backends.torch.storages import Storages, tensors_in
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.now = self.peak = 0
         self.events: list[Event] = []
-        self.work: dict[Segment, float] = collections.defaultdict(float)
+        self.work: dict[Segment, Amount] = collections.defaultdict(Amount)
         self._segment, self._work = segment, work
         self._sizes: dict[int, int] = {}
         self._is_on = False

@@ -1,4 +1,4 @@
-"""The file that says what to recompute, and in which model it was measured. Imports no torch."""
+"""The file that says what to recompute, in which model, and whether anybody measured it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ LARGEST_FILE = 1 << 24
 """Bytes; the plans of a large model take a thousandth of that."""
 
 _KEYS = frozenset({"format", "model", "torch", "plans"})
+UNMEASURED = "unmeasured"
+"""This key stands in the file of a config that was only planned, and is true."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +33,19 @@ class PlansFile:
         config: What to recompute.
         model: The model that it was measured on, as ``identity.name_of`` calls it; empty where nobody said.
         torch: The version of torch that it was measured with; empty where nobody said.
+        is_unmeasured: Whether it was only planned: no step was run with it.
     """
 
     config: Config
     model: str = ""
     torch: str = ""
+    is_unmeasured: bool = False
 
     @property
     def text(self) -> str:
         """What stands in the file: a choice to a line."""
-        plain = {"format": FORMAT, "model": self.model, "torch": self.torch, "plans": self.config.texts}
+        marked = {UNMEASURED: True} if self.is_unmeasured else {}
+        plain = {"format": FORMAT, **marked, "model": self.model, "torch": self.torch, "plans": self.config.texts}
         return json.dumps(plain, indent=2) + "\n"
 
 
@@ -57,7 +62,12 @@ def read_plans_file(file: Path) -> PlansFile:
         raise UsageError(f"{file} cannot be read as a file of plans: {error}.") from error
     if not _is_ours(plain):
         raise UsageError(f"{file} is no file of plans that this autorecompute reads. Emit it again from its study.")
-    return PlansFile(config=Config.parse(plain["plans"]), model=plain["model"], torch=plain["torch"])
+    return PlansFile(
+        config=Config.parse(plain["plans"]),
+        model=plain["model"],
+        torch=plain["torch"],
+        is_unmeasured=UNMEASURED in plain,
+    )
 
 
 def requested(environment: Mapping[str, str]) -> PlansFile | None:
@@ -71,7 +81,9 @@ def requested(environment: Mapping[str, str]) -> PlansFile | None:
 
 
 def _is_ours(plain: Any) -> bool:
-    if not isinstance(plain, dict) or plain.keys() != _KEYS or plain["format"] != FORMAT:
+    if not isinstance(plain, dict) or plain.get(UNMEASURED, True) is not True:
+        return False
+    if plain.keys() - {UNMEASURED} != _KEYS or plain["format"] != FORMAT:
         return False
     is_named = all(isinstance(plain[name], str) for name in ("model", "torch"))
     return is_named and isinstance(plain["plans"], list) and all(isinstance(text, str) for text in plain["plans"])

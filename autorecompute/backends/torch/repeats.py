@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import TensorWeakRef
 
+from autorecompute.backends.torch.amounts import Amount
 from autorecompute.backends.torch.live import Segment
 
 if TYPE_CHECKING:
@@ -161,10 +162,10 @@ class Row:
         """The unit of a whole step that one of this step is, by its number."""
         return min((unit for unit, brief in self._numbers.items() if brief == number), default=number)
 
-    def work(self, step: FakeStep, phases: Collection[str]) -> float:
+    def work(self, step: FakeStep, phases: Collection[str]) -> Amount:
         """What a whole step computes in these phases."""
         everywhere = [Segment(*each) for each in itertools.product(phases, self._numbers, (False, True))]
-        return sum(step.work.get(self._brief(segment), 0.0) for segment in everywhere)
+        return sum((step.work.get(self._brief(segment), Amount()) for segment in everywhere), Amount())
 
     def _brief(self, segment: Segment) -> Segment:
         """The segment that stands for it where units are left out."""

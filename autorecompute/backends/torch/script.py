@@ -29,7 +29,7 @@ _CHOSEN = weakref.WeakSet()
 def apply_recompute(model):
     """Has the model checkpoint its modules, from the next step on. Call it once, before it trains."""
     if name_of(model) != MODEL:
-        raise ValueError(f"this was measured on another model ({{MODEL}}) than this one ({{name_of(model)}})")
+        raise ValueError(f"this was made for another model ({{MODEL}}) than this one ({{name_of(model)}})")
     for group, (count, step) in CHECKPOINTED.items():
         path = re.compile(re.escape(group).replace(r"\\*", r"\\d+"))
         modules = [module for name, module in model.named_modules() if path.fullmatch(name)][:count:step]

@@ -7,6 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from autorecompute.backends.torch.amounts import Amount
 from autorecompute.backends.torch.extra import OptionStep, Part, Steps
 from autorecompute.backends.torch.fakes import FakeSteps
 from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE, Segment
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.fake_step import FakeStep
     from autorecompute.backends.torch.fakes import Script
     from autorecompute.backends.torch.segments import Lifetimes, Piece
+    from autorecompute.backends.torch.speeds import Speeds
     from autorecompute.backends.torch.switchboard import Switchboard
 
 _COMPUTED = (FORWARD, BACKWARD)
@@ -39,7 +41,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def survey_steps(
-    model: Module, found: Detected, board: Switchboard, script: Script, *, real_follow: bool = True
+    model: Module, found: Detected, board: Switchboard, script: Script, speeds: Speeds | None = None
 ) -> Steps:
     """What steps of the model take without recompute and with each choice.
 
@@ -48,16 +50,16 @@ def survey_steps(
         found: What a probe found in it.
         board: Its switches.
         script: What the script does around the model.
-        real_follow: Whether the script goes on with real steps.
+        speeds: Those of the machine whose time is to be estimated; ``None`` where real steps follow, which tell it.
 
     Raises:
         UnknownValueError: A value is looked at that the probe has not seen.
         RuntimeError: An operator cannot be run on fake tensors.
     """
-    began, seconds = time.process_time(), SECONDS if real_follow else SECONDS_ALONE
+    began, seconds = time.process_time(), SECONDS if speeds is None else SECONDS_ALONE
     choices = [Choice(site.name, option) for site in offered(found) for option in site.options]
     fakes = FakeSteps(model, found.structure.units, script, found.values)
-    with fakes.prepared(board) as take:
+    with fakes.prepared(board, speeds) as take:
         plain = take([], optimizes=True)
         doubled, survey = _doubled(take), _Survey(take, plain, found)
         taken = {
@@ -74,6 +76,7 @@ def survey_steps(
         later_bytes=max(0, plain.base - bytes_of(model)),
         has_own_loss=fakes.has_loss,
         batch_bytes=max(0, doubled.base - plain.base) if doubled is not None else 0,
+        amount=sum(plain.work.values(), Amount()),
     )
 
 
@@ -137,7 +140,7 @@ class _Taken(NamedTuple):
 
     row: Row
     pieces: list[Piece]
-    work: float
+    work: Amount
     lifetimes: Lifetimes
 
 
@@ -199,6 +202,7 @@ class _Survey:
         """How a step with the choice differs."""
         structure = self._found.structure
         differing = self._differences(taken, cuts)
+        again = taken.work.beyond(self._whole.work)
         return OptionStep(
             site=choice.site,
             option=choice.option,
@@ -206,7 +210,8 @@ class _Survey:
             parts=tuple(one.place for one in differing),
             change=tuple(one.change for one in differing),
             highest=tuple(one.highest for one in differing),
-            work=max(0.0, taken.work / self._whole.work - 1) if self._whole.work else 0.0,
+            work=again.cost / self._whole.work.cost if self._whole.work.cost else 0.0,
+            again=again,
             owners=tuple(one.owner for one in differing),
         )
 

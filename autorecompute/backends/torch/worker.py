@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import weakref
@@ -15,20 +14,18 @@ from autorecompute.backends.common.device import describe_device
 from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
-from autorecompute.backends.torch.attention_kernels import CAPABILITIES
 from autorecompute.backends.torch.batch_sizes import BatchSizes
 from autorecompute.backends.torch.callers import calling_frame, keeps_result
-from autorecompute.backends.torch.card_kernels import CardKernels
 from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
 from autorecompute.backends.torch.controller import MODEL
 from autorecompute.backends.torch.detection import RefusedModelError
 from autorecompute.backends.torch.extra import TorchDetection
+from autorecompute.backends.torch.fake_machine import FakeMachine
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.backends.torch.identity import digest_of, name_of, read_versions, sizes_of
 from autorecompute.backends.torch.live import StepLive, tensors_of
-from autorecompute.backends.torch.on_card import reserve
 from autorecompute.backends.torch.options import COMPILED
 from autorecompute.backends.torch.plans_file import requested
 from autorecompute.backends.torch.refusals import Reason, Refusal
@@ -43,7 +40,6 @@ from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from torch import Tensor
@@ -80,6 +76,7 @@ class TorchBackend:
         self._roots = Roots(self, leaves)
         self._listener: Listener | None = None
         self._fakes: LargeTensorsAreFake | None = None
+        self._stands_for: FakeMachine | None = None
         self._name = ""
         self._compiled: CompiledRun | None = None
         self._tuned: weakref.WeakKeyDictionary[Module, Tuned] = weakref.WeakKeyDictionary()
@@ -223,30 +220,25 @@ class TorchBackend:
     ) -> Detection:
         if self._compiled is not None:
             raise RefusedModelError(Refusal(Reason.COMPILED_FAKE))
-        optimizers = self._roots.optimizers_of(root)
-        with fakes.small_ones_too(root, optimizers), self._kernels(optimizers):
+        optimizers, card = self._roots.optimizers_of(root), (self._listener.fake_card if self._listener else "") or ""
+        self._stands_for = machine = FakeMachine(card, next(root.parameters()).device.type)
+        with fakes.small_ones_too(root, optimizers), machine.kernels(optimizers):
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
             detection = self._detect(root, args, kwargs)
-            on_card = self._reserve(root, detection, args, kwargs)
-        told = replace(TorchDetection.of(detection), on_fakes=True, assumed=tuple(fakes.assumed), on_card=on_card)
+            told = TorchDetection.of(detection)
+            on_card = self._reserve(root, detection, args, kwargs) if told.steps is not None else ()
+        assumed = tuple(fakes.assumed)
+        told = replace(told, on_fakes=True, assumed=assumed, on_card=on_card, machine=machine.machine)
         return replace(detection, resting_bytes=bytes_of(root), extra=codec.to_plain(told))
 
     def _reserve(
         self, root: Module, detection: Detection, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[OnCard, ...]:
         """What each preset takes on the card that was asked for."""
-        if not self._card or TorchDetection.of(detection).steps is None:
-            return ()
+        assert self._stands_for is not None, "fake tensors stand for a machine"
         script = self._script(root, detection.dims[BATCH], args, kwargs)
-        return reserve(root, self._tuned[root], script, dict.fromkeys(detection.space.presets.values()))
-
-    @property
-    def _card(self) -> str:
-        return (self._listener.fake_card or "") if self._listener is not None else ""
-
-    def _kernels(self, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
-        """Those of the card that was asked for: plans and steps are then those that it would have."""
-        return CardKernels(CAPABILITIES[self._card]).active(optimizers) if self._card else contextlib.nullcontext()
+        presets = dict.fromkeys(detection.space.presets.values())
+        return self._stands_for.reserve(root, self._tuned[root], script, presets)
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
         tuned = Tuned.of(root, args, kwargs)
@@ -275,9 +267,10 @@ class TorchBackend:
         """What steps take, or why nobody can tell."""
         if self._compiled is not None:
             return None, MEASURED
-        script, real_follow = self._script(root, batch, args, kwargs), self._fakes is None
+        script = self._script(root, batch, args, kwargs)
+        speeds = self._stands_for.speeds if self._stands_for is not None else None
         try:
-            steps = survey_steps(root, tuned.found, tuned.board, script, real_follow=real_follow)
+            steps = survey_steps(root, tuned.found, tuned.board, script, speeds)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
             return None, f"the model cannot be run on fake tensors ({first_line(error)})"
         return steps, ""

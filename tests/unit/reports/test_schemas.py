@@ -16,7 +16,7 @@ from autorecompute.cli.doctor import as_json
 from autorecompute.emit import RENDERERS
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome
-from autorecompute.memory import PeakView, StepProfiles
+from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
 from autorecompute.prediction import Prediction
 from autorecompute.ranges import LARGEST
@@ -271,6 +271,12 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
         space.all_on: make_step("ffflrbbb", ("x", 0, 0, "batch", "8"), ("x_recompute", 4, 5, "batch", "8")),
     }
     model = LinearMemory(space, StepProfiles(peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles))
+    machine = Machine(
+        name="T4", source="data sheet", is_measured=False, operations_per_second={"float32": 1e12}, bytes_per_second=1e9
+    )
+    estimate = Estimate(
+        machine=machine, operations=2e9, moved_bytes=1e6, operations_again=1e9, moved_bytes_again=0.0, seconds=0.1
+    )
     for limit in (None, MIB):
         view = PeakView(
             model=model,
@@ -278,6 +284,8 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
             dims={"batch": 32},
             limit_bytes=limit,
             batches=(8, 64),
-            frontier=predict_frontier(model, {"batch": 32}),
+            frontier=tuple(
+                dataclasses.replace(forecast, estimate=estimate) for forecast in predict_frontier(model, {"batch": 32})
+            ),
         )
         check("plans", codec.dumps(Plans.of([overview], view)))

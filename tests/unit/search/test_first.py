@@ -6,7 +6,7 @@ import pytest
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.search import GreedySearcher, InheritedFirst, Prior
+from autorecompute.search import GreedySearcher, InheritedFirst, PlannedFirst, Prior
 from autorecompute.units import MIB
 
 RESTING, LIMIT, BATCH = 100 * MIB, 600 * MIB, 16
@@ -119,6 +119,20 @@ def test_what_is_expected_of_it_is_what_the_search_expects(make_profiled):
     assert (proposal.config, proposal.reason) == (answer, "finalist of study other")
     assert proposal.prediction == bench.searcher().predict(answer, trials[:1])
     assert proposal.prediction.step_low < bench.step_seconds(answer) < proposal.prediction.step_high
+
+
+def test_a_planned_config_is_left_to_the_search_where_it_may_not_fit(make_profiled):
+    """A training cannot take back a step that runs out of memory; a trial of its own is lost at worst."""
+    bench = make_profiled()
+    bench.limit_to(0.4)
+    reference = bench.run(budget=1)
+    planned = Config.of(bench.space.plans[:1])
+    prediction = bench.searcher().predict(planned, reference)
+    assert prediction.fits < 1
+    asked = PlannedFirst(bench.searcher(), planned).propose(reference)
+    assert (asked.config, asked.prediction) == (planned, prediction)
+    assert PlannedFirst(bench.searcher(), planned, 1.0).propose(reference) == bench.searcher().propose(reference)
+    assert PlannedFirst(bench.searcher(), planned).propose([]) == bench.searcher().propose([])
 
 
 def test_peaks_carry_over_in_proportion_to_what_an_activation_holds(make_prior, stored, make_trial):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from autorecompute.backends.torch import applying
-from autorecompute.backends.torch.controller import render
+from autorecompute.backends.torch.controller import render, unmeasured
 from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.interception import around_of
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, read_plans_file
@@ -43,6 +43,18 @@ def file_of(tmp_path):
         return file
 
     return write
+
+
+def test_unmeasured_plans_are_applied_and_called_so(tmp_path, caplog):
+    """They train to the same bits, and the log says once that nobody measured them; measured ones say nothing."""
+    training = make("gpt2")
+    expected = copy.deepcopy(training).gradients()
+    file = tmp_path / "planned.json"
+    file.write_text(unmeasured(PLANS, {"model": name_of(training.model), "torch": torch.__version__}))
+    applying.apply(training.model, file)
+    assert differences(training.gradients(), expected) == []
+    assert [record.getMessage() for record in caplog.records if "unmeasured" in record.getMessage()] != []
+    assert len(caplog.records) == 1
 
 
 def test_plans_are_on_from_the_first_training_call_and_change_no_bit(file_of):
@@ -99,7 +111,10 @@ def test_plans_of_a_model_are_not_for_it_when_it_is_compiled(file_of):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"format": 2, "model": "", "torch": "", "plans": []}', '{"format": 1, "plans": ["a:b"]}'],
+    [
+        *("", "[]", "{}", '{"format": 2, "model": "", "torch": "", "plans": []}', '{"format": 1, "plans": ["a:b"]}'),
+        '{"format": 1, "unmeasured": false, "model": "", "torch": "", "plans": []}',
+    ],
 )
 def test_a_file_that_is_none_is_refused(tmp_path, text):
     """Whatever else stands in it."""

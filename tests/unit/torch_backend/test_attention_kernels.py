@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autorecompute.backends.torch.attention_kernels import CAPABILITIES, AttentionCall, Kernel, kernel_of
+from autorecompute.backends.torch.attention_kernels import AttentionCall, Kernel, kernel_of
+from autorecompute.backends.torch.cards import CARDS
 
 CUDNN, FLASH, EFFICIENT, MATH = Kernel.CUDNN, Kernel.FLASH, Kernel.EFFICIENT, Kernel.MATH
 
@@ -13,7 +14,7 @@ def taken(card, dtype="bfloat16", *, heads=(4, 4), lengths=(128, 128), size=64, 
     """The kernel of a call for a query and a key with these heads and lengths."""
     query, key = ((2, number_of_heads, length, size) for number_of_heads, length in zip(heads, lengths, strict=True))
     call = AttentionCall(dtype=dtype, query=query, key=key, value=key, **more)
-    return kernel_of(call, CAPABILITIES[card])
+    return kernel_of(call, CARDS[card].capability)
 
 
 @pytest.mark.parametrize(
@@ -112,4 +113,4 @@ def test_what_no_kernel_takes_is_written_out(more):
 def test_attention_of_three_dimensions_is_written_out():
     """Heads have to be a dimension of their own."""
     call = AttentionCall(dtype="bfloat16", query=(8, 128, 64), key=(8, 128, 64), value=(8, 128, 64))
-    assert kernel_of(call, CAPABILITIES["A100"]) == MATH
+    assert kernel_of(call, CARDS["A100"].capability) == MATH

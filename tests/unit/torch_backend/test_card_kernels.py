@@ -11,8 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from autorecompute.backends.torch.attention import attention_by, intercept_attention
-from autorecompute.backends.torch.attention_kernels import CAPABILITIES, Kernel
+from autorecompute.backends.torch.attention_kernels import Kernel
 from autorecompute.backends.torch.card_kernels import CardKernels
+from autorecompute.backends.torch.cards import CARDS
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.fake_step import card_memory
 from autorecompute.backends.torch.fakes import FakeSteps, Script
@@ -27,7 +28,7 @@ ROWS, NUMBERS = BATCH * HEADS * LENGTH, BATCH * HEADS * LENGTH * SIZE
 
 def kept(card, dtype=torch.bfloat16, mask=None, **options):
     """The kernel that is taken, and the bytes that it keeps beside query, key and value."""
-    kernels, storages = CardKernels(CAPABILITIES[card]), Storages()
+    kernels, storages = CardKernels(CARDS[card].capability), Storages()
     with FakeTensorMode(), kernels.active():
         shape = (BATCH, LENGTH, HEADS, SIZE)
         inputs = [torch.empty(shape, dtype=dtype).transpose(1, 2).requires_grad_() for _ in range(3)]
@@ -74,7 +75,7 @@ def test_attention_that_is_written_out_keeps_the_scores():
 
 def test_heads_are_filled_up_for_flash_attention():
     """And cut to their size again, which gradients go back through."""
-    with FakeTensorMode(), CardKernels(CAPABILITIES["A100"]).active():
+    with FakeTensorMode(), CardKernels(CARDS["A100"].capability).active():
         query = torch.empty(1, 2, 16, 20, dtype=torch.bfloat16, requires_grad=True)
         result = functional.scaled_dot_product_attention(query, query, query)
         result.sum().backward()
@@ -83,7 +84,7 @@ def test_heads_are_filled_up_for_flash_attention():
 
 def test_autocast_decides_about_the_kernel():
     """Its type is that of the call, as it is without us."""
-    kernels = CardKernels(CAPABILITIES["A100"])
+    kernels = CardKernels(CARDS["A100"].capability)
     with FakeTensorMode(), torch.autocast("cpu", dtype=torch.bfloat16), kernels.active():
         query = torch.empty(1, 2, 16, 32)
         assert functional.scaled_dot_product_attention(query, query, query).dtype == torch.bfloat16
@@ -101,7 +102,7 @@ def test_the_mask_of_a_dropout_has_a_byte_for_each_number():
 
     with FakeTensorMode():
         plain = kept_by(nn.Dropout(0.1))
-        with CardKernels(CAPABILITIES["A100"]).active():
+        with CardKernels(CARDS["A100"].capability).active():
             assert (kept_by(nn.Dropout(0.1)), plain) == (8 * 16, 4 * 8 * 16)
             assert kept_by(nn.Dropout(0.1).eval()) == 0
 
@@ -112,9 +113,8 @@ def test_an_optimizer_updates_all_weights_at_once(options, more):
     model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))
     optimizer, x = torch.optim.AdamW(model.parameters(), **options), torch.empty(1, 64)
     found = detect(model, (x,), {})
-    steps = FakeSteps(
-        model, found.structure.units, Script((x,), {}, (optimizer,)), found.values, CardKernels(CAPABILITIES["A100"])
-    )
+    script, kernels = Script((x,), {}, (optimizer,)), CardKernels(CARDS["A100"].capability)
+    steps = FakeSteps(model, found.structure.units, script, found.values, kernels)
     with steps.prepared(found.switchboard(model)) as take:
         step = take([], optimizes=True)
     weights, layer = 8 * 64 * 64 * 4, 64 * 64 * 4
@@ -145,7 +145,7 @@ def peak_of(training, kernels, choices=()):
 @pytest.mark.parametrize(("name", "blocks"), [("gpt2", "transformer.h.*"), ("encoder", "")])
 def test_a_fake_step_takes_the_cards_kernels(name, blocks):
     """With dropout the CPU writes attention out, and a card does not: in blocks that are made again, too."""
-    training, kernels = make(name), CardKernels(CAPABILITIES["A100"])
+    training, kernels = make(name), CardKernels(CARDS["A100"].capability)
     assert peak_of(training, kernels) < peak_of(training, None)
     assert kernels.taken == {Kernel.EFFICIENT: 4}
     if blocks:

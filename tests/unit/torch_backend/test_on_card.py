@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autorecompute.backends.torch.attention_kernels import CAPABILITIES
 from autorecompute.backends.torch.card_kernels import CardKernels
+from autorecompute.backends.torch.cards import CARDS
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fakes import FakeSteps, Script
 from autorecompute.backends.torch.forecast import TorchMemoryModel
@@ -25,7 +25,7 @@ def test_what_is_found_with_a_cards_kernels_is_there_in_its_steps(name):
     optimizer = torch.optim.AdamW(training.model.parameters())
     with LargeTensorsAreFake() as fakes, fakes.small_ones_too(training.model, [optimizer]):
         args, kwargs = fakes.without_floats(call_of(training))
-        with CardKernels(CAPABILITIES["H100"]).active([optimizer]):
+        with CardKernels(CARDS["H100"].capability).active([optimizer]):
             tuned = Tuned.of(training.model, args, kwargs)
             script = Script(args, kwargs, [optimizer])
             steps = survey_steps(training.model, tuned.found, tuned.board, script)

@@ -67,7 +67,7 @@ def test_the_name_of_a_model_is_the_same_there(load):
 def test_another_model_is_refused(load):
     """With both names; and so is one whose running statistics would be updated twice."""
     source = load(Config.parse(["transformer.h.*:checkpoint"]), make("gpt2").model)
-    with pytest.raises(ValueError, match="measured on another model"):
+    with pytest.raises(ValueError, match="made for another model"):
         source["apply_recompute"](make("gpt2", layers=3).model)
     model = make("resnet").model
     with pytest.raises(ValueError, match="running statistics"):

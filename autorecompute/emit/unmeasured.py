@@ -1,0 +1,143 @@
+"""Gives out a config that was only planned: no step has been measured with it, and what is given out says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from autorecompute import __version__, codec, jsontext
+from autorecompute.backends.registry import backend_of
+from autorecompute.errors import UsageError
+from autorecompute.paths import open_named, shown
+from autorecompute.plans import Config
+from autorecompute.units import format_bytes, printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMATS = ("json", "python")
+"""Those that need no study's folder for a file to lie in."""
+
+BEST = "best"
+"""Names the config of the frontier that recomputes least among those that should hold the limit."""
+
+SHORTEST_HASH = 6
+"""Digits of a config's hash, as tables print it."""
+
+ADVICE = "Give the file that 'autorecompute plans SCRIPT --fake --json' printed."
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A config that was chosen from what ``plans --json`` printed.
+
+    Attributes:
+        config: What to recompute.
+        name: By which name it was chosen.
+        peak_bytes: Its predicted peak; ``None`` where nobody predicted it.
+        versions: Software that the model was looked at with.
+    """
+
+    config: Config
+    name: str
+    peak_bytes: int | None
+    versions: dict[str, str]
+
+
+def read_planned(file: Path, name: str) -> Planned:
+    """The config of this name in a file that ``plans --json`` printed.
+
+    Args:
+        file: The file.
+        name: A preset, ``best``, or a config of the frontier by its hash or the six digits of it that tables have.
+
+    Raises:
+        UsageError: it cannot be read, or holds no such config.
+    """
+    with open_named(file, ADVICE) as stream:
+        text = stream.read(jsontext.LARGEST_TEXT + 1)
+    try:
+        plain = jsontext.parse(text)
+        presets = _read(plain, "presets", dict[str, Config])
+        versions = _read(plain, "versions", dict[str, str])
+        peaks: dict[Config, dict[str, Any]] = {}
+        for one in _listed(plain):
+            peaks.setdefault(_read(one, "choices", Config), {}).update(one)
+    except jsontext.UnreadableError as error:
+        raise UsageError(f"{shown(file)} {error}. {ADVICE}") from error
+    config = _best(peaks) if name == BEST else _named(name, presets, peaks)
+    peak_bytes = peaks.get(config, {}).get("peak_bytes")
+    return Planned(config, name, peak_bytes if isinstance(peak_bytes, int) else None, versions)
+
+
+def render_unmeasured(planned: Planned, kind: str) -> str:
+    """The config in a format that says that it is unmeasured.
+
+    Args:
+        planned: The config.
+        kind: One of ``FORMATS``.
+
+    Raises:
+        UsageError: there is nothing to switch on, no such format, or the training system has no such form for it.
+    """
+    if planned.config.is_none:
+        raise UsageError(f"'{printable(planned.name, '')}' recomputes nothing, so there is nothing to give out.")
+    if kind not in FORMATS:
+        raise UsageError(
+            f"--format {kind} names a file of a study, and an unmeasured config has none. Take {' or '.join(FORMATS)}."
+        )
+    backend = backend_of(planned.versions)
+    if kind == "json":
+        return backend.unmeasured(planned.config, planned.versions)
+    peak = "not predicted" if planned.peak_bytes is None else f"{format_bytes(planned.peak_bytes)}, predicted"
+    head = [
+        f"# written by: autorecompute {__version__}",
+        f"# unmeasured: no step was run with config {planned.config.hash}; tune measures it",
+        f"# peak: {peak}",
+    ]
+    return "\n".join([*head, "", backend.script(planned.config, planned.versions)])
+
+
+def _read(plain: Any, key: str, kind: type[T]) -> T:
+    if not isinstance(plain, dict) or key not in plain:
+        raise jsontext.UnreadableError(f"has no '{key}'")
+    return codec.from_plain(plain[key], kind)
+
+
+def _listed(plain: Any) -> list[dict[str, Any]]:
+    """The forecasts in the file, those of the frontier last; none where no peak was asked for."""
+    peak = plain.get("peak", {}) if isinstance(plain, dict) else {}
+    lists = [peak.get(key, []) for key in ("forecasts", "frontier")] if isinstance(peak, dict) else []
+    return [one for each in lists if isinstance(each, list) for one in each if isinstance(one, dict)]
+
+
+def _best(peaks: dict[Config, dict[str, Any]]) -> Config:
+    fitting = [
+        config
+        for config, one in peaks.items()
+        if one.get("holds_limit") is True and one.get("reserved_holds_limit") is not False
+    ]
+    if not fitting:
+        raise UsageError(
+            "No config of the file holds a limit. Run plans --fake again with --memory-limit, or a higher one."
+        )
+    return min(fitting, key=lambda config: (_share(peaks[config]), config.hash))
+
+
+def _share(one: dict[str, Any]) -> float:
+    share = one.get("recompute_share")
+    return float(share) if isinstance(share, (int, float)) else 1.0
+
+
+def _named(name: str, presets: dict[str, Config], known: dict[Config, dict[str, Any]]) -> Config:
+    if name in presets:
+        return presets[name]
+    found = [config for config in known if len(name) >= SHORTEST_HASH and config.hash.startswith(name)]
+    if len(found) != 1:
+        raise UsageError(
+            f"The file has no config '{printable(name, '')}'. Name {BEST}, the hash of a config of its frontier, or "
+            f"one of: {', '.join(presets)}."
+        )
+    return found[0]
