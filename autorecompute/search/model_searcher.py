@@ -10,6 +10,7 @@ import numpy as np
 from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.search.candidates import Candidates, choices_of
+from autorecompute.search.costs import TrialCosts, needs_nothing
 from autorecompute.search.searcher import Proposal, preset_reason
 from autorecompute.search.soundness import sound_space
 from autorecompute.search.surrogate import USUAL_ERROR, Outlook, Surrogate, normal
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Trial
     from autorecompute.memory import Forecast, MemoryModel
     from autorecompute.plans import Space
+    from autorecompute.search.costs import Needs
 
 LEAST_GAIN = 0.0004
-"""A trial that should gain less than this share of the step time is not worth its own time."""
+"""A trial that should gain less than this share of the step time is not worth its own time. One that takes n times as
+long, as its config has to be made ready first, has to gain n times as much."""
 
 PATIENCE, PATIENCE_WHERE_KNOWN = 10, 4
 """After so many trials that were no better than the best the search ends: what is left to gain is less than what noise
@@ -50,8 +53,9 @@ class ModelSearcher:
     """Measures what should gain most: likely to fit and faster than the best, or so little known that it may be.
 
     The expected improvement over the fastest config that fits (Jones, Schonlau and Welch, 1998), times the probability
-    to fit (Schonlau, 1997). Configs that recompute all that a fitting one does and more are never tried, nor those that
-    should need as much as one that ran out of memory.
+    to fit (Schonlau, 1997), for the time that the trial takes (Snoek, Larochelle and Adams, 2012). Configs that
+    recompute all that a fitting one does and more are never tried, nor those that should need as much as one that ran
+    out of memory.
 
     Args:
         space: The plans.
@@ -59,6 +63,7 @@ class ModelSearcher:
         memory: A model of memory, made from small steps.
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
+        needs: What each config has to have made ready.
         least_fit: How surely a config has to fit. Where that is asked for, presets are tried like all others, and
             nothing else is tried but what should need least, while nothing is so sure.
     """
@@ -71,12 +76,14 @@ class ModelSearcher:
         memory: MemoryModel,
         dims: Mapping[str, int],
         prior: Sequence[Trial] = (),
+        needs: Needs = needs_nothing,
         least_fit: float = 0.0,
     ) -> None:
         self._space, self._limit_bytes, self._prior, self._least_fit = space, limit_bytes, prior, least_fit
         self._candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
         self._base_bytes, self._peak_error = memory.base_bytes(dims), memory.likely_error
         self._is_known = self._peak_error < USUAL_ERROR
+        self._needs = needs
         self._presets = list(dict.fromkeys(space.presets.values()))
         self._opaque = _forecasts_of(space.opaque_presets.values(), memory, dims)
 
@@ -154,7 +161,7 @@ class ModelSearcher:
             if best is None and not is_sure.any():
                 return self._least_peak(trials, outlook, allowed)
             allowed = is_sure
-        gain = outlook.fits * _expected_improvement(to_beat, outlook) * allowed
+        gain = outlook.fits * _expected_improvement(to_beat, outlook) * allowed / self._costs(trials)
         place = int(gain.argmax())
         if best is None and float((outlook.fits * allowed).max()) < HOPELESS:
             return self._least_peak(trials, outlook, allowed)
@@ -167,6 +174,13 @@ class ModelSearcher:
             reason += f", {abs(lead):.1%} {'faster' if lead > 0 else 'slower'} than the best"
         config = self._candidates.config(place)
         return Proposal(config=config, reason=reason, prediction=self._prediction(config, outlook))
+
+    def _costs(self, trials: Sequence[Trial]) -> np.ndarray:
+        """How many times as long a trial of each candidate takes as one whose config is ready."""
+        costs = TrialCosts(trials, self._needs)
+        if not costs.differ:  # there may be a hundred thousand candidates
+            return np.ones(len(self._candidates))
+        return np.array([costs.relative(self._candidates.config(place)) for place in range(len(self._candidates))])
 
     def _is_tired(self, fitting: Sequence[float]) -> bool:
         if not self._is_known:

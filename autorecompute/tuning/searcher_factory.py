@@ -58,6 +58,7 @@ class SearcherFactory:
             memory=self._memory,
             dims=dims,
             prior=self._prior.trials if self._prior is not None else (),
+            needs=backend_of(detection.versions).needs_of(detection),
         )
         if self._prior is None:
             return searcher

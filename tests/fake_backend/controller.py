@@ -18,6 +18,7 @@ WRAPS = False
 USED_BY = "fake"
 PROFILES = True
 CARDS = ()
+CACHE_VARIABLES = ("FAKE_CACHE",)
 TRIAL_VARIABLES = {"FAKE_STRICT": "1"}
 LOG_VARIABLE = ""
 KNOBS = (
@@ -106,6 +107,18 @@ def offer(detection, environment, dims):
     config = read_config(environment)
     plans = sorted(detection.plans, key=lambda plan: evaluate(plan.saving, dims) or 0, reverse=True)
     return Offer(plans=tuple(plans), is_on=not config.is_none, config=config)
+
+
+def needs_of(detection):
+    """Tells nothing: all configs are as quickly switched to."""
+    del detection
+    return lambda _config: frozenset()
+
+
+def why_not_while_training(detection):
+    """Nothing speaks against it."""
+    del detection
+    return ""
 
 
 def memory_of(detection):

@@ -112,6 +112,7 @@ CONTROLLERS = {
         "allocator_segments",
         "attention_kernels",
         "caching_allocator",
+        "compiled.needs",
         "controller",
         "drawing",
         "extra",

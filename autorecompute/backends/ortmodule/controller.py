@@ -11,12 +11,13 @@ from autorecompute.backends.ortmodule.knobs import HINTS, plans_under, why_not
 from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autorecompute.measurement import Detection
     from autorecompute.plans import Config
 
 __all__ = [
+    "CACHE_VARIABLES",
     "DIAGNOSIS",
     "HINTS",
     "KNOBS",
@@ -31,6 +32,7 @@ __all__ = [
     "import_hooks",
     "memory_model",
     "memory_of",
+    "needs_of",
     "offer",
     "plans_under",
     "render",
@@ -38,6 +40,7 @@ __all__ = [
     "takes_turns",
     "usage_notes",
     "why_not",
+    "why_not_while_training",
 ]
 
 NAME = "ortmodule"
@@ -48,6 +51,7 @@ USED_BY = "onnxruntime.training.ortmodule"
 TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
 """A model that ORT cannot take must fail rather than train in plain PyTorch."""
 
+CACHE_VARIABLES: tuple[str, ...] = ()
 LOG_VARIABLE = "ORTMODULE_LOG_LEVEL"
 DIAGNOSIS = "autorecompute.backends.ortmodule.diagnose"
 REPAIR = "autorecompute.backends.ortmodule.extensions"
@@ -75,6 +79,18 @@ def takes_turns(detection: Detection) -> bool:
     """Never: every swap makes the sessions anew."""
     del detection
     return False
+
+
+def needs_of(detection: Detection) -> Callable[[Config], frozenset[str]]:
+    """Tells nothing that is made once: every swap makes the sessions anew, whatever the config."""
+    del detection
+    return lambda _config: frozenset()
+
+
+def why_not_while_training(detection: Detection) -> str:
+    """A training follows plain PyTorch alone, and never comes here."""
+    del detection
+    return "only plain PyTorch is tuned while it trains: measure with 'autorecompute tune SCRIPT'"
 
 
 def script(config: Config, versions: Mapping[str, str]) -> str:

@@ -123,6 +123,7 @@ class TorchDetection:
         assumed: Lines of it that looked at a number which was not there.
         on_card: What each preset takes on a card, where one was asked for.
         is_compiled: Whether ``torch.compile`` runs the model.
+        by_blocks: Whether its blocks are compiled, each kind once for all of them, and not the model as a whole.
     """
 
     refusals: tuple[str, ...] = ()
@@ -132,6 +133,7 @@ class TorchDetection:
     assumed: tuple[str, ...] = ()
     on_card: tuple[OnCard, ...] = ()
     is_compiled: bool = False
+    by_blocks: bool = False
 
     @classmethod
     def of(cls, detection: Detection) -> Self:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.torch.attention_kernels import CAPABILITIES
+from autorecompute.backends.torch.card_kernels import CardKernels
 from autorecompute.backends.torch.extra import OnCard
 from autorecompute.backends.torch.fake_step import card_memory
 from autorecompute.backends.torch.fakes import FakeSteps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from torch.nn import Module
+    from torch.optim import Optimizer
 
     from autorecompute.backends.torch.fakes import Script
     from autorecompute.backends.torch.tuned import Tuned
     from autorecompute.plans import Config
+
+
+def kernels_of(card: str, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
+    """The kernels of this card take the place of the CPU's: plans and steps are then those that it would have.
+
+    Args:
+        card: Its name; empty for the CPU, whose kernels stay.
+        optimizers: Those that train.
+    """
+    return CardKernels(CAPABILITIES[card]).active(optimizers) if card else contextlib.nullcontext()
 
 
 def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Config]) -> tuple[OnCard, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import weakref
@@ -15,20 +14,17 @@ from autorecompute.backends.common.device import describe_device
 from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
-from autorecompute.backends.torch.attention_kernels import CAPABILITIES
 from autorecompute.backends.torch.batch_sizes import BatchSizes
 from autorecompute.backends.torch.callers import calling_frame, keeps_result
-from autorecompute.backends.torch.card_kernels import CardKernels
-from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
+from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun, is_compiled
 from autorecompute.backends.torch.controller import MODEL
-from autorecompute.backends.torch.detection import RefusedModelError
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.backends.torch.identity import digest_of, name_of, read_versions, sizes_of
 from autorecompute.backends.torch.live import StepLive, tensors_of
-from autorecompute.backends.torch.on_card import reserve
+from autorecompute.backends.torch.on_card import kernels_of, reserve
 from autorecompute.backends.torch.options import COMPILED
 from autorecompute.backends.torch.plans_file import requested
 from autorecompute.backends.torch.refusals import Reason, Refusal
@@ -37,13 +33,13 @@ from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.survey import bytes_of, survey_steps
 from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.errors import ScriptError
 from autorecompute.measurement import Detection
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from torch import Tensor
@@ -222,9 +218,9 @@ class TorchBackend:
         self, fakes: LargeTensorsAreFake, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Detection:
         if self._compiled is not None:
-            raise RefusedModelError(Refusal(Reason.COMPILED_FAKE))
+            raise ScriptError(str(Refusal(Reason.COMPILED_FAKE)))
         optimizers = self._roots.optimizers_of(root)
-        with fakes.small_ones_too(root, optimizers), self._kernels(optimizers):
+        with fakes.small_ones_too(root, optimizers), kernels_of(self._card, optimizers):
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
             detection = self._detect(root, args, kwargs)
             on_card = self._reserve(root, detection, args, kwargs)
@@ -244,10 +240,6 @@ class TorchBackend:
     def _card(self) -> str:
         return (self._listener.fake_card or "") if self._listener is not None else ""
 
-    def _kernels(self, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
-        """Those of the card that was asked for: plans and steps are then those that it would have."""
-        return CardKernels(CAPABILITIES[self._card]).active(optimizers) if self._card else contextlib.nullcontext()
-
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
         tuned = Tuned.of(root, args, kwargs)
         self._tuned[root] = tuned
@@ -255,8 +247,13 @@ class TorchBackend:
         steps, no_steps = self._survey(root, tuned, batch, args, kwargs)
         space = space_of(found, tuned.board, steps)
         sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
-        refusals, is_compiled = tuple(map(str, found.refusals)), self._compiled is not None
-        told = TorchDetection(refusals=refusals, steps=steps, no_steps=no_steps, is_compiled=is_compiled)
+        told = TorchDetection(
+            refusals=tuple(map(str, found.refusals)),
+            steps=steps,
+            no_steps=no_steps,
+            is_compiled=self._compiled is not None,
+            by_blocks=self._compiled is not None and not is_compiled(root),
+        )
         return Detection(
             plans=space.plans,
             own_presets=space.own_presets,
