@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autorecompute.measurement import Detection, GradientCheck, Outcome
-    from autorecompute.memory import MemoryModel, StepProfile, StepProfiles
+    from autorecompute.memory import MemoryModel, PeakForecaster, StepProfile, StepProfiles
     from autorecompute.plans import Config, Offer, Plan, Space
 
 
@@ -186,6 +186,9 @@ class ControllerBackend(Protocol):
 
     def memory_of(self, detection: Detection) -> MemoryModel | None:
         """What a detection alone tells of the memory of every config; ``None`` where it tells nothing."""
+
+    def peaks_of(self, detection: Detection) -> PeakForecaster | None:
+        """What a search may begin with where nothing is a model of all memory; ``None`` where nothing is known."""
 
     def why_not_while_training(self, detection: Detection) -> str:
         """Why no config may be tried in the steps of a training, in a sentence with a way out; empty where it may."""

@@ -1,7 +1,7 @@
 """What a training step holds in memory, and when: profiles of single steps and what can be told from them."""
 
 from autorecompute.memory.chains import Chain, find_chain
-from autorecompute.memory.model import Effect, Forecast, MemoryModel, Simulated, Simulator
+from autorecompute.memory.model import Effect, Forecast, MemoryModel, PeakForecaster, Simulated, Simulator
 from autorecompute.memory.step import Operation, Phase, StepProfile, StepProfiles, Tensor
 from autorecompute.memory.timeline import Timeline, trace
 from autorecompute.memory.view import PeakView
@@ -12,6 +12,7 @@ __all__ = [
     "Forecast",
     "MemoryModel",
     "Operation",
+    "PeakForecaster",
     "PeakView",
     "Phase",
     "Simulated",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import MemoryModel
+    from autorecompute.memory import PeakForecaster
     from autorecompute.plans import Space
     from autorecompute.search.costs import Needs
     from autorecompute.search.searcher import Searcher
@@ -29,7 +29,7 @@ def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
     *,
     budget: int,
     limit_bytes: int,
-    memory: MemoryModel | None = None,
+    memory: PeakForecaster | None = None,
     dims: Mapping[str, int] | None = None,
     prior: Sequence[Trial] = (),
     needs: Needs = needs_nothing,

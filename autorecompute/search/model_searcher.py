@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import Forecast, MemoryModel
+    from autorecompute.memory import Forecast, PeakForecaster
     from autorecompute.plans import Space
     from autorecompute.search.costs import Needs
 
@@ -73,7 +73,7 @@ class ModelSearcher:
         space: Space,
         *,
         limit_bytes: int,
-        memory: MemoryModel,
+        memory: PeakForecaster,
         dims: Mapping[str, int],
         prior: Sequence[Trial] = (),
         needs: Needs = needs_nothing,
@@ -94,7 +94,8 @@ class ModelSearcher:
         surrogate = self._learn(trials)
         outlook = surrogate.outlook()
         tried = {*claimed, *(trial.config for trial in trials)}
-        for preset in self._presets_to_measure(tried, outlook):
+        is_costly = TrialCosts(trials, self._needs).differ
+        for preset in self._presets_to_measure(tried, outlook, few=self._is_known or is_costly):
             if preset not in tried and not self._least_fit:
                 prediction = self._prediction(preset, outlook)
                 return Proposal(config=preset, reason=preset_reason(preset), prediction=prediction)
@@ -109,17 +110,17 @@ class ModelSearcher:
         surrogate = self._learn(trials)
         return {trial.number: surrogate.settled_step(trial) for trial in trials if trial.measurement.step_seconds}
 
-    def _presets_to_measure(self, tried: Collection[Config], outlook: Outlook) -> Sequence[Config]:
+    def _presets_to_measure(self, tried: Collection[Config], outlook: Outlook, *, few: bool) -> Sequence[Config]:
         """The presets whose figures everybody asks for; the others compete with all that there is.
 
-        Where memory is known, these are no recompute, the leanest preset, which people switch on first, and the one
-        that should be the fastest of those that should fit. Opaque presets are measured, too, where nothing is forecast
-        of them or they should be the fastest. What a rough model of memory says is no reason to leave out what users
-        know by name.
+        Where memory is known, or a trial takes long for its config to be made ready, these are no recompute, the
+        leanest preset, which people switch on first, and the one that should be the fastest of those that should fit.
+        Opaque presets are measured, too, where nothing is forecast of them or they should be the fastest. What a rough
+        model of memory says is no reason to leave out what users know by name.
         """
         places = {preset: self._candidates.places.get(preset) for preset in self._presets if not preset.is_none}
         known = {preset: place for preset, place in places.items() if place is not None}
-        if not self._is_known or not known:
+        if not few or not known:
             return self._presets
         opaque = [preset for preset, place in places.items() if place is None and self._may_gain(preset, outlook)]
         leanest = min(known, key=lambda preset: float(outlook.peak_bytes[known[preset]]))
@@ -243,7 +244,9 @@ class ModelSearcher:
         )
 
 
-def _forecasts_of(configs: Collection[Config], memory: MemoryModel, dims: Mapping[str, int]) -> dict[Config, Forecast]:
+def _forecasts_of(
+    configs: Collection[Config], memory: PeakForecaster, dims: Mapping[str, int]
+) -> dict[Config, Forecast]:
     """What is forecast of configs, without those of which nothing is known: they would seem to recompute nothing."""
     found = memory.forecasts(dims) if configs else []
     return {one.config: one for one in found if one.config in configs and one.recompute_share > 0}

@@ -113,6 +113,7 @@ CONTROLLERS = {
         "attention_kernels",
         "caching_allocator",
         "compiled.needs",
+        "compiled.peaks",
         "controller",
         "drawing",
         "extra",

@@ -34,6 +34,7 @@ __all__ = [
     "memory_of",
     "needs_of",
     "offer",
+    "peaks_of",
     "plans_under",
     "render",
     "script",
@@ -71,6 +72,11 @@ WRAP = ImportHook(
 
 
 def memory_of(detection: Detection) -> None:
+    """Nothing: steps have to be profiled."""
+    del detection
+
+
+def peaks_of(detection: Detection) -> None:
     """Nothing: steps have to be profiled."""
     del detection
 

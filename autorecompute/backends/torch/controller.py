@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from autorecompute.backends.interface import Emission, ImportHook, Knob
 from autorecompute.backends.torch.attention_kernels import CAPABILITIES
 from autorecompute.backends.torch.compiled.needs import code_of_blocks
+from autorecompute.backends.torch.compiled.peaks import CompiledPeaks
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autorecompute.measurement import Detection
-    from autorecompute.memory import MemoryModel, StepProfiles
+    from autorecompute.memory import MemoryModel, PeakForecaster, StepProfiles
     from autorecompute.plans import Plan, Space
 
 NAME = "torch"
@@ -67,6 +68,9 @@ APPLY = ImportHook(
 BY_HAND = "the script has to call autorecompute.apply(model) before it trains"
 
 ALL = -1
+
+STATES = 2
+"""Tensors of its size that an optimizer holds for each parameter, as a rule: Adam's. The first trial tells."""
 
 
 def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
@@ -184,6 +188,15 @@ def needs_of(detection: Detection) -> Callable[[Config], frozenset[str]]:
     if extra.by_blocks:
         return lambda config: code_of_blocks(config, detection.plans)
     return lambda config: frozenset([config.hash])
+
+
+def peaks_of(detection: Detection) -> PeakForecaster | None:
+    """What the search may begin with where a model is compiled: guesses, which trials correct."""
+    extra = TorchDetection.of(detection)
+    if not extra.compiled_peaks:
+        return None
+    base_bytes = detection.resting_bytes + STATES * extra.trained_bytes
+    return CompiledPeaks(detection.space, extra.compiled_peaks, base_bytes, detection.dims[BATCH])
 
 
 def why_not_while_training(detection: Detection) -> str:

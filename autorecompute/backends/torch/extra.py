@@ -112,6 +112,23 @@ class OnCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledPeak:
+    """What a step of compiled code should take, by the graph that the compiler makes of it.
+
+    Attributes:
+        config: What is recomputed: nothing, or what one plan does.
+        peak_bytes: The most bytes alive beyond what is held between two steps.
+        kept_bytes: Bytes that the forward pass keeps for the backward pass.
+        work: What is computed once more, as a share of all that a step computes.
+    """
+
+    config: Config
+    peak_bytes: Bytes
+    kept_bytes: Bytes
+    work: Ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TorchDetection:
     """The part of a detection that only this training system has.
 
@@ -123,6 +140,8 @@ class TorchDetection:
         assumed: Lines of it that looked at a number which was not there.
         on_card: What each preset takes on a card, where one was asked for.
         is_compiled: Whether ``torch.compile`` runs the model.
+        compiled_peaks: What compiled code should take with each plan; none where nobody knows.
+        trained_bytes: Bytes of the parameters that are trained.
         by_blocks: Whether its blocks are compiled, each kind once for all of them, and not the model as a whole.
     """
 
@@ -133,6 +152,8 @@ class TorchDetection:
     assumed: tuple[str, ...] = ()
     on_card: tuple[OnCard, ...] = ()
     is_compiled: bool = False
+    compiled_peaks: tuple[CompiledPeak, ...] = ()
+    trained_bytes: Bytes = 0
     by_blocks: bool = False
 
     @classmethod

@@ -33,7 +33,7 @@ class Reason(enum.Enum):
     COMPILED_RANKS = "{place} is compiled and trained by several ranks, which may compile at different times."
     COMPILED_STATISTICS = "{place} is compiled and has running statistics, which a second run would write again."
     COMPILED_OPERATORS = (
-        "{place} is compiled, so single operators are not offered: the compiler joins them, and decides which it keeps."
+        "{place} is compiled, and no operators are offered: none is known whose results the compiler keeps by itself."
     )
     COMPILED_BUDGETS = "No memory budget of the compiler is offered, as the model could not be traced: {place}."
     COMPILED_FAKE = (

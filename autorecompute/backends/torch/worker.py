@@ -252,6 +252,8 @@ class TorchBackend:
             steps=steps,
             no_steps=no_steps,
             is_compiled=self._compiled is not None,
+            compiled_peaks=found.compiled_peaks,
+            trained_bytes=sum(one.nbytes for one in root.parameters() if one.requires_grad),
             by_blocks=self._compiled is not None and not is_compiled(root),
         )
         return Detection(
