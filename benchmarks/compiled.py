@@ -27,6 +27,7 @@ from autorecompute.search.candidates import choices_of
 from autorecompute.search.choice import GREEDY, MODEL, make_searcher
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
+from autorecompute.trials.caches import forget_compiled_code
 from autorecompute.units import format_bytes
 
 STUDIES = Path(__file__).parents[1] / "studies"
@@ -39,7 +40,6 @@ OF_TEXTS = ("--sequence", "128")
 LIMITS = (0.25, 0.40, 0.55, 0.70, 0.85)
 """Shares of the way from the least peak to that of the compiler by itself."""
 
-ROUNDS = 3
 EFFORT = Effort(warmup=1, steps=6)
 MOST_TRIALS = 20
 
@@ -49,9 +49,11 @@ class Figures:
 
     Args:
         bench: Where they are measured.
+        rounds: How many.
     """
 
-    def __init__(self, bench):
+    def __init__(self, bench, rounds):
+        self._rounds = rounds
         self.bench, self.detection = bench, bench.detect()
         self.space, backend = self.detection.space, backend_of(self.detection.versions)
         self.memory, self.needs = backend.peaks_of(self.detection), backend.needs_of(self.detection)
@@ -61,7 +63,7 @@ class Figures:
     def measure(self, configs):
         """Goes through the rounds for those that were not measured yet."""
         new = [config for config in dict.fromkeys(configs) if config not in self._times and not config.is_none]
-        for number in range(ROUNDS if new else 0):
+        for number in range(self._rounds if new else 0):
             random.Random(number).shuffle(new)
             before = self._step(Config())
             for config in new:
@@ -175,6 +177,27 @@ def tables(title, figures):
     yield answers
 
 
+def compile_twice(title, job, batch):
+    """What a few configs take to be compiled in the first process of a study, and in the next one."""
+    table = Table(title=f"{title}: compiled in")
+    for column in ("config", "the first process", "the next one"):
+        table.add_column(column)
+    found, names = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(2):
+            with Bench(job, batch, Path(folder), study=Path(folder)) as bench:
+                space = bench.detect().space
+                budgets, counts, clusters = by_hand(space)
+                for config in (Config(), budgets[0], counts[0], clusters[0]):
+                    measured = bench.measure(config, EFFORT)
+                    found.setdefault(config, []).append(f"{measured.compile_seconds:.1f} s")
+                    names[config] = space.describe(config)
+        forget_compiled_code(Path(folder))
+    for config, seconds in found.items():
+        table.add_row(names[config], *seconds)
+    return table
+
+
 def main():
     """All studies, or the one that is named."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -182,14 +205,19 @@ def main():
     parser.add_argument("--layers", type=int, default=2, help="(default 2)")
     parser.add_argument("--hidden", type=int, default=64, help="(default 64)")
     parser.add_argument("--batch", type=int, default=32, help="(default 32)")
+    parser.add_argument("--rounds", type=int, default=3, help="one tells peaks, and throughput roughly (default 3)")
+    parser.add_argument("--caches", action="store_true", help="only what a config takes in the next process")
     args = parser.parse_args()
     for name in args.studies:
         sizes = ("--layers", str(args.layers), "--hidden", str(args.hidden), *SMALL.get(name, OF_TEXTS))
         job = Job(
             script=STUDIES / name / "train.py", arguments=("--device", "cpu", "--compile", *sizes), backend="torch"
         )
+        if args.caches:
+            Console(width=200).print(compile_twice(name, job, args.batch))
+            continue
         with tempfile.TemporaryDirectory() as logs, Bench(job, args.batch, Path(logs)) as bench:
-            for table in tables(f"{name} {' '.join(sizes)}, batch {args.batch}", Figures(bench)):
+            for table in tables(f"{name} {' '.join(sizes)}, batch {args.batch}", Figures(bench, args.rounds)):
                 Console(width=200).print(table)
 
 
