@@ -119,7 +119,7 @@ class CompiledPeak:
         config: What is recomputed: nothing, or what one plan does.
         peak_bytes: The most bytes alive beyond what is held between two steps.
         kept_bytes: Bytes that the forward pass keeps for the backward pass.
-        work: What is computed once more, as a share of all that a step computes.
+        work: What is computed once more than without a plan, as a share of all that a step computes.
     """
 
     config: Config

@@ -150,6 +150,13 @@ def test_peaks_from_the_graph_are_those_of_steps(detected):
         assert expected[tuple(texts)] == pytest.approx(live_bytes(model, board, texts), rel=0.2)
 
 
+def test_work_grows_with_what_is_made_again(detected):
+    """Beyond what the compiler makes again by itself."""
+    _, found, _ = detected
+    work = {tuple(peak.config.texts): peak.work for peak in found.compiled_peaks}
+    assert work[()] == 0 < work[DROPPED,] < work[f"{BLOCKS}:1",] < work[BLOCKS,] < 1
+
+
 def test_a_loss_outside_of_the_graph_is_counted():
     """What the script makes of a result is alive while all is kept."""
     graphs = [trace(torch.compile(Blocks(has_loss=has_loss)), (batch(),), {})[0].cut() for has_loss in (True, False)]

@@ -55,7 +55,7 @@ class Partitions:
         self._joint = joint
         self._groups = groups_of(structure)
         self._none = joint.cut()
-        self._work = max(work_of(self._none), 1.0)
+        self._work, self._own = max(work_of(self._none), 1.0), work_again(self._none)
 
     def offer(self, blocks: Sequence[Site], *, is_whole: bool) -> Offered:
         """All that makes a difference.
@@ -106,7 +106,7 @@ class Partitions:
             config=config,
             peak_bytes=peak_of(halves),
             kept_bytes=halves.kept_bytes,
-            work=work_again(halves) / self._work,
+            work=max(work_again(halves) - self._own, 0.0) / self._work,
         )
 
 
