@@ -181,6 +181,18 @@ def test_a_model_in_several_graphs_has_budgets_alone():
     assert {site.name for site in found.sites} == {"blocks.*", "graph"}
 
 
+def test_a_graph_that_cannot_be_cut_leaves_the_blocks(monkeypatch):
+    """A sentence says why there is nothing else."""
+
+    def fail(*_args, **_options):
+        raise RuntimeError("no cut of mine")
+
+    monkeypatch.setattr("autorecompute.backends.torch.compiled.joint.min_cut_rematerialization_partition", fail)
+    found, _ = detect_compiled(torch.compile(Blocks()), (batch(),), {})
+    assert [site.name for site in found.sites] == ["blocks.*"]
+    assert any("no cut of mine" in str(refusal) for refusal in found.refusals)
+
+
 def test_clusters_are_applied_from_a_file(tmp_path):
     """Without a look at the model: the compiler marks them when it has its graph."""
     model = torch.compile(Blocks())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.nn.modules.batchnorm import _NormBase
 
+from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.compiled.board import CompiledBoard
 from autorecompute.backends.torch.compiled.budgets import VALUES, option_of
@@ -57,7 +58,10 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     blocks, refusals = _blocks(original, structure, seen)
     offer = Offered()
     if joint is not None:
-        offer = Partitions(joint, structure).offer(blocks, is_whole=joint.holds(original))
+        try:
+            offer = Partitions(joint, structure).offer(blocks, is_whole=joint.holds(original))
+        except Exception as error:  # noqa: BLE001  (the compiler's own code, on a graph that it may not be able to cut)
+            why_none = first_line(error)
     graph = Site(GRAPH, tuple(map(option_of, offer.budgets)), ("",))
     clusters = [Site(name, (RECOMPUTE,), ("",)) for name in offer.clusters]
     sites = (*blocks, *([graph] if offer.budgets else []), *clusters)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autorecompute.plans import Space
 
 LIKELY_ERROR: Final = 0.09
-"""By less than this share of it half of all forecasts were off (``make bench-compiled``)."""
+"""By less than this share half of all forecasts were off, in the worst of three studies (``make bench-compiled``)."""
 
 
 class CompiledSimulator:
