@@ -21,7 +21,8 @@
 # make terminal-picture  tunes a GPT-2 and takes the picture of its terminal
 # make report-picture  tunes a GPT-2 and takes the picture of the README from its page
 # make bench-by-hand  holds the search in plain PyTorch beside the best that people do by hand
-# make bench-compiled  holds the search on compiled models beside budgets and checkpoints that are set by hand
+# make bench-compiled  holds the search on compiled models beside budgets and checkpoints that are set by hand, of all
+#                      four studies or of one: make bench-compiled STUDY=llama_clm LAYERS=4
 # make bench-outside-loss  holds forecasts beside live bytes where the script computes its loss itself
 # make bench-torch-overheads  measures what the torch backend costs beside training itself
 # make bench-forecast  holds the peaks that plans predicts against measured ones
@@ -206,7 +207,7 @@ bench-by-hand: install
 	$(VENV)/bin/python benchmarks/by_hand.py
 
 bench-compiled: install
-	$(VENV)/bin/python benchmarks/compiled.py
+	$(VENV)/bin/python benchmarks/compiled.py $(STUDY) $(if $(LAYERS),--layers $(LAYERS))
 
 bench-outside-loss: install
 	$(VENV)/bin/python benchmarks/outside_loss.py

@@ -2,39 +2,44 @@
 
 By hand means: what the compiler does by itself, the best of its budgets, and the first k blocks for every k, whole or
 with their matrix products kept. Budgets are those from 0.9 to 0.1 that make a difference; 1 is the compiler by itself,
-and 0 draws the masks of a dropout anew. Everything is measured in one process, in rounds of random order with the
-compiler's own before and after each, and what was compiled once is found in the compiler's caches. At each of several
-limits between the least peak and the compiler's own the search begins anew on these figures. Times are processor time,
-peaks are bytes of live tensors beyond what is held between two steps. Arguments name studies.
+and 0 draws the masks of a dropout anew. Clusters of operators are measured one by one. Everything is measured in one
+process, in rounds of random order with the compiler's own before and after each, and what was compiled once is found in
+the compiler's caches. Each peak is held against its forecast. At each of several limits between the least peak and the
+compiler's own the search begins anew on these figures: that of ``tune``, and the greedy one, which has no forecast.
+Times are processor time, peaks are bytes of live tensors beyond what is held between two steps.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from autorecompute.backends.registry import backend_of
 from autorecompute.measurement import Trial
 from autorecompute.plans import Config
-from autorecompute.search.choice import MODEL, make_searcher
+from autorecompute.search.candidates import choices_of
+from autorecompute.search.choice import GREEDY, MODEL, make_searcher
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
+from autorecompute.trials.caches import forget_compiled_code
 from autorecompute.units import format_bytes
 
 STUDIES = Path(__file__).parents[1] / "studies"
-NAMES = ("gpt2_clm",)
-SIZES = ("--layers", "2", "--hidden", "64", "--sequence", "128")
-TARGET_BATCH = 32
+NAMES = ("gpt2_clm", "llama_clm", "bert_mlm", "vit_images")
+SMALL = {"vit_images": ("--size", "32")}
+"""Sizes beside layers and width; those of texts for others."""
+
+OF_TEXTS = ("--sequence", "128")
 
 LIMITS = (0.25, 0.40, 0.55, 0.70, 0.85)
 """Shares of the way from the least peak to that of the compiler by itself."""
 
-ROUNDS = 3
 EFFORT = Effort(warmup=1, steps=6)
 MOST_TRIALS = 20
 
@@ -44,17 +49,21 @@ class Figures:
 
     Args:
         bench: Where they are measured.
+        rounds: How many.
     """
 
-    def __init__(self, bench):
-        self.bench, self.space = bench, bench.detect().space
+    def __init__(self, bench, rounds):
+        self._rounds = rounds
+        self.bench, self.detection = bench, bench.detect()
+        self.space, backend = self.detection.space, backend_of(self.detection.versions)
+        self.memory, self.needs = backend.peaks_of(self.detection), backend.needs_of(self.detection)
         self.compile_seconds = {}
         self._times, self._found = {}, {}
 
     def measure(self, configs):
         """Goes through the rounds for those that were not measured yet."""
         new = [config for config in dict.fromkeys(configs) if config not in self._times and not config.is_none]
-        for number in range(ROUNDS if new else 0):
+        for number in range(self._rounds if new else 0):
             random.Random(number).shuffle(new)
             before = self._step(Config())
             for config in new:
@@ -97,13 +106,21 @@ class Figures:
             is_reference_disturbed=True,
         )
 
-    def search(self, limit_bytes):
-        """The fastest config that a new search finds under a limit, and how many it tried."""
-        searcher = make_searcher(MODEL, self.space, budget=MOST_TRIALS, limit_bytes=limit_bytes)
-        trials = []
+    def search(self, name, limit_bytes):
+        """The fastest config that a new search finds under a limit, and how many it tried: each is compiled once."""
+        dims = {**self.detection.dims, "batch": self.detection.batch}
+        known = {"memory": self.memory, "dims": dims, "needs": self.needs}
+        searcher = make_searcher(name, self.space, budget=MOST_TRIALS, limit_bytes=limit_bytes, **known)
+        trials = [self.trial(Config(), 0).under(limit_bytes)]
         while len(trials) < MOST_TRIALS and (proposal := searcher.propose(trials)) is not None:
             trials.append(self.trial(proposal.config, len(trials)).under(limit_bytes))
         return self.fastest([trial.config for trial in trials], limit_bytes), len(trials)
+
+    def forecasts(self, configs):
+        """What the graph says of these, in bytes of live tensors."""
+        dims = {**self.detection.dims, "batch": self.detection.batch}
+        simulator = self.memory.simulator(dims, choices_of(self.space))
+        return simulator.simulate(simulator.matrix(configs)).peak_bytes
 
     def fastest(self, configs, limit_bytes):
         """The fastest of these under a limit; ``None`` where none fits."""
@@ -112,10 +129,12 @@ class Figures:
 
 
 def by_hand(space):
-    """The budgets, and the first k blocks for every k."""
+    """The budgets, the first k blocks for every k, and each cluster of operators."""
     budgets = [Config(frozenset(plan.choices)) for plan in space.plans if plan.sites == {"graph"}]
     blocks = [plan for plan in space.plans if plan.counts]
-    return budgets, [Config(frozenset(plan.chosen(k))) for plan in blocks for k in range(1, plan.occurrences + 1)]
+    clusters = [Config(frozenset(plan.choices)) for plan in space.plans if plan.option == "recompute"]
+    counts = [Config(frozenset(plan.chosen(k))) for plan in blocks for k in range(1, plan.occurrences + 1)]
+    return budgets, counts, clusters
 
 
 def words(figures, config):
@@ -127,40 +146,80 @@ def words(figures, config):
     return f"{figures.space.describe(config)}: {median:.3f} ({least:.2f}-{most:.2f}), {peak}"
 
 
-def tables(name, figures):
+def tables(title, figures):
     """What was measured, and a row for each limit."""
-    budgets, counts = by_hand(figures.space)
-    everything = [Config(), *budgets, *counts]
+    budgets, counts, clusters = by_hand(figures.space)
+    everything = [Config(), *budgets, *counts, *clusters]
     figures.measure(everything)
-    measured = Table(title=f"{name} {' '.join(SIZES)}, batch {TARGET_BATCH}: throughput beside the compiler by itself")
-    for column in ("config", "throughput", "least", "most", "peak", "compiled in"):
+    measured = Table(title=f"{title}: throughput beside the compiler by itself")
+    for column in ("config", "throughput", "least", "most", "peak", "forecast", "error", "compiled in"):
         measured.add_column(column)
-    for config in everything:
+    errors = []
+    for config, forecast in zip(everything, figures.forecasts(everything), strict=True):
+        errors.append(float(forecast) / figures.live(config) - 1)
         ratios = [f"{ratio:.3f}" for ratio in figures.throughput(config)]
+        bytes_ = [format_bytes(figures.live(config)), format_bytes(round(float(forecast))), f"{errors[-1]:+.1%}"]
         seconds = f"{figures.compile_seconds[config]:.1f} s"
-        measured.add_row(figures.space.describe(config), *ratios, format_bytes(figures.live(config)), seconds)
+        measured.add_row(figures.space.describe(config), *ratios, *bytes_, seconds)
+    off = [abs(error) for error in errors]
+    measured.caption = f"forecasts: off by {statistics.median(off):.1%} in the median, {max(off):.1%} at worst"
     yield measured
     least, most = min(map(figures.peak, everything)), figures.peak(Config())
-    answers = Table(title=f"{name}: the answer beside what is set by hand")
-    for column in ("limit", "best budget", "best k of N", "answer", "trials"):
+    answers = Table(title=f"{title}: the answer beside what is set by hand; trials with the compiler by itself")
+    for column in ("limit", "best budget", "best k of N", "answer", "trials", "greedy", "its trials"):
         answers.add_column(column)
     for share in LIMITS:
         limit_bytes = round(least + share * (most - least))
-        answer, trials = figures.search(limit_bytes)
-        best = [figures.fastest(configs, limit_bytes) for configs in (budgets, counts)]
-        answers.add_row(f"{share:.0%}", *(words(figures, config) for config in (*best, answer)), str(trials))
+        best = [words(figures, figures.fastest(configs, limit_bytes)) for configs in (budgets, counts)]
+        found = [figures.search(name, limit_bytes) for name in (MODEL, GREEDY)]
+        row = [text for answer, trials in found for text in (words(figures, answer), str(trials))]
+        answers.add_row(f"{share:.0%}", *best, *row)
     yield answers
 
 
-def main(names):
-    """All studies, or those that are named."""
-    for name in names or NAMES:
-        arguments = ("--device", "cpu", "--compile", *SIZES)
-        job = Job(script=STUDIES / name / "train.py", arguments=arguments, backend="torch")
-        with tempfile.TemporaryDirectory() as logs, Bench(job, TARGET_BATCH, Path(logs)) as bench:
-            for table in tables(name, Figures(bench)):
+def compile_twice(title, job, batch):
+    """What a few configs take to be compiled in the first process of a study, and in the next one."""
+    table = Table(title=f"{title}: compiled in")
+    for column in ("config", "the first process", "the next one"):
+        table.add_column(column)
+    found, names = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(2):
+            with Bench(job, batch, Path(folder), study=Path(folder)) as bench:
+                space = bench.detect().space
+                budgets, counts, clusters = by_hand(space)
+                for config in (Config(), budgets[0], counts[0], clusters[0]):
+                    measured = bench.measure(config, EFFORT)
+                    found.setdefault(config, []).append(f"{measured.compile_seconds:.1f} s")
+                    names[config] = space.describe(config)
+        forget_compiled_code(Path(folder))
+    for config, seconds in found.items():
+        table.add_row(names[config], *seconds)
+    return table
+
+
+def main():
+    """All studies, or the one that is named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("studies", nargs="*", default=NAMES, help="names in studies/ (default: %(default)s)")
+    parser.add_argument("--layers", type=int, default=2, help="(default 2)")
+    parser.add_argument("--hidden", type=int, default=64, help="(default 64)")
+    parser.add_argument("--batch", type=int, default=32, help="(default 32)")
+    parser.add_argument("--rounds", type=int, default=3, help="one tells peaks, and throughput roughly (default 3)")
+    parser.add_argument("--caches", action="store_true", help="only what a config takes in the next process")
+    args = parser.parse_args()
+    for name in args.studies:
+        sizes = ("--layers", str(args.layers), "--hidden", str(args.hidden), *SMALL.get(name, OF_TEXTS))
+        job = Job(
+            script=STUDIES / name / "train.py", arguments=("--device", "cpu", "--compile", *sizes), backend="torch"
+        )
+        if args.caches:
+            Console(width=200).print(compile_twice(name, job, args.batch))
+            continue
+        with tempfile.TemporaryDirectory() as logs, Bench(job, args.batch, Path(logs)) as bench:
+            for table in tables(f"{name} {' '.join(sizes)}, batch {args.batch}", Figures(bench, args.rounds)):
                 Console(width=200).print(table)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autorecompute.measurement import Detection, GradientCheck, Outcome
-    from autorecompute.memory import MemoryModel, StepProfile, StepProfiles
+    from autorecompute.memory import MemoryModel, PeakForecaster, StepProfile, StepProfiles
     from autorecompute.plans import Config, Offer, Plan, Space
 
 
@@ -116,6 +116,9 @@ class ControllerBackend(Protocol):
     TRIAL_VARIABLES: Mapping[str, str]
     """What is set for trials."""
 
+    CACHE_VARIABLES: tuple[str, ...]
+    """Those that name the folder in which it keeps what it has compiled."""
+
     LOG_VARIABLE: str
     """The variable that says how much the system logs; empty where it has none."""
 
@@ -192,8 +195,17 @@ class ControllerBackend(Protocol):
     def takes_turns(self, detection: Detection) -> bool:
         """Whether a swap takes no time beside a step, so that configs can be timed in turns, a step of each."""
 
+    def needs_of(self, detection: Detection) -> Callable[[Config], frozenset[str]]:
+        """Tells the names of what takes time to make before a config trains, and is made once for all that need it."""
+
     def memory_of(self, detection: Detection) -> MemoryModel | None:
         """What a detection alone tells of the memory of every config; ``None`` where it tells nothing."""
+
+    def peaks_of(self, detection: Detection) -> PeakForecaster | None:
+        """What a search may begin with where nothing is a model of all memory; ``None`` where nothing is known."""
+
+    def why_not_while_training(self, detection: Detection) -> str:
+        """Why no config may be tried in the steps of a training, in a sentence with a way out; empty where it may."""
 
     def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel | None:
         """What these profiled steps tell of the memory of every config; ``None`` of a system that profiles no steps."""

@@ -141,6 +141,11 @@ def trial_variables(name: str) -> dict[str, str]:
     return {variable: value for backend in chosen for variable, value in backend.TRIAL_VARIABLES.items()}
 
 
+def cache_variables() -> tuple[str, ...]:
+    """All environment variables that name a folder for compiled code."""
+    return tuple(dict.fromkeys(name for backend in controllers() for name in backend.CACHE_VARIABLES))
+
+
 def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], folder: Path) -> Emission:
     """What makes an unmodified script train with a config; derived each time, and stored nowhere.
 

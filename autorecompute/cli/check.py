@@ -179,7 +179,7 @@ def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None
     with saying_what_fails(logs):
         logs.mkdir(parents=True, exist_ok=True)
     knobs = render(Config(), stored.best.knobs, stored.result.versions, logs).variables
-    bench = Bench(job, batch, logs, limit_bytes=stored.problem.limit_bytes)
+    bench = Bench(job, batch, logs, limit_bytes=stored.problem.limit_bytes, study=folder.path)
     return bench.under(knobs, logs) if knobs else bench
 
 

@@ -53,13 +53,19 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.emit.handing import hand_out
     from autorecompute.emit.provenance import require_best, stray_variables
     from autorecompute.studies import StudyFolder, load_result
+    from autorecompute.trials.caches import variables_of_known_code
 
     if not any(args.rest[:1]):
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
     result = load_result(args.study)
-    rendered = hand_out(StudyFolder(args.study), result)
+    folder = StudyFolder(args.study)
+    rendered = hand_out(folder, result)
     hooks = registry.backend_of(result.versions).import_hooks(wrap=result.wrap)
-    variables = {**variables_of(rendered, require_best(result).batch), HOOKS_VARIABLE: format_hooks(hooks)}
+    variables = {
+        **variables_of(rendered, require_best(result).batch),
+        **variables_of_known_code(folder.path, os.environ),
+        HOOKS_VARIABLE: format_hooks(hooks),
+    }
     strays = stray_variables(rendered)
     for change in describe_changes(os.environ, variables, strays):
         print(f"autorecompute: {change}", file=sys.stderr)

@@ -170,6 +170,7 @@ def run_delete(args: argparse.Namespace) -> int:
     """
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.removal import delete, require_removable
+    from autorecompute.trials.caches import forget_compiled_code
     from autorecompute.units import format_bytes
 
     folders = [StudyFolder(name) for name in dict.fromkeys(args.studies)]
@@ -181,6 +182,7 @@ def run_delete(args: argparse.Namespace) -> int:
         return 0
     for folder in folders:
         print(f"removed {folder.path}, {format_bytes(delete(folder))}", file=sys.stderr)
+        forget_compiled_code(folder.path)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from autorecompute.memory.chains import Chain, find_chain
 from autorecompute.memory.estimate import Estimate, Machine
-from autorecompute.memory.model import Effect, Forecast, MemoryModel, Simulated, Simulator
+from autorecompute.memory.model import Effect, Forecast, MemoryModel, PeakForecaster, Simulated, Simulator
 from autorecompute.memory.step import Operation, Phase, StepProfile, StepProfiles, Tensor
 from autorecompute.memory.timeline import Timeline, trace
 from autorecompute.memory.view import PeakView
@@ -15,6 +15,7 @@ __all__ = [
     "Machine",
     "MemoryModel",
     "Operation",
+    "PeakForecaster",
     "PeakView",
     "Phase",
     "Simulated",

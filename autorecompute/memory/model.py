@@ -97,21 +97,11 @@ class Simulator(Protocol):
         ...
 
 
-class MemoryModel(Protocol):
-    """How a training system's allocator and order of operations turn what small steps showed into peaks."""
+class PeakForecaster(Protocol):
+    """What a search has to know of memory before it measures."""
 
     likely_error: float
     """By less than this share half of all forecasts were off."""
-
-    @property
-    def space(self) -> Space:
-        """The plans of the model."""
-        ...
-
-    @property
-    def dims(self) -> dict[str, int]:
-        """The dimensions of the profiled steps."""
-        ...
 
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> Simulator:
         """A simulator at some dimensions, with a column for each of these choices.
@@ -125,6 +115,24 @@ class MemoryModel(Protocol):
         """What a process needs at its peak beyond the tensors that are alive then."""
         ...
 
+    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
+        """All configs that were looked at, those that recompute least first."""
+        ...
+
+
+class MemoryModel(PeakForecaster, Protocol):
+    """How a training system's allocator and order of operations turn what small steps showed into peaks."""
+
+    @property
+    def space(self) -> Space:
+        """The plans of the model."""
+        ...
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The dimensions of the profiled steps."""
+        ...
+
     def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
         """A config's step, at other dimensions than the profiled ones where they are given.
 
@@ -135,10 +143,6 @@ class MemoryModel(Protocol):
 
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
         """What a config should need at these dimensions."""
-        ...
-
-    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """All configs that were looked at, those that recompute least first."""
         ...
 
     def effects(self, dims: Mapping[str, int]) -> list[Effect]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autorecompute.search.costs import needs_nothing
 from autorecompute.search.greedy import GreedySearcher
 from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.search.sampling import SAMPLERS, OptunaSearcher
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import MemoryModel
+    from autorecompute.memory import PeakForecaster
     from autorecompute.plans import Space
+    from autorecompute.search.costs import Needs
     from autorecompute.search.searcher import Searcher
 
 MODEL = "model"
@@ -27,9 +29,10 @@ def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
     *,
     budget: int,
     limit_bytes: int,
-    memory: MemoryModel | None = None,
+    memory: PeakForecaster | None = None,
     dims: Mapping[str, int] | None = None,
     prior: Sequence[Trial] = (),
+    needs: Needs = needs_nothing,
 ) -> Searcher:
     """The searcher of that name, one of ``NAMES``; the greedy one where there is nothing to make a model of.
 
@@ -41,9 +44,10 @@ def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
         memory: A model of memory, made from small steps; ``None`` where there is none.
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
+        needs: What each config has to have made ready before its steps count; Optuna's samplers do not weigh it.
     """
     if name == MODEL and memory is not None:
-        return ModelSearcher(space, limit_bytes=limit_bytes, memory=memory, dims=dims or {}, prior=prior)
+        return ModelSearcher(space, limit_bytes=limit_bytes, memory=memory, dims=dims or {}, prior=prior, needs=needs)
     if name in {MODEL, GREEDY}:
-        return GreedySearcher(space, budget=budget, limit_bytes=limit_bytes)
+        return GreedySearcher(space, budget=budget, limit_bytes=limit_bytes, needs=needs)
     return OptunaSearcher(space, limit_bytes=limit_bytes, sampler=SAMPLERS[name])

@@ -6,6 +6,7 @@ import math
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from autorecompute.search.costs import TrialCosts, needs_nothing
 from autorecompute.search.moves import moves_from
 from autorecompute.search.opening_configs import Opening
 from autorecompute.search.peaks import PeakModel
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Trial
     from autorecompute.plans import Config, Plan, Space
+    from autorecompute.search.costs import Needs
 
 NOISE = 0.01
 """A gain below this share of the step time is not worth a trial: it could not be told from noise."""
@@ -37,10 +39,11 @@ class GreedySearcher:
         space: The plans.
         budget: How many trials the study may have; the caller counts them, here it bounds the opening.
         limit_bytes: The memory limit.
+        needs: What each config has to have made ready.
     """
 
-    def __init__(self, space: Space, *, budget: int, limit_bytes: int) -> None:
-        self._space, self._budget, self._limit_bytes = space, budget, limit_bytes
+    def __init__(self, space: Space, *, budget: int, limit_bytes: int, needs: Needs = needs_nothing) -> None:
+        self._space, self._budget, self._limit_bytes, self._needs = space, budget, limit_bytes, needs
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure; ``None`` when the batch fits without recompute, or nothing is left to gain."""
@@ -64,14 +67,21 @@ class GreedySearcher:
         return {trial.number: times.expected(trial) for trial in trials if trial.measurement.step_seconds}
 
     def _steps(self, space: Space, opening: Opening, trials: Sequence[Trial]) -> Iterator[Proposal]:
-        """Untried configs that should be faster: those that should fit, the fastest first, then by peak the others."""
+        """Untried configs that should be faster: those that should fit, which gain most for their trial's time first.
+
+        The others follow by their peak.
+        """
         times, peaks = TimeModel(space, trials), PeakModel(space, trials, self._limit_bytes)
         best = min((trial for trial in trials if trial.fits), key=times.expected, default=None)
         time_to_beat = times.expected(best) * (1 - NOISE) if best else math.inf
         bases = _bases(space, trials, times, peaks)
         excess = {c: peaks.excess_bytes(c) for c in bases if times.forecast(c) < time_to_beat}
         has_patience = best is None or opening.count_others_after(best, trials) < len(space.plans)
-        for config in sorted(excess, key=lambda config: (excess[config], times.forecast(config), config.hash)):
+        # Where nothing fits yet, anything that does is a gain, the faster the better.
+        slowest = 1 + max(map(times.forecast, excess), default=0.0)
+        costs = TrialCosts(trials, self._needs)
+        gains = {c: (min(time_to_beat, slowest) - times.forecast(c)) / costs.relative(c) for c in excess}
+        for config in sorted(excess, key=lambda config: (excess[config], -gains[config], config.hash)):
             if has_patience or not excess[config]:
                 yield Proposal(config=config, reason=_in_words(space, bases[config], config))
 

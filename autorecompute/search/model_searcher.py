@@ -10,6 +10,7 @@ import numpy as np
 from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.search.candidates import Candidates, choices_of
+from autorecompute.search.costs import TrialCosts, needs_nothing
 from autorecompute.search.searcher import Proposal, preset_reason
 from autorecompute.search.soundness import sound_space
 from autorecompute.search.surrogate import USUAL_ERROR, Outlook, Surrogate, normal
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import Forecast, MemoryModel
+    from autorecompute.memory import Forecast, PeakForecaster
     from autorecompute.plans import Space
+    from autorecompute.search.costs import Needs
 
 LEAST_GAIN = 0.0004
-"""A trial that should gain less than this share of the step time is not worth its own time."""
+"""A trial that should gain less than this share of the step time is not worth its own time. One that takes n times as
+long, as its config has to be made ready first, has to gain n times as much."""
 
 PATIENCE, PATIENCE_WHERE_KNOWN = 10, 4
 """After so many trials that were no better than the best the search ends: what is left to gain is less than what noise
@@ -50,8 +53,9 @@ class ModelSearcher:
     """Measures what should gain most: likely to fit and faster than the best, or so little known that it may be.
 
     The expected improvement over the fastest config that fits (Jones, Schonlau and Welch, 1998), times the probability
-    to fit (Schonlau, 1997). Configs that recompute all that a fitting one does and more are never tried, nor those that
-    should need as much as one that ran out of memory.
+    to fit (Schonlau, 1997), for the time that the trial takes (Snoek, Larochelle and Adams, 2012). Configs that
+    recompute all that a fitting one does and more are never tried, nor those that should need as much as one that ran
+    out of memory.
 
     Args:
         space: The plans.
@@ -59,6 +63,7 @@ class ModelSearcher:
         memory: A model of memory, made from small steps.
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
+        needs: What each config has to have made ready.
         least_fit: How surely a config has to fit. Where that is asked for, presets are tried like all others, and
             nothing else is tried but what should need least, while nothing is so sure.
     """
@@ -68,15 +73,17 @@ class ModelSearcher:
         space: Space,
         *,
         limit_bytes: int,
-        memory: MemoryModel,
+        memory: PeakForecaster,
         dims: Mapping[str, int],
         prior: Sequence[Trial] = (),
+        needs: Needs = needs_nothing,
         least_fit: float = 0.0,
     ) -> None:
         self._space, self._limit_bytes, self._prior, self._least_fit = space, limit_bytes, prior, least_fit
         self._candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
         self._base_bytes, self._peak_error = memory.base_bytes(dims), memory.likely_error
         self._is_known = self._peak_error < USUAL_ERROR
+        self._needs = needs
         self._presets = list(dict.fromkeys(space.presets.values()))
         self._opaque = _forecasts_of(space.opaque_presets.values(), memory, dims)
 
@@ -87,7 +94,8 @@ class ModelSearcher:
         surrogate = self._learn(trials)
         outlook = surrogate.outlook()
         tried = {*claimed, *(trial.config for trial in trials)}
-        for preset in self._presets_to_measure(tried, outlook):
+        is_costly = TrialCosts(trials, self._needs).differ
+        for preset in self._presets_to_measure(tried, outlook, few=self._is_known or is_costly):
             if preset not in tried and not self._least_fit:
                 prediction = self._prediction(preset, outlook)
                 return Proposal(config=preset, reason=preset_reason(preset), prediction=prediction)
@@ -102,17 +110,17 @@ class ModelSearcher:
         surrogate = self._learn(trials)
         return {trial.number: surrogate.settled_step(trial) for trial in trials if trial.measurement.step_seconds}
 
-    def _presets_to_measure(self, tried: Collection[Config], outlook: Outlook) -> Sequence[Config]:
+    def _presets_to_measure(self, tried: Collection[Config], outlook: Outlook, *, few: bool) -> Sequence[Config]:
         """The presets whose figures everybody asks for; the others compete with all that there is.
 
-        Where memory is known, these are no recompute, the leanest preset, which people switch on first, and the one
-        that should be the fastest of those that should fit. Opaque presets are measured, too, where nothing is forecast
-        of them or they should be the fastest. What a rough model of memory says is no reason to leave out what users
-        know by name.
+        Where memory is known, or a trial takes long for its config to be made ready, these are no recompute, the
+        leanest preset, which people switch on first, and the one that should be the fastest of those that should fit.
+        Opaque presets are measured, too, where nothing is forecast of them or they should be the fastest. What a rough
+        model of memory says is no reason to leave out what users know by name.
         """
         places = {preset: self._candidates.places.get(preset) for preset in self._presets if not preset.is_none}
         known = {preset: place for preset, place in places.items() if place is not None}
-        if not self._is_known or not known:
+        if not few or not known:
             return self._presets
         opaque = [preset for preset, place in places.items() if place is None and self._may_gain(preset, outlook)]
         leanest = min(known, key=lambda preset: float(outlook.peak_bytes[known[preset]]))
@@ -154,7 +162,7 @@ class ModelSearcher:
             if best is None and not is_sure.any():
                 return self._least_peak(trials, outlook, allowed)
             allowed = is_sure
-        gain = outlook.fits * _expected_improvement(to_beat, outlook) * allowed
+        gain = outlook.fits * _expected_improvement(to_beat, outlook) * allowed / self._costs(trials)
         place = int(gain.argmax())
         if best is None and float((outlook.fits * allowed).max()) < HOPELESS:
             return self._least_peak(trials, outlook, allowed)
@@ -167,6 +175,13 @@ class ModelSearcher:
             reason += f", {abs(lead):.1%} {'faster' if lead > 0 else 'slower'} than the best"
         config = self._candidates.config(place)
         return Proposal(config=config, reason=reason, prediction=self._prediction(config, outlook))
+
+    def _costs(self, trials: Sequence[Trial]) -> np.ndarray:
+        """How many times as long a trial of each candidate takes as one whose config is ready."""
+        costs = TrialCosts(trials, self._needs)
+        if not costs.differ:  # there may be a hundred thousand candidates
+            return np.ones(len(self._candidates))
+        return np.array([costs.relative(self._candidates.config(place)) for place in range(len(self._candidates))])
 
     def _is_tired(self, fitting: Sequence[float]) -> bool:
         if not self._is_known:
@@ -229,7 +244,9 @@ class ModelSearcher:
         )
 
 
-def _forecasts_of(configs: Collection[Config], memory: MemoryModel, dims: Mapping[str, int]) -> dict[Config, Forecast]:
+def _forecasts_of(
+    configs: Collection[Config], memory: PeakForecaster, dims: Mapping[str, int]
+) -> dict[Config, Forecast]:
     """What is forecast of configs, without those of which nothing is known: they would seem to recompute nothing."""
     found = memory.forecasts(dims) if configs else []
     return {one.config: one for one in found if one.config in configs and one.recompute_share > 0}

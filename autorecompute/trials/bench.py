@@ -11,6 +11,7 @@ from autorecompute.backends import registry
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.trials.caches import cache_variables
 from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
@@ -63,12 +64,13 @@ class Bench:
         logs: Folder for the workers' output.
         limit_bytes: What a trial may take of a card at most; ``None`` for all there is.
         debugs: Whether the first worker keeps the terminal and has all the time it wants.
+        study: The folder of the study, whose processes share what they compile; ``None`` where there is none.
 
     Attributes:
         output_at: A sentence for messages about where a worker's output is, with ``{log}`` for its file.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what a worker is started with)
         self,
         job: Job,
         batch: int | None,
@@ -76,10 +78,12 @@ class Bench:
         *,
         limit_bytes: int | None = None,
         debugs: bool = False,
+        study: Path | None = None,
     ) -> None:
         self._limit_bytes, self._debugs = limit_bytes, debugs
         self._job, self._batch, self._logs = job, batch, logs
         self._base = {name: value for name, value in os.environ.items() if name not in registry.variables()}
+        self._base |= cache_variables(study, os.environ) if study is not None else {}
         self._worker: WorkerProcess | None = None
         self._detection: Detection | None = None
         self._other_detections: tuple[Detection, ...] = ()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import MemoryModel
+    from autorecompute.memory import PeakForecaster
     from autorecompute.prediction import Prediction
     from autorecompute.search import Prior, Searcher
     from autorecompute.tuning.context import TuningContext
@@ -32,7 +32,7 @@ class SearcherFactory:
 
     def __init__(self, context: TuningContext, prior: Prior | None) -> None:
         self._context, self._prior = context, prior
-        self._memory: MemoryModel | None = None
+        self._memory: PeakForecaster | None = None
         self._is_analysed = context.settings.sampler != MODEL or not context.detection.plans
 
     @property
@@ -49,7 +49,8 @@ class SearcherFactory:
         detection = self._context.detection
         dims = {**detection.dims, BATCH: detection.batch}
         if not self._is_analysed:
-            self._memory = analyse(self._context)
+            backend = backend_of(detection.versions)
+            self._memory = analyse(self._context) or backend.peaks_of(detection)
             self._is_analysed = True
         searcher: Searcher = make_searcher(
             self._context.settings.sampler,
@@ -59,6 +60,7 @@ class SearcherFactory:
             memory=self._memory,
             dims=dims,
             prior=self._prior.trials if self._prior is not None else (),
+            needs=backend_of(detection.versions).needs_of(detection),
         )
         if self._prior is not None:
             growth = self._prior.growth(detection.batch, detection.dims)

@@ -75,7 +75,8 @@ class TuningSession:
                 with saying_what_fails(logs):
                     logs.mkdir(parents=True, exist_ok=True)
                 debugs = self.debugs and study is self.folder
-                return Bench(self.job, batch, logs, limit_bytes=self.settings.limit_bytes, debugs=debugs)
+                limit_bytes, path = self.settings.limit_bytes, self.folder.path
+                return Bench(self.job, batch, logs, limit_bytes=limit_bytes, debugs=debugs, study=path)
 
             context = TuningContext(
                 job=self.job,

@@ -128,5 +128,5 @@ def _profile_small_steps(context: TuningContext) -> StepProfiles:
     logs = context.logs / "analysis"
     with saying_what_fails(logs):
         logs.mkdir(parents=True, exist_ok=True)
-    with Bench(context.job, small, logs) as bench:
+    with Bench(context.job, small, logs, study=context.folder.path) as bench:
         return survey(bench, configs)

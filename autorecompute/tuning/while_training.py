@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, SetupError
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.result import Best, SearchEnd
@@ -55,10 +56,7 @@ RACE_SHARE = 0.4
 
 GOES_ON = "no further config is tried, and the training goes on"
 
-NO_FORECAST = (
-    "the model cannot be run on fake tensors, or is compiled, so no peak is known before a step. 'autorecompute plans "
-    "SCRIPT' says why"
-)
+NO_FORECAST = "no peak is known before a step. Measure with 'autorecompute tune SCRIPT'"
 
 
 def tune_training(job: Job, folder: StudyFolder, settings: TuningSettings, bench: TrainingBench) -> None:
@@ -141,6 +139,8 @@ class _Tuning:
 
     def _make_searcher(self) -> Searcher:
         detection = self._context.detection
+        if why_not := backend_of(detection.versions).why_not_while_training(detection):
+            raise SetupError(why_not)
         memory = analyse(self._context)
         if memory is None:
             raise SetupError(NO_FORECAST)

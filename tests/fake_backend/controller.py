@@ -18,6 +18,7 @@ WRAPS = False
 USED_BY = "fake"
 PROFILES = True
 CARDS = ()
+CACHE_VARIABLES = ("FAKE_CACHE",)
 TRIAL_VARIABLES = {"FAKE_STRICT": "1"}
 LOG_VARIABLE = ""
 KNOBS = (
@@ -119,6 +120,23 @@ def planned(environment):
     named = environment.get(PLANS_VARIABLE)
     plain = json.loads(Path(named).read_text()) if named else {}
     return Config.parse(plain["plans"]) if "unmeasured" in plain else None
+
+
+def needs_of(detection):
+    """Tells nothing: all configs are as quickly switched to."""
+    del detection
+    return lambda _config: frozenset()
+
+
+def why_not_while_training(detection):
+    """Nothing speaks against it."""
+    del detection
+    return ""
+
+
+def peaks_of(detection):
+    """Nothing: steps are profiled."""
+    del detection
 
 
 def memory_of(detection):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 
 from autorecompute.backends.torch.controller import render
@@ -50,6 +52,22 @@ def test_compilations_are_told_and_not_timed(measured):
     assert all(one.compile_seconds > 0 for one in measured)
     assert measured[0].warmup_seconds > measured[0].compile_seconds
     assert all(min(one.step_seconds) < one.compile_seconds for one in measured)
+
+
+def test_the_next_process_of_a_study_finds_what_was_compiled(scripts, tmp_path, monkeypatch):
+    """Each config takes a fraction of what it took; another study compiles for itself."""
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    def compile_seconds(study, config):
+        job = Job(script=scripts / "compiled.py", backend="torch")
+        with Bench(job, None, tmp_path, study=tmp_path / study) as bench:
+            bench.measure(NONE, EFFORT)
+            return bench.measure(config, EFFORT).compile_seconds
+
+    first, again, elsewhere = (compile_seconds(study, BLOCKS) for study in ("one", "one", "two"))
+    assert again < min(first, elsewhere) / 2
 
 
 @pytest.mark.parametrize("config", [BUDGET, BLOCKS])

@@ -261,6 +261,14 @@ def twice(x: torch.Tensor) -> torch.Tensor:
 """
 
 
+def test_a_compiled_model_is_refused_in_one_sentence(look):
+    """It says what to leave out."""
+    looked = look("compiled.py")
+    assert (looked.code, looked.stdout) == (ScriptError.exit_code, "")
+    assert "leave --fake out, or torch.compile" in looked.complaint
+    assert "Traceback" not in looked.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

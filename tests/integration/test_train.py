@@ -143,6 +143,18 @@ def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, begin, train
     assert sentence in line
 
 
+def test_a_compiled_model_trains_as_without_the_tool(workplace, scripts, limit):
+    """Its losses are the same, and one sentence says how it is tuned instead."""
+    script = (str(scripts / "compiled.py"), "--steps", "3")
+    options = ("--memory-limit", limit, "--study", "compiled")
+    finished = workplace.finish(workplace.start("-m", "autorecompute", "train", script[0], *options, "--", *script[1:]))
+    plain = workplace.finish(workplace.start(*script))
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout) == (0, plain.stdout)
+    (line,) = said(finished)
+    assert "the model is compiled" in line
+    assert "autorecompute tune SCRIPT" in line
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"), [("wrong", "its gradients are wrong"), ("raises", "a step with it raises")]
 )

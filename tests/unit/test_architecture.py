@@ -114,6 +114,8 @@ CONTROLLERS = {
         "attention_kernels",
         "caching_allocator",
         "cards",
+        "compiled.needs",
+        "compiled.peaks",
         "controller",
         "drawing",
         "extra",

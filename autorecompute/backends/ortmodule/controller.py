@@ -11,12 +11,13 @@ from autorecompute.backends.ortmodule.knobs import HINTS, plans_under, why_not
 from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autorecompute.measurement import Detection
     from autorecompute.plans import Config
 
 __all__ = [
+    "CACHE_VARIABLES",
     "DIAGNOSIS",
     "HINTS",
     "KNOBS",
@@ -31,7 +32,9 @@ __all__ = [
     "import_hooks",
     "memory_model",
     "memory_of",
+    "needs_of",
     "offer",
+    "peaks_of",
     "planned",
     "plans_under",
     "render",
@@ -40,6 +43,7 @@ __all__ = [
     "unmeasured",
     "usage_notes",
     "why_not",
+    "why_not_while_training",
 ]
 
 NAME = "ortmodule"
@@ -50,6 +54,7 @@ USED_BY = "onnxruntime.training.ortmodule"
 TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
 """A model that ORT cannot take must fail rather than train in plain PyTorch."""
 
+CACHE_VARIABLES: tuple[str, ...] = ()
 LOG_VARIABLE = "ORTMODULE_LOG_LEVEL"
 DIAGNOSIS = "autorecompute.backends.ortmodule.diagnose"
 REPAIR = "autorecompute.backends.ortmodule.extensions"
@@ -73,10 +78,27 @@ def memory_of(detection: Detection) -> None:
     del detection
 
 
+def peaks_of(detection: Detection) -> None:
+    """Nothing: steps have to be profiled."""
+    del detection
+
+
 def takes_turns(detection: Detection) -> bool:
     """Never: every swap makes the sessions anew."""
     del detection
     return False
+
+
+def needs_of(detection: Detection) -> Callable[[Config], frozenset[str]]:
+    """Tells nothing that is made once: every swap makes the sessions anew, whatever the config."""
+    del detection
+    return lambda _config: frozenset()
+
+
+def why_not_while_training(detection: Detection) -> str:
+    """A training follows plain PyTorch alone, and never comes here."""
+    del detection
+    return "only plain PyTorch is tuned while it trains: measure with 'autorecompute tune SCRIPT'"
 
 
 def script(config: Config, versions: Mapping[str, str]) -> str:

@@ -125,7 +125,7 @@ def _apply_compiled(wanted: PlansFile, model: Module) -> None:
 
     for refusal in refusals_of_compiled(model):
         raise UsageError(f"The plans cannot be applied: {refusal}")
-    board = board_of(model)
+    board = board_of(model, wanted.config.choices)
     _require_offered(wanted, board)
     _tell_unmeasured(wanted)
     board.set(wanted.config.choices)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.interface import Emission, ImportHook, Knob
 from autorecompute.backends.torch import cards
+from autorecompute.backends.torch.compiled.needs import code_of_blocks
+from autorecompute.backends.torch.compiled.peaks import CompiledPeaks
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
@@ -17,17 +19,18 @@ from autorecompute.plans.worth import explain_worthless
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from autorecompute.measurement import Detection
-    from autorecompute.memory import MemoryModel, StepProfiles
+    from autorecompute.memory import MemoryModel, PeakForecaster, StepProfiles
     from autorecompute.plans import Plan, Space
 
 NAME = "torch"
 VARIABLES = (VARIABLE,)
 WRAPS = False
 TRIAL_VARIABLES: Mapping[str, str] = {}
+CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR",)
 LOG_VARIABLE = ""
 DIAGNOSIS = "autorecompute.backends.torch.diagnose"
 REPAIR = ""
@@ -65,6 +68,9 @@ APPLY = ImportHook(
 BY_HAND = "the script has to call autorecompute.apply(model) before it trains"
 
 ALL = -1
+
+STATES = 2
+"""Tensors of its size that an optimizer holds for each parameter, as a rule: Adam's. The first trial tells."""
 
 
 def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
@@ -188,6 +194,38 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
 def takes_turns(detection: Detection) -> bool:
     """Whether a swap takes no time: not where it compiles the model anew."""
     return not TorchDetection.of(detection).is_compiled
+
+
+def needs_of(detection: Detection) -> Callable[[Config], frozenset[str]]:
+    """Tells what has to be compiled: the model as a whole, or its blocks in each way in which a config runs them."""
+    extra = TorchDetection.of(detection)
+    if not extra.is_compiled:
+        return lambda _config: frozenset()
+    if extra.by_blocks:
+        return lambda config: code_of_blocks(config, detection.plans)
+    return lambda config: frozenset([config.hash])
+
+
+def peaks_of(detection: Detection) -> PeakForecaster | None:
+    """What the search may begin with where a model is compiled: guesses, which trials correct."""
+    extra = TorchDetection.of(detection)
+    if not extra.compiled_peaks:
+        return None
+    base_bytes = detection.resting_bytes + STATES * extra.trained_bytes
+    return CompiledPeaks(detection.space, extra.compiled_peaks, base_bytes, detection.dims[BATCH])
+
+
+def why_not_while_training(detection: Detection) -> str:
+    """No peak is known beforehand; and a compilation would hold up the training for each config."""
+    extra = TorchDetection.of(detection)
+    if extra.is_compiled:
+        return (
+            "the model is compiled, and the peaks of compiled code are known once it has run. Measure with "
+            "'autorecompute tune SCRIPT', and train with 'autorecompute run STUDY -- python SCRIPT'"
+        )
+    if extra.steps is None:
+        return f"no peak is known before a step, as {extra.no_steps}. Measure with 'autorecompute tune SCRIPT'"
+    return ""
 
 
 def memory_model(space: Space, small: StepProfiles) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autorecompute.backends.torch.attention import NAME as ATTENTION
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.compiled.forms import compiled_paths
+from autorecompute.backends.torch.extra import CompiledPeak
 from autorecompute.backends.torch.operators import Finder
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.probe import Observation, Probe
@@ -64,6 +65,7 @@ class Detected:
         calls: The units in the order of their calls.
         operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
         repeated: Units that do what the one before them does.
+        compiled_peaks: What compiled code should take with each plan.
         option_savings: What a site saves with an option, where its options differ in that.
     """
 
@@ -79,6 +81,7 @@ class Detected:
     calls: tuple[str, ...]
     operators: tuple[str, ...]
     repeated: frozenset[str]
+    compiled_peaks: tuple[CompiledPeak, ...] = ()
     option_savings: Mapping[tuple[str, str], Saving] = dataclasses.field(default_factory=dict)
 
     def switchboard(self, model: Module) -> Switchboard:

@@ -118,6 +118,23 @@ class OnCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledPeak:
+    """What a step of compiled code should take, by the graph that the compiler makes of it.
+
+    Attributes:
+        config: What is recomputed: nothing, or what one plan does.
+        peak_bytes: The most bytes alive beyond what is held between two steps.
+        kept_bytes: Bytes that the forward pass keeps for the backward pass.
+        work: What is computed once more than without a plan, as a share of all that a step computes.
+    """
+
+    config: Config
+    peak_bytes: Bytes
+    kept_bytes: Bytes
+    work: Ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TorchDetection:
     """The part of a detection that only this training system has.
 
@@ -130,6 +147,9 @@ class TorchDetection:
         on_card: What each preset takes on a card, where one was asked for.
         machine: The machine whose seconds ``Steps`` and ``OptionStep`` tell; ``None`` where they tell no seconds.
         is_compiled: Whether ``torch.compile`` runs the model.
+        compiled_peaks: What compiled code should take with each plan; none where nobody knows.
+        trained_bytes: Bytes of the parameters that are trained.
+        by_blocks: Whether its blocks are compiled, each kind once for all of them, and not the model as a whole.
     """
 
     refusals: tuple[str, ...] = ()
@@ -140,6 +160,9 @@ class TorchDetection:
     on_card: tuple[OnCard, ...] = ()
     machine: Machine | None = None
     is_compiled: bool = False
+    compiled_peaks: tuple[CompiledPeak, ...] = ()
+    trained_bytes: Bytes = 0
+    by_blocks: bool = False
 
     @classmethod
     def of(cls, detection: Detection) -> Self:

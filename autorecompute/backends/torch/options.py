@@ -19,5 +19,8 @@ COMPILED: Final = "compiled"
 BUDGET: Final = "budget_"
 """Begins the options of a compiled model that give its compiler a memory budget: ``budget_0.5``."""
 
+RECOMPUTE: Final = "recompute"
+"""Have the compiler of a compiled model make a cluster of its operators again, which it would keep by itself."""
+
 DROP: Final = "drop"
 """Drop what an operator made once it is not needed for the forward pass, and make it again when it is read."""

@@ -33,10 +33,13 @@ class Reason(enum.Enum):
     COMPILED_RANKS = "{place} is compiled and trained by several ranks, which may compile at different times."
     COMPILED_STATISTICS = "{place} is compiled and has running statistics, which a second run would write again."
     COMPILED_OPERATORS = (
-        "{place} is compiled, so single operators are not offered: the compiler joins them, and decides which it keeps."
+        "{place} is compiled, and no operators are offered: none is known whose results the compiler keeps by itself."
     )
     COMPILED_BUDGETS = "No memory budget of the compiler is offered, as the model could not be traced: {place}."
-    COMPILED_FAKE = "{place} is compiled: what compiled code holds is measured, and cannot be told from fake tensors."
+    COMPILED_FAKE = (
+        "{place} is compiled, and what compiled code holds cannot be told from fake tensors: leave --fake out, or "
+        "torch.compile, to see the plans of the model that it compiles."
+    )
     SCRIPTED = "{place} is a TorchScript module, whose forward cannot be run through another one."
     ORTMODULE = "{place} is an ORTModule: tune it with --backend ortmodule."
     SHARDED = "{place} is sharded by FSDP, whose gathered parameters a second run would have to gather again."

@@ -132,5 +132,5 @@ def write_script(config: Config, model: str) -> str:
 def _write_budget(config: Config) -> str:
     options = [choice.option for choice in config.choices]
     if len(options) != 1 or not options[0].startswith(BUDGET):
-        raise UsageError(f"torch alone can do a budget of its compiler only, and this checkpoints modules. {INSTEAD}")
+        raise UsageError(f"torch alone can do a budget of its compiler only, and this is more. {INSTEAD}")
     return BUDGET_SOURCE.format(budget=float(options[0].removeprefix(BUDGET))).lstrip("\n")

@@ -13,6 +13,7 @@ from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, bench, endings, process
 from autorecompute.trials.bench import Effort
+from autorecompute.trials.caches import cache_variables
 
 EFFORT = Effort(warmup=2, steps=3)
 CHOICES = ["blocks.*/gelu:drop"]
@@ -25,10 +26,10 @@ def make_bench(make_job, tmp_path):
     """Builds a bench whose workers do what is said."""
     benches = []
 
-    def make(actions, *, batch=None, **fields):
+    def make(actions, *, batch=None, study=None, **fields):
         logs = tmp_path / "logs"
         logs.mkdir(exist_ok=True)
-        benches.append(Bench(make_job(actions, **fields), batch, logs))
+        benches.append(Bench(make_job(actions, **fields), batch, logs, study=study))
         return benches[-1]
 
     yield make
@@ -163,6 +164,19 @@ def test_a_trial_does_not_inherit_what_decides_about_recompute(make_bench, monke
     environment = seen(make_bench("detect forever").measure(CONFIG, EFFORT))["environment"]
     assert not {*registry.variables()} & environment.keys()
     assert {"MINE": "2", **TRIAL_VARIABLES}.items() <= environment.items()
+
+
+def test_processes_of_a_study_share_what_they_compile(make_bench, tmp_path, monkeypatch):
+    """Those that measure and those that confirm, in the folder that the study has for it."""
+    for name in registry.cache_variables():
+        monkeypatch.delenv(name, raising=False)
+    measured = make_bench("detect forever then report", study=tmp_path)
+    trial = seen(measured.measure(CONFIG, EFFORT))["environment"]
+    watched = seen(measured.watch({}, EFFORT, 16))["environment"]
+    expected = cache_variables(tmp_path, {})
+    assert expected
+    assert expected.items() <= trial.items()
+    assert expected.items() <= watched.items()
 
 
 @pytest.mark.parametrize(("flag", "told"), [(None, True), ("--bs", False)])

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from autorecompute.backends.torch.compiled.budgets import Budget, value_of
+from autorecompute.backends.torch.compiled.budgets import Asked, value_of
 from autorecompute.backends.torch.compiled.checkpoints import choose
 from autorecompute.backends.torch.compiled.clock import CLOCK
-from autorecompute.backends.torch.options import BUDGET
+from autorecompute.backends.torch.compiled.clusters import groups_of
+from autorecompute.backends.torch.options import BUDGET, CHECKPOINT, KEEP_MATMUL, RECOMPUTE
+from autorecompute.backends.torch.structure import is_within, structure_of
 from autorecompute.backends.torch.switchboard import Effect, Switchboard
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class CompiledBoard(Switchboard):
 
     def __init__(self, model: Module, sites: Iterable[Site]) -> None:
         super().__init__(model, sites)
-        self._budget = Budget()
+        self._asked, self._groups = Asked(), groups_of(structure_of(model))
         CLOCK.start()
 
     def set(self, choices: Iterable[Choice]) -> None:
@@ -50,13 +52,35 @@ class CompiledBoard(Switchboard):
             self._turn(effects)
         self.choices, self.effects = chosen, effects
 
+    def resolve(self, choices: Iterable[Choice]) -> frozenset[Effect]:
+        """What the choices come to.
+
+        A budget decides about the whole graph, and a checkpoint about all that is in its modules.
+
+        Raises:
+            ValueError: A choice names an unknown site or option, or two choices are for one site.
+        """
+        chosen = tuple(choices)
+        clusters = {choice for choice in chosen if choice.option == RECOMPUTE}
+        others = super().resolve(choice for choice in chosen if choice not in clusters)
+        found = super().resolve(clusters)
+        has_budget = any(effect.option.startswith(BUDGET) for effect in others)
+        whole = [on.site for on in chosen if on.option in {CHECKPOINT, KEEP_MATMUL} and self._is_everywhere(on)]
+        return others | {
+            effect for effect in found if not has_budget and not any(is_within(effect.site, group) for group in whole)
+        }
+
+    def _is_everywhere(self, choice: Choice) -> bool:
+        return len(self.paths(choice)) == len(self.sites[choice.site].occurrences)
+
     def _turn(self, effects: frozenset[Effect]) -> None:
         budgets = [value_of(effect.option) for effect in effects if effect.option.startswith(BUDGET)]
-        options = {effect.path: effect.option for effect in effects if not effect.option.startswith(BUDGET)}
+        clusters = [effect.site for effect in effects if effect.option == RECOMPUTE]
+        options = {effect.path: effect.option for effect in effects if effect.path}
         for path, reference in self._modules.items():
             module = reference()
             if path and module is not None:
                 choose(module, options.get(path))
-        self._budget.set(budgets[0] if budgets else None)
+        self._asked.set(budgets[0] if budgets else None, clusters, self._groups)
         torch._dynamo.reset()
         CLOCK.start()  # the reset forgets who listens

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.nn.modules.batchnorm import _NormBase
 
+from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.compiled.board import CompiledBoard
 from autorecompute.backends.torch.compiled.budgets import VALUES, option_of
 from autorecompute.backends.torch.compiled.forms import INNER, eagerly, original_of, refusals_of_compiled
+from autorecompute.backends.torch.compiled.offered import Offered
 from autorecompute.backends.torch.detection import Detected, RefusedModelError
-from autorecompute.backends.torch.options import CHECKPOINT, KEEP_MATMUL
+from autorecompute.backends.torch.options import CHECKPOINT, KEEP_MATMUL, RECOMPUTE
 from autorecompute.backends.torch.probe import Probe
 from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
 from autorecompute.backends.torch.savings import Saving, saving_of_modules
@@ -20,17 +22,21 @@ from autorecompute.backends.torch.structure import Structure, is_within, structu
 from autorecompute.backends.torch.switchboard import Site
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch.nn import Module
 
     from autorecompute.backends.torch.probe import Observation
+    from autorecompute.plans import Choice
+
+T = TypeVar("T")
 
 
 def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Detected, CompiledBoard]:
     """What can be recomputed in a compiled model that is to be called with these arguments, and its switches.
 
-    It is run forward once without the compiler, which keeps no more than one block's activations, and traced once.
+    It is run forward once without the compiler, which keeps no more than one block's activations, and traced once. The
+    graph of that is cut as the compiler would cut it under each plan.
 
     Raises:
         RefusedModelError: Nothing can.
@@ -38,7 +44,8 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     original = original_of(model)
     for refusal in (*refusals_of_compiled(model), *refusals_of_model(original)):
         raise RefusedModelError(refusal)
-    from autorecompute.backends.torch.compiled.partitions import distinct_budgets  # an older torch lacks what it needs
+    from autorecompute.backends.torch.compiled.joint import trace  # an older torch lacks what it needs
+    from autorecompute.backends.torch.compiled.partitions import Partitions
 
     structure = structure_of(original)
     with eagerly():
@@ -47,18 +54,25 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
         raise RefusedModelError(Refusal(Reason.OWN_CHECKPOINT))
     if "" in seen.refused:
         raise RefusedModelError(Refusal(seen.refused[""]))
-    budgets, why_none = distinct_budgets(model, args, kwargs)
+    joint, why_none = trace(model, args, kwargs)
     blocks, refusals = _blocks(original, structure, seen)
-    graph = Site(GRAPH, tuple(map(option_of, budgets)), ("",))
-    sites = (*blocks, *([graph] if budgets else []))
+    offer = Offered()
+    if joint is not None:
+        try:
+            offer = Partitions(joint, structure).offer(blocks, is_whole=joint.holds(original))
+        except Exception as error:  # noqa: BLE001  (the compiler's own code, on a graph that it may not be able to cut)
+            why_none = first_line(error)
+    graph = Site(GRAPH, tuple(map(option_of, offer.budgets)), ("",))
+    clusters = [Site(name, (RECOMPUTE,), ("",)) for name in offer.clusters]
+    sites = (*blocks, *([graph] if offer.budgets else []), *clusters)
     savings = {site.name: saving_of_modules(seen, site.occurrences) for site in blocks}
     found = Detected(
         structure=structure,
         sites=sites,
-        savings={**savings, GRAPH: Saving(0, 0)},
-        option_savings={(GRAPH, option_of(value)): Saving(0, saved / seen.batch) for value, saved in budgets.items()},
+        savings={**savings, **_per_sample(offer.clusters, seen.batch), GRAPH: Saving(0, 0)},
+        option_savings=_per_sample({(GRAPH, option_of(at)): saved for at, saved in offer.budgets.items()}, seen.batch),
         programs={},
-        refusals=(*_told(why_none), *refusals),
+        refusals=(*_told(why_none, offer), *refusals),
         blocks=tuple(site.name for site in blocks),
         batch=seen.batch,
         saved=sum(saved.bytes for saved in seen.saved.values()),
@@ -66,21 +80,34 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
         calls=(),
         operators=(),
         repeated=frozenset(),
+        compiled_peaks=offer.peaks,
     )
     return found, CompiledBoard(original, sites)
 
 
-def board_of(model: Module) -> CompiledBoard:
-    """The switches of a compiled model by its modules alone, for a config that was measured on it."""
+def _per_sample(saved: Mapping[T, int], batch: int) -> dict[T, Saving]:
+    """What the compiler keeps less, which it does for the batch that it was told."""
+    return {name: Saving(0, bytes_ / batch) for name, bytes_ in saved.items()}
+
+
+def board_of(model: Module, choices: Iterable[Choice] = ()) -> CompiledBoard:
+    """The switches of a compiled model by its modules alone, for a config that was measured on it.
+
+    Args:
+        model: The model.
+        choices: Those of the config. Clusters of operators are taken from them: only the compiler knows what there is.
+    """
     original = original_of(model)
     blocks = [
         Site(group, (CHECKPOINT, KEEP_MATMUL), paths) for group, paths in _groups(original, structure_of(original))
     ]
-    return CompiledBoard(original, [*blocks, Site(GRAPH, tuple(map(option_of, VALUES)), ("",))])
+    clusters = [Site(choice.site, (RECOMPUTE,), ("",)) for choice in choices if choice.option == RECOMPUTE]
+    return CompiledBoard(original, [*blocks, Site(GRAPH, tuple(map(option_of, VALUES)), ("",)), *clusters])
 
 
-def _told(why_none: str) -> Iterator[Refusal]:
-    yield Refusal(Reason.COMPILED_OPERATORS)
+def _told(why_none: str, offer: Offered) -> Iterator[Refusal]:
+    if not offer.clusters:
+        yield Refusal(Reason.COMPILED_OPERATORS)
     if why_none:
         yield Refusal(Reason.COMPILED_BUDGETS, why_none)
 

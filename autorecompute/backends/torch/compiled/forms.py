@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.compiled.live import AllocatedLive
 
-MEASURED = "compiled code is measured, and the search relies on its trials"
+MEASURED = "that of compiled code can only be guessed from its graph, so the search relies on its trials"
 """Why no peak is forecast."""
 
 _NEXT = "_torchdynamo_orig_backend"

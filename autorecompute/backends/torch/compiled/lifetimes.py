@@ -1,0 +1,139 @@
+"""How many bytes a step of compiled code has alive at its highest, from the two halves of its graph.
+
+The compiler joins operators into kernels, and what is made and read inside one kernel takes no memory. Which those are
+is decided by its scheduler; here it is guessed: a result is stored where the graph returns it, where it is reduced from
+others, where a library's kernel makes or reads it, and where such a kernel lies between it and a reader.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from typing import TYPE_CHECKING
+
+from autorecompute.backends.torch.compiled.clusters import bytes_of, is_view, kind_of, owner_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from torch.fx import Graph, GraphModule, Node
+
+    from autorecompute.backends.torch.compiled.joint import Halves
+
+LIBRARY = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "embedding_dense_backward", "sort", "topk"}
+)
+"""Operators that are calls of a library, beside attention: nothing is joined with them."""
+
+ATTENTION = "_scaled_dot_product"
+REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "var_mean", "any", "all", "argmax", "argmin", "prod"})
+
+OUTSIDE_COPIES = 3
+"""What a script's own loss holds at its highest, as a multiple of what the model returns: its logarithms, their
+gradient, and the gradient of the result."""
+
+
+def peak_of(halves: Halves) -> int:
+    """The most bytes alive in a step beyond what is held between two steps.
+
+    A graph that returns a single number has the loss in it. Elsewhere the script makes one of what it returns.
+    """
+    kept = {owner_of(node) for node in halves.kept}
+    returned = {owner_of(node) for node in halves.returned} - kept
+    outside = sum(bytes_of(node) for node in returned if node.op != "placeholder")
+    made = {node.name for node in halves.kept if owner_of(node).op != "placeholder"}
+    tangents = {node.name for node in halves.backward.graph.nodes if node.op == "placeholder"} - {
+        node.name for node in halves.kept
+    }
+    forward = _Lifetimes(halves.forward, ()).highest
+    backward = outside + _Lifetimes(halves.backward, made | tangents).highest
+    has_own_loss = any(node.meta["val"].numel() == 1 for node in halves.returned if "val" in node.meta)
+    around = 0 if has_own_loss else halves.kept_bytes + OUTSIDE_COPIES * outside
+    return max(forward, backward, around)
+
+
+class _Lifetimes:
+    """One half of a step: when each result that is stored comes and goes.
+
+    Args:
+        module: The half.
+        given: Names of its inputs that are let go of once they were read for the last time.
+    """
+
+    def __init__(self, module: GraphModule, given: Collection[str]) -> None:
+        self._outputs = {owner_of(node) for node in module.graph.output_node().all_input_nodes}
+        self._nodes = [node for node in module.graph.nodes if not is_view(node) and node.op != "output"]
+        self._readers = _readers_of(module.graph)
+        self._inputs = [node for node in self._nodes if node.op == "placeholder" and node.name in given]
+        self._stored = self._find_stored()
+        self._reads = functools.cache(self._find_reads)
+
+    @property
+    def highest(self) -> int:
+        """The most bytes of stored results and such inputs that are alive at once."""
+        steps = [node for node in self._nodes if node in self._stored]
+        last = {source: at for at, node in enumerate(steps) for source in self._reads(node)}
+        ending: dict[int, list[Node]] = collections.defaultdict(list)
+        mortal = {*steps, *self._inputs} - self._outputs
+        for source, at in last.items():
+            if source in mortal:
+                ending[at].append(source)
+        alive = most = sum(map(bytes_of, self._inputs))
+        for at, node in enumerate(steps):
+            freed = sum(map(bytes_of, ending[at]))
+            taken_over = 0 if _is_library(node) else self._taken_over(node, ending[at])
+            alive += bytes_of(node) - taken_over
+            most = max(most, alive)
+            alive -= freed - taken_over
+            if node not in last and node in mortal:
+                alive -= bytes_of(node)
+        return most
+
+    @staticmethod
+    def _taken_over(node: Node, ending: Iterable[Node]) -> int:
+        """Bytes of a result that is written where one of the same size was, which is read for the last time."""
+        size = bytes_of(node)
+        return size if any(bytes_of(other) == size for other in ending) else 0
+
+    def _find_stored(self) -> set[Node]:
+        calls = [node for node in self._nodes if node.op == "call_function"]
+        depths = self._depths(calls)
+        return {
+            node
+            for node in calls
+            if node in self._outputs
+            or _is_library(node)
+            or kind_of(node) in REDUCTIONS
+            or any(_is_library(reader) or depths[reader] > depths[node] for reader in self._readers[node])
+        }
+
+    def _depths(self, calls: Sequence[Node]) -> dict[Node, int]:
+        """How many calls of a library lie before each node."""
+        depths: dict[Node, int] = {}
+        for node in calls:
+            sources = {owner_of(source) for source in node.all_input_nodes}
+            depths[node] = max((depths.get(source, 0) + _is_library(source) for source in sources), default=0)
+        return depths
+
+    def _find_reads(self, node: Node) -> frozenset[Node]:
+        """What is stored and read for a node, be it for what it is joined with."""
+        found: set[Node] = set()
+        for source in {owner_of(source) for source in node.all_input_nodes}:
+            is_inner = source.op == "call_function" and source not in self._stored
+            found |= self._reads(source) if is_inner else {source}
+        return frozenset(found)
+
+
+def _readers_of(graph: Graph) -> dict[Node, set[Node]]:
+    """Who reads the memory of each node."""
+    readers: dict[Node, set[Node]] = collections.defaultdict(set)
+    for node in graph.nodes:
+        if not is_view(node) and node.op == "call_function":
+            for source in node.all_input_nodes:
+                readers[owner_of(source)].add(node)
+    return readers
+
+
+def _is_library(node: Node) -> bool:
+    kind = kind_of(node)
+    return kind in LIBRARY or kind.startswith(ATTENTION)

@@ -1,0 +1,221 @@
+"""Clusters of a compiled model's operators that are made again, and what its graph tells of the peak."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from autorecompute.backends.torch.applying import apply
+from autorecompute.backends.torch.compiled.budgets import Asked
+from autorecompute.backends.torch.compiled.clusters import clusters_of, groups_of
+from autorecompute.backends.torch.compiled.detection import board_of, detect_compiled
+from autorecompute.backends.torch.compiled.joint import trace
+from autorecompute.backends.torch.compiled.lifetimes import peak_of
+from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld
+from autorecompute.backends.torch.compiled.marks import Marks
+from autorecompute.backends.torch.compiled.partitions import LEAST_SHARE
+from autorecompute.backends.torch.controller import script
+from autorecompute.backends.torch.gradients import check_gradients
+from autorecompute.backends.torch.identity import name_of
+from autorecompute.backends.torch.plans_file import PlansFile
+from autorecompute.backends.torch.space import space_of
+from autorecompute.backends.torch.structure import structure_of
+from autorecompute.errors import UsageError
+from autorecompute.plans import Config
+
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("DeprecationWarning", "FutureWarning", "UserWarning")
+]
+
+WIDTH, LENGTH, BATCH = 32, 16, 64
+UP, DROPPED = "blocks.*.up/addmm:recompute", "blocks.*.dropout/mul:recompute"
+BLOCKS, BUDGET = "blocks.*:checkpoint", "graph:budget_0.1"
+
+
+class Block(nn.Module):
+    """A block whose last product reads what the dropout made."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, x):
+        """The block's result."""
+        return x + self.down(self.dropout(torch.nn.functional.gelu(self.up(self.norm(x)))))
+
+
+class Blocks(nn.Module):
+    """Three blocks and a loss, which may be left to the script."""
+
+    def __init__(self, *, has_loss=True):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self._has_loss = has_loss
+
+    def forward(self, x):
+        """The loss, or the result of the last block."""
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean() if self._has_loss else x
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler(tmp_path_factory, monkeypatch):
+    """Nothing is compiled before or after; one cache for all tests."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
+    torch._dynamo.reset()
+    yield
+    Asked().set(None)
+    torch._dynamo.reset()
+
+
+def batch():
+    """A batch."""
+    return torch.randn(BATCH, LENGTH, WIDTH, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.fixture(scope="module")
+def detected():
+    """A compiled model with what it offers and its switches."""
+    torch.manual_seed(0)
+    model = torch.compile(Blocks())
+    return model, *detect_compiled(model, (batch(),), {})
+
+
+def test_clusters_that_the_compiler_keeps_are_plans(detected):
+    """By the group of their module and their kind; each of them has the compiler keep less than by itself."""
+    _, found, board = detected
+    space = space_of(found, board, None)
+    plans = {plan.id: plan for plan in space.plans if plan.option == "recompute"}
+    assert {UP, DROPPED} <= plans.keys()
+    none = next(peak for peak in found.compiled_peaks if peak.config.is_none)
+    assert all(plan.saving_bytes >= LEAST_SHARE * none.kept_bytes for plan in plans.values())
+    assert all(plan.occurrences == 1 and not plan.counts for plan in plans.values())
+
+
+def test_what_is_drawn_by_chance_is_in_no_cluster():
+    """It is drawn once, and kept by its seeds or as it is."""
+    joint, _ = trace(torch.compile(Blocks()), (batch(),), {})
+    groups = groups_of(structure_of(Blocks()))
+    nodes = [node for cluster in clusters_of(joint.module.graph, groups).values() for node in cluster]
+    assert nodes
+    assert not any("inductor_seeds" in str(node.target) for node in nodes)
+
+
+def test_budgets_and_whole_checkpoints_leave_clusters_nothing_to_do(detected):
+    """A budget is about the whole graph; of three blocks two that are checkpointed leave one with its operators."""
+    _, found, board = detected
+    space = space_of(found, board, None)
+    by_id = {plan.id: plan for plan in space.plans}
+    up = Config.of([by_id[UP]])
+    assert not space.with_plan(up, by_id[BUDGET]).has(by_id[UP])
+    assert not space.with_plan(up, by_id[BLOCKS]).has(by_id[UP])
+    both = Config.parse([UP, f"{BLOCKS}:2"])
+    assert len(board.resolve(both.choices)) == 3
+    assert len(board.resolve(Config.parse([UP, BLOCKS]).choices)) == 3
+
+
+@pytest.mark.parametrize(
+    "texts", [[UP], [DROPPED], [UP, DROPPED], [UP, f"{BLOCKS}:1"], [DROPPED, "blocks.*:keep_matmul:2"]], ids=str
+)
+def test_gradients_are_those_of_the_compiled_model(detected, texts):
+    """With dropout on, alone and beside checkpoints."""
+    model, _, board = detected
+    check = check_gradients(model, board, Config.parse(texts).choices, (batch(),), {})
+    assert check.agrees, check
+
+
+def live_bytes(model, board, texts):
+    """What a step has alive beyond what was there before it."""
+    board.set(Config.parse(texts).choices)
+    x, meter = batch(), AllocatedLive(lambda: list(model.parameters()), LeastHeld())
+    for _ in range(2):
+        model(x).backward()
+        model.zero_grad()
+    meter.start()
+    model(x).backward()
+    taken = meter.stop()
+    model.zero_grad()
+    board.set([])
+    return taken
+
+
+def test_peaks_from_the_graph_are_those_of_steps(detected):
+    """Without a step, within a fifth: which kernels the compiler makes is guessed."""
+    model, found, board = detected
+    expected = {tuple(peak.config.texts): peak.peak_bytes for peak in found.compiled_peaks}
+    for texts in ([], [DROPPED], [BUDGET], [BLOCKS]):
+        assert expected[tuple(texts)] == pytest.approx(live_bytes(model, board, texts), rel=0.2)
+
+
+def test_work_grows_with_what_is_made_again(detected):
+    """Beyond what the compiler makes again by itself."""
+    _, found, _ = detected
+    work = {tuple(peak.config.texts): peak.work for peak in found.compiled_peaks}
+    assert work[()] == 0 < work[DROPPED,] < work[f"{BLOCKS}:1",] < work[BLOCKS,] < 1
+
+
+def test_a_loss_outside_of_the_graph_is_counted():
+    """What the script makes of a result is alive while all is kept."""
+    graphs = [trace(torch.compile(Blocks(has_loss=has_loss)), (batch(),), {})[0].cut() for has_loss in (True, False)]
+    inside, outside = map(peak_of, graphs)
+    assert outside > inside
+
+
+class Broken(Blocks):
+    """A model that the compiler has in two graphs."""
+
+    def forward(self, x):
+        """The loss."""
+        x = self.blocks[0](x)
+        torch._dynamo.graph_break()
+        return super().forward(x)
+
+
+def test_a_model_in_several_graphs_has_budgets_alone():
+    """One graph tells nothing of the peak of all."""
+    found, _ = detect_compiled(torch.compile(Broken()), (batch(),), {})
+    assert found.compiled_peaks == ()
+    assert {site.name for site in found.sites} == {"blocks.*", "graph"}
+
+
+def test_a_graph_that_cannot_be_cut_leaves_the_blocks(monkeypatch):
+    """A sentence says why there is nothing else."""
+
+    def fail(*_args, **_options):
+        raise RuntimeError("no cut of mine")
+
+    monkeypatch.setattr("autorecompute.backends.torch.compiled.joint.min_cut_rematerialization_partition", fail)
+    found, _ = detect_compiled(torch.compile(Blocks()), (batch(),), {})
+    assert [site.name for site in found.sites] == ["blocks.*"]
+    assert any("no cut of mine" in str(refusal) for refusal in found.refusals)
+
+
+def test_clusters_are_applied_from_a_file(tmp_path):
+    """Without a look at the model: the compiler marks them when it has its graph."""
+    model = torch.compile(Blocks())
+    file = tmp_path / "plans.json"
+    file.write_text(PlansFile(config=Config.parse([UP]), model=name_of(model)).text)
+    apply(model, file)
+    assert any("up/addmm" in str(part) for part in torch._inductor.config.joint_custom_post_pass.uuid())
+    model(batch()).backward()
+    torch._inductor.config.joint_custom_post_pass = None
+
+
+def test_other_clusters_make_other_code():
+    """What is found in the compiler's caches is of the same clusters, and of modules of the same names."""
+    groups = groups_of(structure_of(Blocks()))
+    keys = {Marks(None, names, groups).uuid() for names in ([], ["a/b"], ["a/b", "c/d"])}
+    keys |= {Marks(None, ["a/b"], {}).uuid()}
+    assert len(keys) == 4
+    assert Marks(None, [], groups).uuid() == Marks().uuid()
+
+
+def test_torch_alone_cannot_do_clusters():
+    """The sentence says what can."""
+    with pytest.raises(UsageError, match="autorecompute run"):
+        script(Config.parse([UP]), {"model": name_of(torch.compile(Blocks()))})
+    with pytest.raises(ValueError, match="no site"):
+        board_of(torch.compile(Blocks())).set(Config.parse([UP]).choices)

@@ -1,0 +1,96 @@
+"""What the search begins with where a model is compiled: changes of single plans, added up."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from autorecompute import codec
+from autorecompute.backends.torch.compiled.peaks import CompiledPeaks
+from autorecompute.backends.torch.controller import peaks_of
+from autorecompute.backends.torch.extra import CompiledPeak, TorchDetection
+from autorecompute.plans import Config, Plan, Space
+from autorecompute.plans.plan import parse_choices
+from autorecompute.search import ModelSearcher
+from autorecompute.search.candidates import choices_of
+
+BLOCKS, PART, BUDGET = "blocks.*:checkpoint", "blocks.*.mlp/gelu:recompute", "graph:budget_0.5"
+PLANS = tuple(
+    Plan(choices=parse_choices([text]), label=text, occurrences=count, counts=count > 1, saving_bytes=1, saving="1")
+    for text, count in ((BLOCKS, 4), (PART, 1), (BUDGET, 1))
+)
+COVERS = {"blocks.*": ("blocks.*.mlp/gelu",), "graph": ("blocks.*", "blocks.*.mlp/gelu")}
+SPACE = Space(plans=PLANS, covers=COVERS)
+
+
+def peak(texts, peak_bytes, work):
+    """What is known of a config."""
+    return CompiledPeak(config=Config.parse(texts), peak_bytes=peak_bytes, kept_bytes=peak_bytes // 2, work=work)
+
+
+KNOWN = (
+    peak([], 1000, 0.0),
+    peak([f"{BLOCKS}:1"], 900, 0.05),
+    peak([f"{BLOCKS}:2"], 700, 0.1),
+    peak([BLOCKS], 800, 0.2),
+    peak([PART], 880, 0.02),
+    peak([BUDGET], 600, 0.04),
+)
+
+
+def simulated(*configs, batch=8):
+    """Peak and work of each config."""
+    simulator = CompiledPeaks(SPACE, KNOWN, 100, 8).simulator({"batch": batch}, choices_of(SPACE))
+    found = simulator.simulate(simulator.matrix([Config.parse(texts) for texts in configs]))
+    return found.peak_bytes.round().tolist(), found.recompute_share.round(4).tolist()
+
+
+def test_what_is_known_is_told():
+    """Nothing is added to a single plan."""
+    peaks, work = simulated([], [f"{BLOCKS}:1"], [BLOCKS], [PART], [BUDGET])
+    assert peaks == [1000, 900, 800, 880, 600]
+    assert work == [0, 0.05, 0.2, 0.02, 0.04]
+
+
+def test_counts_between_known_ones_are_interpolated():
+    """Three of four blocks lie between two and four."""
+    assert simulated([f"{BLOCKS}:3"]) == ([750], [0.15])
+
+
+def test_a_cluster_counts_where_no_block_is_checkpointed():
+    """With one block of four checkpointed three quarters of the cluster are left."""
+    assert simulated([f"{BLOCKS}:1", PART])[0] == [900 - 90]
+
+
+def test_peaks_grow_with_the_batch():
+    """Twice the batch has twice the activations."""
+    assert simulated([PART], batch=16)[0] == [2 * 880]
+
+
+@pytest.fixture
+def detection(make_detection):
+    """A compiled model that was looked at."""
+    extra = TorchDetection(is_compiled=True, compiled_peaks=KNOWN, trained_bytes=50)
+    dims = {"batch": 8}
+    return dataclasses.replace(make_detection(), plans=PLANS, covers=COVERS, dims=dims, extra=codec.to_plain(extra))
+
+
+def test_the_search_begins_with_them(detection):
+    """It proposes what should fit and recompute least, after the presets, and says how likely it is to fit."""
+    memory = peaks_of(detection)
+    assert memory.base_bytes({}) == detection.resting_bytes + 2 * 50
+    limit_bytes = memory.base_bytes({}) + 760
+    searcher = ModelSearcher(SPACE, limit_bytes=limit_bytes, memory=memory, dims={"batch": 8})
+    outlook = searcher._learn([]).outlook()
+    places = searcher._candidates.places
+    fits = {text: outlook.fits[places[Config.parse([text])]] for text in (BUDGET, PART)}
+    assert fits[BUDGET] > 0.5 > fits[PART]
+    assert np.isfinite(outlook.step).all()
+
+
+def test_where_nothing_is_known_there_is_no_model(detection):
+    """Of a model in several graphs, and one that is not compiled."""
+    extra = codec.to_plain(TorchDetection(is_compiled=True))
+    assert peaks_of(dataclasses.replace(detection, extra=extra)) is None
