@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autorecompute.backends.torch.amounts import Amount
+from autorecompute.backends.torch.amounts import NOTHING, Amount
 from autorecompute.backends.torch.storages import Storages, tensors_in
 
 if TYPE_CHECKING:
@@ -117,7 +117,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         """Run one operator, and see what it makes."""
         result = self._run(function, args, kwargs)
         if self._work is not None and self._segment is not None:
-            self.work[self._segment()] += self._work.of(function, args, kwargs, result)
+            segment, amount = self._segment(), self._work.of(function, args, kwargs, result)
+            if amount is not NOTHING:  # most operators are views
+                self.work[segment] += amount
         is_older = _gives_what_it_got(function)
         for tensor in tensors_in(result):
             self._see(tensor, is_older=is_older)

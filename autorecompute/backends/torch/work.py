@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from autorecompute.backends.torch.amounts import Amount
+from autorecompute.backends.torch.amounts import NOTHING, Amount
 from autorecompute.backends.torch.cards import FLOAT, TF32
 from autorecompute.backends.torch.storages import tensors_in
 
@@ -56,7 +56,7 @@ class Work:
         """
         packet = getattr(function, "overloadpacket", None)
         if getattr(function, "is_view", False) or packet in _IDLE:
-            return Amount()
+            return NOTHING
         given, written = [*tensors_in(args), *tensors_in(kwargs)], _written(args, result)
         read = written if packet in _LOOKUPS else given
         moved = float(sum(_bytes(tensor) for tensor in (*read, *written)))
