@@ -83,6 +83,11 @@ class Simulated:
 class Simulator(Protocol):
     """Simulates thousands of configs at once, at fixed dimensions."""
 
+    @property
+    def call_seconds(self) -> np.ndarray:
+        """What each choice adds to a step beyond its kernels, where it is on at all its occurrences: one a column."""
+        ...
+
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """The configs as :meth:`simulate` takes them: one line each, a column for each choice."""
         ...

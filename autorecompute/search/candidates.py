@@ -42,6 +42,8 @@ class Candidates:
         """Where each config stands."""
         self.choice_shares = simulator.simulate(np.eye(len(self._choices), dtype=np.float32)).recompute_share
         """What each switch adds alone, as a share of the kernels' time."""
+        self.call_seconds = simulator.call_seconds
+        """What each switch adds beyond its kernels."""
 
     def __len__(self) -> int:
         return len(self.switches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,9 @@ TIME_OFFSET, TIME_OWN, TIME_NOISE = 0.05, 0.005, 0.05
 
 TIME_PER_CHOICE, TIME_PER_CHOICE_SHARE = 0.005, 0.25
 """How far off the kernels' time of one switch may be: so much of a step, and this share of itself."""
+
+TIME_OF_CALLS_SHARE = 0.25
+"""How far off what a switch adds beyond its kernels may be, as a share of it."""
 
 TIME_OF_ANOTHER = 0.03
 """How far the step times of another problem are from those of this one: each of them, and all of them together."""
@@ -168,14 +172,19 @@ class Surrogate:
         return Regression(beliefs, self._peak_features(list(peaks)), np.array(list(peaks.values())))
 
     def _learn_times(self, trials: Sequence[Trial], prior: Sequence[Trial]) -> Regression:
+        calls = self._candidates.call_seconds / self._reference_seconds(trials)
         beliefs = Beliefs(
-            means=np.array([1.0, TIME_SLOPE, 0.0, *np.zeros(self._candidates.switches.shape[1])]),
+            means=np.array([1.0, TIME_SLOPE, 0.0, *calls]),
             deviations=np.array(
                 [
                     TIME_OFFSET if self.has_reference else UNKNOWN_OFFSET,
                     TIME_SLOPE_SPREAD,
                     TIME_OF_ANOTHER if self.has_reference else UNKNOWN_OFFSET,
-                    *(TIME_PER_CHOICE + TIME_PER_CHOICE_SHARE * self._candidates.choice_shares),
+                    *(
+                        TIME_PER_CHOICE
+                        + TIME_PER_CHOICE_SHARE * self._candidates.choice_shares
+                        + TIME_OF_CALLS_SHARE * calls
+                    ),
                 ]
             ),
             own=TIME_OWN,
@@ -188,6 +197,13 @@ class Surrogate:
         features = self._time_features([self._place(t) for t in (*timed, *told)])
         features[len(timed) :, OF_ANOTHER] = 1.0
         return Regression(beliefs, features, np.array(values), extra)
+
+    def _reference_seconds(self, trials: Sequence[Trial]) -> float:
+        """The step that all times are relative to; endless where none is known yet."""
+        if not self.has_reference:
+            return self._fastest
+        references = [trial.reference_seconds for trial in trials if trial.reference_seconds]
+        return statistics.median(references) if references else math.inf
 
     def _place(self, trial: Trial) -> int:
         return self._candidates.places[trial.config]

@@ -116,6 +116,7 @@ class LinearSimulator:
         self._columns = [next(plan for plan in model.space.plans if choice in plan.choices) for choice in choices]
         self._shares = np.array([model.saved_share(plan, dims) / len(plan.choices) for plan in self._columns])
         self._covers = [[other.site in model.space.covers.get(one.site, ()) for other in choices] for one in choices]
+        self.call_seconds = np.zeros(len(choices))
         self._none, self._full = (model.forecast(config, dims) for config in (Config(), model.space.all_on))
 
     def matrix(self, configs):

@@ -18,6 +18,7 @@ from autorecompute.backends.torch.amounts import Amount
 from autorecompute.backends.torch.columns import columns_of
 from autorecompute.backends.torch.drawing import draw
 from autorecompute.backends.torch.extra import OnCard, Steps
+from autorecompute.backends.torch.options import CALL_SECONDS
 from autorecompute.memory import Estimate, Machine
 from autorecompute.memory.model import Effect, Forecast, Simulated
 from autorecompute.plans import Choice, Config, Plan, Space
@@ -58,6 +59,8 @@ class StepSimulator:
         self._highest = _scaled([(part.highest, part.fixed_highest) for part in steps.parts], scale)
         self._forward = np.array([part.phase == FORWARD for part in steps.parts])
         self._choices, self._columns = choices, columns_of(steps, choices, covers, scale)
+        calls = [CALL_SECONDS.get(choice.option, 0.0) for choice in choices]
+        self.call_seconds = np.array(calls) * [column.occurrences for column in self._columns]
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """The configs as :meth:`simulate` takes them: one line each, a column for each choice."""

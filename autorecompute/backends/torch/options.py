@@ -24,3 +24,7 @@ RECOMPUTE: Final = "recompute"
 
 DROP: Final = "drop"
 """Drop what an operator made once it is not needed for the forward pass, and make it again when it is read."""
+
+CALL_SECONDS: Final = {CHECKPOINT: 0.8e-3, KEEP_MATMUL: 4e-3, DROP: 0.1e-3}
+"""What one occurrence adds to a step beyond its kernels: Python's part in it. Medians over the recorded models
+(``studies/tables``), whose steps take 0.2 s in one thread. A search corrects them by its trials."""

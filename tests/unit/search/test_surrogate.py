@@ -165,3 +165,16 @@ def test_intervals_hold_what_is_true(bench, candidates, learn, some):
 def test_the_normal_distribution_is_that_of_the_tables():
     """As printed in any of them."""
     assert normal(np.array([-1.959964, 0.0, 1.644854])) == pytest.approx([0.025, 0.5, 0.95], abs=1e-6)
+
+
+def test_what_choices_add_beyond_their_kernels_is_expected(bench, candidates, learn):
+    """After the reference is known, a choice that calls much is expected to be as much slower, as a share of it."""
+    (none,) = bench.tried(Config())
+    without = learn([none]).outlook().step
+    candidates.call_seconds = np.full(candidates.switches.shape[1], 0.05)
+    half_as_fast = dataclasses.replace(none, reference_seconds=2 * none.reference_seconds)
+    added = [learn([trial]).outlook().step - without for trial in (none, half_as_fast)]
+    count = candidates.switches.sum(axis=1)
+    assert added[0] == pytest.approx(0.05 * count, abs=1e-6)
+    assert added[1] == pytest.approx(0.025 * count, abs=1e-6)
+    assert learn([]).outlook().step == pytest.approx(without)

@@ -46,6 +46,7 @@ class OrtSimulator:
         self._covers = np.zeros((len(self._choices), len(place)), dtype=np.float32)
         for choice, covered in zip(self._choices, self._covers, strict=True):
             covered[[place[op.key] for nodes in blueprint.subgraphs.get(choice.site, ()) for op in nodes]] = 1
+        self.call_seconds = np.zeros(len(self._choices))  # the graph is compiled: nothing but kernels runs
         self._seconds = np.array([op.seconds for op in blueprint.repeatable])
         self._step_seconds = math.fsum(op.seconds for op in blueprint.plain.operations)
 

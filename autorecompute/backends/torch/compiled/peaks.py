@@ -44,6 +44,7 @@ class CompiledSimulator:
                 needs = np.array([peak.peak_bytes * scale, peak.kept_bytes * scale, peak.work])
                 curves[Choice(on.site, on.option)][self._share(on)] = needs - self._none
         self._curves = [curves[choice] for choice in choices]
+        self.call_seconds = np.zeros(len(choices))  # compiled code calls nothing of Python's
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """The configs as :meth:`simulate` takes them: one line each, a column for each choice."""
