@@ -181,6 +181,9 @@ class ControllerBackend(Protocol):
     def memory_of(self, detection: Detection) -> MemoryModel | None:
         """What a detection alone tells of the memory of every config; ``None`` where it tells nothing."""
 
+    def rough_memory_of(self, detection: Detection) -> MemoryModel | None:
+        """The same, roughly, where :meth:`memory_of` tells nothing: real steps under safe configs tell the rest."""
+
     def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel | None:
         """What these profiled steps tell of the memory of every config; ``None`` of a system that profiles no steps."""
 

@@ -111,7 +111,7 @@ def _search_beside(job: Job, folder: StudyFolder, settings: TuningSettings, step
     sys.stdout.flush()
     line = start_beside(search)
     line.set_inheritable(True)
-    return Settings(address=str(line.fileno()), backend=job.backend)
+    return Settings(address=str(line.detach()), backend=job.backend)
 
 
 def _leave_search(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> Settings:

@@ -96,8 +96,10 @@ class Simulator(Protocol):
 class MemoryModel(Protocol):
     """How a training system's allocator and order of operations turn what small steps showed into peaks."""
 
-    likely_error: float
-    """By less than this share half of all forecasts were off."""
+    @property
+    def likely_error(self) -> float:
+        """By less than this share half of all forecasts were off."""
+        ...
 
     @property
     def space(self) -> Space:

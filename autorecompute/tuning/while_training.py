@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, SetupError
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.result import Best, SearchEnd
@@ -55,8 +56,12 @@ RACE_SHARE = 0.4
 GOES_ON = "no further config is tried, and the training goes on"
 
 NO_FORECAST = (
-    "the model cannot be run on fake tensors, or is compiled, so no peak is known before a step. 'autorecompute plans "
-    "SCRIPT' says why"
+    "the model is compiled, or cannot be run on fake tensors and has no blocks, so nothing is known of peaks. "
+    "'autorecompute plans SCRIPT' says why"
+)
+
+MEASURED = (
+    "The model cannot be run on fake tensors, so real steps told the peaks, from the config on that recomputes most"
 )
 
 
@@ -94,6 +99,7 @@ class _Tuning:
         self._context, self._bench = context, bench
         self._ledger = LocalLedger(context)
         self._raced: RaceResult | None = None
+        self._is_measured = False
 
     def run(self) -> None:
         """Searches, decides, and leaves what was chosen on.
@@ -141,7 +147,8 @@ class _Tuning:
     def _make_searcher(self) -> Searcher:
         detection = self._context.detection
         memory = analyse(self._context)
-        if memory is None:
+        self._is_measured = memory is None
+        if memory is None and (memory := backend_of(detection.versions).rough_memory_of(detection)) is None:
             raise SetupError(NO_FORECAST)
         dims = {**detection.dims, BATCH: detection.batch}
         limit_bytes = self._context.problem.limit_bytes
@@ -236,6 +243,7 @@ class _Tuning:
             refused=[f"{describe_config(config)}, {reason}" for config, reason in self._refused.items()],
             spent_steps=self._bench.spent_steps,
             spent_seconds=self._bench.spent_seconds,
+            note=f". {MEASURED}" if self._is_measured else "",
         ).sentence
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from autorecompute.measurement import Outcome
 from autorecompute.worker.agent import Abandon
 from autorecompute.worker.guard import Guard
+from autorecompute.worker.leading_line import LeadingLine
 from autorecompute.worker.noticeboard import NoStoreError, Noticeboard
 from autorecompute.worker.protocol import Failed, Order
-from autorecompute.worker.ranks_line import FollowingLine, LeadingLine
+from autorecompute.worker.ranks_line import FollowingLine
 from autorecompute.worker.training_agent import TrainingAgent, first_line_of
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ __all__ = [
     "offer",
     "plans_under",
     "render",
+    "rough_memory_of",
     "script",
     "takes_turns",
     "usage_notes",
@@ -67,6 +68,11 @@ WRAP = ImportHook(
 
 
 def memory_of(detection: Detection) -> None:
+    """Nothing: steps have to be profiled."""
+    del detection
+
+
+def rough_memory_of(detection: Detection) -> None:
     """Nothing: steps have to be profiled."""
     del detection
 

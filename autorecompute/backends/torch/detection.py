@@ -65,6 +65,7 @@ class Detected:
         operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
         repeated: Units that do what the one before them does.
         option_savings: What a site saves with an option, where its options differ in that.
+        unit_bytes: What each unit saves for the backward pass, by its path; what lies in none under an empty one.
     """
 
     structure: Structure
@@ -80,6 +81,7 @@ class Detected:
     operators: tuple[str, ...]
     repeated: frozenset[str]
     option_savings: Mapping[tuple[str, str], Saving] = dataclasses.field(default_factory=dict)
+    unit_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def switchboard(self, model: Module) -> Switchboard:
         """The switches of the model that was looked at."""
@@ -139,7 +141,15 @@ class _Sorting:
             calls=tuple(call.path for call in self._seen.calls if call.path in self._structure.units),
             operators=self._operators_seen,
             repeated=repeated(self._links, self._programs),
+            unit_bytes=self._unit_bytes(),
         )
+
+    def _unit_bytes(self) -> dict[str, int]:
+        sizes: dict[str, int] = collections.defaultdict(int)
+        for saved in self._seen.saved.values():
+            units = {self._structure.unit_of(saver) for saver in saved.savers} - {""}
+            sizes[min(units, key=self._structure.units.index, default="")] += saved.bytes
+        return dict(sizes)
 
     def _pays(self, site: Site) -> bool:
         least = LEAST_SHARE * sum(saved.bytes for saved in self._seen.saved.values())

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
 from autorecompute.backends.common.batches import observe_batch, slice_batch
-from autorecompute.backends.common.device import describe_device
 from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
@@ -20,24 +19,22 @@ from autorecompute.backends.torch.batch_sizes import BatchSizes
 from autorecompute.backends.torch.callers import calling_frame, keeps_result
 from autorecompute.backends.torch.card_kernels import CardKernels
 from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
-from autorecompute.backends.torch.controller import MODEL
 from autorecompute.backends.torch.detection import RefusedModelError
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.identity import digest_of, name_of, read_versions, sizes_of
+from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.live import StepLive, tensors_of
 from autorecompute.backends.torch.on_card import reserve
 from autorecompute.backends.torch.options import COMPILED
 from autorecompute.backends.torch.plans_file import requested
 from autorecompute.backends.torch.refusals import Reason, Refusal
 from autorecompute.backends.torch.roots import Roots
-from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.survey import bytes_of, survey_steps
+from autorecompute.backends.torch.telling import tell
 from autorecompute.backends.torch.tuned import Tuned
-from autorecompute.measurement import Detection
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 
@@ -52,7 +49,7 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.interface import Listener, LiveMeter
     from autorecompute.backends.torch.extra import OnCard, Steps
-    from autorecompute.measurement import GradientCheck, Outcome
+    from autorecompute.measurement import Detection, GradientCheck, Outcome
 
 
 def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
@@ -251,23 +248,8 @@ class TorchBackend:
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
         tuned = Tuned.of(root, args, kwargs)
         self._tuned[root] = tuned
-        found, batch = tuned.found, observe_batch([*args, *kwargs.values()])
-        steps, no_steps = self._survey(root, tuned, batch, args, kwargs)
-        space = space_of(found, tuned.board, steps)
-        sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
-        refusals, is_compiled = tuple(map(str, found.refusals)), self._compiled is not None
-        told = TorchDetection(refusals=refusals, steps=steps, no_steps=no_steps, is_compiled=is_compiled)
-        return Detection(
-            plans=space.plans,
-            own_presets=space.own_presets,
-            covers=space.covers,
-            dims={BATCH: batch, **sizes},
-            graph=digest_of(root, found, sizes),
-            device=describe_device(next(root.parameters()).device),
-            versions={**read_versions(), MODEL: self._name},
-            plan_versions=(MODEL,),
-            extra=codec.to_plain(told),
-        )
+        batch = observe_batch([*args, *kwargs.values()])
+        return tell(root, tuned, (args, kwargs), self._name, self._survey(root, tuned, batch, args, kwargs))
 
     def _survey(
         self, root: Module, tuned: Tuned, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]
