@@ -27,8 +27,8 @@ def place(make_workplace):
 def begin(limit):
     """Starts a training that is tuned."""
 
-    def begin(place, study, *arguments, steps=36):
-        options = ("--memory-limit", limit, "--study", study, "--tuning-steps", str(steps))
+    def begin(place, study, *arguments, steps=36, share=1.0):
+        options = ("--memory-limit", str(int(share * int(limit))), "--study", study, "--tuning-steps", str(steps))
         return place.start("-m", "autorecompute", "train", OWN_TRAINING, *options, "--", *arguments)
 
     return begin
@@ -140,7 +140,7 @@ def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, begin, train
 def test_a_model_that_leaves_torch_is_measured_from_the_leanest_config_on(workplace, begin, train_plainly):
     """No step of it can be run on fake tensors: its real steps tell the peaks, and none goes over the limit."""
     arguments = ("--steps", "60", "--leaves")
-    finished = workplace.finish(begin(workplace, "leaves", *arguments, steps=50))
+    finished = workplace.finish(begin(workplace, "leaves", *arguments, steps=50, share=1.05))
     plain = train_plainly(*arguments)
     assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
     (line,) = said(finished)

@@ -34,10 +34,10 @@ def train_plainly(place):
     return functools.cache(lambda *arguments: place.finish(place.start(*TWO, SCRIPT, *arguments)))
 
 
-def begin(place, study, *arguments, steps=40, launch=TWO, **variables):
+def begin(place, study, *arguments, steps=40, launch=TWO, limit=LIMIT, **variables):
     """Starts ranks that are tuned."""
     launcher = " ".join([sys.executable, *launch])
-    options = ("--memory-limit", LIMIT, "--study", study, "--tuning-steps", str(steps), "--launcher", launcher)
+    options = ("--memory-limit", limit, "--study", study, "--tuning-steps", str(steps), "--launcher", launcher)
     return place.start("-m", "autorecompute", "train", SCRIPT, *options, "--", *arguments, **variables)
 
 
@@ -157,13 +157,32 @@ def test_a_killed_search_leaves_the_ranks_alone(workplace, train_plainly):
     search.kill()
     finished = workplace.finish(process)
     assert (finished.code, printed(finished)) == (0, printed(train_plainly("--steps", "40"))), finished.stderr
-    assert said(finished) == [f"from step {_step(finished)} on: {GOES_ON}: the search has ended without an answer."]
-
-
-def _step(finished):
-    return re.search(r"from step (\d+) on", " ".join(said(finished)))[1]
+    assert said(finished) == [f"{GOES_ON}: the search has ended without an answer."]
 
 
 def test_trials_of_ranks_are_not_those_of_one_process(place):
     """The number of ranks is a part of what was tuned."""
     assert json.loads((place.study("ddp").path / "study.json").read_text())["problem"]["plan_versions"]["ranks"] == "2"
+
+
+def test_sharded_ranks_train_the_same_bit_for_bit(workplace, train_plainly):
+    """Under fully_shard modules alone are recomputed; the first config is the leanest, as no peak is known before."""
+    arguments = ("--steps", "70", "--shards")
+    finished = workplace.finish(begin(workplace, "sharded", *arguments, limit="430MiB"))
+    assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr
+    assert re.search(r"from step \d+ on: ", said(finished)[0])
+    trials = workplace.study("sharded").trials
+    assert trials[0]["config"] == ["blocks.*:checkpoint"]
+    assert len(trials) > 1
+    assert all(":checkpoint" in choice for trial in trials for choice in trial["config"])
+
+
+def test_a_killed_search_leaves_sharded_ranks_together(workplace, train_plainly):
+    """Ranks that recomputed different blocks would wait for each other's parameters."""
+    arguments = ("--steps", "40", "--shards")
+    process = begin(workplace, "sharded", *arguments, steps=1000)
+    workplace.wait_for_trials(process, 1)
+    (search,) = [one for one in workplace.processes() if "training_search" in " ".join(one.cmdline())]
+    search.kill()
+    finished = workplace.finish(process)
+    assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr

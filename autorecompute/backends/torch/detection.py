@@ -18,6 +18,7 @@ from autorecompute.backends.torch.repeats import repeated
 from autorecompute.backends.torch.rewriting import Program
 from autorecompute.backends.torch.rules import is_known_version
 from autorecompute.backends.torch.savings import Saving, saving_of, saving_of_modules
+from autorecompute.backends.torch.sharded import forgotten, is_sharded
 from autorecompute.backends.torch.structure import Structure, is_within, structure_of
 from autorecompute.backends.torch.switchboard import Site, Switchboard
 from autorecompute.backends.torch.values import Values
@@ -101,25 +102,29 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Det
         raise RefusedModelError(refusal)
     structure = structure_of(model)
     finder = Finder(model, structure)
-    seen = Probe(model, structure.units, finder.visit, compiled_paths(model)).run(args, kwargs)
+    visit = None if is_sharded(model) else finder.visit
+    with forgotten(model):
+        seen = Probe(model, structure.units, visit, compiled_paths(model)).run(args, kwargs)
     if seen.is_hooked:
         raise RefusedModelError(Refusal(Reason.OWN_CHECKPOINT))
     if "" in seen.refused:
         raise RefusedModelError(Refusal(seen.refused[""]))
-    return _Sorting(structure, seen, finder).detected()
+    return _Sorting(structure, seen, None if is_sharded(model) else finder).detected()
 
 
 class _Sorting:
     """Makes sites of what a probe saw."""
 
-    def __init__(self, structure: Structure, seen: Observation, finder: Finder) -> None:
+    def __init__(self, structure: Structure, seen: Observation, finder: Finder | None) -> None:
         self._structure = structure
         self._seen = seen
-        self._programs = finder.finish() if is_known_version() else {}
-        self._storages = finder.storages() if is_known_version() else {}
-        self._unverified = finder.unverified
-        self._operators_seen = finder.operators
-        self._links = finder.links
+        self._has_operators = finder is not None
+        known = finder if is_known_version() else None
+        self._programs = known.finish() if known is not None else {}
+        self._storages = known.storages() if known is not None else {}
+        self._unverified = finder.unverified if finder is not None else set()
+        self._operators_seen = finder.operators if finder is not None else ()
+        self._links = finder.links if finder is not None else ()
         self._called = {call.path for call in seen.calls}
         self._savings: dict[str, Saving] = {}
         self._blocks = {structure.group_of(unit) for unit in structure.units}
@@ -201,5 +206,7 @@ class _Sorting:
                 yield Refusal(reason, group)
         for name in sorted(self._unverified - offered):
             yield Refusal(Reason.UNVERIFIED, name)
-        if not is_known_version():
+        if not self._has_operators:
+            yield Refusal(Reason.SHARDED_OPERATORS)
+        elif not is_known_version():
             yield Refusal(Reason.NODES)

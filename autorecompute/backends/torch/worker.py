@@ -31,6 +31,7 @@ from autorecompute.backends.torch.options import COMPILED
 from autorecompute.backends.torch.plans_file import requested
 from autorecompute.backends.torch.refusals import Reason, Refusal
 from autorecompute.backends.torch.roots import Roots
+from autorecompute.backends.torch.sharded import is_sharded
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.survey import bytes_of, survey_steps
 from autorecompute.backends.torch.telling import tell
@@ -257,6 +258,8 @@ class TorchBackend:
         """What steps take, or why nobody can tell."""
         if self._compiled is not None:
             return None, MEASURED
+        if is_sharded(root):
+            return None, "its parameters are gathered from other ranks, which fake tensors cannot do"
         script, real_follow = self._script(root, batch, args, kwargs), self._fakes is None
         try:
             steps = survey_steps(root, tuned.found, tuned.board, script, real_follow=real_follow)
