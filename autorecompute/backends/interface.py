@@ -204,6 +204,9 @@ class ControllerBackend(Protocol):
     def peaks_of(self, detection: Detection) -> PeakForecaster | None:
         """What a search may begin with where nothing is a model of all memory; ``None`` where nothing is known."""
 
+    def rough_memory_of(self, detection: Detection) -> MemoryModel | None:
+        """The same, roughly, where :meth:`memory_of` tells nothing: real steps under safe configs tell the rest."""
+
     def why_not_while_training(self, detection: Detection) -> str:
         """Why no config may be tried in the steps of a training, in a sentence with a way out; empty where it may."""
 

@@ -100,7 +100,9 @@ def describe_changes(
             yield f"{name}={value} of your environment is removed: the study's config does without it."
 
 
-def replace_process(command: list[str], environment: dict[str, str]) -> NoReturn:
+def replace_process(
+    command: list[str], environment: dict[str, str], given_as: str = "the command after --"
+) -> NoReturn:
     """Becomes the command: same process id, its exit code and its signals are the caller's.
 
     Raises:
@@ -114,6 +116,4 @@ def replace_process(command: list[str], environment: dict[str, str]) -> NoReturn
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606  (no shell comes between us and the command)
     except OSError as error:
-        raise UsageError(
-            f"{shown(command[0])} cannot be started: {error.strerror}. Check the command after --."
-        ) from error
+        raise UsageError(f"{shown(command[0])} cannot be started: {error.strerror}. Check {given_as}.") from error

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autorecompute.studies import StudyFolder
     from autorecompute.trials import Job
     from autorecompute.tuning import TuningSettings
+    from autorecompute.worker.protocol import Settings
 
 DEFAULT_TUNING_STEPS = 100
 
@@ -30,8 +31,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "train",
         help="train, and tune in the first steps of that training",
         description="Trains the unmodified script to its own end. Its first steps are the trials of a search among the "
-        "configs that are sure to fit; then the best one stays on. For plain PyTorch, one process, one device.",
-        usage="%(prog)s [-h] SCRIPT [-m] [--memory-limit SIZE] [--study NAME] [--tuning-steps N] [-- ARGUMENT ...]",
+        "configs that are sure to fit; then the best one stays on. For plain PyTorch, in one process or several ranks.",
+        usage="%(prog)s [-h] SCRIPT [-m] [--memory-limit SIZE] [--study NAME] [--tuning-steps N] [--launcher COMMAND]\n"
+        "                           [-- ARGUMENT ...]",
         epilog="example:\n  autorecompute train train.py --memory-limit 40GiB -- --epochs 3",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -45,6 +47,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=DEFAULT_TUNING_STEPS,
         metavar="N",
         help="spend so many steps on trials at most, and 5 %% of those that a scheduler lets expect (default 100)",
+    )
+    parser.add_argument(
+        "--launcher", default="", metavar="COMMAND", help='what starts the ranks, such as "torchrun --nproc-per-node 2"'
     )
     parser.set_defaults(run=run)
 
@@ -63,7 +68,13 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.tuning import TuningSettings, default_name
 
     limit_bytes = parse_limit(args.memory_limit) if args.memory_limit else None
-    job = Job(script=args.script, is_module=args.is_module, arguments=tuple(args.rest), backend=registry.plain_name())
+    job = Job(
+        script=args.script,
+        is_module=args.is_module,
+        arguments=tuple(args.rest),
+        launcher=args.launcher,
+        backend=registry.plain_name(),
+    )
     folder = StudyFolder(default_name(job, None, limit_bytes) if args.study is None else args.study)
     if folder.exists():
         folder.head()
@@ -75,8 +86,20 @@ def run(args: argparse.Namespace) -> int:
 def _become_training(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> NoReturn:
     from autorecompute import codec
     from autorecompute.backends import registry
+    from autorecompute.worker.protocol import SETTINGS_VARIABLE
+    from autorecompute.worker.rank import is_alone
+
+    is_one = not job.launcher and is_alone()
+    told = _search_beside(job, folder, settings, steps) if is_one else _leave_search(job, folder, settings, steps)
+    environment = {name: value for name, value in os.environ.items() if name not in registry.variables()}
+    environment[SETTINGS_VARIABLE] = codec.encode(told).decode()
+    replace_process(job.training_command(), environment, "--launcher")
+
+
+def _search_beside(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> Settings:
+    """Starts the search, and gives what the training is told."""
     from autorecompute.trials.beside import start_beside
-    from autorecompute.worker.protocol import SETTINGS_VARIABLE, Settings
+    from autorecompute.worker.protocol import Settings
 
     def search(line: socket.socket) -> None:
         os.nice(NICENESS)
@@ -88,7 +111,20 @@ def _become_training(job: Job, folder: StudyFolder, settings: TuningSettings, st
     sys.stdout.flush()
     line = start_beside(search)
     line.set_inheritable(True)
-    told = Settings(address=str(line.fileno()), backend=job.backend)
-    environment = {name: value for name, value in os.environ.items() if name not in registry.variables()}
-    environment[SETTINGS_VARIABLE] = codec.encode(told).decode()
-    replace_process(job.training_command(), environment)
+    return Settings(address=str(line.detach()), backend=job.backend)
+
+
+def _leave_search(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> Settings:
+    """What ranks are told: a launcher passes no line on to them, so the first one starts the search."""
+    from autorecompute.worker.protocol import SearchRequest, Settings
+
+    request = SearchRequest(
+        script=str(job.script),
+        is_module=job.is_module,
+        arguments=job.arguments,
+        limit_bytes=settings.limit_bytes,
+        study=folder.name,
+        steps=steps,
+        launcher=job.launcher,
+    )
+    return Settings(address="", backend=job.backend, search=request)

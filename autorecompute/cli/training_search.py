@@ -69,7 +69,8 @@ def _job_of(request: SearchRequest) -> Job:
     if not request.is_typed:
         with suppress(UsageError):
             script, arguments = Path(request.script), request.arguments
-            return Job(script=script, is_module=request.is_module, arguments=arguments, backend=backend)
+            launcher, is_module = request.launcher, request.is_module
+            return Job(script=script, is_module=is_module, arguments=arguments, launcher=launcher, backend=backend)
     return Job(script=Path(request.script), is_typed=True, backend=backend)
 
 

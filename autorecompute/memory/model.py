@@ -105,8 +105,10 @@ class Simulator(Protocol):
 class PeakForecaster(Protocol):
     """What a search has to know of memory before it measures."""
 
-    likely_error: float
-    """By less than this share half of all forecasts were off."""
+    @property
+    def likely_error(self) -> float:
+        """By less than this share half of all forecasts were off."""
+        ...
 
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> Simulator:
         """A simulator at some dimensions, with a column for each of these choices.

@@ -65,7 +65,8 @@ class ModelSearcher:
         prior: Trials of a problem that is like this one.
         needs: What each config has to have made ready.
         least_fit: How surely a config has to fit. Where that is asked for, presets are tried like all others, and
-            nothing else is tried but what should need least, while nothing is so sure.
+            nothing else is tried but what should need least, while nothing is so sure, or peaks are known roughly and
+            none was measured.
     """
 
     def __init__(  # noqa: PLR0913  (what is known before the first trial)
@@ -159,7 +160,8 @@ class ModelSearcher:
         allowed = self._allowed(trials, claimed)
         if self._least_fit:
             is_sure = allowed * (outlook.fits >= self._least_fit)
-            if best is None and not is_sure.any():
+            is_first_guess = not self._is_known and not trials  # what is sure of a rough model is not sure enough
+            if best is None and (is_first_guess or not is_sure.any()):
                 return self._least_peak(trials, outlook, allowed)
             allowed = is_sure
         gain = outlook.fits * _expected_improvement(to_beat, outlook) * allowed / self._costs(trials)

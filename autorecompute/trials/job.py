@@ -85,7 +85,8 @@ class Job:
 
     def training_command(self) -> list[str]:
         """The command that runs the script to its own end, measured while it trains."""
-        return [sys.executable, "-m", "autorecompute.worker.training", *self._words, *self.script_arguments(None)]
+        start = shlex.split(self.launcher) or [sys.executable]
+        return [*start, "-m", "autorecompute.worker.training", *self._words, *self.script_arguments(None)]
 
     def plain_command(self, batch: int | None) -> list[str]:
         """The command a user would type, for people to read."""

@@ -19,9 +19,9 @@ from autorecompute.measurement import Outcome
 from autorecompute.paths import shown
 from autorecompute.trials.oom import OomKills
 from autorecompute.trials.quiet import quieten
-from autorecompute.trials.ranks import merge
 from autorecompute.trials.sockets import SocketFolder
 from autorecompute.waiting import left_seconds, raise_if_over
+from autorecompute.worker.merging import merge
 from autorecompute.worker.protocol import (
     SETTINGS_VARIABLE,
     STACK_SIGNAL,

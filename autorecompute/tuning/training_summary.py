@@ -26,6 +26,7 @@ class SearchSummary:
         refused: Configs whose gradients were wrong, each with the reason.
         spent_steps: Steps that went into trials.
         spent_seconds: What they took.
+        note: What else there is to say.
     """
 
     best: Best | None
@@ -36,11 +37,12 @@ class SearchSummary:
     refused: Sequence[str]
     spent_steps: int
     spent_seconds: float
+    note: str = ""
 
     @property
     def sentence(self) -> str:
         """What is on from now on, beside what the training began with, and what the trials have cost."""
-        return f"{self._describe_end()}{self._describe_refused()}"
+        return f"{self._describe_end()}{self._describe_refused()}{self.note}"
 
     def _describe_end(self) -> str:
         if self.best is None:

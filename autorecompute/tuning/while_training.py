@@ -56,7 +56,14 @@ RACE_SHARE = 0.4
 
 GOES_ON = "no further config is tried, and the training goes on"
 
-NO_FORECAST = "no peak is known before a step. Measure with 'autorecompute tune SCRIPT'"
+NO_FORECAST = (
+    "the model cannot be run on fake tensors and has no blocks, so no peak is known before a step. Measure with "
+    "'autorecompute tune SCRIPT'"
+)
+
+MEASURED = (
+    "The model cannot be run on fake tensors, so real steps told the peaks, from the config on that recomputes most"
+)
 
 
 def tune_training(job: Job, folder: StudyFolder, settings: TuningSettings, bench: TrainingBench) -> None:
@@ -93,6 +100,7 @@ class _Tuning:
         self._context, self._bench = context, bench
         self._ledger = LocalLedger(context)
         self._raced: RaceResult | None = None
+        self._is_measured = False
 
     def run(self) -> None:
         """Searches, decides, and leaves what was chosen on.
@@ -142,7 +150,8 @@ class _Tuning:
         if why_not := backend_of(detection.versions).why_not_while_training(detection):
             raise SetupError(why_not)
         memory = analyse(self._context)
-        if memory is None:
+        self._is_measured = memory is None
+        if memory is None and (memory := backend_of(detection.versions).rough_memory_of(detection)) is None:
             raise SetupError(NO_FORECAST)
         dims = {**detection.dims, BATCH: detection.batch}
         limit_bytes = self._context.problem.limit_bytes
@@ -238,6 +247,7 @@ class _Tuning:
             refused=[f"{describe_config(config)}, {reason}" for config, reason in self._refused.items()],
             spent_steps=self._bench.spent_steps,
             spent_seconds=self._bench.spent_seconds,
+            note=f". {MEASURED}" if self._is_measured else "",
         ).sentence
 
 

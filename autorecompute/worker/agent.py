@@ -82,7 +82,7 @@ class Agent:
     @property
     def has_trained(self) -> bool:
         """Whether this process has begun to train."""
-        return self._window is not None or bool(self._batches)
+        return self._window is not None or bool(self._batches) or self.steps > 0
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Tells what was detected and begins with the config that the controller answers."""

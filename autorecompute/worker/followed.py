@@ -6,35 +6,29 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends import registry
-from autorecompute.errors import SetupError
 from autorecompute.worker import hooks
 from autorecompute.worker.expected_steps import ExpectedSteps
-from autorecompute.worker.training_agent import Guard, TrainingAgent
+from autorecompute.worker.guard import Guard
+from autorecompute.worker.rank import is_alone, is_first
+from autorecompute.worker.ranks_training import RankAgent, RankGuard
+from autorecompute.worker.training_agent import TrainingAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from autorecompute.backends.interface import WorkerBackend
+    from autorecompute.worker.guard import Say
     from autorecompute.worker.protocol import Settings
     from autorecompute.worker.side_channel import SideChannel
-    from autorecompute.worker.training_agent import Say
 
-SEVERAL_RANKS = (
-    "it is one of several ranks, and only a process that trains alone is tuned while it trains. "
-    "'autorecompute tune SCRIPT --launcher \"torchrun …\"' tunes ranks"
-)
 NOT_GIVEN = "an optimizer steps that autorecompute.auto was not given, and peaks are known of the others alone"
-
-
-def is_first() -> bool:
-    """Whether this process speaks for its training: it is the first rank, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 class FollowedTraining:
     """Hooks that follow a training, and the guard that they tell.
 
     Args:
-        channel: The line to the controller.
+        channel: The line to the controller; of several ranks the first one alone has it.
         settings: What the controller said at the start.
         say: Tells the user.
         optimizers: Those that train already. With any, the search ends where another one steps: it was made before
@@ -44,16 +38,15 @@ class FollowedTraining:
         guard: Who is told of all that happens.
 
     Raises:
-        SetupError: it is one of several ranks, or the training system lacks something.
+        SetupError: the training system lacks something.
     """
 
-    def __init__(self, channel: SideChannel, settings: Settings, say: Say, optimizers: Collection[Any] = ()) -> None:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise SetupError(SEVERAL_RANKS)
+    def __init__(
+        self, channel: SideChannel | None, settings: Settings, say: Say, optimizers: Collection[Any] = ()
+    ) -> None:
         expected = ExpectedSteps()
         backend = registry.plain_worker()
-        agent = TrainingAgent(channel, backend, settings, expected)
-        self.guard = Guard(channel, backend, settings, agent, say)
+        agent, self.guard = _guarded_agent(channel, backend, settings, expected, say)
         self._parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
         self._backend = backend
         backend.install(self.guard, wrap=False)
@@ -79,6 +72,16 @@ class FollowedTraining:
         if self._parameters and self._parameters.isdisjoint(map(id, _parameters_of(optimizer))):
             self.guard.on_unknown(NOT_GIVEN)
         self.guard.on_step(optimizer)
+
+
+def _guarded_agent(
+    channel: SideChannel | None, backend: WorkerBackend, settings: Settings, expected: ExpectedSteps, say: Say
+) -> tuple[TrainingAgent, Guard]:
+    if channel is not None and is_alone():
+        agent = TrainingAgent(channel, backend, settings, expected)
+        return agent, Guard(backend, settings, agent, say)
+    of_rank = RankAgent(channel, backend, settings, expected)
+    return of_rank, RankGuard(backend, settings, of_rank, say, is_first=is_first())
 
 
 def _parameters_of(optimizer: Any) -> list[Any]:

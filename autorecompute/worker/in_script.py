@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import atexit
-import json
 import logging
-import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autorecompute import codec
 from autorecompute.backends import registry
-from autorecompute.errors import SetupError, UsageError
+from autorecompute.errors import UsageError
 from autorecompute.units import MIB, format_bytes, format_count, parse_bytes
-from autorecompute.worker.followed import FollowedTraining, is_first
+from autorecompute.worker.followed import FollowedTraining
 from autorecompute.worker.protocol import SearchRequest, Settings
-from autorecompute.worker.side_channel import SideChannel
+from autorecompute.worker.rank import is_first
+from autorecompute.worker.search_process import start_search
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-PACKAGES = str(Path(__file__).parents[2])
-"""Where this package was found: a notebook may have put that on its module path by itself."""
-
-BESIDE = """
-import os, sys
-if os.fork():
-    os._exit(0)
-sys.path.append(sys.argv[1])
-from autorecompute.cli.training_search import main
-main(int(sys.argv[2]), sys.argv[3])
-"""
-"""Leaves a search that is nobody's child: a script may wait for all of its own."""
-
-START_SECONDS = 60.0
 
 _LOG = logging.getLogger("autorecompute")
 
@@ -68,21 +50,20 @@ class _Beside:
     current: _Beside | None = None
 
     def __init__(self, request: SearchRequest, optimizers: list[Any]) -> None:
-        ours, its = socket.socketpair()
-        with its:
-            channel = SideChannel(ours.detach())
-            settings = Settings(address="", backend=registry.plain_name())
-            try:
-                _start(request, its)
-                self._training = FollowedTraining(channel, settings, _LOG.log, optimizers)
-            except BaseException:
+        settings = Settings(address="", backend=registry.plain_name())
+        channel = start_search(request) if is_first() else None
+        try:
+            self._training = FollowedTraining(channel, settings, _LOG.log, optimizers)
+        except BaseException:
+            if channel is not None:
                 channel.close()
-                raise
+            raise
         self._error_before = _last_error()
         atexit.register(self._end)
         limit = "" if request.limit_bytes is None else f" under {format_bytes(request.limit_bytes)}"
         steps = format_count(request.steps, "step")
-        _LOG.info("looking for what to recompute%s, in %s of this training at most", limit, steps)
+        if is_first():
+            _LOG.info("looking for what to recompute%s, in %s of this training at most", limit, steps)
 
     def leave(self) -> None:
         """Ends the search and its config."""
@@ -109,29 +90,6 @@ def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
     if before is not None:
         before.leave()
     _Beside.current = _Beside(request, optimizers)
-
-
-def _start(request: SearchRequest, line: socket.socket) -> None:
-    """Starts the search in a process of its own, without a terminal and without output.
-
-    Raises:
-        SetupError: that cannot be done.
-    """
-    words = [PACKAGES, str(line.fileno()), json.dumps(codec.to_plain(request))]
-    try:
-        subprocess.run(
-            # Not from the working folder, where a notebook may lie beside a file that is called like a module.
-            [sys.executable, "-P", "-c", BESIDE, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[line.fileno()],
-            start_new_session=True,
-            timeout=START_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise SetupError(f"{sys.executable} cannot be started for the search: {error}") from error
 
 
 def _describe_program(name: str, limit_bytes: int | None, study: str | None, steps: int) -> SearchRequest:

@@ -104,6 +104,32 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """What a training that starts its own search asks for: one that goes on already, or the first of several ranks.
+
+    Attributes:
+        script: The script's path, the name of a module, or, where a notebook or an interpreter has no script, what its
+            studies are called after.
+        is_module: Whether it is a module.
+        is_typed: Whether there is no script.
+        arguments: The script's arguments.
+        limit_bytes: What the peak may reach; ``None`` takes what the device has to give.
+        study: Name of the study; ``None`` for one that is made of the script and of what it trains.
+        steps: How many steps may be spent on trials.
+        launcher: What starts the script's ranks; empty where nobody has said.
+    """
+
+    script: str
+    is_module: bool = False
+    is_typed: bool = False
+    arguments: tuple[str, ...] = ()
+    limit_bytes: int | None = None
+    study: str | None = None
+    steps: int
+    launcher: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a worker is told at its start, in the environment variable ``AUTORECOMPUTE_WORKER``.
 
@@ -120,6 +146,7 @@ class Settings:
         card: The card that they stand for; empty for the CPU.
         tuner: The controller's process. What it and its descendants take of the processors is not others' work;
             ``None`` where that is true of this process alone.
+        search: The search that the first rank starts beside itself; ``None`` where there is a controller already.
     """
 
     address: str
@@ -133,30 +160,7 @@ class Settings:
     fakes: bool = False
     card: str = ""
     tuner: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRequest:
-    """What a training that goes on already starts a search with, as an argument of its command.
-
-    Attributes:
-        script: The script's path, the name of a module, or, where a notebook or an interpreter has no script, what its
-            studies are called after.
-        is_module: Whether it is a module.
-        is_typed: Whether there is no script.
-        arguments: The script's arguments.
-        limit_bytes: What the peak may reach; ``None`` takes what the device has to give.
-        study: Name of the study; ``None`` for one that is made of the script and of what it trains.
-        steps: How many steps may be spent on trials.
-    """
-
-    script: str
-    is_module: bool = False
-    is_typed: bool = False
-    arguments: tuple[str, ...] = ()
-    limit_bytes: int | None = None
-    study: str | None = None
-    steps: int
+    search: SearchRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

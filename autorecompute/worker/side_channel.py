@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 from multiprocessing.connection import Connection
+from typing import Protocol
 
 from autorecompute.worker.protocol import Check, Message, Order, Stay, decode, encode
 
@@ -17,6 +18,13 @@ PATIENCE_SECONDS = 120.0
 
 FAREWELL_SECONDS = 5.0
 """So long a script that ends waits for the controller to write down what is known."""
+
+GONE = "the search has ended without an answer"
+
+
+def goes_on(reason: str) -> str:
+    """What the user is told of a search that ends, and why."""
+    return f"no further config is tried, and the training goes on: {reason.rstrip('.')}."
 
 
 class ControllerGoneError(Exception):
@@ -33,6 +41,30 @@ class StayError(Exception):
     def __init__(self, stay: Stay) -> None:
         super().__init__(stay.message)
         self.stay = stay
+
+
+class TrainingLine(Protocol):
+    """What a training asks of its end."""
+
+    def send(self, message: Message) -> None:
+        """Says something."""
+        ...
+
+    def receive_order(self) -> Order | Check:
+        """Waits for the first order."""
+        ...
+
+    def poll(self, seconds: float) -> Order | Check | None:
+        """The next order, if it comes within so many seconds."""
+        ...
+
+    def wait_for_end(self) -> None:
+        """Waits a little for the controller to end."""
+        ...
+
+    def close(self) -> None:
+        """Hangs up."""
+        ...
 
 
 class SideChannel:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends import registry
-from autorecompute.worker.followed import FollowedTraining, is_first
+from autorecompute.worker.followed import FollowedTraining
 from autorecompute.worker.protocol import MODULE_FLAG, SETTINGS_VARIABLE, Settings
+from autorecompute.worker.rank import is_first
 from autorecompute.worker.script import find_module, from_script, run_as_main, run_module_as_main
+from autorecompute.worker.search_process import start_search
 from autorecompute.worker.side_channel import SideChannel
 
 if TYPE_CHECKING:
@@ -39,15 +41,18 @@ class _Following:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._channel = SideChannel(int(settings.address))
+        self._channel = SideChannel(int(settings.address)) if settings.search is None else None
         self._training: FollowedTraining | None = None
 
     def begin(self) -> None:
         """Hooks in; nothing, with a sentence, where that cannot be done."""
         try:
+            if self._settings.search is not None and is_first():
+                self._channel = start_search(self._settings.search)
             self._training = FollowedTraining(self._channel, self._settings, say)
         except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
-            self._channel.close()
+            if self._channel is not None:
+                self._channel.close()
             if is_first():
                 say(logging.WARNING, f"the script trains without autorecompute: {str(error).rstrip('.')}.")
 

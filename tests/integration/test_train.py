@@ -27,8 +27,8 @@ def place(make_workplace):
 def begin(limit):
     """Starts a training that is tuned."""
 
-    def begin(place, study, *arguments, steps=36):
-        options = ("--memory-limit", limit, "--study", study, "--tuning-steps", str(steps))
+    def begin(place, study, *arguments, steps=36, share=1.0):
+        options = ("--memory-limit", str(int(share * int(limit))), "--study", study, "--tuning-steps", str(steps))
         return place.start("-m", "autorecompute", "train", OWN_TRAINING, *options, "--", *arguments)
 
     return begin
@@ -127,20 +127,28 @@ def test_a_script_that_ends_first_leaves_what_is_known_and_the_next_start_goes_o
     assert len(set(workplace.study().configs)) == len(workplace.study().configs) > len(known)
 
 
-@pytest.mark.parametrize(
-    ("fault", "sentence"),
-    [
-        (("--leaves",), "fake tensors"),
-        (("--models", "2"), "several models"),
-    ],
-)
-def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, begin, train_plainly, fault, sentence):
+def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, begin, train_plainly):
     """One sentence says why."""
-    finished = workplace.finish(begin(workplace, "refused", "--steps", "3", *fault))
-    plain = train_plainly("--steps", "3", *fault)
+    arguments = ("--steps", "3", "--models", "2")
+    finished = workplace.finish(begin(workplace, "refused", *arguments))
+    plain = train_plainly(*arguments)
     assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
     (line,) = said(finished)
-    assert sentence in line
+    assert "several models" in line
+
+
+def test_a_model_that_leaves_torch_is_measured_from_the_leanest_config_on(workplace, begin, train_plainly):
+    """No step of it can be run on fake tensors: its real steps tell the peaks, and none goes over the limit."""
+    arguments = ("--steps", "60", "--leaves")
+    finished = workplace.finish(begin(workplace, "leaves", *arguments, steps=50, share=1.05))
+    plain = train_plainly(*arguments)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    (line,) = said(finished)
+    assert re.search(r"from step \d+ on: .* real steps told the peaks", line)
+    trials = workplace.study("leaves").trials
+    assert trials[0]["config"] == ["blocks.*:checkpoint"]
+    assert len(trials) > 1
+    assert all(trial["measurement"]["outcome"] == "ok" for trial in trials)
 
 
 def test_a_compiled_model_trains_as_without_the_tool(workplace, scripts, limit):
@@ -212,23 +220,6 @@ def disk(workplace):
         pytest.skip(f"a disk of its own needs mount, which says: {mounted.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-@pytest.mark.parametrize("way", ["train", "auto"])
-def test_ranks_train_as_without_the_tool(workplace, limit, way):
-    """One sentence, of the first rank, says that they are not tuned and what would tune them."""
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
-    steps = ("--steps", "3")
-    ways = {
-        "train": ("-m", "autorecompute", "train", OWN_TRAINING, "--memory-limit", limit, "--", *steps),
-        "auto": (OWN_TRAINING, "--auto", limit, *steps),
-    }
-    finished = workplace.finish(workplace.start(*launcher, *ways[way]))
-    assert finished.code == 0, finished.stderr
-    assert finished.stdout.count("step 3 loss") == 2
-    (line,) = said(finished)
-    assert "one of several ranks" in line
-    assert "--launcher" in line
 
 
 def test_a_home_that_cannot_be_written_changes_nothing(disk, make_workplace, monkeypatch, begin, train_plainly):

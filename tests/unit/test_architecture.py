@@ -62,7 +62,7 @@ FLOW = {
     "meters": BASE,
     "backends": {"meters.*", *BASE},
     "worker": {*REGISTRY, "meters.*", *BASE},
-    "trials": {"worker.protocol", *REGISTRY, *BASE},
+    "trials": {"worker.protocol", "worker.merging", *REGISTRY, *BASE},
     "search": {"studies.frozen", *BASE},
     "studies": BASE,
     "tuning": {"search.*", "trials.*", "studies.*", *REGISTRY, *BASE},

@@ -9,7 +9,7 @@ from autorecompute.backends.torch import cards
 from autorecompute.backends.torch.compiled.needs import code_of_blocks
 from autorecompute.backends.torch.compiled.peaks import CompiledPeaks
 from autorecompute.backends.torch.extra import TorchDetection
-from autorecompute.backends.torch.forecast import TorchMemoryModel
+from autorecompute.backends.torch.forecast import ROUGH_ERROR, TorchMemoryModel
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
 from autorecompute.backends.torch.script import write_script
 from autorecompute.errors import UsageError
@@ -240,3 +240,12 @@ def memory_of(detection: Detection) -> MemoryModel | None:
         return None
     sizes = {name: size for name, size in detection.dims.items() if name != BATCH}
     return TorchMemoryModel(detection.space, extra.steps, detection.resting_bytes, sizes, extra.on_card, extra.machine)
+
+
+def rough_memory_of(detection: Detection) -> MemoryModel | None:
+    """What one forward pass tells of the memory of every config; ``None`` where it tells nothing."""
+    steps = TorchDetection.of(detection).rough_steps
+    if steps is None:
+        return None
+    sizes = {name: size for name, size in detection.dims.items() if name != BATCH}
+    return TorchMemoryModel(detection.space, steps, detection.resting_bytes, sizes, likely_error=ROUGH_ERROR)

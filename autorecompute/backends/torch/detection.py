@@ -19,6 +19,7 @@ from autorecompute.backends.torch.repeats import repeated
 from autorecompute.backends.torch.rewriting import Program
 from autorecompute.backends.torch.rules import is_known_version
 from autorecompute.backends.torch.savings import Saving, saving_of, saving_of_modules
+from autorecompute.backends.torch.sharded import forgotten, is_sharded
 from autorecompute.backends.torch.structure import Structure, is_within, structure_of
 from autorecompute.backends.torch.switchboard import Site, Switchboard
 from autorecompute.backends.torch.values import Values
@@ -67,6 +68,7 @@ class Detected:
         repeated: Units that do what the one before them does.
         compiled_peaks: What compiled code should take with each plan.
         option_savings: What a site saves with an option, where its options differ in that.
+        unit_bytes: What each unit saves for the backward pass, by its path; what lies in none under an empty one.
     """
 
     structure: Structure
@@ -83,6 +85,7 @@ class Detected:
     repeated: frozenset[str]
     compiled_peaks: tuple[CompiledPeak, ...] = ()
     option_savings: Mapping[tuple[str, str], Saving] = dataclasses.field(default_factory=dict)
+    unit_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def switchboard(self, model: Module) -> Switchboard:
         """The switches of the model that was looked at."""
@@ -102,25 +105,29 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Det
         raise RefusedModelError(refusal)
     structure = structure_of(model)
     finder = Finder(model, structure)
-    seen = Probe(model, structure.units, finder.visit, compiled_paths(model)).run(args, kwargs)
+    visit = None if is_sharded(model) else finder.visit
+    with forgotten(model):
+        seen = Probe(model, structure.units, visit, compiled_paths(model)).run(args, kwargs)
     if seen.is_hooked:
         raise RefusedModelError(Refusal(Reason.OWN_CHECKPOINT))
     if "" in seen.refused:
         raise RefusedModelError(Refusal(seen.refused[""]))
-    return _Sorting(structure, seen, finder).detected()
+    return _Sorting(structure, seen, None if is_sharded(model) else finder).detected()
 
 
 class _Sorting:
     """Makes sites of what a probe saw."""
 
-    def __init__(self, structure: Structure, seen: Observation, finder: Finder) -> None:
+    def __init__(self, structure: Structure, seen: Observation, finder: Finder | None) -> None:
         self._structure = structure
         self._seen = seen
-        self._programs = finder.finish() if is_known_version() else {}
-        self._storages = finder.storages() if is_known_version() else {}
-        self._unverified = finder.unverified
-        self._operators_seen = finder.operators
-        self._links = finder.links
+        self._has_operators = finder is not None
+        known = finder if is_known_version() else None
+        self._programs = known.finish() if known is not None else {}
+        self._storages = known.storages() if known is not None else {}
+        self._unverified = finder.unverified if finder is not None else set()
+        self._operators_seen = finder.operators if finder is not None else ()
+        self._links = finder.links if finder is not None else ()
         self._called = {call.path for call in seen.calls}
         self._savings: dict[str, Saving] = {}
         self._blocks = {structure.group_of(unit) for unit in structure.units}
@@ -142,7 +149,15 @@ class _Sorting:
             calls=tuple(call.path for call in self._seen.calls if call.path in self._structure.units),
             operators=self._operators_seen,
             repeated=repeated(self._links, self._programs),
+            unit_bytes=self._unit_bytes(),
         )
+
+    def _unit_bytes(self) -> dict[str, int]:
+        sizes: dict[str, int] = collections.defaultdict(int)
+        for saved in self._seen.saved.values():
+            units = {self._structure.unit_of(saver) for saver in saved.savers} - {""}
+            sizes[min(units, key=self._structure.units.index, default="")] += saved.bytes
+        return dict(sizes)
 
     def _pays(self, site: Site) -> bool:
         least = LEAST_SHARE * sum(saved.bytes for saved in self._seen.saved.values())
@@ -194,5 +209,7 @@ class _Sorting:
                 yield Refusal(reason, group)
         for name in sorted(self._unverified - offered):
             yield Refusal(Reason.UNVERIFIED, name)
-        if not is_known_version():
+        if not self._has_operators:
+            yield Refusal(Reason.SHARDED_OPERATORS)
+        elif not is_known_version():
             yield Refusal(Reason.NODES)

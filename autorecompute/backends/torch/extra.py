@@ -142,6 +142,7 @@ class TorchDetection:
         refusals: What is left as it is, and why: a sentence each.
         steps: What steps take; ``None`` where they cannot be run on fake tensors.
         no_steps: Why not, in a sentence; empty where they can.
+        rough_steps: What they take as far as one forward pass tells, where they cannot.
         on_fakes: Whether the whole script ran on fake tensors.
         assumed: Lines of it that looked at a number which was not there.
         on_card: What each preset takes on a card, where one was asked for.
@@ -155,6 +156,7 @@ class TorchDetection:
     refusals: tuple[str, ...] = ()
     steps: Steps | None = None
     no_steps: str = ""
+    rough_steps: Steps | None = None
     on_fakes: bool = False
     assumed: tuple[str, ...] = ()
     on_card: tuple[OnCard, ...] = ()

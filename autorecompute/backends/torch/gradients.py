@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from autorecompute.backends.common.gradients import TOLERANCES, scalar_of
+from autorecompute.backends.torch.sharded import forgotten, gradients_of, is_sharded
 from autorecompute.backends.torch.untouched import copies_of, untouched, without_autocast
 from autorecompute.measurement import GradientCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torch.nn import Module
+    from torch.nn import Module, Parameter
 
     from autorecompute.backends.torch.switchboard import Switchboard
     from autorecompute.plans import Choice
@@ -62,14 +63,21 @@ def _step(model: Module, seed: int, args: Sequence[Any], kwargs: Mapping[str, An
     """The loss, the gradients and the buffers of one forward and backward pass."""
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     args, kwargs = copies_of((tuple(args), dict(kwargs)))  # a model may change its arguments in place
-    with untouched(model), torch.enable_grad():
+    with untouched(model), forgotten(model), torch.enable_grad():
         torch.manual_seed(seed)
         loss = scalar_of(model(*args, **kwargs))
         with without_autocast():
-            gradients = torch.autograd.grad(loss, [parameter for _, parameter in named], allow_unused=True)
+            gradients = _gradients(model, loss, [parameter for _, parameter in named])
         buffers = {f"{BUFFER}{name}": buffer.clone() for name, buffer in model.named_buffers()}
     found = {name: gradient for (name, _), gradient in zip(named, gradients, strict=True)}
     return {LOSS: loss.detach(), **found, **buffers}
+
+
+def _gradients(model: Module, loss: Tensor, parameters: Sequence[Parameter]) -> Sequence[Tensor | None]:
+    if is_sharded(model):
+        return gradients_of(model, loss, parameters)
+    gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return gradients
 
 
 def _worst(expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | None]) -> tuple[float, str]:

@@ -89,3 +89,10 @@ def _digest(parts: Any) -> str:
 def read_versions() -> dict[str, str]:
     """The versions that plans and speed depend on."""
     return {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME}
+
+
+def read_ranks() -> dict[str, str]:
+    """How many ranks train together, where there are several: it decides how fast a config is, and what is sharded."""
+    is_grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+    ranks = torch.distributed.get_world_size() if is_grouped else 1
+    return {"ranks": str(ranks)} if ranks > 1 else {}

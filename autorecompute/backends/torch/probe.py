@@ -20,7 +20,8 @@ from autorecompute.backends.torch import attention
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
 from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_hooked
-from autorecompute.backends.torch.storages import Storages, tensors_in
+from autorecompute.backends.torch.sharded import gathered, is_sharded
+from autorecompute.backends.torch.storages import Storages, changed_by, tensors_in
 from autorecompute.backends.torch.structure import is_within
 from autorecompute.backends.torch.untouched import copies_of, untouched
 from autorecompute.backends.torch.values import Values, looks_at_values
@@ -123,18 +124,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
         if function in MATMULS:
             self._made[storages.number(result)] = function
         elif function._schema.is_mutable:
-            changed = {storages.number(tensor) for tensor in _changed(function, args, kwargs or {})}
+            changed = {storages.number(tensor) for tensor in changed_by(function, args, kwargs or {})}
             self._probe.seen.changed |= {
                 (self._probe.path, self._made[number]) for number in changed & self._made.keys()
             }
         return result
-
-
-def _changed(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
-    """The tensors that an operator writes."""
-    for place, argument in enumerate(function._schema.arguments):
-        if argument.is_write:
-            yield from tensors_in(args[place] if place < len(args) else kwargs.get(argument.name))
 
 
 class Handle:
@@ -167,7 +161,7 @@ class Probe:
         self._stack: list[str] = []
         self._kept: list[Handle] = []
         self._mark = torch.ones(1, requires_grad=True)
-        self._is_marked = False
+        self._is_marked, self._is_sharded = False, is_sharded(model)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Observation:
         """What the forward pass of a training step with these arguments saves and where.
@@ -208,6 +202,8 @@ class Probe:
 
     def _around(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
         path = self._paths[id(module)]
+        if self._is_sharded:  # what is gathered for this call goes with it, whoever saves it
+            self._fixed |= {self.storages.number(parameter) for parameter in gathered(module)}
         given = list(tensors_in((args, kwargs)))
         versions = [tensor._version for tensor in given]
         inputs = self._numbers_of(given)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from autorecompute.backends.torch.sharded import can_run_again, is_sharded
 from autorecompute.backends.torch.storages import tensors_in
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ class Reason(enum.Enum):
     )
     SCRIPTED = "{place} is a TorchScript module, whose forward cannot be run through another one."
     ORTMODULE = "{place} is an ORTModule: tune it with --backend ortmodule."
-    SHARDED = "{place} is sharded by FSDP, whose gathered parameters a second run would have to gather again."
+    SHARDED = (
+        "{place} is sharded by FSDP: take fully_shard on the model as a whole, and a torch that can reset it (2.13)."
+    )
+    SHARDED_OPERATORS = "{place} is sharded by fully_shard, so single operators are not offered."
     TENSOR_PARALLEL = "{place} has parameters that tensor parallelism has spread over ranks."
     OUTPUT = "{place} returns no tensor that gradients go back through."
     OWN_CHECKPOINT = "{place} is recomputed by the script itself, and is kept as it is."
@@ -73,12 +77,25 @@ def refusals_of_model(model: Module) -> Iterator[Refusal]:
     for reason, is_so in (
         (Reason.ORTMODULE, _is_named(model, "ORTModule", "onnxruntime")),
         (Reason.SCRIPTED, isinstance(model, torch.jit.ScriptModule)),
-        (Reason.SHARDED, any(_is_named(module, "FSDP", "torch.distributed") for module in model.modules())),
-        (Reason.TENSOR_PARALLEL, any(_is_named(value, "DTensor", "torch.distributed") for value in model.parameters())),
+        (Reason.SHARDED, _is_sharded_otherwise(model)),
+        (Reason.TENSOR_PARALLEL, any(_is_spread(value, model) for value in model.parameters())),
     ):
         if is_so:
             yield Refusal(reason)
             return
+
+
+def _is_sharded_otherwise(model: Module) -> bool:
+    """Whether parts are sharded, and the model as a whole not in a way in which it can be run again."""
+    is_in_parts = any(_is_named(module, "FSDP", "torch.distributed") for module in model.modules())
+    return is_in_parts and not can_run_again(model)
+
+
+def _is_spread(parameter: Any, model: Module) -> bool:
+    """Whether a parameter is split over ranks by more than ``fully_shard``."""
+    if not _is_named(parameter, "DTensor", "torch.distributed"):
+        return False
+    return not is_sharded(model) or sum(placement.is_shard() for placement in parameter.placements) > 1
 
 
 def _is_named(value: object, start: str, package: str) -> bool:

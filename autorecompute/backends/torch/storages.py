@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 
 class Storages:
@@ -32,7 +32,8 @@ class Storages:
 
     def see(self, tensor: Tensor) -> tuple[int, int]:
         """The number of the tensor's storage, and its bytes if it was never seen before; else 0."""
-        storage = tensor.untyped_storage()
+        # Of a tensor that is spread over ranks, this rank has a part.
+        storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
         address = storage._cdata
         known = self._numbers.get(address)
         if known is not None:
@@ -60,3 +61,10 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:
             yield from tensors_in(getattr(value, name, None))
+
+
+def changed_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+    """The tensors that an operator writes."""
+    for place, argument in enumerate(function._schema.arguments):
+        if argument.is_write:
+            yield from tensors_in(args[place] if place < len(args) else kwargs.get(argument.name))

@@ -1,68 +1,65 @@
-"""What a worker tells the controller about a model that trains: its plans, its steps, and what it is."""
+"""What the controller is told of a model that is about to train."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
+from autorecompute.backends.common.batches import observe_batch
 from autorecompute.backends.common.device import describe_device
-from autorecompute.backends.torch.compiled.forms import is_compiled
+from autorecompute.backends.torch.compiled.forms import has_compiled, is_compiled
 from autorecompute.backends.torch.controller import MODEL
 from autorecompute.backends.torch.extra import TorchDetection
-from autorecompute.backends.torch.identity import digest_of, read_versions
+from autorecompute.backends.torch.identity import digest_of, read_ranks, read_versions, sizes_of
+from autorecompute.backends.torch.rough_steps import rough_steps
 from autorecompute.backends.torch.space import space_of
+from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.measurement import Detection
 from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch.nn import Module
 
     from autorecompute.backends.torch.extra import Steps
     from autorecompute.backends.torch.tuned import Tuned
 
+    Call = tuple[Sequence[Any], Mapping[str, Any]]
 
-def tell(  # noqa: PLR0913  (what the parts of a detection have found)
-    root: Module,
-    tuned: Tuned,
-    steps: Steps | None,
-    no_steps: str,
-    dims: Mapping[str, int],
-    *,
-    name: str,
-    compiles: bool,
-) -> Detection:
-    """A detection as the controller takes it.
+
+def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: tuple[Steps | None, str]) -> Detection:
+    """What was detected.
 
     Args:
         root: The model.
-        tuned: What was found in it, and its switches.
-        steps: What steps take; ``None`` where nobody can tell.
-        no_steps: Why nobody can, in a sentence.
-        dims: The batch, and the sizes of what the model is called with.
-        name: Which model it is, in a word.
-        compiles: Whether ``torch.compile`` runs it, or blocks of it.
+        tuned: What a probe found in it, and its switches.
+        call: What it is called with.
+        name: What it is called.
+        survey: What steps take, or why nobody can tell.
     """
-    space = space_of(tuned.found, tuned.board, steps)
+    found, (args, kwargs), (steps, no_steps) = tuned.found, call, survey
+    batch, compiles = observe_batch([*args, *kwargs.values()]), has_compiled(root)
+    space = space_of(found, tuned.board, steps)
+    sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
     told = TorchDetection(
-        refusals=tuple(map(str, tuned.found.refusals)),
+        refusals=tuple(map(str, found.refusals)),
         steps=steps,
         no_steps=no_steps,
+        rough_steps=rough_steps(found, tuned.board) if steps is None and not compiles else None,
         is_compiled=compiles,
-        compiled_peaks=tuned.found.compiled_peaks,
+        compiled_peaks=found.compiled_peaks,
         trained_bytes=sum(one.nbytes for one in root.parameters() if one.requires_grad),
         by_blocks=compiles and not is_compiled(root),
     )
-    sizes = {name: size for name, size in dims.items() if name != BATCH}
     return Detection(
         plans=space.plans,
         own_presets=space.own_presets,
         covers=space.covers,
-        dims=dict(dims),
-        graph=digest_of(root, tuned.found, sizes),
+        dims={BATCH: batch, **sizes},
+        graph=digest_of(root, found, sizes),
         device=describe_device(next(root.parameters()).device),
-        versions={**read_versions(), MODEL: name},
-        plan_versions=(MODEL,),
+        versions={**read_versions(), **read_ranks(), MODEL: name},
+        plan_versions=(MODEL, *read_ranks()),
         extra=codec.to_plain(told),
     )

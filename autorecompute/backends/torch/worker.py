@@ -21,12 +21,13 @@ from autorecompute.backends.torch.fake_machine import FakeMachine
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.identity import name_of, sizes_of
+from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.live import StepLive, tensors_of
 from autorecompute.backends.torch.options import COMPILED
 from autorecompute.backends.torch.plans_file import requested
 from autorecompute.backends.torch.refusals import Reason, Refusal
 from autorecompute.backends.torch.roots import Roots
+from autorecompute.backends.torch.sharded import is_sharded
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.survey import bytes_of, survey_steps
 from autorecompute.backends.torch.telling import tell
@@ -240,9 +241,7 @@ class TorchBackend:
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
         tuned = self._tuned[root] = Tuned.of(root, args, kwargs)
         batch = observe_batch([*args, *kwargs.values()])
-        steps, no_steps = self._survey(root, tuned, batch, args, kwargs)
-        dims = {BATCH: batch, **sizes_of(list(tensors_in((args, kwargs))), batch)}
-        return tell(root, tuned, steps, no_steps, dims, name=self._name, compiles=self._compiled is not None)
+        return tell(root, tuned, (args, kwargs), self._name, self._survey(root, tuned, batch, args, kwargs))
 
     def _survey(
         self, root: Module, tuned: Tuned, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -250,6 +249,8 @@ class TorchBackend:
         """What steps take, or why nobody can tell."""
         if self._compiled is not None:
             return None, MEASURED
+        if is_sharded(root):
+            return None, "its parameters are gathered from other ranks, which fake tensors cannot do"
         script = self._script(root, batch, args, kwargs)
         speeds = self._stands_for.speeds if self._stands_for is not None else None
         try:

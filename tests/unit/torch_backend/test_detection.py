@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from autorecompute.backends.torch.detection import RefusedModelError, detect
+from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.backends.torch.interception import around_of
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
 from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
@@ -270,14 +271,53 @@ def alone(unused_port):
 
 
 def test_a_model_that_is_spread_over_ranks_is_refused_whole(alone):
-    """Under fully_shard, and with parameters that tensor parallelism has spread."""
+    """Under fully_shard of parts alone, and with parameters that tensor parallelism has spread."""
     shards, parallel = (nn.Sequential(Block(), Block()) for _ in range(2))
-    fully_shard(shards, mesh=alone)
+    fully_shard(shards[0], mesh=alone)
     parallelize_module(parallel[0], alone, {"up": ColwiseParallel()})
     for model, reason in ((shards, Reason.SHARDED), (parallel, Reason.TENSOR_PARALLEL)):
         with pytest.raises(RefusedModelError) as raised:
             detect(model, (torch.randn(4, 8),), {})
         assert raised.value.refusal.reason is reason
+
+
+def test_a_sharded_model_offers_its_modules_and_is_left_as_it_was(alone):
+    """Parameters that are gathered for a call are no activations, and those of the next step are shards again."""
+    plain, shards = (nn.Sequential(*(Block() for _ in range(3))) for _ in range(2))
+    for block in shards:
+        fully_shard(block, mesh=alone)
+    fully_shard(shards, mesh=alone)
+    inputs = (torch.randn(4, 8),)
+    found, without = detect(shards, inputs, {}), detect(plain, inputs, {})
+    assert {option for site in found.sites for option in site.options} <= {"checkpoint", "keep_matmul", "every_2nd"}
+    assert Reason.SHARDED_OPERATORS in [refusal.reason for refusal in found.refusals]
+    assert found.saved == without.saved
+    assert all(hasattr(parameter, "to_local") for parameter in shards.parameters())
+    shards(*inputs).sum().backward()
+    assert all(parameter.grad is not None for parameter in shards.parameters())
+
+
+def test_gradients_of_a_sharded_model_are_compared_and_those_it_has_are_kept(alone):
+    """A config that computes something else is found out, in a step too that only accumulates."""
+    shards = nn.Sequential(*(Block() for _ in range(3)))
+    for block in shards:
+        fully_shard(block, mesh=alone)
+    fully_shard(shards, mesh=alone)
+    inputs = (torch.randn(4, 8),)
+    shards(*inputs).sum().backward()
+    kept = [parameter.grad.to_local().clone() for parameter in shards.parameters()]
+    board = detect(shards, inputs, {}).switchboard(shards)
+    shards.set_requires_gradient_sync(False)
+    assert check_gradients(shards, board, [Choice("*", "checkpoint")], inputs, {}).agrees
+
+    def spoil(_module, given):
+        return (given[0] * (3 if torch._C._current_graph_task_id() != -1 else 1),)
+
+    shards[1].up.register_forward_pre_hook(spoil)
+    check = check_gradients(shards, board, [Choice("*", "checkpoint")], inputs, {})
+    assert (check.agrees, check.worst > 0) == (False, True)
+    now = [parameter.grad.to_local() for parameter in shards.parameters()]
+    assert all(torch.equal(one, other) for one, other in zip(kept, now, strict=True))
 
 
 def test_a_model_whose_result_is_no_tensor_is_refused_whole():

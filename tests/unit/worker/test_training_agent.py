@@ -13,10 +13,11 @@ from autorecompute.measurement import Detection, GradientCheck, Measurement, Out
 from autorecompute.plans import Config
 from autorecompute.worker import agent, training
 from autorecompute.worker.expected_steps import ExpectedSteps
+from autorecompute.worker.guard import Guard
 from autorecompute.worker.patience import MISSED_STEPS
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Settings, Stay, decode, encode
 from autorecompute.worker.side_channel import SideChannel
-from autorecompute.worker.training_agent import Guard, TrainingAgent
+from autorecompute.worker.training_agent import TrainingAgent
 from stand_ins.training import ADVICE, CONFIG, FIRST, SECOND, TARGET, Training
 
 OTHER = Config.parse(["blocks.*/softmax:drop"])
@@ -32,7 +33,7 @@ class Beside(Training):
         self.line, self.controller = SideChannel(theirs.detach()), Connection(ours.detach())
         settings = Settings(address="", backend="torch")
         self.inner = TrainingAgent(self.line, self, settings, ExpectedSteps())
-        self.agent = self.guard = Guard(self.line, self, settings, self.inner, training.say)
+        self.agent = self.guard = Guard(self, settings, self.inner, training.say)
 
     def order(self, *messages):
         """The controller: what it says next."""

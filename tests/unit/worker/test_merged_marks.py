@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autorecompute.trials.ranks import merge
+from autorecompute.worker.merging import merge
 
 
 def test_marks_of_all_ranks_are_kept_once(make_measurement):

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from autorecompute.measurement import GradientCheck, Outcome
-from autorecompute.trials.ranks import merge
+from autorecompute.worker.merging import merge
 from autorecompute.worker.protocol import Failed
 
 
