@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "apply", "auto"]
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def apply(model: Any, plans: str | os.PathLike[str] | None = None) -> None:
