@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.worker.agent import Agent
-from autorecompute.worker.progress import Progress
 from autorecompute.worker.protocol import Beat, Check
+from autorecompute.worker.trials_bar import TrialsBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ class TrainingAgent(Agent):
         super().__init__(channel, backend, settings, is_alone=is_alone)
         self.line, self._expected = channel, expected
         self._awaits_answer = False
-        self._progress = Progress(0)
+        self._progress = TrialsBar(0)
         self._first_check: Callable[[Config], GradientCheck] | None = None
 
     def stop(self) -> None:
@@ -67,7 +67,7 @@ class TrainingAgent(Agent):
             config = super().on_session(detect)
         finally:
             self._first_check = None  # it holds the batch
-        self._progress = Progress(self._settings.tuning_steps)
+        self._progress = TrialsBar(self._settings.tuning_steps)
         return config
 
     def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:

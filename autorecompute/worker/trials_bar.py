@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 
-class Progress:
+class TrialsBar:
     """A bar of ``tqdm``, where that is installed and stderr is a terminal; elsewhere nothing.
 
     Args:
