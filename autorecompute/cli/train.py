@@ -111,7 +111,7 @@ def _search_beside(job: Job, folder: StudyFolder, settings: TuningSettings, step
     sys.stdout.flush()
     line = start_beside(search)
     line.set_inheritable(True)
-    return Settings(address=str(line.detach()), backend=job.backend)
+    return Settings(address=str(line.detach()), backend=job.backend, tuning_steps=steps)
 
 
 def _leave_search(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> Settings:
@@ -127,4 +127,4 @@ def _leave_search(job: Job, folder: StudyFolder, settings: TuningSettings, steps
         steps=steps,
         launcher=job.launcher,
     )
-    return Settings(address="", backend=job.backend, search=request)
+    return Settings(address="", backend=job.backend, search=request, tuning_steps=steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends import registry
@@ -80,6 +81,8 @@ def _guarded_agent(
     if channel is not None and is_alone():
         agent = TrainingAgent(channel, backend, settings, expected)
         return agent, Guard(backend, settings, agent, say)
+    if not is_first():
+        settings = replace(settings, tuning_steps=0)
     of_rank = RankAgent(channel, backend, settings, expected)
     return of_rank, RankGuard(backend, settings, of_rank, say, is_first=is_first())
 

@@ -50,7 +50,7 @@ class _Beside:
     current: _Beside | None = None
 
     def __init__(self, request: SearchRequest, optimizers: list[Any]) -> None:
-        settings = Settings(address="", backend=registry.plain_name())
+        settings = Settings(address="", backend=registry.plain_name(), tuning_steps=request.steps)
         channel = start_search(request) if is_first() else None
         try:
             self._training = FollowedTraining(channel, settings, _LOG.log, optimizers)

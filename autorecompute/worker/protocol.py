@@ -147,6 +147,7 @@ class Settings:
         tuner: The controller's process. What it and its descendants take of the processors is not others' work;
             ``None`` where that is true of this process alone.
         search: The search that the first rank starts beside itself; ``None`` where there is a controller already.
+        tuning_steps: How many steps of a training trials may take, to show how far they are; 0 shows nothing.
     """
 
     address: str
@@ -161,6 +162,7 @@ class Settings:
     card: str = ""
     tuner: int | None = None
     search: SearchRequest | None = None
+    tuning_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

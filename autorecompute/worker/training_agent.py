@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.worker.agent import Agent
 from autorecompute.worker.protocol import Beat, Check
+from autorecompute.worker.trials_bar import TrialsBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,10 +51,12 @@ class TrainingAgent(Agent):
         super().__init__(channel, backend, settings, is_alone=is_alone)
         self.line, self._expected = channel, expected
         self._awaits_answer = False
+        self._progress = TrialsBar(0)
         self._first_check: Callable[[Config], GradientCheck] | None = None
 
     def stop(self) -> None:
         """Ends the measurement that is going on."""
+        self._progress.close()
         if self._window is not None:
             self._window.stop()
             self._window = None
@@ -61,9 +64,11 @@ class TrainingAgent(Agent):
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Tells what was detected, and begins with the config that the controller answers."""
         try:
-            return super().on_session(detect)
+            config = super().on_session(detect)
         finally:
             self._first_check = None  # it holds the batch
+        self._progress = TrialsBar(self._settings.tuning_steps)
+        return config
 
     def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
         """Notes the batch of one training forward, and compares gradients on it if that was ordered."""
@@ -88,6 +93,7 @@ class TrainingAgent(Agent):
 
     def _end_step(self) -> None:
         if self._window is not None:
+            self._progress.advance()
             super()._end_step()
         else:
             self.steps += 1

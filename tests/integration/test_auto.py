@@ -90,7 +90,6 @@ def test_a_killed_search_leaves_the_training_alone(workplace, begin, train_plain
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        (("--leaves",), "fake tensors"),
         (("--models", "2"), "several models"),
         (("--beside",), "an optimizer steps that autorecompute.auto was not given"),
     ],

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import pty
 import re
 import signal
 import subprocess
+import sys
+import termios
 
 import pytest
 
@@ -64,6 +68,32 @@ def test_its_steps_were_trials_and_one_line_says_what_is_on(trained, place, limi
     assert answer["best"]["config"]
     assert answer["best"]["peak_bytes"] <= int(limit)
     assert not answer["best"]["confirmed"]
+
+
+def test_a_terminal_shows_how_far_the_trials_are(workplace, limit, train_plainly):
+    """A bar of tqdm on stderr, gone in the end; what is no terminal gets none."""
+    pytest.importorskip("tqdm")
+    ours, its = pty.openpty()
+    termios.tcsetwinsize(its, (24, 120))
+    options = ("--memory-limit", limit, "--study", "shown", "--tuning-steps", "36")
+    command = [sys.executable, "-m", "autorecompute", "train", OWN_TRAINING, *options, "--", *LONG]
+    with subprocess.Popen(command, cwd=workplace.path, stdout=subprocess.PIPE, stderr=its, text=True) as process:
+        os.close(its)
+        shown = read_all(ours)
+        stdout = process.stdout.read()
+    assert stdout == train_plainly(*LONG).stdout
+    assert re.search(r"autorecompute: +\d+%.*\d+/36 .*step", shown)
+    assert re.search(r"from step \d+ on: ", shown)
+
+
+def read_all(terminal):
+    """What is written to a terminal until nobody has it any more."""
+    told = b""
+    with contextlib.suppress(OSError):
+        while more := os.read(terminal, 1 << 16):
+            told += more
+    os.close(terminal)
+    return told.decode()
 
 
 def test_the_next_start_answers_from_the_study(trained, place, begin, train_plainly):

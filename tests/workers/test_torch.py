@@ -1,0 +1,39 @@
+"""Two workers that train in plain PyTorch for one study in PostgreSQL, each in a process and a folder of its own."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from workplace import Workplace
+
+TRANSFORMER = ("plain_transformer.py", "--backend", "torch", "--batch-flag=--bs")
+TRIALS = 8
+LIMITED = ("--memory-limit", "540MiB", "--max-trials", str(TRIALS))
+ASKED = ("--target-batch", "384", *LIMITED, "--study", "shared", "--json")
+GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "1048576"}
+"""A whole process then holds little more than its steps need."""
+
+
+@pytest.fixture
+def places(tmp_path):
+    """Two working directories, with a temporary folder each: two that share one wait for each other's device."""
+    with contextlib.ExitStack() as stack:
+        for name in ("one", "two"):
+            (tmp_path / name / "tmp").mkdir(parents=True)
+        made = [Workplace(tmp_path / name, str(tmp_path / name / "tmp")) for name in ("one", "two")]
+        yield [stack.enter_context(contextlib.closing(place)) for place in made]
+
+
+def test_workers_in_plain_pytorch_share_a_study(places, database_url):
+    """Both tell one answer, no config is measured twice, and both had a part in the trials."""
+    tuning = [place.start_tuning(*TRANSFORMER, *ASKED, "--storage", database_url, **GIVEN_BACK) for place in places]
+    finished = [place.finish(process) for place, process in zip(places, tuning, strict=True)]
+    assert [one.code for one in finished] == [0, 0], finished
+    first, second = (one.answer["best"] for one in finished)
+    assert (first["config"], first["confirmed"]) == (second["config"], True)
+    own = [set(place.study("shared").configs) for place in places]
+    assert all(own)
+    assert own[0].isdisjoint(own[1])
+    assert len(own[0] | own[1]) <= TRIALS
