@@ -56,10 +56,7 @@ RACE_SHARE = 0.4
 
 GOES_ON = "no further config is tried, and the training goes on"
 
-NO_FORECAST = (
-    "the model cannot be run on fake tensors and has no blocks, so no peak is known before a step. Measure with "
-    "'autorecompute tune SCRIPT'"
-)
+NO_FORECAST = "no peak is known before a step. Measure with 'autorecompute tune SCRIPT'"
 
 MEASURED = (
     "The model cannot be run on fake tensors, so real steps told the peaks, from the config on that recomputes most"

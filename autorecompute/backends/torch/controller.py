@@ -223,7 +223,7 @@ def why_not_while_training(detection: Detection) -> str:
             "the model is compiled, and the peaks of compiled code are known once it has run. Measure with "
             "'autorecompute tune SCRIPT', and train with 'autorecompute run STUDY -- python SCRIPT'"
         )
-    if extra.steps is None:
+    if extra.steps is None and extra.rough_steps is None:
         return f"no peak is known before a step, as {extra.no_steps}. Measure with 'autorecompute tune SCRIPT'"
     return ""
 
