@@ -15,8 +15,11 @@ from workplace import SCRIPTS
 SCRIPT = str(SCRIPTS / "training_ranks.py")
 LAUNCH = ("-m", "torch.distributed.run")
 TWO = (*LAUNCH, "--nproc-per-node", "2")
-LIMIT = "400MiB"
-"""The script takes more without recompute, and less with some."""
+STEP_BYTES = 60 * 10**6
+"""Above what a rank holds at rest; its steps take 80 MB without recompute, and 35 MB with most."""
+
+SHARED_BYTES = 30 * 10**6
+"""What a rank takes more under ``fully_shard``, for parameters that it gathers."""
 
 LONG = ("--steps", "90")
 GOES_ON = "no further config is tried, and the training goes on"
@@ -34,11 +37,24 @@ def train_plainly(place):
     return functools.cache(lambda *arguments: place.finish(place.start(*TWO, SCRIPT, *arguments)))
 
 
-def begin(place, study, *arguments, steps=40, launch=TWO, limit=LIMIT, **variables):
+@pytest.fixture(scope="module")
+def limit(find_rest):
+    """A limit that a rank breaks without recompute, and holds with some."""
+    return find_rest(SCRIPT, "--launcher", " ".join([sys.executable, *TWO])) + STEP_BYTES
+
+
+@pytest.fixture(scope="module")
+def begin(limit):
     """Starts ranks that are tuned."""
-    launcher = " ".join([sys.executable, *launch])
-    options = ("--memory-limit", limit, "--study", study, "--tuning-steps", str(steps), "--launcher", launcher)
-    return place.start("-m", "autorecompute", "train", SCRIPT, *options, "--", *arguments, **variables)
+
+    def begin(place, study, *arguments, steps=40, launch=TWO, more=0, **variables):
+        launcher = " ".join([sys.executable, *launch])
+        options = ("--memory-limit", str(limit + more), "--study", study, "--tuning-steps", str(steps))
+        return place.start(
+            "-m", "autorecompute", "train", SCRIPT, *options, "--launcher", launcher, "--", *arguments, **variables
+        )
+
+    return begin
 
 
 def said(finished):
@@ -52,12 +68,12 @@ def printed(*finished):
     return sorted(line for one in finished for line in one.stdout.splitlines() if line.startswith("rank "))
 
 
-def test_ranks_train_the_same_bit_for_bit(place, train_plainly):
+def test_ranks_train_the_same_bit_for_bit(place, train_plainly, begin):
     """Losses, weights and random numbers of each rank are those without the tool, and several configs were on."""
     trained, plain = place.finish(begin(place, "ddp", *LONG)), train_plainly(*LONG)
     assert (trained.code, printed(trained)) == (0, printed(plain)), trained.stderr
     (line,) = said(trained)
-    assert re.search(r"from step \d+ on: .*, peak .* of 400 MiB, .* samples/s", line)
+    assert re.search(r"from step \d+ on: .*, peak .* of .*, .* samples/s", line)
     trials = place.study("ddp").trials
     assert len({tuple(trial["config"]) for trial in trials}) > 1
     assert all(trial["measurement"]["samples"] == 2 * 96 for trial in trials)
@@ -66,16 +82,16 @@ def test_ranks_train_the_same_bit_for_bit(place, train_plainly):
     assert re.search(r"from step 1 on: .* as study ddp has it", said(again)[0])
 
 
-def test_the_line_in_a_script_does_the_same(workplace, train_plainly):
+def test_the_line_in_a_script_does_the_same(workplace, train_plainly, limit):
     """Every rank calls it, and the first one speaks."""
-    finished = workplace.finish(workplace.start(*TWO, SCRIPT, *LONG, "--auto", LIMIT))
+    finished = workplace.finish(workplace.start(*TWO, SCRIPT, *LONG, "--auto", str(limit)))
     assert (finished.code, printed(finished)) == (0, printed(train_plainly(*LONG))), finished.stderr
     begins, ends = said(finished)
     assert "INFO looking for what to recompute" in begins
     assert re.search(r"INFO from step \d+ on: ", ends)
 
 
-def test_two_nodes_train_the_same(make_workplace, train_plainly):
+def test_two_nodes_train_the_same(make_workplace, train_plainly, begin):
     """Two agents over the loopback, each started with the tool: the first rank of all has the study."""
     nodes = [make_workplace("first_node"), make_workplace("second_node")]
     with socket.socket() as free:
@@ -94,7 +110,7 @@ def test_two_nodes_train_the_same(make_workplace, train_plainly):
     assert not list(nodes[1].path.glob("studies/*"))
 
 
-def test_a_launcher_that_starts_the_tool_in_each_rank_does_the_same(workplace, train_plainly):
+def test_a_launcher_that_starts_the_tool_in_each_rank_does_the_same(workplace, train_plainly, limit):
     """One search is started, and one study written."""
     tool = (
         "-m",
@@ -102,7 +118,7 @@ def test_a_launcher_that_starts_the_tool_in_each_rank_does_the_same(workplace, t
         "train",
         SCRIPT,
         "--memory-limit",
-        LIMIT,
+        str(limit),
         "--study",
         "inside",
         "--tuning-steps",
@@ -114,15 +130,15 @@ def test_a_launcher_that_starts_the_tool_in_each_rank_does_the_same(workplace, t
 
 
 @pytest.mark.parametrize(("followed", "sentence"), [("0", "rank 1 did not begin"), ("1", "")])
-def test_a_rank_without_the_tool_trains_on_with_the_others(workplace, train_plainly, followed, sentence):
+def test_a_rank_without_the_tool_trains_on_with_the_others(workplace, train_plainly, followed, sentence, limit):
     """Nobody waits for it but before the first step, and nothing is recomputed."""
     arguments = ("--steps", "4")
-    finished = workplace.finish(workplace.start(*TWO, SCRIPT, *arguments, "--auto", LIMIT, "--auto-on", followed))
+    finished = workplace.finish(workplace.start(*TWO, SCRIPT, *arguments, "--auto", str(limit), "--auto-on", followed))
     assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr
     assert sentence in " ".join(said(finished))
 
 
-def test_a_rank_that_has_fewer_batches_ends_the_search_alone(workplace, train_plainly):
+def test_a_rank_that_has_fewer_batches_ends_the_search_alone(workplace, train_plainly, begin):
     """The others go on under Join with what is on, as without the tool."""
     arguments = (*LONG, "--fewer", "70")
     finished = workplace.finish(begin(workplace, "uneven", *arguments, steps=400))
@@ -132,7 +148,7 @@ def test_a_rank_that_has_fewer_batches_ends_the_search_alone(workplace, train_pl
     assert workplace.study("uneven").trials
 
 
-def test_a_rank_that_is_killed_ends_the_job_as_without_the_tool(workplace, train_plainly):
+def test_a_rank_that_is_killed_ends_the_job_as_without_the_tool(workplace, train_plainly, begin):
     """The launcher ends the others, and no search is left behind."""
     arguments = ("--steps", "1000", "--dies", "12")
     finished = workplace.finish(begin(workplace, "killed", *arguments, steps=400))
@@ -141,7 +157,7 @@ def test_a_rank_that_is_killed_ends_the_job_as_without_the_tool(workplace, train
     workplace.wait_until(lambda: not workplace.processes())
 
 
-def test_memory_that_runs_out_on_another_rank_is_its_error(workplace, train_plainly):
+def test_memory_that_runs_out_on_another_rank_is_its_error(workplace, train_plainly, begin):
     """That rank says what to do, and the job ends as without the tool."""
     arguments = ("--steps", "1000", "--raises", "9")
     finished = workplace.finish(begin(workplace, "lacking", *arguments, steps=400))
@@ -149,7 +165,7 @@ def test_memory_that_runs_out_on_another_rank_is_its_error(workplace, train_plai
     assert any("out of memory at step 9" in line for line in said(finished))
 
 
-def test_a_killed_search_leaves_the_ranks_alone(workplace, train_plainly):
+def test_a_killed_search_leaves_the_ranks_alone(workplace, train_plainly, begin):
     """They go on with the config that is on, all of them to their own end."""
     process = begin(workplace, "search", "--steps", "40", steps=1000)
     workplace.wait_for_trials(process, 1)
@@ -165,19 +181,19 @@ def test_trials_of_ranks_are_not_those_of_one_process(place):
     assert json.loads((place.study("ddp").path / "study.json").read_text())["problem"]["plan_versions"]["ranks"] == "2"
 
 
-def test_sharded_ranks_train_the_same_bit_for_bit(workplace, train_plainly):
-    """Under fully_shard modules alone are recomputed; the first config is the leanest, as no peak is known before."""
+def test_sharded_ranks_train_the_same_bit_for_bit(workplace, train_plainly, begin):
+    """Under fully_shard no operator alone is recomputed; the first config is the leanest, as no peak is known before."""
     arguments = ("--steps", "70", "--shards")
-    finished = workplace.finish(begin(workplace, "sharded", *arguments, limit="430MiB"))
+    finished = workplace.finish(begin(workplace, "sharded", *arguments, more=SHARED_BYTES))
     assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr
     assert re.search(r"from step \d+ on: ", said(finished)[0])
     trials = workplace.study("sharded").trials
     assert trials[0]["config"] == ["blocks.*:checkpoint"]
     assert len(trials) > 1
-    assert all(":checkpoint" in choice for trial in trials for choice in trial["config"])
+    assert not [choice for trial in trials for choice in trial["config"] if ":drop" in choice]
 
 
-def test_a_killed_search_leaves_sharded_ranks_together(workplace, train_plainly):
+def test_a_killed_search_leaves_sharded_ranks_together(workplace, train_plainly, begin):
     """Ranks that recomputed different blocks would wait for each other's parameters."""
     arguments = ("--steps", "40", "--shards")
     process = begin(workplace, "sharded", *arguments, steps=1000)
