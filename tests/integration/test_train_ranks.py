@@ -182,7 +182,7 @@ def test_trials_of_ranks_are_not_those_of_one_process(place):
 
 
 def test_sharded_ranks_train_the_same_bit_for_bit(workplace, train_plainly, begin):
-    """Under fully_shard no operator alone is recomputed; the first config is the leanest, as no peak is known before."""
+    """Modules are recomputed whole or in part; the first config is the leanest, as no peak is known before."""
     arguments = ("--steps", "70", "--shards")
     finished = workplace.finish(begin(workplace, "sharded", *arguments, more=SHARED_BYTES))
     assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr
