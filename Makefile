@@ -14,23 +14,26 @@
 # make record-tables  records those tables; takes hours, and goes on where it stopped
 # make record-torch-tables  records tables in plain PyTorch; about half an hour each
 # make bench-live  tunes a model of the tables from scratch, and looks its answer up
-# make bench-anchors  trains twice the batch in the same memory, on every study
+# make bench-anchors  trains twice the batch in the same memory, on every study: make bench-anchors ORTMODULE=1 in ORTModules
 # make bench-reuse  measures what an answer costs that is known already
 # make bench-workers  measures how much sooner several workers are through with one study
 # make dashboard-picture  takes the picture of optuna-dashboard in the documentation
 # make terminal-picture  tunes a GPT-2 and takes the picture of its terminal
 # make report-picture  tunes a GPT-2 and takes the picture of the README from its page
 # make bench-by-hand  holds the search in plain PyTorch beside the best that people do by hand
+# make bench-peers  holds it beside the ways of Hugging Face, of PyTorch and of its compiler
 # make bench-compiled  holds the search on compiled models beside budgets and checkpoints that are set by hand, of all
 #                      four studies or of one: make bench-compiled STUDY=llama_clm LAYERS=4
 # make bench-outside-loss  holds forecasts beside live bytes where the script computes its loss itself
 # make bench-torch-overheads  measures what the torch backend costs beside training itself
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 # make bench-forecast-torch  does so in plain PyTorch, against the bytes of live tensors
+# make bench-fake-ranks  a Llama of 70B as one of 64 ranks on fake tensors, and torch's memory trackers beside ours
 # make bench-fake  holds what plans --fake tells against real steps, and runs a Llama of 7B on fake tensors
 # make bench-estimators  holds plans --fake and other tools' estimates of memory beside real steps
 # make bench-harmless  trains every script of the tests with configs that are swapped, and compares all bits
 # make bench-own-cost  measures what a training pays for being followed once its search is over, and during it
+# make bench-own-cost-ranks  does so in two ranks, with DDP and with FSDP2
 
 PYTHON ?= python3.11
 VENV ?= .venv
@@ -47,7 +50,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-estimators bench-by-hand bench-compiled bench-outside-loss bench-torch-overheads bench-harmless bench-own-cost clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
+.PHONY: install system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
 
 install: $(VENV)/.installed
 
@@ -78,7 +81,10 @@ system:
 	done; \
 	test -z "$$missing" || { $(SUDO) apt-get update --quiet && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install --quiet --yes --no-install-recommends $$missing; }
 
-test: system lint test-unit test-fuzz test-release test-browser test-workers test-integration test-docs
+# What runs in one process is run two at a time; all others use both cores by themselves.
+test: system install
+	$(MAKE) --jobs 2 --output-sync=target lint test-fuzz test-release test-browser
+	$(MAKE) test-unit test-workers test-integration test-docs
 
 lint: install
 	$(VENV)/bin/ruff check .
@@ -119,8 +125,9 @@ test-gpu: install
 	$(VENV)/bin/python -m pytest tests/gpu
 
 # What depends on PyTorch, on one that ORTModule 1.19.2 runs on as it is: the adapter, exports and the plans in them, gradients,
-# training scripts, models that are wrapped, and one tuning from end to end. The package is not installed there: a training
-# script that imports nothing of it must do without.
+# training scripts, models that are wrapped, and one tuning from end to end; and how plain PyTorch recomputes. The package is not
+# installed there: a training script that imports nothing of it must do without.
+UNIT_ON_TORCH26 = applying callers checkpoints fake_operators fakes rewriting
 ON_TORCH26 = compat exports golden_plans gradients identity startup tune user_scripts wrap
 # What the tool does with a script, or with Python itself, is the same on every torch: a second tuning under a limit, what is
 # said where there is nothing to wrap, other people's sitecustomize, and an answer that is repeated.
@@ -137,6 +144,7 @@ SAME_ON_TORCH26 = \
 	tune.py::test_the_same_command_answers_from_the_study
 test-torch26: $(TORCH26_VENV)/.installed
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python $(PYTEST) $(ON_TORCH26:%=tests/integration/test_%.py) \
+		$(UNIT_ON_TORCH26:%=tests/unit/torch_backend/test_%.py) \
 		$(SAME_ON_TORCH26:%=--deselect tests/integration/test_%)
 
 $(TORCH26_VENV)/.installed:
@@ -201,10 +209,13 @@ record-torch-tables: install
 	$(VENV)/bin/python benchmarks/replay/record_torch.py
 
 bench-anchors: install
-	$(VENV)/bin/python benchmarks/anchors.py
+	$(VENV)/bin/python benchmarks/anchors.py $(if $(ORTMODULE),--ortmodule)
 
 bench-by-hand: install
 	$(VENV)/bin/python benchmarks/by_hand.py
+
+bench-peers: install
+	$(VENV)/bin/python benchmarks/peers.py
 
 bench-compiled: install
 	$(VENV)/bin/python benchmarks/compiled.py $(STUDY) $(if $(LAYERS),--layers $(LAYERS))
@@ -221,6 +232,11 @@ bench-harmless: install
 bench-own-cost: install
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/own_cost.py
 
+bench-own-cost-ranks: install
+	for way in DDP FSDP2; do for model in GPT-2 Llama; do \
+		OMP_NUM_THREADS=1 $(VENV)/bin/python -m torch.distributed.run --standalone --nproc-per-node 2 benchmarks/own_cost_ranks.py $$model $$way || exit; \
+	done; done
+
 bench-forecast: install
 	$(VENV)/bin/python benchmarks/forecast.py
 
@@ -228,7 +244,10 @@ bench-forecast-torch: install
 	$(VENV)/bin/python benchmarks/forecast.py --torch
 
 bench-fake: install
-	$(VENV)/bin/python benchmarks/fake.py
+	PYTHONPATH=tests $(VENV)/bin/python benchmarks/fake.py
+
+bench-fake-ranks: install
+	$(VENV)/bin/python benchmarks/fake_ranks.py
 
 bench-estimators: install
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/estimators.py

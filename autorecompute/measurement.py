@@ -13,6 +13,7 @@ from autorecompute.plans import Cluster, Config, Plan, Space
 from autorecompute.prediction import Prediction
 from autorecompute.ranges import (
     LONGEST_SECONDS,
+    NEGLIGIBLE_SHARE,
     Batch,
     Bytes,
     Count,
@@ -25,9 +26,6 @@ from autorecompute.ranges import (
     require_versions,
 )
 from autorecompute.units import format_bytes
-
-NEGLIGIBLE_SHARE = 0.1
-"""Others may keep this share of the processors busy before what was measured on them counts as disturbed."""
 
 
 class Outcome(enum.StrEnum):
@@ -81,17 +79,17 @@ class Measurement:
         outcome: How it ended.
         message: Why, in words, where it did not end well.
         trace: Last lines of the script's own traceback, where it raised.
-        peak_bytes: Largest memory held during the measured steps: the process's resident high-water mark on a CPU, the
-            allocator's reserved peak on CUDA.
+        peak_bytes: Largest memory held during the measured steps: the allocator's reserved peak on CUDA; on a CPU what
+            was held and live tensors at their most where those are counted, else the resident high-water mark.
         held_bytes: What was held between two steps, in the measure of ``peak_bytes``, when the measured ones began.
         allocated_bytes: The peak of live tensors: on CUDA all that the allocator knows, on a CPU those of one step
             beyond what was held before it. ``None`` where nobody counts them.
+        resident_bytes: What the process held at most in the timed steps, where ``peak_bytes`` counts live tensors.
         device_bytes: CUDA only: memory in use on the whole card after the timed steps, as the driver counts it.
         step_seconds: Wall time of each timed step, from one optimizer step's end to the next one's.
         cpu_seconds: Processor time of the process in each timed step, all its threads together; empty where another
             device does the work.
-        others_share: Share of the processors that the process may use which other processes kept busy during the timed
-            steps; ``None`` where that could not be read.
+        others_share: Which share of its processors other processes kept busy in the timed steps; ``None`` if unknown.
         warmup_seconds: Wall time of the steps before them.
         compile_seconds: How much of that the compiler of a compiled model took.
         samples: Samples in each timed step, over all its forwards.
@@ -109,6 +107,7 @@ class Measurement:
     peak_bytes: PositiveBytes | None = None
     held_bytes: Bytes | None = None
     allocated_bytes: Bytes | None = None
+    resident_bytes: Bytes | None = None
     device_bytes: Bytes | None = None
     step_seconds: tuple[StepSeconds, ...] = ()
     cpu_seconds: tuple[StepSeconds, ...] = ()
@@ -138,6 +137,11 @@ class Measurement:
     def median_cpu_seconds(self) -> float | None:
         """Median processor time of a timed step; ``None`` where it was not counted."""
         return statistics.median(self.cpu_seconds) if self.cpu_seconds else None
+
+    @property
+    def untold_bytes(self) -> int:
+        """What the process held beyond live tensors: gaps between them, and what kernels take for themselves."""
+        return max(0, (self.resident_bytes or 0) - (self.peak_bytes or 0))
 
     @property
     def is_disturbed(self) -> bool:
@@ -189,8 +193,7 @@ class Trial:
         description: The same in a few words.
         reason: Why the search wanted it, in words.
         measurement: What came of it.
-        reference_seconds: Median step of the reference config, measured in the same minutes; ``None`` where the
-            reference could not run.
+        reference_seconds: Median step of the reference, measured in the same minutes; ``None`` where it could not run.
         reference_cpu_seconds: The same in processor time; ``None`` where that was not counted.
         is_reference_disturbed: Whether other processes disturbed the reference.
         overhead_seconds: Wall time of the trial beyond its warm-up and timed steps.
@@ -264,6 +267,7 @@ class Detection:
         plan_versions: Names among the versions that decide what a plan means.
         batch: Samples a forward is to receive: the target batch, or what the script gave first where there is none.
         resting_bytes: Memory held before the first activation existed.
+        left_bytes: What finding this out left in the process; neither ``resting_bytes`` nor a trial's peak has it.
         outside_bytes: CUDA only: memory of the card in use outside of this process's allocator at that moment; ``None``
             where nobody can tell.
         loader: Digest of the lines that made the DataLoader which was told the batch; empty where none was.
@@ -282,6 +286,7 @@ class Detection:
     plan_versions: tuple[str, ...] = ()
     batch: Count = 0
     resting_bytes: Bytes = 0
+    left_bytes: Bytes = 0
     outside_bytes: Bytes | None = None
     loader: str = ""
     extra: dict[str, Any] = field(default_factory=dict)

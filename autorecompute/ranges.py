@@ -33,6 +33,9 @@ LARGEST_BATCH = (1 << 31) - 1
 LONGEST_SECONDS = 1e9
 """Thirty years."""
 
+NEGLIGIBLE_SHARE = 0.1
+"""Others may keep this share of the processors busy before what was measured on them counts as disturbed."""
+
 SHORTEST_SECONDS = 1e-9
 """What is divided by a step's time must come to something that can be printed."""
 

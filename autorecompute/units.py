@@ -15,7 +15,6 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 SECONDS_PER_MINUTE = 60
 
 _BYTES_PER_UNIT = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-_SECONDS_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What a terminal obeys instead of showing it, and what turns the direction of reading around."""
 
@@ -23,6 +22,7 @@ _BYTES = re.compile("[\udc80-\udcff]+")
 """What Python took in as bytes that are no UTF-8, and gives out as the same bytes: together they may be some."""
 
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
+_SPAN = re.compile(r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*m)?\s*(?:(\d+(?:\.\d+)?)\s*s)?", re.IGNORECASE)
 
 
 def parse_bytes(text: str) -> int:
@@ -31,7 +31,11 @@ def parse_bytes(text: str) -> int:
     Raises:
         UsageError: the text is no amount of memory, or not a positive one.
     """
-    number_of_bytes = _parse(text, _BYTES_PER_UNIT, default_unit="b", example="900MiB, 40GiB or 16GB")
+    match = _QUANTITY.fullmatch(text.strip())
+    unit = (match["unit"].lower() or "b") if match else ""
+    if match is None or unit not in _BYTES_PER_UNIT:
+        raise UsageError(f"'{printable(text, '')}' cannot be read as a quantity. Write it like 900MiB, 40GiB or 16GB.")
+    number_of_bytes = float(match["number"]) * _BYTES_PER_UNIT[unit]
     if not 1 <= number_of_bytes < math.inf:
         raise UsageError(
             f"'{printable(text, '')}' is no amount of memory that there can be. Write it like 900MiB or 40GiB."
@@ -40,25 +44,22 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds written as ``90s``, ``30m``, ``1.5h`` or a plain number of seconds.
+    """Seconds written as ``90s``, ``30m``, ``1.5h``, ``1h30m`` or a plain number of seconds.
 
     Raises:
         UsageError: the text is no span of time, or an empty one.
     """
-    seconds = _parse(text, _SECONDS_PER_UNIT, default_unit="s", example="90s, 30m or 2h")
+    is_number = text.strip().replace(".", "").isdigit()
+    match = _SPAN.fullmatch(f"{text.strip()}s" if is_number else text.strip())
+    if match is None or not any(match.groups()):
+        raise UsageError(f"'{printable(text, '')}' cannot be read as a time. Write it like 90s, 30m or 1h30m.")
+    hours, minutes, rest = (float(number or 0) for number in match.groups())
+    seconds = 3600 * hours + 60 * minutes + rest
     if not 0 < seconds < math.inf:
         raise UsageError(
-            f"'{printable(text, '')}' is no time in which anything can be done. Write it like 90s, 30m or 2h."
+            f"'{printable(text, '')}' is no time in which anything can be done. Write it like 90s, 30m or 1h30m."
         )
     return seconds
-
-
-def _parse(text: str, units: dict[str, int] | dict[str, float], *, default_unit: str, example: str) -> float:
-    match = _QUANTITY.fullmatch(text.strip())
-    unit = (match["unit"].lower() or default_unit) if match else ""
-    if match is None or unit not in units:
-        raise UsageError(f"'{printable(text, '')}' cannot be read as a quantity. Write it like {example}.")
-    return float(match["number"]) * units[unit]
 
 
 def format_bytes(number_of_bytes: float | None) -> str:

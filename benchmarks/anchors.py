@@ -1,16 +1,20 @@
-"""What recompute in an ORTModule buys on every study, in the terms of other systems' figures: ``make bench-anchors``.
+"""What recompute buys on every study, in the terms of other systems' figures: ``make bench-anchors``.
 
 A study gets the memory that a batch takes without recompute, and is tuned to train twice the batch in it. Two figures
 come of it, both relative to the same reference in the same minutes: the throughput of the answer beside training the
 doubled batch without recompute and without a limit (selective recompute elsewhere keeps 93 % of it), and beside
 recomputing everything (16 % more elsewhere). Arguments name studies and leave out the rest.
 
-All processes hand freed memory back at once, as they would on a card: glibc raises the size from which it does so while
-a model is exported, and what it keeps of the export then counts beside the training, more or less of it by chance.
+In plain PyTorch memory is that of live tensors, everything is all blocks, and the answer, all blocks and none train in
+turns, in processor time. An ORTModule (``--ortmodule``) is tuned as users do it, and memory is that of whole processes:
+everything is then the fastest of ORT's levels and all plans. Those processes hand freed memory back at once, as they
+would on a card: glibc raises the size from which it does so while a model is exported, and what it keeps of the export
+then counts beside the training, more or less of it by chance.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -18,18 +22,27 @@ import sys
 import tempfile
 from pathlib import Path
 
+from by_hand import NAMES, Hand, beside
 from rich.console import Console
 from rich.table import Table
 
+from autorecompute.backends import registry
+from autorecompute.plans import Config
+from autorecompute.plans.dimensions import BATCH
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
-from autorecompute.units import MIB
+from autorecompute.units import MIB, format_bytes
 
 STUDIES = Path(__file__).parents[1] / "studies"
+
+PLAIN_BATCH = 8
+PLAIN_COLUMNS = ("study", "live", "answer", "its live", "kept", "blocks live", "blocks keep", "over blocks", "trials")
+
 BATCHES = {"bert_mlm": 24, "gpt2_clm": 24, "deberta_mlm": 16, "bloom_clm": 24, "vit_images": 48}
 """Batches of which the activations outweigh all else that the process holds."""
 
 ARGUMENTS = ("--device", "cpu", "--ortmodule")
+COLUMNS = ("study", "batch", "memory", "config", "peak", "kept", "over full", "trials", "time")
 GIVING_BACK = {"MALLOC_MMAP_THRESHOLD_": str(MIB)}
 """Blocks from this size on go back to the system when they are freed (glibc's mallopt(3))."""
 
@@ -69,7 +82,7 @@ def spread(best):
 
 
 def report(study, batch):
-    """The cells of one study's row."""
+    """The cells of one study's row, in an ORTModule."""
     limit_bytes = measure_limit(study, batch)
     answer = tune(study, 2 * batch, limit_bytes)
     best, full = answer["best"], fastest_full(answer)
@@ -88,18 +101,59 @@ def report(study, batch):
     ]
 
 
-def main(names):
+def live_bytes(detection, batch):
+    """What a step of a batch holds without recompute, as steps on fake tensors say."""
+    forecasts = registry.controller("torch").memory_of(detection).forecasts({**detection.dims, BATCH: batch})
+    return next(forecast.live_bytes for forecast in forecasts if forecast.config.is_none)
+
+
+def report_plain(study):
+    """The cells of one study's row, in plain PyTorch."""
+    job = Job(script=STUDIES / study / "train.py", arguments=("--device", "cpu"), backend="torch")
+    with tempfile.TemporaryDirectory() as logs, Bench(job, 2 * PLAIN_BATCH, Path(logs)) as bench:
+        hand = Hand(bench)
+        small, large = (live_bytes(hand.detection, batch) for batch in (PLAIN_BATCH, 2 * PLAIN_BATCH))
+        none, blocks = Config(), hand.detection.space.presets["blocks"]
+        most = hand.measure(none).measurement.peak_bytes
+
+        def live(config):
+            """What its step holds: peaks differ by that alone."""
+            return format_bytes(large - (most - hand.measure(config).measurement.peak_bytes))
+
+        answer, trials = hand.search(most - (large - small))
+        told = [study, f"{format_bytes(small)} -> {format_bytes(large)}"]
+        if answer is None:
+            return [*told, "nothing fits", "-", "-", live(blocks), "-", "-", str(trials)]
+        times = hand.race(list(dict.fromkeys([answer.config, none, blocks])))
+        return [
+            *told,
+            " ".join(answer.config.texts) or "none",
+            live(answer.config),
+            beside(times, answer.config, none),
+            live(blocks),
+            beside(times, blocks, none),
+            beside(times, answer.config, blocks),
+            str(trials),
+        ]
+
+
+def main():
     """All studies, or those that are named."""
-    os.environ.update(GIVING_BACK)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ortmodule", action="store_true", help="train in ORTModules, not in plain PyTorch")
+    parser.add_argument("studies", nargs="*", metavar="STUDY", help="all where none is named")
+    args = parser.parse_args()
     table = Table(
         title=f"twice the batch in the same memory (goals: {KEPT_GOAL} kept, {FULL_GOAL} over full recompute)"
     )
-    for column in ("study", "batch", "memory", "config", "peak", "kept", "over full", "trials", "time"):
+    for column in COLUMNS if args.ortmodule else PLAIN_COLUMNS:
         table.add_column(column)
-    for name in names or BATCHES:
-        table.add_row(*report(name, BATCHES[name]))
-    Console(width=160).print(table)
+    if args.ortmodule:
+        os.environ.update(GIVING_BACK)
+    for study in args.studies or (BATCHES if args.ortmodule else NAMES):
+        table.add_row(*(report(study, BATCHES[study]) if args.ortmodule else report_plain(study)))
+    Console(width=220).print(table)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

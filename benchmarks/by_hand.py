@@ -27,7 +27,16 @@ from autorecompute.trials.interleaving import measure_in_turns
 from autorecompute.tuning.intervals import centre, interval
 
 STUDIES = Path(__file__).parents[1] / "studies"
-NAMES = ("llama_clm", "gpt2_clm", "bert_mlm", "bloom_clm", "deberta_mlm", "vit_images", "resnet_images")
+NAMES = (
+    "llama_clm",
+    "gpt2_clm",
+    "bert_mlm",
+    "t5_seq2seq",
+    "vit_images",
+    "bloom_clm",
+    "deberta_mlm",
+    "resnet_images",
+)
 TARGET_BATCH = 16
 
 LIMITS = (0.25, 0.40, 0.55, 0.70, 0.85)
@@ -105,9 +114,14 @@ def beside(times, one, other):
     """How much faster one config is than another, with its interval."""
     if one == other:
         return "same"
-    differences = [b - a for a, b in zip(times[one], times[other], strict=True)]
-    found = interval(differences, MISS)
-    return f"{math.exp(centre(differences)):.3f} ({math.exp(found.low):.2f}-{math.exp(found.high):.2f})"
+    return told_ratio([b - a for a, b in zip(times[one], times[other], strict=True)])
+
+
+def told_ratio(logarithms):
+    """A ratio whose logarithms these are, with its interval, which is widened to hold it where noise is skewed."""
+    middle, found = centre(logarithms), interval(logarithms, MISS)
+    low, high = min(found.low, middle), max(found.high, middle)
+    return f"{math.exp(middle):.2f} ({math.exp(low):.2f}-{math.exp(high):.2f})"
 
 
 def rows(hand):

@@ -79,7 +79,7 @@ def forecast(model, text, optimizer):
     """A step on fake tensors of what was trained."""
     found = detect(model, (text,), {})
     steps = FakeSteps(model, found.structure.units, Script((text,), {}, (optimizer,)), found.values)
-    with steps.prepared(found.switchboard(model)) as take:
+    with steps.prepared(found.switchboard(model)) as (_, take):
         return take([], optimizes=True)
 
 

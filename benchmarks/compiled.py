@@ -129,12 +129,16 @@ class Figures:
 
 
 def by_hand(space):
-    """The budgets, the first k blocks for every k, and each cluster of operators."""
-    budgets = [Config(frozenset(plan.choices)) for plan in space.plans if plan.sites == {"graph"}]
-    blocks = [plan for plan in space.plans if plan.counts]
-    clusters = [Config(frozenset(plan.choices)) for plan in space.plans if plan.option == "recompute"]
-    counts = [Config(frozenset(plan.chosen(k))) for plan in blocks for k in range(1, plan.occurrences + 1)]
-    return budgets, counts, clusters
+    """The budgets, the first k blocks for every k, and what people do not set: clusters made again or kept."""
+    budgets, counts, tags = [], [], []
+    for plan in space.plans:
+        if plan.option in {"checkpoint", "keep_matmul"}:
+            counts += [Config(frozenset(plan.chosen(k))) for k in range(1, plan.occurrences + 1)]
+        elif plan.sites == {"graph"} and "keep" not in plan.option:
+            budgets.append(Config(frozenset(plan.choices)))
+        else:
+            tags.append(Config(frozenset(plan.choices)))
+    return budgets, counts, tags
 
 
 def words(figures, config):
@@ -148,8 +152,8 @@ def words(figures, config):
 
 def tables(title, figures):
     """What was measured, and a row for each limit."""
-    budgets, counts, clusters = by_hand(figures.space)
-    everything = [Config(), *budgets, *counts, *clusters]
+    budgets, counts, tags = by_hand(figures.space)
+    everything = [Config(), *budgets, *counts, *tags]
     figures.measure(everything)
     measured = Table(title=f"{title}: throughput beside the compiler by itself")
     for column in ("config", "throughput", "least", "most", "peak", "forecast", "error", "compiled in"):
@@ -187,8 +191,8 @@ def compile_twice(title, job, batch):
         for _ in range(2):
             with Bench(job, batch, Path(folder), study=Path(folder)) as bench:
                 space = bench.detect().space
-                budgets, counts, clusters = by_hand(space)
-                for config in (Config(), budgets[0], counts[0], clusters[0]):
+                budgets, counts, tags = by_hand(space)
+                for config in (Config(), budgets[0], counts[0], tags[0]):
                     measured = bench.measure(config, EFFORT)
                     found.setdefault(config, []).append(f"{measured.compile_seconds:.1f} s")
                     names[config] = space.describe(config)

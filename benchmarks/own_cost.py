@@ -78,6 +78,16 @@ class Heard(logging.Handler):
         self.lines.append(record.getMessage())
 
 
+def listen():
+    """One thread and no words of transformers from now on, and all that the tool says."""
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    heard, log = Heard(), logging.getLogger("autorecompute")
+    log.addHandler(heard)
+    log.setLevel(logging.INFO)
+    return heard
+
+
 def find_search():
     """The process of the search."""
     here = str(Path.cwd())
@@ -150,12 +160,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=150, help="mirrored pairs of steps")
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL", help="all where none is named")
     args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    heard = Heard()
-    log = logging.getLogger("autorecompute")
-    log.addHandler(heard)
-    log.setLevel(logging.INFO)
+    heard = listen()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for name in args.models:

@@ -25,6 +25,9 @@ OWN_TRAINING = str(SCRIPTS / "own_training.py")
 QUICK = ("--steps", "2", "--warmup", "1")
 """The least effort at which every part of a tuning still takes place."""
 
+FREED_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
+"""Has glibc give back what tensors leave, so that a process takes what lives in it; all that matter are larger."""
+
 HANG_SECONDS = 600
 """Far beyond what any command takes: a test that hangs must end."""
 
@@ -99,10 +102,11 @@ class Workplace:
     Args:
         path: The directory.
         temporary: Where temporary files go, and the lock that tunings on one device wait for.
+        variables: Environment of all that is started here.
     """
 
-    def __init__(self, path, temporary):
-        self.path, self._temporary = path, temporary
+    def __init__(self, path, temporary, **variables):
+        self.path, self._variables = path, {"TMPDIR": temporary, **variables}
         self._started = {}
 
     def tune(self, script, *options, arguments=(), **variables):
@@ -131,7 +135,7 @@ class Workplace:
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=self.path,
-            env={**os.environ, "TMPDIR": self._temporary, **variables},
+            env={**os.environ, **self._variables, **variables},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -110,6 +110,10 @@ class _Told:
     def fake_card(self) -> str | None:
         return self._listener.fake_card
 
+    @property
+    def fake_ranks(self) -> int:
+        return self._listener.fake_ranks
+
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         return self._listener.on_session(detect) if self._decide() else Config()
 

@@ -25,6 +25,10 @@ class Listener(Protocol):
     def fake_card(self) -> str | None:
         """The card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
 
+    @property
+    def fake_ranks(self) -> int:
+        """As one of how many ranks the script is to train on such tensors; 0 for a script as it is."""
+
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """A training session exists and no step has run in it; the answer is the config to train with."""
 
@@ -260,12 +264,7 @@ class WorkerBackend(Protocol):
         """
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
-        """Trains with another config from the next step on; must come between two steps.
-
-        Args:
-            config: What to recompute.
-            profiles: Whether the steps to come are profiled, until the next switch.
-        """
+        """Trains with another config from the next step on, between two steps; profiles them until the next switch."""
 
     def live_meter(self) -> LiveMeter | None:
         """What counts the bytes of live tensors; ``None`` where the device's allocator, or nobody, does."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from autorecompute import __version__
 from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, train, tune
@@ -15,9 +15,6 @@ from autorecompute.cli.output import guard_output
 from autorecompute.cli.parsing import Parser, require_no_stray_address, require_values
 from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft, SetupError
 from autorecompute.units import printable
-
-if TYPE_CHECKING:
-    import argparse
 
 BATCH_FLAG = "--batch-flag"
 VERBS = (tune, train, plans, show, report, studies, emit, run, check, doctor)
@@ -99,8 +96,12 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of all verbs."""
     parser: argparse.ArgumentParser = Parser(
         prog="autorecompute",
-        description="Finds by measurement which activations a training job should recompute so that its batch fits.",
-        epilog="first: autorecompute tune train.py --target-batch 32 --memory-limit 40GiB",
+        description="Finds by measurement which activations a training job should recompute so that its\nbatch fits.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+        "  autorecompute tune train.py --target-batch 32 --memory-limit 40GiB    what to recompute\n"
+        "  autorecompute run STUDY -- python train.py --batch-size 32            train with it\n"
+        "  autorecompute train train.py --memory-limit 40GiB                     both in one",
     )
     parser.add_argument("--version", action="version", version=f"autorecompute {__version__}")
     subparsers = parser.add_subparsers(metavar="VERB", required=True)

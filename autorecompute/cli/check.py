@@ -41,7 +41,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "check",
         help="is a study's config still valid here?",
-        description="Runs a few steps under the config and holds plans, peak, gradients and speed against the study.",
+        description="Runs a few steps under the config and compares plans, peak, gradients and speed with the study's.",
         usage="%(prog)s [-h] [--steps N] [--json] STUDY [-- [COMMAND] SCRIPT [ARGUMENT ...]]",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

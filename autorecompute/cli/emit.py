@@ -23,7 +23,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "emit",
         help="print the variables to train with",
-        description="Prints the variables that make the unmodified script train with the study's config.",
+        description="Prints the variables to train with. Comments say what else the script needs.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

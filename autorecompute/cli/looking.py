@@ -48,6 +48,8 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
     limit_bytes = parse_bytes(args.memory_limit) if args.memory_limit is not None else None
     if args.card is not None and not args.fake:
         raise UsageError("--card says what fake tensors stand for. Add --fake, or leave it out.")
+    if args.ranks and not args.fake:
+        raise UsageError("--ranks says how many ranks fake tensors stand for. Add --fake, or start them by --launcher.")
     job = _on_fakes(asked_job(args), args) if args.fake else asked_job(args)
     if job.takes_batch and args.batch is None and args.batches:
         args.batch = args.batches[0]
@@ -78,8 +80,8 @@ def _on_fakes(job: Job, args: argparse.Namespace) -> Job:
         strangers = "--wrap" if args.wrap else f"--backend {args.backend}"
         raise UsageError(f"Only plain PyTorch runs on fake tensors. Leave out {strangers}, or --fake.")
     if args.launcher:
-        raise UsageError("One process runs on fake tensors. Leave out --launcher, or --fake.")
-    return replace(job, backend=plain, fakes=True, card=_known_card(args.card))
+        raise UsageError("One process runs on fake tensors. Leave out --launcher, or --fake; --ranks N stands for it.")
+    return replace(job, backend=plain, fakes=True, card=_known_card(args.card), ranks=args.ranks)
 
 
 def _known_card(card: str | None) -> str:
@@ -120,7 +122,21 @@ def log_variables() -> list[str]:
 
 
 def _profiles(args: argparse.Namespace) -> bool:
-    return bool(shows_peak(args) or args.picture or args.memory_limit is not None or args.batches or args.card)
+    return bool(_peak_options(args))
+
+
+def _peak_options(args: argparse.Namespace) -> list[str]:
+    """The options among those given that need the peak of a step."""
+    given = {
+        "--peak": args.peak,
+        "--with": args.beside is not None,
+        "--memory-limit": args.memory_limit is not None,
+        "--picture": args.picture,
+        "--batches": args.batches,
+        "--card": args.card,
+        "--ranks": args.ranks,
+    }
+    return [option for option, is_given in given.items() if is_given]
 
 
 def shows_peak(args: argparse.Namespace) -> bool:
@@ -182,7 +198,11 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     config, backend = _choose(args, overview, space), backend_of(detection.versions)
     known = backend.memory_of(detection)
     if known is None and not backend.PROFILES:
-        raise SetupError("No peak can be forecast for this model; the notes below the plans say why. Leave --peak out.")
+        options, notes = " and ".join(_peak_options(args)), "".join(f"\n  {note}" for note in overview.offer.notes)
+        raise SetupError(
+            f"No peak can be forecast for this model. Leave out {options} to see its plans, or measure them: "
+            f"{overview.command}{notes}"
+        )
     if known is not None:
         if args.fake and limit_bytes is not None:
             _require_room_at_rest(known, overview, limit_bytes)
@@ -252,7 +272,8 @@ def _tune_command(args: argparse.Namespace, job: Job) -> str:
     flags = [f"--target-batch={args.batch}"] if args.batch is not None else []
     flags += [f"--memory-limit={args.memory_limit}"] if args.memory_limit is not None else []
     flags += [f"--batch-flag={args.batch_flag}"] if args.batch_flag is not None else []
-    flags += [f"--launcher={args.launcher}"] if args.launcher else []
+    launcher = f"torchrun --nproc-per-node {args.ranks}" if args.ranks else args.launcher
+    flags += [f"--launcher={launcher}"] if launcher else []
     flags += [f"--backend={args.backend}"] if args.backend != AUTO else []
     flags += ["--wrap"] if args.wrap else []
     script = [MODULE_FLAG, str(args.script)] if args.is_module else [str(args.script)]

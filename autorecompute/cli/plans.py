@@ -26,19 +26,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "plans",
         help="what could be recomputed, and what it would save",
-        description="Runs the script up to its first training step and prints the plans of its training graph.",
+        description="Runs the script up to its first training step and prints what could be recomputed.",
         epilog="example:\n  autorecompute plans train.py --batch 32 --details -- --epochs 1",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_script_arguments(parser)
-    parser.add_argument("--batch", type=positive, metavar="N", help="evaluate savings at this batch")
+    parser.add_argument("--batch", type=positive, metavar="N", help="state savings at this batch")
     parser.add_argument(
         "--dim",
         type=_dimension,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="evaluate savings at this size of a symbolic dimension; as often as needed",
+        help="state savings at this size of another dimension, such as sequence=512; may be repeated",
     )
     parser.add_argument("--details", action="store_true", help="print which activations the plans are about, too")
     parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
@@ -52,15 +52,20 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="NAME",
         help="with --fake: take this card's kernels, and tell what PyTorch's allocator would reserve on it: H100, A100",
     )
-    peak = parser.add_argument_group(
-        "the peak, predicted from one profiled step of each of some thirty configs at a small batch"
+    parser.add_argument(
+        "--ranks",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="with --fake: run the script as the first of N ranks that train together, without the others",
     )
+    peak = parser.add_argument_group("the peak, predicted without training")
     peak.add_argument("--peak", action="store_true", help="what is held when, and what each plan saves at the peak")
     peak.add_argument(
         "--with",
         dest="beside",
         metavar="CONFIG",
-        help="the same, with this config held against no recompute: all, none, another preset, numbers of plans like "
+        help="the same, and beside no recompute this config: all, none, another preset, numbers of plans like "
         "1,4, or a file of plans (default: what the environment switches on, else all)",
     )
     peak.add_argument(
@@ -117,6 +122,7 @@ def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Over
     )
     from autorecompute.reports.peak import print_peak
     from autorecompute.reports.plans_text import print_details, print_summary
+    from autorecompute.reports.ranks import print_rank
 
     if level != "warning":
         print_summary(overviews[0])
@@ -133,6 +139,7 @@ def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Over
         print_batches(view)
     if view is not None:
         print_presets(view)
+        print_rank(view)
 
 
 def _level_in_environment() -> str | None:

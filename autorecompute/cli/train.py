@@ -30,17 +30,21 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "train",
         help="train, and tune in the first steps of that training",
-        description="Trains the unmodified script to its own end. Its first steps are the trials of a search among the "
-        "configs that are sure to fit; then the best one stays on. For plain PyTorch, in one process or several ranks.",
-        usage="%(prog)s [-h] SCRIPT [-m] [--memory-limit SIZE] [--study NAME] [--tuning-steps N] [--launcher COMMAND]\n"
-        "                           [-- ARGUMENT ...]",
+        description="Trains the unmodified script to its own end. Its first steps try what could be\n"
+        "recomputed, among what is sure to fit; then the best stays on. For plain PyTorch, in\n"
+        "one process or several ranks.",
+        usage="%(prog)s [-h] [-m] [--memory-limit SIZE] [--study NAME]\n"
+        "                           [--tuning-steps N] [--launcher COMMAND]\n"
+        "                           SCRIPT [-- ARGUMENT ...]",
         epilog="example:\n  autorecompute train train.py --memory-limit 40GiB -- --epochs 3",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script; its arguments follow --")
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
-    parser.add_argument("--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB")
-    parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from the script)")
+    parser.add_argument(
+        "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"
+    )
+    parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from the command)")
     parser.add_argument(
         "--tuning-steps",
         type=positive,

@@ -35,13 +35,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "tune",
         help="find the config to train with",
-        description="Measures configs on the running script and prints the environment to train with.",
+        description="Finds by measurement what to recompute under a memory limit, and prints how to train with it.",
         epilog="example:\n  autorecompute tune train.py --target-batch 32 --memory-limit 40GiB -- --epochs 1",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_script_arguments(parser)
     add_batch_arguments(parser)
-    parser.add_argument("--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB")
+    parser.add_argument(
+        "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"
+    )
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from script and batch)")
     parser.add_argument(
         "--storage",
@@ -49,11 +51,23 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="share the study with other workers: journal:PATH or postgresql://USER@HOST/DATABASE "
         f"(default: {STORAGE_VARIABLE}, else a file in the study's folder)",
     )
-    parser.add_argument("--max-trials", type=positive, default=DEFAULT_TRIALS, metavar="N", help="(default 40)")
+    parser.add_argument(
+        "--max-trials",
+        type=positive,
+        default=DEFAULT_TRIALS,
+        metavar="N",
+        help="configs to measure at most (default 40)",
+    )
     parser.add_argument("--timeout", metavar="TIME", help="end with an answer within this time, such as 30m")
-    parser.add_argument("--steps", type=positive, default=DEFAULT_STEPS, metavar="N", help="timed steps (default 5)")
-    parser.add_argument("--warmup", type=positive, default=DEFAULT_WARMUP, metavar="N", help="(default 2)")
-    parser.add_argument("--sampler", choices=SAMPLERS, default=SAMPLERS[0], help="who proposes configs (default model)")
+    parser.add_argument(
+        "--steps", type=positive, default=DEFAULT_STEPS, metavar="N", help="timed steps of a trial (default 5)"
+    )
+    parser.add_argument(
+        "--warmup", type=positive, default=DEFAULT_WARMUP, metavar="N", help="steps before them (default 2)"
+    )
+    parser.add_argument(
+        "--sampler", choices=SAMPLERS, default=SAMPLERS[0], help="what chooses the next trial (default model)"
+    )
     parser.add_argument("--fresh", action="store_true", help="take nothing over from other studies")
     parser.add_argument(
         "--knobs", action="store_true", help="then try other settings on the winner, which takes fresh processes"

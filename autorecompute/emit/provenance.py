@@ -67,7 +67,8 @@ def _describe_use(best: Best, result: Result, rendered: Emission) -> dict[str, s
     turned = [knob for knob in result.knobs if knob.kept]
     if turned:
         facts["other settings"] = "; ".join(f"{knob.name} {knob.sentence}" for knob in turned)
-    facts |= registry.backend_of(result.versions).usage_notes(study=shlex.quote(result.study), wrap=result.wrap)
+    if rendered.variables or result.wrap:
+        facts |= registry.backend_of(result.versions).usage_notes(study=shlex.quote(result.study), wrap=result.wrap)
     return facts
 
 

@@ -114,16 +114,18 @@ def _listed(plain: Any) -> list[dict[str, Any]]:
 
 
 def _best(peaks: dict[Config, dict[str, Any]]) -> Config:
-    fitting = [
-        config
-        for config, one in peaks.items()
-        if one.get("holds_limit") is True and one.get("reserved_holds_limit") is not False
-    ]
+    fitting = [config for config, one in peaks.items() if _should_fit(one)]
     if not fitting:
         raise UsageError(
             "No config of the file holds a limit. Run plans --fake again with --memory-limit, or a higher one."
         )
     return min(fitting, key=lambda config: (_share(peaks[config]), config.hash))
+
+
+def _should_fit(one: dict[str, Any]) -> bool:
+    """Whether bytes of tensors and what a card's allocator reserves hold their limits, as far as both are told."""
+    told = [held for key in ("holds_limit", "reserved_holds_limit") if (held := one.get(key)) is not None]
+    return bool(told) and all(held is True for held in told)
 
 
 def _share(one: dict[str, Any]) -> float:

@@ -3,6 +3,7 @@
 from autorecompute.memory.chains import Chain, find_chain
 from autorecompute.memory.estimate import Estimate, Machine
 from autorecompute.memory.model import Effect, Forecast, MemoryModel, PeakForecaster, Simulated, Simulator
+from autorecompute.memory.rank_peak import RankPeak
 from autorecompute.memory.step import Operation, Phase, StepProfile, StepProfiles, Tensor
 from autorecompute.memory.timeline import Timeline, trace
 from autorecompute.memory.view import PeakView
@@ -18,6 +19,7 @@ __all__ = [
     "PeakForecaster",
     "PeakView",
     "Phase",
+    "RankPeak",
     "Simulated",
     "Simulator",
     "StepProfile",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from autorecompute.memory.estimate import Estimate
+from autorecompute.memory.rank_peak import RankPeak
 from autorecompute.plans import Config, Plan
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
     from autorecompute.memory.timeline import Timeline
     from autorecompute.plans import Choice, Space
+
+
+STEP_ERROR = 0.005
+"""How far off what one choice adds to a step may be where its kernels were timed or counted, as a share of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,8 @@ class Forecast:
         reserved_bytes: What it would have taken from the card.
         estimate: What a step computes, and how long that takes at least; ``None`` where nobody asked, or at other
             dimensions than those of the steps that were looked at.
+        rank: What the peak of one rank is made of; ``None`` where none of several was asked for, or no step was run
+            with the config at these dimensions.
     """
 
     config: Config
@@ -44,6 +51,7 @@ class Forecast:
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     estimate: Estimate | None = None
+    rank: RankPeak | None = None
 
     def is_near(self, limit_bytes: int) -> bool:
         """Whether the peak is as near to the limit as forecasts have been wrong: which side it is on is not sure."""
@@ -86,6 +94,11 @@ class Simulator(Protocol):
     @property
     def call_seconds(self) -> np.ndarray:
         """What each choice adds to a step beyond its kernels, where it is on at all its occurrences: one a column."""
+        ...
+
+    @property
+    def step_error(self) -> float:
+        """How far off what one choice adds to a step may be, as a share of the step: a standard deviation."""
         ...
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:

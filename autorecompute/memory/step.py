@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 MOST_DIMENSIONS = 64
 """As many as a tensor of PyTorch can have."""
+
+_LAYER = re.compile(r"(?:^|/)([^/]*[a-zA-Z_][./](?:\d+))(?:/|$)")
+
+HEAD, OPTIMIZER = "the rest of the model and the loss", "the optimizer"
+"""What operations are called, in a step by module, that are of none of its layers."""
 
 LONGEST_SIZES = 10_000
 """Letters of all sizes of a step that are no plain numbers, each written once. BERT has 50; reading one takes time."""
@@ -104,12 +110,14 @@ class StepProfile:
         tensors: All that they made.
         backward: Position of the first operation after the forward pass.
         dims: Symbolic dimensions of the model's inputs in the profiled step.
+        by_module: Whether its operations are whole passes of modules, and its tensors sums of what each of them keeps.
     """
 
     operations: tuple[Operation, ...]
     tensors: tuple[Tensor, ...]
     backward: Count
     dims: dict[str, PositiveCount]
+    by_module: bool = False
 
     def __post_init__(self) -> None:
         _require_order(self)
@@ -118,6 +126,17 @@ class StepProfile:
     def phase_of(self, tensor: Tensor) -> Phase:
         """What the operation that made the tensor was for."""
         return self.operations[tensor.first].phase
+
+    def layer_of(self, operation: Operation) -> str:
+        """The repeated block that an operation belongs to: ``h.0``; empty where it is in none.
+
+        By module, an operation is a pass of a block and called by its path, be that ``h.0``, ``0`` or ``layer1``.
+        Else the name of its node tells of a numbered one.
+        """
+        if self.by_module:
+            return "" if operation.operator in {HEAD, OPTIMIZER} else operation.operator
+        match = _LAYER.search(operation.name)
+        return match[1] if match is not None else ""
 
     def is_stashed(self, tensor: Tensor) -> bool:
         """Whether the forward pass made the tensor, and it is still held in the backward pass."""

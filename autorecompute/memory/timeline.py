@@ -66,6 +66,18 @@ class Timeline:
             for phase in Phase
         }
 
+    def live_by_layer(self) -> dict[str, tuple[int, ...]]:
+        """Bytes alive during each operation that the forward pass of each layer made, in the order of the layers.
+
+        What it made outside of all layers has the name ''; all add up to what the forward pass made.
+        """
+        profile = self.profile
+        made: dict[str, list[tuple[Tensor, int]]] = {}
+        for tensor, size in sorted(self._sized(), key=lambda pair: pair[0].first):
+            if profile.phase_of(tensor) is Phase.FORWARD:
+                made.setdefault(profile.layer_of(profile.operations[tensor.first]), []).append((tensor, size))
+        return {layer: _accumulate(tensors, len(self.live_bytes)) for layer, tensors in made.items()}
+
     def _sized(self) -> list[tuple[Tensor, int]]:
         return list(zip(self.profile.tensors, self.sizes, strict=True))
 

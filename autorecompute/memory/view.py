@@ -44,6 +44,11 @@ class PeakView:
         return self.dims != self.model.dims
 
     @property
+    def is_by_module(self) -> bool:
+        """Whether what is known of a step are whole passes of modules, and not its single operations."""
+        return self.model.timeline(Config(), self.dims).profile.by_module
+
+    @property
     def none(self) -> Forecast:
         """The step without recompute."""
         return self.model.forecast(Config(), self.dims)

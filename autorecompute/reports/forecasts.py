@@ -40,11 +40,13 @@ def print_effects(view: PeakView, console: Console | None = None) -> None:
             _format_share(effect.alone),
             "-" if effect.left_out is None else format_bytes(effect.left_out.live_bytes),
         )
-    console.print(Text("\nWhat each plan does, predicted; recompute: time of what runs once more, of a step's kernels"))
+    of_step = "estimated, as a share of the step" if view.is_by_module else "of a step's kernels"
+    console.print(Text(f"\nWhat each plan does, predicted; recompute: time of what runs once more, {of_step}"))
     console.print(table)
-    console.print(
-        Text("off the stash can be less than stated: masks of a recomputed Dropout stay, inputs have to be kept")
-    )
+    if not view.is_by_module:
+        console.print(
+            Text("off the stash can be less than stated: masks of a recomputed Dropout stay, inputs have to be kept")
+        )
     _print_command(console, "measure which of them pay", view.command)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autorecompute.memory import RankPeak
 from autorecompute.plans import Config
 from autorecompute.ranges import Bytes, Count, Operations, Ratio, Seconds
 
@@ -64,6 +65,7 @@ class ConfigForecast:
         reserved_holds_limit: Whether that is within the limit, or without one within the card's memory; ``None`` where
             ``reserved_bytes`` is.
         estimate: What a step should take; ``None`` but with ``--fake``.
+        rank: What the peak of one rank is made of; ``None`` but for presets with ``--ranks``.
     """
 
     config: str
@@ -79,6 +81,7 @@ class ConfigForecast:
     reserved_bytes: Bytes | None
     reserved_holds_limit: bool | None
     estimate: StepEstimate | None
+    rank: RankPeak | None
 
     @classmethod
     def of(cls, view: PeakView, forecast: Forecast) -> ConfigForecast:
@@ -98,6 +101,7 @@ class ConfigForecast:
             reserved_bytes=forecast.reserved_bytes,
             reserved_holds_limit=_holds(forecast.reserved_bytes, view.card_limit),
             estimate=StepEstimate.of(forecast.estimate),
+            rank=forecast.rank,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from autorecompute.memory import Chain, Operation, PeakView, Timeline
+    from autorecompute.memory import Chain, Operation, PeakView, StepProfile, Timeline
 
 COLUMNS = 72
 BARS = " ▁▂▃▄▅▆▇█"
@@ -31,8 +30,6 @@ NODE_WIDTH = 64
 MOST_OF_THE_WORK = 0.5
 LITTLE_OF_THE_SAVING = 0.5
 """A chain is worth a word where most of the recompute runs before the peak, and most of what was saved comes back."""
-
-_LAYER = re.compile(r"(?:^|/)([^/]*[a-zA-Z_][./](?:\d+))(?:/|$)")
 
 
 def print_peak(view: PeakView, *, is_detailed: bool, console: Console | None = None) -> None:
@@ -66,7 +63,7 @@ def explain_chain(view: PeakView) -> list[str]:
     if chain.share_of_work < MOST_OF_THE_WORK or saved > LITTLE_OF_THE_SAVING * kept:
         return []
     name = view.describe(view.config)
-    through = f"one chain through {_name_layers(chain)}"
+    through = f"one chain through {_name_layers(chain, some.profile)}"
     return [
         f"why it is so with {name}: off the stash {format_bytes(kept)}, off the peak {format_bytes(saved)}",
         f"  {len(chain.operations)} of {chain.recomputed} recomputed operators run before the peak, {through};",
@@ -89,13 +86,17 @@ def _name_dims(dims: Mapping[str, int]) -> str:
 
 
 def _describe_origin(view: PeakView) -> str:
-    return f"predicted from a profiled one at {_name_dims(view.model.dims)}" if view.is_predicted else "as profiled"
+    seen = "one on fake tensors" if view.is_by_module else "a profiled one"
+    as_seen = "as on fake tensors" if view.is_by_module else "as profiled"
+    return f"predicted from {seen} at {_name_dims(view.model.dims)}" if view.is_predicted else as_seen
 
 
 def _draw(name: str, timeline: Timeline, most: int) -> list[str]:
     operation = timeline.profile.operations[timeline.peak]
-    bars = "".join(BARS[round(held / most * (len(BARS) - 1))] for held in _squeeze(timeline.live_bytes))
-    where = f"during {operation.operator} ({shorten(operation.name, NODE_WIDTH)})"
+    # A step that keeps nothing has a peak of no bytes: its bars are all empty.
+    bars = "".join(BARS[round(held / max(most, 1) * (len(BARS) - 1))] for held in _squeeze(timeline.live_bytes))
+    node = operation.phase if timeline.profile.by_module else shorten(operation.name, NODE_WIDTH)
+    where = f"during {operation.operator} ({node})"
     return [
         f"{name}: {format_bytes(timeline.peak_bytes)} alive at the peak, {where}",
         f"  {bars}",
@@ -139,6 +140,12 @@ def _figures(timelines: Mapping[str, Timeline]) -> Table:
 def _alive_table(view: PeakView, timeline: Timeline) -> Table:
     plans = view.model.plans_by_tensor()
     table = Table(box=None, pad_edge=False, header_style="dim")
+    if timeline.profile.by_module:
+        table.add_column("size", no_wrap=True)
+        table.add_column("what", overflow="fold")
+        for tensor, size in timeline.largest_at_peak():
+            table.add_row(format_bytes(size), Text(tensor.name))
+        return table
     for heading in ("size", "shape", "made by", "in", "node", "plan"):
         # On a narrow terminal the names wrap, the figures never do.
         is_name = heading in {"node", "plan", "shape"}
@@ -157,10 +164,9 @@ def _alive_table(view: PeakView, timeline: Timeline) -> Table:
     return table
 
 
-def _name_layers(chain: Chain) -> str:
-    """The layers that the chain runs through, in its order, by what their nodes are called."""
-    matches = (_LAYER.search(operation.name) for operation in chain.operations)
-    layers = list(dict.fromkeys(match[1] for match in matches if match is not None))
+def _name_layers(chain: Chain, profile: StepProfile) -> str:
+    """The layers that the chain runs through, in its order."""
+    layers = [layer for layer in dict.fromkeys(map(profile.layer_of, chain.operations)) if layer]
     if not layers:
         return "the whole graph"
     return layers[0] if len(layers) == 1 else f"{', '.join(layers[:-1])} and {layers[-1]}"

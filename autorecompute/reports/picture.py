@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.memory import Phase
 from autorecompute.paths import require_place, shown, write_named
 from autorecompute.reports.estimates import describe_machine
-from autorecompute.units import MIB, format_bytes
+from autorecompute.units import MIB, format_bytes, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from matplotlib.axes import Axes
@@ -26,12 +28,16 @@ WIDTH_INCHES, HEIGHT_INCHES = 7.0, 4.5
 COLUMNS = 220
 """A timeline has no more points than a screen shows."""
 
+STRIPES, STRIPE_GAP = 16, 0.4
+"""At most so many for the layers, and the width of the line between two, in points."""
+
 COLORS = {
     str(Phase.FORWARD): "#4477aa",
     str(Phase.LOSS): "#ccbb44",
     str(Phase.BACKWARD): "#228833",
     str(Phase.RECOMPUTE): "#ee6677",
     "ink": "0.4",
+    "paper": "white",
 }
 """Told apart by readers with any colour vision (Paul Tol's bright scheme)."""
 
@@ -66,28 +72,70 @@ def save_picture(view: PeakView, file: Path) -> None:
     write_named(file, picture, force=True)
 
 
-def draw_timeline(axes: Axes, timeline: Timeline, colors: Mapping[str, str]) -> None:
-    """Draws what is alive during each operation, in MiB, by the phase that it was made in.
+def draw_timeline(axes: Axes, timeline: Timeline, colors: Mapping[str, str], name: str) -> dict[str, str]:
+    """Draws what is alive during each operation, in MiB, by the phase and the layers that it was made in.
+
+    What the forward pass made has a stripe for each layer, or for a few in a row where there are many.
 
     Args:
         axes: Where to.
         timeline: What to draw.
-        colors: The colour of each phase, and ``ink`` for the line at the beginning of the backward pass.
+        colors: The colour of each phase, ``ink`` for the line at the beginning of the backward pass, and ``paper``.
+        name: What the identifiers of the stripes begin with.
+
+    Returns:
+        What each stripe is, by its identifier; nothing, and nothing is drawn, where nothing is ever alive.
     """
+    stripes = [stripe for stripe in _stripes(timeline) if any(stripe.live_bytes)]
+    if not stripes:  # matplotlib takes no stack of none
+        return {}
     live, count = timeline.live_bytes, len(timeline.live_bytes)
     columns = min(count, COLUMNS)
     edges = [column * count // columns for column in range(columns + 1)]
     # Of each stretch the moment of its highest memory is drawn: thinned out otherwise, a peak may be lost.
     places = [max(range(start, end), key=live.__getitem__) for start, end in itertools.pairwise(edges)]
-    held = {str(phase): values for phase, values in timeline.live_by_phase().items() if any(values)}
-    axes.stackplot(
+    drawn = axes.stackplot(
         places,
-        [[values[place] / MIB for place in places] for values in held.values()],
-        labels=list(held),
-        colors=[colors[phase] for phase in held],
-        linewidth=0,
+        [[stripe.live_bytes[place] / MIB for place in places] for stripe in stripes],
+        colors=[colors[stripe.phase] for stripe in stripes],
+        edgecolor=colors["paper"],
+        linewidth=STRIPE_GAP,
     )
+    told, labelled = {}, set()
+    for number, (stripe, area) in enumerate(zip(stripes, drawn, strict=True)):
+        area.set_gid(f"{name}-{number}")
+        area.set_label(str(stripe.phase) if stripe.phase not in labelled else "_")
+        labelled.add(stripe.phase)
+        told[f"{name}-{number}"] = f"{stripe.title}: {format_bytes(max(stripe.live_bytes))} at most"
     axes.axvline(timeline.profile.backward, color=colors["ink"], linestyle=":", linewidth=1)
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class _Stripe:
+    """What is drawn in one piece: bytes alive during each operation."""
+
+    phase: Phase
+    title: str
+    live_bytes: tuple[int, ...]
+
+
+def _stripes(timeline: Timeline) -> Iterator[_Stripe]:
+    """What a timeline is made of, from below."""
+    layers = timeline.live_by_layer()
+    outside = layers.pop("", ())
+    if outside:
+        where = ", outside of the layers" if layers else ""
+        yield _Stripe(Phase.FORWARD, f"made in the forward pass{where}", outside)
+    in_one = math.ceil(len(layers) / STRIPES)
+    for first in range(0, len(layers), max(in_one, 1)):
+        names = list(layers)[first : first + in_one]
+        title = f"made in the forward pass of {printable(' to '.join(dict.fromkeys([names[0], names[-1]])), '')}"
+        summed = tuple(map(sum, zip(*(layers[name] for name in names), strict=True)))
+        yield _Stripe(Phase.FORWARD, title, summed)
+    for phase, live_bytes in timeline.live_by_phase().items():
+        if phase is not Phase.FORWARD:
+            yield _Stripe(phase, f"made in {phase}", live_bytes)
 
 
 def _draw(view: PeakView, suffix: str) -> bytes:
@@ -98,7 +146,7 @@ def _draw(view: PeakView, suffix: str) -> bytes:
     axes = figure.subplots(1, count, squeeze=False)[0]
     for axis, (name, timeline) in zip(axes, timelines.items(), strict=False):
         axis.sharey(axes[0])
-        draw_timeline(axis, timeline, COLORS)
+        stripes = draw_timeline(axis, timeline, COLORS, name)
         axis.annotate(
             f"{format_bytes(timeline.peak_bytes)}, {timeline.profile.operations[timeline.peak].operator}",
             (timeline.peak, timeline.peak_bytes / MIB),
@@ -108,7 +156,8 @@ def _draw(view: PeakView, suffix: str) -> bytes:
         )
         axis.set(title=name, xlabel="operation of the step (dotted: backward begins)")
         axis.margins(x=0, y=0.12)
-        axis.legend(loc="upper left", title="made in")
+        if stripes:  # matplotlib warns of a legend without entries
+            axis.legend(loc="upper left", title="made in")
     axes[0].set_ylabel("alive, MiB")
     if view.frontier:
         _draw_frontier(axes[-1], view)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Trial
 
 
+ROUGH = 0.05
+"""Where peaks are off by more than this share in the median, what was measured decides, and people are told so."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """How far off the predictions of a study were, made before each trial.
@@ -43,10 +47,12 @@ class Summary:
         if self.step_median_error is not None:
             held = f"{self.steps_within_interval} of {self.steps} within theirs"
             steps = f"; step times {self.step_median_error:.1%} off in the median, {held}"
+        is_rough = self.peak_median_error > ROUGH
+        rough = f"; peaks are more than {ROUGH:.0%} off, so the search relied on its trials" if is_rough else ""
         return (
             f"predicted before each trial: peaks {self.peak_median_error:.1%} off in the median and "
             f"{self.peak_worst_error:.1%} at worst, {self.within_interval} of {self.trials} within their 90 % "
-            f"interval{steps}"
+            f"interval{steps}{rough}"
         )
 
 

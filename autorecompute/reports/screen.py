@@ -71,7 +71,7 @@ def print_trials(trials: Sequence[Trial], console: Console | None = None) -> Non
         table.add_row(
             str(trial.number),
             Text(shorten(trial.description, NAME_WIDTH)),
-            Text(shorten(trial.reason, NAME_WIDTH // 2)),
+            Text(shorten(trial.reason, NAME_WIDTH)),
             format_bytes(measurement.peak_bytes),
             "-" if trial.prediction is None else format_bytes(trial.prediction.peak_bytes),
             "-" if measurement.samples_per_second is None else f"{measurement.samples_per_second:.1f}",

@@ -15,7 +15,12 @@ def describe_early_end(result: Result) -> str:
     if not result.search_end.is_early or result.best is None:
         return ""
     why = "interrupted" if result.search_end is SearchEnd.INTERRUPTED else "the time is over"
-    return f"{why}: this is the best that was confirmed; the same command goes on from there"
+    best = (
+        "the best that was confirmed"
+        if result.best.confirmed
+        else "the fastest so far, and no process has confirmed it"
+    )
+    return f"{why}: this is {best}; the same command goes on from there"
 
 
 def format_rate(samples_per_second: float | None) -> str:

@@ -12,7 +12,7 @@ from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.search.prior import Prior
 from autorecompute.search.sampler import RecomputeSampler
 from autorecompute.search.sampling import OptunaSearcher, require_installed
-from autorecompute.search.searcher import Proposal, Searcher
+from autorecompute.search.searcher import Limit, Proposal, Searcher
 
 __all__ = [
     "NAMES",
@@ -20,6 +20,7 @@ __all__ = [
     "Fastest",
     "GreedySearcher",
     "InheritedFirst",
+    "Limit",
     "Limits",
     "Listed",
     "ModelSearcher",

@@ -44,6 +44,8 @@ class Candidates:
         """What each switch adds alone, as a share of the kernels' time."""
         self.call_seconds = simulator.call_seconds
         """What each switch adds beyond its kernels."""
+        self.step_error = simulator.step_error
+        """How far off what one switch adds may be, as a share of a step."""
 
     def __len__(self) -> int:
         return len(self.switches)

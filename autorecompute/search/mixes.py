@@ -2,7 +2,9 @@
 
 With options that count over many blocks there are far too many configs to list. Most of them are no better than others:
 for any peak only the cheapest sets of plans are kept while plan after plan is added (a knapsack by dynamic programming,
-whose weights are simulated peaks), and each pair of those sets is then mixed at every count.
+whose weights are simulated peaks), and each pair of those sets is then mixed at every count. What mixing leaves out,
+such as different counts of an encoder's and a decoder's plans, is found from there: of the configs with one count moved
+up or down the cheapest for their peaks are kept, and so on from these.
 """
 
 from __future__ import annotations
@@ -28,6 +30,15 @@ FEWEST_SETS = 8
 
 RANGES = 32
 """Sets that need about the same, as one of so many even ranges has it, compete with each other."""
+
+FINE_RANGES, OF_EACH = 128, 2
+"""So many ranges of peaks, and the cheapest of each, have their counts moved."""
+
+MOVES = 8
+"""So many counts of a config are moved one after the other, at most."""
+
+LEAPS = 8
+"""Of more occurrences than this, a count is also moved by such a part of them."""
 
 
 class Mixer:
@@ -58,8 +69,35 @@ class Mixer:
         few = self._best(sets, max(math.isqrt(MOST_MIXES // steps), FEWEST_SETS))
         first, rest = (part.reshape(-1, few.shape[1]) for part in np.broadcast_arrays(few[:, None], few[None]))
         found = np.concatenate([sets, counts, self._at_counts(first, rest)])
-        mixes: np.ndarray = np.unique(found[self._exist(found)], axis=0)
-        return mixes
+        mixes = np.unique(found[self._exist(found)], axis=0)
+        return np.unique(np.concatenate([mixes, *self._move_counts(mixes)]), axis=0)
+
+    def _move_counts(self, mixes: np.ndarray) -> list[np.ndarray]:
+        """The cheapest mixes, and what is cheaper than they are with some counts moved."""
+        kept = [self._cheapest_of_fine_ranges(mixes)]
+        for _ in range(MOVES):
+            around = np.unique(np.concatenate([kept[-1], *self._neighbours(kept[-1])]), axis=0)
+            found = self._cheapest_of_fine_ranges(around[self._exist(around)])
+            if np.array_equal(found, kept[-1]):
+                break
+            kept.append(found)
+        return kept
+
+    def _cheapest_of_fine_ranges(self, mixes: np.ndarray) -> np.ndarray:
+        simulated = self._simulator.simulate(mixes)
+        places = _cheapest(simulated.peak_bytes, simulated, FINE_RANGES * OF_EACH, FINE_RANGES)
+        cheapest: np.ndarray = mixes[np.sort(places)]
+        return cheapest
+
+    def _neighbours(self, mixes: np.ndarray) -> list[np.ndarray]:
+        """The mixes with the count of one choice moved, by one occurrence or by a leap."""
+        found = []
+        for column, most in enumerate(self._occurrences.tolist()):
+            for by in {1, -1, most // LEAPS, -(most // LEAPS)} - {0}:
+                moved = mixes.copy()
+                moved[:, column] = (np.rint(moved[:, column] * most) + by) / most
+                found.append(moved[(moved[:, column] >= 0) & (moved[:, column] <= 1)])
+        return found
 
     def _sets(self) -> np.ndarray:
         """Sets of plans that are on at all occurrences: the cheapest of each range of peaks."""
@@ -86,9 +124,9 @@ class Mixer:
         return np.concatenate([*parts, np.maximum(first, rest)], dtype=np.float32, casting="same_kind")
 
 
-def _cheapest(needs: np.ndarray, simulated: Simulated, most: int) -> np.ndarray:
+def _cheapest(needs: np.ndarray, simulated: Simulated, most: int, ranges: int = RANGES) -> np.ndarray:
     """Where the sets are that recompute least among those that need about the same."""
-    ranges = min(RANGES, most)
+    ranges = min(ranges, most)
     spread = max(float(needs.max() - needs.min()), 1.0)
     within = np.minimum((needs - needs.min()) * ranges / spread, ranges - 1).astype(int)
     order = np.lexsort((simulated.recompute_share, within))

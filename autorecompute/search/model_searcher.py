@@ -12,7 +12,7 @@ from autorecompute.prediction import Prediction
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.search.costs import TrialCosts, needs_nothing
 from autorecompute.search.searcher import Proposal, preset_reason
-from autorecompute.search.soundness import sound_space
+from autorecompute.search.soundness import chance_to_work
 from autorecompute.search.surrogate import USUAL_ERROR, Outlook, Surrogate, normal
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class ModelSearcher:
             allowed = is_sure
         gain = outlook.fits * _expected_improvement(to_beat, outlook) * allowed / self._costs(trials)
         place = int(gain.argmax())
-        if best is None and float((outlook.fits * allowed).max()) < HOPELESS:
+        if best is None and float((outlook.fits * (allowed > 0)).max()) < HOPELESS:
             return self._least_peak(trials, outlook, allowed)
         is_done = best is not None and (gain[place] < LEAST_GAIN * best or self._is_tired(fitting))
         if gain[place] <= 0 or is_done:
@@ -206,13 +206,9 @@ class ModelSearcher:
         return Proposal(config=config, reason="least peak", prediction=self._prediction(config, outlook))
 
     def _allowed(self, trials: Sequence[Trial], claimed: Collection[Config]) -> np.ndarray:
-        """Which candidates are worth a thought: 1 for those, 0 for others."""
-        candidates = self._candidates
-        switches, peaks = candidates.switches, candidates.simulated.peak_bytes
-        sound = sound_space(self._space, trials)
-        choices = {choice for plan in sound.plans for choice in plan.choices}
-        unsound = switches[:, [choice not in choices for choice in choices_of(self._space)]]
-        allowed: np.ndarray = unsound.max(axis=1, initial=0) == 0
+        """Which candidates are worth a thought: how likely each of those works, and 0 for others."""
+        candidates, peaks = self._candidates, self._candidates.simulated.peak_bytes
+        allowed = np.ones(len(candidates), dtype=bool)
         allowed[[candidates.places[config] for config in claimed if config in candidates.places]] = False
         for trial in trials:
             if (place := candidates.places.get(trial.config)) is None:
@@ -223,9 +219,8 @@ class ModelSearcher:
                 allowed &= ~(candidates.supersets(place) & is_slower)
             elif trial.measurement.outcome.is_about_memory and not trial.measurement.outcome.is_measured:
                 allowed &= peaks < peaks[place] + SLACK * float(peaks.max())
-            elif len(trial.config.choices) == 1 and not trial.measurement.outcome.is_about_memory:
-                allowed &= ~candidates.supersets(place)  # what fails alone fails in any company
-        return allowed
+        found: np.ndarray = allowed * chance_to_work(candidates, trials)
+        return found
 
     def _prediction(self, config: Config, outlook: Outlook) -> Prediction | None:
         place = self._candidates.places.get(config)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from autorecompute.measurement import Trial
+
+Limit: TypeAlias = Callable[[Sequence["Trial"]], int]
+"""The limit that peaks are held against, as the trials so far tell it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

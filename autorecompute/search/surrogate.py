@@ -41,8 +41,8 @@ TIME_SLOPE, TIME_SLOPE_SPREAD = 0.8, 0.3
 TIME_OFFSET, TIME_OWN, TIME_NOISE = 0.05, 0.005, 0.05
 """What the other order of operations changes, what is special about one config, and about one measurement."""
 
-TIME_PER_CHOICE, TIME_PER_CHOICE_SHARE = 0.005, 0.25
-"""How far off the kernels' time of one switch may be: so much of a step, and this share of itself."""
+TIME_PER_CHOICE_SHARE = 0.25
+"""How far off the kernels' time of one switch may be, as a share of it, beyond what the simulation says of itself."""
 
 TIME_OF_CALLS_SHARE = 0.25
 """How far off what a switch adds beyond its kernels may be, as a share of it."""
@@ -181,7 +181,7 @@ class Surrogate:
                     TIME_SLOPE_SPREAD,
                     TIME_OF_ANOTHER if self.has_reference else UNKNOWN_OFFSET,
                     *(
-                        TIME_PER_CHOICE
+                        self._candidates.step_error
                         + TIME_PER_CHOICE_SHARE * self._candidates.choice_shares
                         + TIME_OF_CALLS_SHARE * calls
                     ),

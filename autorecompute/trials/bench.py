@@ -247,6 +247,7 @@ class Bench:
             wrap=self._job.wrap,
             fakes=self._job.fakes,
             card=self._job.card,
+            ranks=self._job.ranks,
         )
 
     def _start_trials(self) -> Message:

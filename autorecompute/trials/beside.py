@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import statistics
 import time
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -28,6 +29,15 @@ CPU = "cpu"
 
 SHARE = 0.05
 """Of the steps that a training is expected to take, so many are spent on trials at most."""
+
+TRIALS = 3
+"""A trial is cut short to leave steps for so many, however few there are."""
+
+FEWEST_TIMED = 2
+"""Steps of a trial that are timed at least."""
+
+FEWEST_RACED = 2
+"""Nothing is kept back before so many configs were measured."""
 
 CHECK_STEPS = 1
 """What a comparison of gradients counts as."""
@@ -54,28 +64,51 @@ class TrainingBench(Bench):
         steps: How many steps may be spent on trials.
 
     Attributes:
-        spent_steps: How many have been, with their warm-up.
-        spent_seconds: What they took.
+        spent_seconds: What trials took, and the steps that passed between them.
         checks: The gradients of each config that was to be used, beside those without recompute.
     """
 
     def __init__(self, job: Job, logs: Path, line: socket.socket, steps: int) -> None:
         super().__init__(job, None, logs)
         self._line = Connection(line.detach())
-        self._allowed, self._reserved = steps, 0
+        self._allowed, self._reserve = steps, (0, 0.0)
+        self._next: Effort | None = None
         self._has_ended = False
         self._known: set[Config] = set()
         self.checks: dict[Config, GradientCheck] = {}
-        self.spent_steps, self.spent_seconds = 0, 0.0
+        self._trained_steps, self._step_seconds, self.spent_seconds = 0, 0.0, 0.0
 
-    def keep_back(self, steps: int, trial: Effort) -> None:
-        """Has :attr:`is_live` say no where a trial would leave fewer steps than these."""
-        self._reserved = steps and steps + self._cost(None, trial)
+    def keep_back(self, steps: int, share: float, trial: Effort) -> None:
+        """Has :attr:`is_live` say no where a trial would leave too few steps to compare what was measured in turns.
+
+        Args:
+            steps: So many are kept back from the third trial on,
+            share: and no more than this share of all that may be spent.
+            trial: What the next trials take.
+        """
+        self._reserve, self._next = (steps, share), trial
+
+    def release(self) -> None:
+        """Keeps nothing back any more."""
+        self._next = None
 
     @property
     def is_live(self) -> bool:
         """Whether the training has steps left for another trial."""
-        return not self._has_ended and self.left_steps >= self._reserved
+        return not self._has_ended and self.left_steps >= self._needed
+
+    @property
+    def _needed(self) -> int:
+        if self._next is None:
+            return 0
+        steps, share = self._reserve
+        kept = min(steps, int(share * self._allowed)) if len(self._known) >= FEWEST_RACED else 0
+        return kept + CHECK_STEPS + self._cost(None, self._fitted(self._next))
+
+    @property
+    def spent_steps(self) -> int:
+        """How many have been: all since the training began, as each had a trial's config on, and the comparisons."""
+        return self._trained_steps + CHECK_STEPS * len(self.checks)
 
     @property
     def left_steps(self) -> int:
@@ -105,15 +138,19 @@ class TrainingBench(Bench):
     def measure(self, config: Config, effort: Effort) -> Measurement:
         """Measures a config in the next steps. Memory that runs out ends the training, and is a measurement.
 
+        Where few steps may be spent, fewer are timed than the effort says.
+
         Raises:
             OutOfTime: there are no steps left for it.
             TrainingEndedError: the training has ended.
         """
+        effort = self._fitted(effort)
         if self._cost(config, effort) > self.left_steps:
             raise OutOfTime
         check = self.check(config)
         if not check.agrees:
             return Measurement(outcome=_outcome_of(check), message=check.message)
+        before, cost = self._trained_steps, self._cost(config, effort)
         self._send(effort.order(config))
         message = self._receive()
         if isinstance(message, Failed) and message.outcome is Outcome.OOM:
@@ -121,7 +158,7 @@ class TrainingBench(Bench):
             return as_measurement(message)
         if not isinstance(message, Measurement) or message.outcome is Outcome.DIVERGED:
             self._end()
-        self._count(config, effort, message)
+        self._count(config, message, idle_steps=self._trained_steps - before - cost)
         return mark_busy_host(message)
 
     def check(self, config: Config) -> GradientCheck:
@@ -138,7 +175,6 @@ class TrainingBench(Bench):
             message = self._receive()
             if not isinstance(message, GradientCheck):
                 self._end()
-            self.spent_steps += CHECK_STEPS
             self.spent_seconds += time.monotonic() - began
             self.checks[config] = _explained(message)
         return self.checks[config]
@@ -155,6 +191,12 @@ class TrainingBench(Bench):
         """Tells the training that nobody is here any more."""
         self._line.close()
 
+    def _fitted(self, effort: Effort) -> Effort:
+        if effort.warmup == 0:
+            return effort
+        timed = self._allowed // TRIALS - CHECK_STEPS - self._cost(None, replace(effort, steps=0))
+        return replace(effort, steps=min(effort.steps, max(timed, FEWEST_TIMED)))
+
     def _cost(self, config: Config | None, effort: Effort) -> int:
         """The steps that a measurement takes: on a CPU one more, in which live tensors are counted."""
         observed = self.detect().device.kind == CPU
@@ -163,9 +205,11 @@ class TrainingBench(Bench):
         compared = 0 if config is None or config.is_none or config in self.checks else CHECK_STEPS
         return compared + max(effort.warmup, 1) + observed + effort.steps
 
-    def _count(self, config: Config, effort: Effort, measurement: Measurement) -> None:
-        self.spent_steps += self._cost(config, effort)  # its gradients were compared before
-        self.spent_seconds += measurement.warmup_seconds + sum(measurement.step_seconds)
+    def _count(self, config: Config, measurement: Measurement, idle_steps: int) -> None:
+        """Adds what a trial took, and the steps before it, in which the last one's config was still on."""
+        idle_seconds = max(idle_steps, 0) * self._step_seconds
+        self.spent_seconds += idle_seconds + measurement.warmup_seconds + sum(measurement.step_seconds)
+        self._step_seconds = statistics.median(measurement.step_seconds or (0.0,))
         self._known.add(config)
 
     def _send(self, message: Message) -> None:
@@ -184,6 +228,7 @@ class TrainingBench(Bench):
                 self._end()
             if not isinstance(message, Beat):
                 return message
+            self._trained_steps = message.step
             if message.expected is not None:
                 self._allowed = min(self._allowed, int(SHARE * message.expected))
 

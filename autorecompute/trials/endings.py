@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, WrongBatchError
-from autorecompute.measurement import NEGLIGIBLE_SHARE, Measurement, Outcome
+from autorecompute.measurement import Measurement, Outcome
+from autorecompute.ranges import NEGLIGIBLE_SHARE
 from autorecompute.worker.protocol import Ended, Failed, Message, Refused
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
         output: What it printed.
         where: A sentence about where that is.
     """
+    if not output:
+        where = "It printed nothing."
     if isinstance(message, Refused):
         return SetupError(message.message)
     if shutil.disk_usage(log.parent).free < LEAST_ROOM_BYTES:

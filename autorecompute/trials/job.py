@@ -34,6 +34,7 @@ class Job:
         wrap: Whether that system is to train the model of a script that does not ask for it.
         fakes: Whether tensors have no data, and only what can be recomputed is of interest.
         card: The card that they stand for; empty for the CPU.
+        ranks: As one of how many ranks it trains on them, without the others; 0 for the script as it is.
 
     Raises:
         UsageError: there is no such script, it is no Python, or the launcher cannot be read.
@@ -49,6 +50,7 @@ class Job:
     wrap: bool = False
     fakes: bool = False
     card: str = ""
+    ranks: int = 0
 
     def __post_init__(self) -> None:
         if self.is_module:

@@ -6,11 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import LeftToOthers
+from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
-from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
+from autorecompute.tuning.answer.confirmation import TELLING, Confirmer, Rejections
 from autorecompute.tuning.answer.early import EarlyAnswer
+from autorecompute.tuning.answer.finalists import Finalist
 from autorecompute.tuning.answer.judgement import Judgement
+from autorecompute.tuning.budget import Task
+from autorecompute.tuning.context import NEEDED
+from autorecompute.tuning.explanations import advise_on_glibc
 from autorecompute.tuning.searcher_factory import SearcherFactory
+from autorecompute.tuning.trial_limit import TrialLimit
 from autorecompute.units import format_bytes, format_count
 from autorecompute.waiting import OutOfTime
 
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Trial
     from autorecompute.prediction import Prediction
-    from autorecompute.result import Result, Transfer
+    from autorecompute.result import Best, Result, Transfer
     from autorecompute.search import Prior
     from autorecompute.search.searcher import Searcher
     from autorecompute.tuning.context import TuningContext
@@ -60,6 +66,7 @@ class Attempt:
             context.note(rejection)
         self._confirmer = Confirmer(context, self._rejections)
         self._judgement = Judgement(context, self._rejections, self._confirmer)
+        self._limit = TrialLimit(context, self._confirmer, self._rejections)
         self._early = EarlyAnswer(context, self._confirmer, self._compose_so_far)
 
     def run(self) -> Result:
@@ -82,22 +89,58 @@ class Attempt:
             raise
 
     def _search_and_decide(self) -> Result:
-        context, excess_bytes = self._context, 0
         for search in range(SEARCHES):
-            limit_bytes = context.problem.limit_bytes - excess_bytes
-            searcher = self._searchers.begin(limit_bytes)
-            search_end = self._runner.search(searcher, limit_bytes, self._confirm_early)
+            searcher = self._searchers.begin(self._limit)
+            search_end = self._runner.search(searcher, self._limit, self._confirm_early)
             if (published := self._ledger.published_answer()) is not None:
                 return published
+            is_last = search == SEARCHES - 1
+            if not is_last and self._has_confirmed_leanest():
+                self._limit.stop_guessing()
+                continue
+            limit_bytes = self._limit(self._ledger.trials)
             trials = [trial.under(limit_bytes) for trial in self._ledger.trials]
             steps = searcher.expect_steps(trials)
             result = self._judgement.decide(trials, steps=steps, search_seconds=self._ledger.seconds)
-            excess_bytes = self._rejections.excess_bytes
-            if result.best is not None or not excess_bytes or search == SEARCHES - 1:
+            if is_last or not self._goes_on(result, limit_bytes):
                 break
-            # Whole processes need more than the steps that were measured: search again with that much less.
-            context.note(f"whole processes need {format_bytes(excess_bytes)} more: searching below that")
         return self._give(replace(result, expected=self._expected(result, searcher, trials)), search_end)
+
+    def _has_confirmed_leanest(self) -> bool:
+        """Whether the guess left no room for anything, and a whole process that holds the limit told what is needed.
+
+        Not without time for another one, which the best of those that fit has to have.
+        """
+        earlier: set[Config] = set()
+        for _ in range(TELLING):
+            leanest = self._limit.leanest_beyond(self._ledger.trials)
+            if leanest is None or leanest.config in earlier:
+                return False
+            if not self._context.budget.allows(*self._confirmer.needs(leanest.config), Task.START, *NEEDED):
+                return False
+            if self._confirmer.confirm(Finalist(trial=leanest)) is not None:
+                return True
+            earlier.add(leanest.config)
+        return False
+
+    def _goes_on(self, result: Result, limit_bytes: int) -> bool:
+        """Whether another search may find what this one left out, by what whole processes were seen to need."""
+        if result.best is not None:
+            is_needless = self._is_needless(result.best)
+            self._limit.learn()
+            return is_needless
+        excess_bytes = self._limit.learn()
+        if excess_bytes:
+            needed = f"whole processes need {format_bytes(excess_bytes)} more: searching below that"
+            advice = advise_on_glibc(self._context.detection.device.kind)
+            self._context.note(f"{needed}. {advice}".rstrip(". "))
+        return bool(excess_bytes) or limit_bytes < self._context.problem.limit_bytes
+
+    def _is_needless(self, best: Best) -> bool:
+        """Whether no recompute should fit after all, by what a whole process was seen to need."""
+        trials = self._ledger.trials
+        fits = any(trial.config.is_none and trial.under(self._limit(trials)).fits for trial in trials)
+        return fits and not best.config.is_none and Config() not in self._rejections.configs
 
     def _expected(self, result: Result, searcher: Searcher, trials: list[Trial]) -> dict[str, Prediction]:
         """What the search expects of the presets that it did not measure."""
@@ -111,7 +154,9 @@ class Attempt:
         if self._ledger.store is None:
             return
         reserve_seconds = self._context.reserve_seconds(trials)
-        result = self._early.confirm_if_due(self._rejections.remaining(trials), reserve_seconds)
+        remaining = self._rejections.remaining(trials)
+        leanest = self._limit.leanest_beyond(trials)
+        result = self._early.confirm_if_due([leanest] if leanest is not None else remaining, reserve_seconds)
         if result is not None:
             self._set_answer(result)
 

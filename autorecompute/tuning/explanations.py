@@ -14,9 +14,10 @@ from autorecompute.tuning.answer.kept_race import race_winner
 from autorecompute.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autorecompute.measurement import Detection, Trial
+    from autorecompute.prediction import Prediction
     from autorecompute.result import Rejection, Result
     from autorecompute.studies import StudyFolder
 
@@ -31,8 +32,20 @@ WHOLE_PROCESS_SHARE = 0.05
 
 
 THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
-GIVE_BACK = f"On a CPU {THRESHOLD}={MIB} in the environment has glibc give back what a start leaves behind."
-"""glibc raises that threshold while a model is exported, and the process then holds more, by chance: see mallopt(3)."""
+
+
+def advise_on_glibc(kind: str) -> str:
+    """A sentence on what has a whole process hold less; empty where it is not a CPU's or where that is done.
+
+    glibc raises its threshold with the largest block that is freed, while a model is exported or trained, and a process
+    then holds more, by chance: see mallopt(3).
+
+    Args:
+        kind: That of the device.
+    """
+    if kind != "cpu" or THRESHOLD in os.environ:
+        return ""
+    return f"{THRESHOLD}={MIB} in the environment has glibc give back what was freed."
 
 
 def explain_no_fit(
@@ -64,11 +77,11 @@ def explain_no_fit(
     least = min(measured, key=lambda trial: (trial.config not in too_large, trial.measurement.peak_bytes or 0))
     peak_bytes = least.measurement.peak_bytes or 0
     if least.config in too_large:
-        on_cpu = f" {GIVE_BACK}" if detection.device.kind == "cpu" and THRESHOLD not in os.environ else ""
         return (
             f"{least.description} held {format_bytes(limit_bytes)} while it trained, with "
             f"{format_bytes(peak_bytes)}, but its whole process did not. "
-            f"{_higher_limit(limit_bytes * 11 // 10, needed_without)}.{on_cpu}"
+            f"{_higher_limit(_enough_as_a_whole(measured, rejections, limit_bytes), needed_without)}. "
+            f"{advise_on_glibc(detection.device.kind)}".rstrip()
         )
     if peak_bytes <= limit_bytes:
         why = unconfirmed[-1] if unconfirmed else f"{least.description} held the limit and was not tried any further"
@@ -84,11 +97,22 @@ def explain_no_fit(
     )
 
 
+def _enough_as_a_whole(measured: Sequence[Trial], rejections: Sequence[Rejection], limit_bytes: int) -> int:
+    """What the leanest config should need as a whole process, by what those that were confirmed needed beyond steps."""
+    excess = _excess(rejections)
+    least = min(trial.measurement.peak_bytes or 0 for trial in measured)
+    return max(least + excess, limit_bytes + MIB) if excess else limit_bytes * 11 // 10
+
+
+def _excess(rejections: Sequence[Rejection]) -> int:
+    return max((known.excess_bytes or 0 for known in rejections), default=0)
+
+
 def _needed_without(measured: Sequence[Trial], rejections: Sequence[Rejection], limit_bytes: int) -> int | None:
     """What no recompute was measured to need, as a whole process where one ran; ``None`` if it is unknown or fits."""
     peaks = [trial.measurement.peak_bytes or 0 for trial in measured if trial.config.is_none]
-    excesses = [known.excess_bytes or 0 for known in rejections if known.config.is_none]
-    needed = max(peaks, default=0) + max(excesses, default=0)
+    own = [known for known in rejections if known.config.is_none]
+    needed = max(peaks, default=0) + _excess(own or rejections)
     return needed if needed > limit_bytes else None
 
 
@@ -156,6 +180,23 @@ def explain_early_end(  # noqa: PLR0913  (all that is known)
         )
     found = explain_no_fit(trials, detection, limit_bytes, unconfirmed, rejections)
     return f"The time was over before a config that fits was found; --timeout gives it more. {found}"
+
+
+def explain_too_few_trials(expected: Mapping[str, Prediction], limit_bytes: int) -> str:
+    """The preset that should fit and was not measured as no further trial was allowed; empty where none should.
+
+    Args:
+        expected: What is expected of the presets that were not measured.
+        limit_bytes: What no measured config holds.
+    """
+    fitting = {name: one for name, one in expected.items() if one.peak_bytes <= limit_bytes}
+    if not fitting:
+        return ""
+    name, least = min(fitting.items(), key=lambda pair: pair[1].peak_bytes)
+    return (
+        f"No config that was measured holds {format_bytes(limit_bytes)}. The preset '{name}' should, with about "
+        f"{format_bytes(least.peak_bytes)}. Allow more trials with --max-trials: the same command goes on from there."
+    )
 
 
 def explain_no_batch(result: Result, limit_bytes: int) -> str:

@@ -48,7 +48,7 @@ class Interval:
 
 
 def interval(values: Sequence[float], miss: float) -> Interval:
-    """The interval of the values' centre.
+    """The interval of the values' centre, which has the estimate in it even where that is of another kind.
 
     Args:
         values: One for each round, at least one.
@@ -59,7 +59,7 @@ def interval(values: Sequence[float], miss: float) -> Interval:
     share = miss / 3
     candidates = [_student(values, share), _signed_rank(means, len(values), share), _scaled_median(values, share)]
     low, high = min(candidates, key=lambda ends: ends[1] - ends[0])
-    return Interval(low, middle, high)
+    return Interval(min(low, middle), middle, max(high, middle))
 
 
 def centre(values: Sequence[float]) -> float:

@@ -26,7 +26,7 @@ class SearchSummary:
         refused: Configs whose gradients were wrong, each with the reason.
         spent_steps: Steps that went into trials.
         spent_seconds: What they took.
-        note: What else there is to say.
+        notes: What else there is to say, in sentences without a full stop.
     """
 
     best: Best | None
@@ -37,24 +37,31 @@ class SearchSummary:
     refused: Sequence[str]
     spent_steps: int
     spent_seconds: float
-    note: str = ""
+    notes: Sequence[str] = ()
 
     @property
     def sentence(self) -> str:
         """What is on from now on, beside what the training began with, and what the trials have cost."""
-        return f"{self._describe_end()}{self._describe_refused()}{self.note}"
+        return ". ".join([f"{self._describe_end()}{self._describe_refused()}", *self.notes])
 
     def _describe_end(self) -> str:
+        if not self.trials:
+            return "what is on stays on: no config was measured"
         if self.best is None:
             tried, limit = format_count(len(self.trials), "config"), format_bytes(self.limit_bytes)
-            return f"what is on stays on: {tried} tried, and none can be used at {limit}"
+            return f"what is on stays on: {tried} tried, and none can be used at {limit}{self._describe_least()}"
         winner, spent = describe(self.best), f"The trials took {format_count(self.spent_steps, 'step')}"
         first = next((entry for entry in self.standings if entry.trial == self.first), None)
         if first is None or first is self.standings[0]:
             return f"{winner}; {self._describe_lead()}. {spent}"
         ratio = math.exp(lag(first, self.standings[0]))
-        began = f"{ratio:.2f}x of {first.trial.description} ({format_bytes(first.peak_bytes)}), which it began with"
+        name, peak = name_of(first.trial), format_bytes(first.peak_bytes)
+        began = f"{ratio:.2f}x of {name} ({peak}), which it began with"
         return f"{winner}, {began}. {self._describe_cost(step_seconds(first), ratio) or spent}"
+
+    def _describe_least(self) -> str:
+        peaks = [trial.measurement.peak_bytes for trial in self.trials if trial.measurement.peak_bytes is not None]
+        return f"; the least peak was {format_bytes(min(peaks))}" if peaks else ""
 
     def _describe_lead(self) -> str:
         if sum(trial.measurement.outcome.is_measured for trial in self.trials) == 1:
@@ -84,4 +91,9 @@ def step_seconds(entry: Finalist) -> float:
 def describe(best: Best) -> str:
     """The config with its peak and its speed."""
     peak, limit = format_bytes(best.peak_bytes), format_bytes(best.limit_bytes)
-    return f"{best.description}, peak {peak} of {limit}, {best.samples_per_second:.4g} samples/s"
+    return f"{name_of(best)}, peak {peak} of {limit}, {best.samples_per_second:.4g} samples/s"
+
+
+def name_of(tried: Best | Trial) -> str:
+    """The config as a sentence has it."""
+    return "no recompute" if tried.config.is_none else tried.description

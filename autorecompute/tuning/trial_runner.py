@@ -22,7 +22,7 @@ from autorecompute.waiting import raise_if_over
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autorecompute.search import Proposal, Searcher
+    from autorecompute.search import Limit, Proposal, Searcher
     from autorecompute.trials import Bench
     from autorecompute.tuning.context import TuningContext
     from autorecompute.tuning.ledger import Ledger
@@ -44,12 +44,12 @@ class TrialRunner:
         self._context, self._ledger, self._has_reference = context, ledger, has_reference
         self._warned: set[str] = set()
 
-    def search(self, searcher: Searcher, limit_bytes: int, after_trial: Callable[[list[Trial]], None]) -> SearchEnd:
+    def search(self, searcher: Searcher, limit: Limit, after_trial: Callable[[list[Trial]], None]) -> SearchEnd:
         """Measures until no worker of the study has anything left to gain, or until trials or time are used up.
 
         Args:
             searcher: Proposes configs.
-            limit_bytes: What is held against each peak.
+            limit: What is held against each peak, as the trials so far tell it.
             after_trial: Called with all trials after each of them.
         """
         reference: Reference | None = None
@@ -57,7 +57,7 @@ class TrialRunner:
             raise_if_over()
             for trial in self._ledger.refresh():
                 self._context.progress.trial_ended(trial)
-            proposal = self._propose(searcher, limit_bytes)
+            proposal = self._propose(searcher, limit)
             if isinstance(proposal, SearchEnd):
                 if self._ledger.wait():
                     continue
@@ -67,7 +67,9 @@ class TrialRunner:
             if not proposal.config.is_none:
                 self._require_script(reference)
             if self._measure(proposal, reference):
-                after_trial([trial.under(limit_bytes) for trial in settled(self._ledger.trials)])
+                trials = settled(self._ledger.trials)
+                limit_bytes = limit(trials)
+                after_trial([trial.under(limit_bytes) for trial in trials])
 
     def keep(self, trial: Trial) -> None:
         """Fills the folder of a trial that ended here."""
@@ -86,10 +88,12 @@ class TrialRunner:
         effort = Effort(warmup=1, steps=min(self._context.settings.effort.steps, REFERENCE_STEPS))
         return Reference(self._context.bench, effort, is_known_to_fail=failed)
 
-    def _propose(self, searcher: Searcher, limit_bytes: int) -> Proposal | SearchEnd:
+    def _propose(self, searcher: Searcher, limit: Limit) -> Proposal | SearchEnd:
         if self._ledger.is_closing:
             return SearchEnd.NOTHING_LEFT
-        held = [trial.under(limit_bytes) for trial in settled(self._ledger.trials)]
+        trials = settled(self._ledger.trials)
+        limit_bytes = limit(trials)
+        held = [trial.under(limit_bytes) for trial in trials]
         claimed = self._ledger.claimed
         if len(held) + len(claimed) >= self._context.settings.max_trials:
             return SearchEnd.TRIALS

@@ -12,7 +12,12 @@ from autorecompute.studies.transfer import Tuned, find_nearest
 from autorecompute.tuning.answer.kept_race import race_winner
 from autorecompute.tuning.attempt import Attempt
 from autorecompute.tuning.budget import Task
-from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_little_time
+from autorecompute.tuning.explanations import (
+    explain_early_end,
+    explain_no_fit,
+    explain_too_few_trials,
+    explain_too_little_time,
+)
 from autorecompute.tuning.knob_search import KnobSearch
 from autorecompute.tuning.ledger import LocalLedger
 from autorecompute.tuning.resources import device_lock
@@ -166,6 +171,9 @@ class Tuner:
         """Why there is no config to train with."""
         detection, limit_bytes = self._context.detection, self._context.problem.limit_bytes
         trials, rejections = self._ledger.trials, self._context.folder.rejections()
+        has_too_few = result.search_end is SearchEnd.TRIALS and not rejections
+        if has_too_few and (untried := explain_too_few_trials(result.expected, limit_bytes)):
+            return untried
         if not result.search_end.is_early:
             return explain_no_fit(trials, detection, limit_bytes, result.unconfirmed, rejections)
         if not trials:

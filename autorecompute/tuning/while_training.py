@@ -23,9 +23,9 @@ from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult, ra
 from autorecompute.tuning.answer.rivals import Rival
 from autorecompute.tuning.context import TuningContext
 from autorecompute.tuning.ledger import LocalLedger, settled
-from autorecompute.tuning.planned import measure_planned
+from autorecompute.tuning.searcher_factory import measure_planned
 from autorecompute.tuning.step_profiles import analyse
-from autorecompute.tuning.training_summary import SearchSummary, describe, step_seconds
+from autorecompute.tuning.training_summary import SearchSummary, describe, name_of, step_seconds
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.waiting import OutOfTime
 
@@ -55,6 +55,8 @@ RACE_SHARE = 0.4
 """Of the steps there are, no more than this share is kept back for the race."""
 
 GOES_ON = "no further config is tried, and the training goes on"
+
+NEXT_START = "The steps that may be spent on trials are used up; the next start tries more"
 
 NO_FORECAST = "no peak is known before a step. Measure with 'autorecompute tune SCRIPT'"
 
@@ -117,13 +119,16 @@ class _Tuning:
         for trial in self._ledger.start():
             runner.keep(trial)
         try:
-            search_end = self._search(searcher, runner)
+            has_run_out = self._search(searcher, runner) is SearchEnd.TIME
             best = self._decide(searcher)
         except TrainingEndedError:
             self._keep(self._choose(searcher), SearchEnd.INTERRUPTED)
             raise
-        self._keep(best, search_end)
-        self._bench.stay(best.config if best is not None else None, self._summarize(best))
+        # What was used up are steps. Where they did not last to compare two configs, the next start has more of them.
+        goes_on = has_run_out and self._raced is None
+        ends = SearchEnd.INTERRUPTED if goes_on else SearchEnd.TRIALS if has_run_out else SearchEnd.NOTHING_LEFT
+        self._keep(best, ends)
+        self._bench.stay(best.config if best is not None else None, self._summarize(best, goes_on=goes_on))
 
     def give_up(self, reason: str) -> None:
         """Leaves the training as it is."""
@@ -136,7 +141,7 @@ class _Tuning:
         if check.agrees:
             self._bench.stay(best.config, f"{describe(best)}, {study}")
         else:
-            self._bench.stay(None, f"{best.description}, {study}, is not used: {check.message}")
+            self._bench.stay(None, f"{name_of(best)}, {study}, is not used: {check.message}")
 
     @property
     def _trials(self) -> list[Trial]:
@@ -156,12 +161,12 @@ class _Tuning:
         return measure_planned(searcher, self._context, SURE)
 
     def _search(self, searcher: Searcher, runner: TrialRunner) -> SearchEnd:
-        self._bench.keep_back(min(RACE_STEPS, int(RACE_SHARE * self._bench.left_steps)), EFFORT)
+        self._bench.keep_back(RACE_STEPS, RACE_SHARE, EFFORT)
         end = SearchEnd.TIME
         with suppress(OutOfTime):
-            end = runner.search(searcher, self._context.problem.limit_bytes, lambda _: None)
-        self._bench.keep_back(0, EFFORT)
-        return SearchEnd.TRIALS if end is SearchEnd.TIME else end  # what was used up are steps, not time
+            end = runner.search(searcher, lambda _: self._context.problem.limit_bytes, lambda _: None)
+        self._bench.release()
+        return end
 
     def _decide(self, searcher: Searcher) -> Best | None:
         """The fastest that fits, by rounds in turns as far as there are steps for them."""
@@ -233,7 +238,8 @@ class _Tuning:
         result = judgement.compose(best, Rival(), self._trials, compared=True).ending(search_end)
         context.folder.finish(replace(result, wall_seconds=self._ledger.seconds))
 
-    def _summarize(self, best: Best | None) -> str:
+    def _summarize(self, best: Best | None, *, goes_on: bool) -> str:
+        notes = [NEXT_START] * goes_on + [MEASURED] * self._is_measured
         describe_config = self._context.detection.space.describe
         return SearchSummary(
             best=best,
@@ -244,7 +250,7 @@ class _Tuning:
             refused=[f"{describe_config(config)}, {reason}" for config, reason in self._refused.items()],
             spent_steps=self._bench.spent_steps,
             spent_seconds=self._bench.spent_seconds,
-            note=f". {MEASURED}" if self._is_measured else "",
+            notes=notes,
         ).sentence
 
 

@@ -30,6 +30,7 @@ from autorecompute.worker.protocol import (
     Refused,
     Settings,
 )
+from autorecompute.worker.rank import explain_missing_rank
 from autorecompute.worker.script import find_module, last_lines, main_file, run_as_main, run_module_as_main
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ def _describe_failure(error: BaseException, backend: WorkerBackend, script: str)
             return Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(origin, script))
         if isinstance(origin, ScriptError):  # it names the line: a traceback through torch would bury that
             return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(origin))
+    if text := explain_missing_rank(error):
+        return Failed(outcome=Outcome.SCRIPT_ERROR, message=text)
     traceback.print_exc()
     outcome, message = backend.classify(error)
     return Failed(outcome=outcome, message=message, trace=last_lines(error, script))

@@ -49,7 +49,7 @@ class Agent:
             self._loader = LoaderOverride(settings.target_batch, settings.loader)
             self._loader.install()
         self._meter: Meter | None = None
-        self._does_cpu_work = False
+        self._does_cpu_work, self._left_bytes = False, 0
         self._window: Window | None = None
         self._memories, self._turns = Memories(), Turns()
         self._batches: list[int] = []
@@ -70,6 +70,11 @@ class Agent:
     def fake_card(self) -> str | None:
         """The card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
         return self._settings.card if self._settings.fakes else None
+
+    @property
+    def fake_ranks(self) -> int:
+        """As one of how many ranks the script is to train; 0 for a script as it is."""
+        return self._settings.ranks
 
     @property
     def advice(self) -> str:
@@ -105,7 +110,9 @@ class Agent:
     def _weighed(self, detection: Detection) -> Detection:
         meter = self._use_meter(detection.device.kind)
         meter.release()
-        return replace(detection, resting_bytes=meter.held_bytes(), outside_bytes=meter.outside_bytes())
+        self._left_bytes = detection.left_bytes
+        resting_bytes = meter.held_bytes() - self._left_bytes
+        return replace(detection, resting_bytes=resting_bytes, outside_bytes=meter.outside_bytes())
 
     def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
         """Notes the batch of one training forward, and compares gradients on it if that was ordered."""
@@ -202,6 +209,7 @@ class Agent:
             extends_itself=self._is_alone,
             live=self._backend.live_meter() if self._settings.watch is None else None,
             known=self._memories.find(order, self._target),
+            left_bytes=self._left_bytes,
             processors=Processors(self._settings.tuner, do_the_work=self._does_cpu_work),
         )
 
@@ -261,11 +269,7 @@ class Agent:
         window.discard_step()
         self._skips += 1
         if self._skips > patience.SKIPPED_STEPS:
-            self._fail(
-                Outcome.DIVERGED,
-                f"The GradScaler skipped {self._skips} steps in a row: no gradients were finite. Begin with a smaller "
-                "scale, or look for what is not finite in float16.",
-            )
+            self._fail(Outcome.DIVERGED, patience.SKIPS_ON)
 
     def _start_over(self, window: Window, compile_seconds: float) -> None:
         window.start_over(compile_seconds)

@@ -35,13 +35,13 @@ def tune_from_here(
         raise UsageError(f"tuning_steps={tuning_steps} leaves no step for a trial. Give 1 or more.")
     request = _describe_program(type(model).__name__, _as_limit(memory_limit), study, tuning_steps)
     if _Beside.current is None and registry.is_decided():
-        _LOG.info("nothing is tuned from here: this process was started with what to recompute")
+        _say(logging.INFO, "nothing is tuned from here: this process was started with what to recompute")
         return
     try:
         _begin(request, given)
     except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
         if is_first():
-            _LOG.warning("the training goes on without autorecompute: %s", error)
+            _say(logging.WARNING, f"the training goes on without autorecompute: {error}")
 
 
 class _Beside:
@@ -53,7 +53,7 @@ class _Beside:
         settings = Settings(address="", backend=registry.plain_name(), tuning_steps=request.steps)
         channel = start_search(request) if is_first() else None
         try:
-            self._training = FollowedTraining(channel, settings, _LOG.log, optimizers)
+            self._training = FollowedTraining(channel, settings, _say, optimizers)
         except BaseException:
             if channel is not None:
                 channel.close()
@@ -63,7 +63,7 @@ class _Beside:
         limit = "" if request.limit_bytes is None else f" under {format_bytes(request.limit_bytes)}"
         steps = format_count(request.steps, "step")
         if is_first():
-            _LOG.info("looking for what to recompute%s, in %s of this training at most", limit, steps)
+            _say(logging.INFO, f"looking for what to recompute{limit}, in {steps} of this training at most")
 
     def leave(self) -> None:
         """Ends the search and its config."""
@@ -78,6 +78,11 @@ class _Beside:
 
     def _end(self) -> None:
         self._training.guard.end(self._error)
+
+
+def _say(level: int, text: str) -> None:
+    """Tells the log. Where a program has set none up, Python prints the words alone, so they say who speaks."""
+    _LOG.log(level, "%s%s", "" if _LOG.hasHandlers() else f"{_LOG.name}: ", text)
 
 
 def _last_error() -> BaseException | None:

@@ -60,6 +60,7 @@ class LeadingLine(RanksLine):
             self._end(Stay(config=None, message=goes_on(getattr(message, "message", "the script has ended"))))
         else:
             self._own, self._looks = message, 0
+            self._answers += 1
 
     def tell_fault(self, fault: Failed) -> None:
         """Ends the search for all ranks: at once before the first step, and else when the next order is due."""
@@ -82,13 +83,17 @@ class LeadingLine(RanksLine):
         return order
 
     def poll(self, seconds: float) -> Order | Check | None:
-        """The order that is due now; one that the controller gives meanwhile is due for all when the next step ends.
+        """The order that is due now. One that does not follow an answer at once is due when the next step ends.
 
         Raises:
             StayError: the search is over.
         """
-        if not self._due and (order := self._next(seconds)) is not None:
-            self._offer(order, self._step + 1)
+        if not self._due:
+            order = self._next(seconds)
+            # All ranks have answered, and wait for this; one that has gone on has said that there is none.
+            is_at_once = bool(seconds) and self._offer(order, self._step)
+            if order is not None and not is_at_once:
+                self._offer(order, self._step + 1)
         return self._take()
 
     def last_words(self) -> Failed | None:

@@ -59,6 +59,7 @@ def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
         first,
         peak_bytes=_worst(measurement.peak_bytes for measurement in measurements),
         allocated_bytes=_worst(measurement.allocated_bytes for measurement in measurements),
+        resident_bytes=_worst(measurement.resident_bytes for measurement in measurements),
         device_bytes=_worst(measurement.device_bytes for measurement in measurements),
         step_seconds=tuple(map(max, zip(*(measurement.step_seconds for measurement in measurements), strict=False))),
         cpu_seconds=tuple(map(max, zip(*(measurement.cpu_seconds for measurement in measurements), strict=False))),

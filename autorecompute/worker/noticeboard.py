@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.005
 """Between two looks of one that waits."""
 
+LOOKS = 20
+"""One that waits a moment looks at least so often."""
+
 _NUMBERS = itertools.count()
 """Of the trainings of this process: each rank follows the same ones, in the same order."""
 
@@ -97,5 +100,5 @@ class Noticeboard:
         while not self.has(*keys):
             if self.has(unless) or time.monotonic() >= deadline:
                 return False
-            time.sleep(LOOK_SECONDS)
+            time.sleep(min(LOOK_SECONDS, seconds / LOOKS))
         return True

@@ -24,3 +24,8 @@ COMPILES_ON = (
     "The model is compiled anew in one step after the other, so that no config could be measured: it is given tensors "
     "of other shapes each time. Pad its batches, or compile it with dynamic=True."
 )
+
+SKIPS_ON = (
+    f"The GradScaler skipped more than {SKIPPED_STEPS} steps in a row: no gradients were finite. Begin with a smaller "
+    "scale, or look for what is not finite in float16."
+)

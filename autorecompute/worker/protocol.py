@@ -144,6 +144,7 @@ class Settings:
         wrap: Whether that system is to train the model of a script that does not ask for it.
         fakes: Whether tensors are to have no data: nothing is ordered after the detection.
         card: The card that they stand for; empty for the CPU.
+        ranks: As one of how many ranks the script trains on them, without the others; 0 for a script as it is.
         tuner: The controller's process. What it and its descendants take of the processors is not others' work;
             ``None`` where that is true of this process alone.
         search: The search that the first rank starts beside itself; ``None`` where there is a controller already.
@@ -160,6 +161,7 @@ class Settings:
     wrap: bool = False
     fakes: bool = False
     card: str = ""
+    ranks: int = 0
     tuner: int | None = None
     search: SearchRequest | None = None
     tuning_steps: int = 0

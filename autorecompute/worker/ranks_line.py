@@ -1,8 +1,9 @@
 """The ends of a training's line where several ranks train: the first one has the controller, and hands on its orders.
 
-An order is due at the end of a step that is yet to come. The first rank writes it down at the end of step s, for the
-end of step s + 1. Each rank needs the first one's gradients to get there, so whoever is there finds the order. So all
-switch at the same step, without a collective of ours.
+All switch at the same step, without a collective of ours. Where all ranks have answered at the end of step s, all of
+them wait a moment for the order that follows, and it is due at once. Whoever has waited long enough writes down that
+there is none, which then holds for all. An order that takes longer is written down at the end of a later step t, and is
+due at the end of step t + 1: each rank needs the first one's gradients to get there, so whoever is there finds it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Outcome
 from autorecompute.worker.agent import Abandon
-from autorecompute.worker.protocol import Beat, Ended, Failed, Message, Stay, decode, encode
+from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Message, Order, Stay, decode, encode
 from autorecompute.worker.side_channel import PATIENCE_SECONDS, StayError, goes_on
 
 if TYPE_CHECKING:
     from autorecompute.worker.noticeboard import Noticeboard
-    from autorecompute.worker.protocol import Check, Order
 
 JOIN_SECONDS = 20.0
 """So long a rank that is about to train waits for the others, and never longer than a share of what the script has
@@ -28,9 +28,13 @@ JOIN_SHARE = 0.25
 FOLLOW_SECONDS = 2 * PATIENCE_SECONDS
 """So long a rank waits for the first order: the first rank waits for all others, and then for the controller."""
 
+FOLLOWING_TIMES = 4
+"""A rank waits for the first one's word so many times as long as that one waits for an order."""
+
 FAULT, VERDICT, GO = "fault", "verdict", b"go"
 
-Due = tuple[int, "Order | Check | Stay"]
+Due = tuple[int, "Order | Check | Stay | None"]
+"""An order and the step at whose end it is due; none where nothing was ordered at once."""
 
 
 class RanksLine:
@@ -42,7 +46,7 @@ class RanksLine:
 
     def __init__(self, board: Noticeboard) -> None:
         self._board = board
-        self._orders = self._step = 0
+        self._orders = self._answers = self._step = 0
         self._due: deque[Due] = deque()
 
     def end_step(self, step: int) -> None:
@@ -68,13 +72,20 @@ class RanksLine:
             raise StayError(order)
         return order
 
-    def _offer(self, order: Order | Check | Stay, step: int) -> None:
-        """Writes down the next order, unless another rank has given up waiting for it, which is then the order."""
+    def _offer(self, order: Order | Check | Stay | None, step: int) -> bool:
+        """Writes down the next order, unless another rank has given up waiting for it, which then holds.
+
+        Returns:
+            Whether it is this one that holds.
+        """
         self._orders += 1
-        self._due.append(read_order(self._board.offer(f"order/{self._orders}", b"%d:%b" % (step, encode(order)))))
+        note = b"%d:%b" % (step, b"" if order is None else encode(order))
+        said = self._board.offer(f"order/{self._orders}", note)
+        self._due.append(read_order(said))
+        return said == note
 
     def _answer_key(self, rank: int) -> str:
-        return f"said/{self._orders}/{rank}"
+        return f"said/{self._answers}/{rank}"
 
 
 class FollowingLine(RanksLine):
@@ -97,6 +108,7 @@ class FollowingLine(RanksLine):
         elif isinstance(message, Failed):
             self.tell_fault(message)
         elif not isinstance(message, Beat):
+            self._answers += 1
             self._board.offer(self._answer_key(self._board.rank), encode(message))
 
     def tell_fault(self, fault: Failed) -> None:
@@ -125,10 +137,11 @@ class FollowingLine(RanksLine):
         Raises:
             StayError: the search is over.
         """
-        del seconds
+        if seconds and not self._due:
+            self._await(FOLLOWING_TIMES * seconds)
         if not self._due:
             self._look()
-        if self._due and self._due[0][0] < self._step and not isinstance(self._due[0][1], Stay):
+        if self._due and self._due[0][0] < self._step and isinstance(self._due[0][1], Order | Check):
             self.tell_fault(Failed(outcome=Outcome.LOST, message="it is not at the step that the first rank is at"))
         return self._take()
 
@@ -138,6 +151,12 @@ class FollowingLine(RanksLine):
     def close(self) -> None:
         """Nothing: others may still read what was written."""
 
+    def _await(self, seconds: float) -> None:
+        """Waits for what the first rank says when all have answered; nothing, where it says so too late."""
+        key = f"order/{self._orders + 1}"
+        if not self._board.wait([key], seconds, unless=key):
+            self._offer(None, self._step)
+
     def _look(self) -> None:
         note = self._board.read(f"order/{self._orders + 1}")
         if note is not None:
@@ -146,8 +165,8 @@ class FollowingLine(RanksLine):
 
 
 def read_order(note: bytes) -> Due:
-    """An order, and the step at whose end it is due."""
+    """What one rank has written down for all."""
     step, _, frame = note.partition(b":")
-    order = decode(frame)
+    order = decode(frame) if frame else None
     assert not isinstance(order, Beat | Ended | Failed), "an order is one"
     return int(step), order  # type: ignore[return-value]

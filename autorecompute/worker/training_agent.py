@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.measurement import GradientCheck, Outcome
@@ -82,6 +83,10 @@ class TrainingAgent(Agent):
             self.line.send(_compare(self._first_check, order.config))
         return order
 
+    def _weighed(self, detection: Detection) -> Detection:
+        # This process is the training, and holds what the detection left to its end.
+        return super()._weighed(replace(detection, left_bytes=0))
+
     def _compare(self, check: Callable[[Config], GradientCheck], config: Config) -> None:
         self.line.send(_compare(check, config))
         self._look_for_order(ANSWER_SECONDS)
@@ -92,8 +97,8 @@ class TrainingAgent(Agent):
             self._obey(order)
 
     def _end_step(self) -> None:
+        self._progress.advance()
         if self._window is not None:
-            self._progress.advance()
             super()._end_step()
         else:
             self.steps += 1

@@ -24,7 +24,7 @@ class TrialsBar:
                 self._bar = make(total=steps, desc="autorecompute", unit="step", leave=False, disable=None)
 
     def advance(self) -> None:
-        """A step of a trial has ended."""
+        """A step has ended, in a trial or between two."""
         if self._bar is not None:
             with contextlib.suppress(Exception):
                 self._bar.update()

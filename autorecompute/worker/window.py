@@ -50,6 +50,7 @@ class Window:
         extends_itself: Whether a discarded step is made up for by a further one.
         live: Counts the bytes of live tensors in that one step; ``None`` where the meter tells the peak.
         known: A measurement of this config in this process that tells of memory; nothing but time is measured then.
+        left_bytes: What the tool has left in this process, and a training without it would not hold.
         processors: Count processor time from the beginning of the window on; ``None`` to count none.
 
     Attributes:
@@ -65,13 +66,14 @@ class Window:
         extends_itself: bool = True,
         live: LiveMeter | None = None,
         known: Measurement | None = None,
+        left_bytes: int = 0,
         processors: Processors | None = None,
     ) -> None:
         self._meter = meter
         self.order = order if known is not None or order.warmup else replace(order, warmup=1)
         self._processors = processors
         self._whole_life, self._extends_itself = whole_life, extends_itself
-        self._live, self._known = live, known
+        self._live, self._known, self._left_bytes = live, known, left_bytes
         self._is_observing, self._live_bytes = False, 0
         self._warmed_up, self._lost = 0, 0
         self._warmup_seconds = self._compile_seconds = 0.0
@@ -183,11 +185,12 @@ class Window:
             self._is_observing = True
             self._live.start()
         held_bytes = self._meter.held_bytes()
-        self._held_bytes = held_bytes if self._live is None else self._live.held_bytes(held_bytes)
+        self._held_bytes = held_bytes if self._live is None else self._live.held_bytes(held_bytes) - self._left_bytes
 
     def _end_observed_step(self, elapsed: float) -> None:
         assert self._live is not None, "a step is observed by what counts live tensors"
         self._live_bytes = self._live.stop()
+        self._meter.reset()
         self._is_observing = False
         self._warmup_seconds += elapsed
 
@@ -212,11 +215,13 @@ class Window:
 
     def _read_memory(self) -> Measurement:
         reading = self._meter.read()
+        resident_bytes = None if self._live is None else max(reading.peak_bytes - self._left_bytes, 0)
         return Measurement(
             outcome=Outcome.LOST,
             peak_bytes=reading.peak_bytes if self._live is None else (self._held_bytes or 0) + self._live_bytes,
             held_bytes=self._held_bytes,
             allocated_bytes=reading.allocated_bytes if self._live is None else self._live_bytes,
+            resident_bytes=resident_bytes,
             device_bytes=reading.device_bytes,
             retries=reading.retries,
             marks=reading.marks,

@@ -130,15 +130,17 @@ def main():
     """Tunes for the tables that are named, or for all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", default=["bert_mlm"], help="names of tables (default: bert_mlm)")
+    parser.add_argument("--shares", nargs="+", type=float, default=SHARES, help="of the way (default: 0.25 0.55)")
+    args = parser.parse_args()
     compute_with_one_thread()
     grid = Grid(title=f"answers beside the best of all recorded configs (goal: {GOAL:.0%} lost at most)")
     for column in ("table", "limit", "trials", "time", "answer", "its process", "lost", "goal"):
         grid.add_column(column)
-    for name in parser.parse_args().tables:
+    for name in args.tables:
         replay = Replay(load(TABLES / f"{name}{SUFFIX}"))
         os.environ |= GIVEN_BACK if replay.table.is_torch else {}
         here = look_here(replay)
-        for share in SHARES:
+        for share in args.shares:
             limit_bytes = here.limit_bytes(share)
             cells = judge(replay, limit_bytes - here.more_bytes, tune(replay.table, limit_bytes))
             grid.add_row(name, f"{limit_bytes // MIB} MiB", *cells)

@@ -1,7 +1,12 @@
-"""Plays a bench from a table: what a trial of a config measured, one recording drawn by chance."""
+"""Plays a bench from a table: what a trial of a config measured, one recording drawn by chance.
+
+In tables of plain PyTorch most configs were recorded once, so that every seed would play the same. There a trial takes
+what the config truly takes, off by as much as a recording of any config that is drawn by chance.
+"""
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,13 +71,29 @@ class Replay:
         """Whether a known config truly needs more; what is over by less than a recording is off may as well fit."""
         return self.truth_of(config).peak_bytes > limit_bytes + self.peak_noise_bytes
 
+    @cached_property
+    def _errors(self):
+        """How many times as long as they truly take the configs took, in each recording."""
+        found = ((config, each) for config, recordings in self.table.recordings.items() for each in recordings)
+        return [
+            statistics.mean(each.seconds) / each.reference_seconds / self.truths[config].ratio
+            for config, each in found
+            if each.seconds
+        ]
+
+    def _seconds(self, config, recording, chance):
+        """The steps of a trial."""
+        if not (self.table.is_torch and recording.seconds):
+            return recording.seconds
+        return (recording.reference_seconds * self.truths[config].ratio * chance.choice(self._errors),)
+
     def measure(self, config, chance, *, limit_bytes, number=0, reason=""):
-        """The trial of a recorded config: one of its recordings, peak and times together."""
+        """The trial of a recorded config, with the peak of one of its recordings."""
         recording = chance.choice(self.table.recordings[config])
         measurement = Measurement(
             outcome=Outcome(recording.outcome),
             peak_bytes=recording.peak_bytes,
-            step_seconds=recording.seconds,
+            step_seconds=self._seconds(config, recording, chance),
             samples=self.table.plain["batch"],
             batch=self.table.plain["batch"],
         )

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from autorecompute.memory import Effect, Forecast, Phase, Simulated, trace
+from autorecompute.memory.model import STEP_ERROR
 from autorecompute.plans import Config
 from autorecompute.plans.savings import evaluate
 
@@ -117,6 +118,7 @@ class LinearSimulator:
         self._shares = np.array([model.saved_share(plan, dims) / len(plan.choices) for plan in self._columns])
         self._covers = [[other.site in model.space.covers.get(one.site, ()) for other in choices] for one in choices]
         self.call_seconds = np.zeros(len(choices))
+        self.step_error = STEP_ERROR
         self._none, self._full = (model.forecast(config, dims) for config in (Config(), model.space.all_on))
 
     def matrix(self, configs):

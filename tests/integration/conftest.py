@@ -16,10 +16,8 @@ from pathlib import Path
 import pytest
 
 from autorecompute.units import MIB, parse_bytes
-from workplace import OWN_TRAINING, SCRIPTS, Finished, Workplace
-
-STAND_IN = Path(__file__).parents[1] / "stand_ins" / "plain"
-"""Has an ORTModule that hands back the model: the scripts that use one train in plain PyTorch."""
+from training_scripts import STAND_IN
+from workplace import FREED_AT_ONCE, OWN_TRAINING, SCRIPTS, Finished, Workplace
 
 ONE_THREAD = Path(__file__).parents[2] / "benchmarks" / "replay" / "one_thread"
 
@@ -69,7 +67,12 @@ def workplace(tmp_path, temporary):
 def make_workplace(tmp_path_factory, temporary):
     """Makes working directories that outlast a test."""
     with contextlib.ExitStack() as stack:
-        yield lambda name: stack.enter_context(contextlib.closing(Workplace(tmp_path_factory.mktemp(name), temporary)))
+
+        def make(name, **variables):
+            place = Workplace(tmp_path_factory.mktemp(name), temporary, **variables)
+            return stack.enter_context(contextlib.closing(place))
+
+        yield make
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +105,7 @@ def share_workplace(shared, temporary):
         def share(name):
             path = shared / name
             path.mkdir(exist_ok=True)
-            return stack.enter_context(contextlib.closing(Workplace(path, temporary)))
+            return stack.enter_context(contextlib.closing(Workplace(path, temporary, **FREED_AT_ONCE)))
 
         yield share
 
@@ -112,7 +115,7 @@ def copy_limited(make_workplace, shared):
     """Makes working directories with a copy of a study ``limited`` that was kept under a name."""
 
     def copy(kept, name):
-        place = make_workplace(name)
+        place = make_workplace(name, **FREED_AT_ONCE)
         shutil.copytree(shared / kept, place.path / "studies" / "limited")
         return place
 
@@ -177,22 +180,16 @@ def make_copy(copy_limited, tuned):
 
 
 @pytest.fixture(scope="session")
-def freed_at_once():
-    """The variables under which glibc gives back what tensors leave, so that a process takes what lives in it."""
-    return {"MALLOC_MMAP_THRESHOLD_": str(MIB // 16)}  # the transformers' tensors are larger
-
-
-@pytest.fixture(scope="session")
 def plain_road(share_workplace):
     """The working directory in which the plain transformer is looked at and tuned; shared by all."""
     return share_workplace("plain-road")
 
 
 @pytest.fixture(scope="session")
-def plain_forecasts(once, plain_road, freed_at_once):
+def plain_forecasts(once, plain_road):
     """What each config of the plain transformer is predicted to hold, in bytes."""
     command = ("-m", "autorecompute", "plans", str(SCRIPTS / PLAIN[0]), *PLAIN[1:], "--batch", str(PLAIN_BATCH))
-    run = functools.partial(plain_road.start, *command, "--peak", "--json", **freed_at_once)
+    run = functools.partial(plain_road.start, *command, "--peak", "--json")
     looked = once("plain-forecasts", lambda: plain_road.finish(run()))
     assert looked.code == 0, looked.stderr
     return {forecast["config"]: forecast["peak_bytes"] for forecast in looked.answer["peak"]["forecasts"]}
@@ -200,18 +197,18 @@ def plain_forecasts(once, plain_road, freed_at_once):
 
 @pytest.fixture(scope="session")
 def plain_limit_bytes(plain_forecasts):
-    """A limit that the plain transformer breaks without recompute and can hold with it."""
-    return (plain_forecasts["none"] + min(plain_forecasts.values())) // 2
+    """A limit that the plain transformer breaks without recompute, and its whole process can hold with it."""
+    return (2 * plain_forecasts["none"] + min(plain_forecasts.values())) // 3
 
 
 @pytest.fixture(scope="session")
-def tune_plain(plain_limit_bytes, freed_at_once):
+def tune_plain(plain_limit_bytes):
     """Tunes the plain transformer under the limit, in the study of this name."""
     limited = (*PLAIN, "--memory-limit", str(plain_limit_bytes), "--json")
 
     def tune(place, study, *options):
         size = () if "--batches" in options else ("--target-batch", str(PLAIN_BATCH))
-        return place.tune(*limited, *size, "--max-trials", "4", "--study", study, *options, **freed_at_once)
+        return place.tune(*limited, *size, "--max-trials", "4", "--study", study, *options)
 
     return tune
 

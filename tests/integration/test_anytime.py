@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from workplace import FREED_AT_ONCE
+
 PROMISED = 1.1
 """What a command may take of its timeout."""
 
@@ -30,17 +32,17 @@ SCRIPTS_OWN = ("--bs", "96")
 @pytest.fixture(scope="module")
 def place(make_workplace):
     """A working directory in which nothing else is tuned."""
-    return make_workplace("anytime")
+    return make_workplace("anytime", **FREED_AT_ONCE)
 
 
 @pytest.fixture(scope="module")
-def begin(place, plain_limit_bytes, freed_at_once):
+def begin(place, plain_limit_bytes):
     """Starts a tuning that needs recompute, or one under another limit."""
 
     def begin(study, *options, limit=plain_limit_bytes, arguments=()):
         options = ("--memory-limit", str(limit), "--study", study, "--fresh", *options)
         batch = () if arguments else TARGET
-        return place.start_tuning(*COMMAND, *batch, *options, arguments=arguments, **freed_at_once)
+        return place.start_tuning(*COMMAND, *batch, *options, arguments=arguments)
 
     return begin
 

@@ -50,7 +50,7 @@ def test_the_answer_is_one_of_the_batches_and_fits(compared, plain_limit_bytes):
     assert answer["comparison"]["pairs"] >= 1
 
 
-def test_the_study_of_all_batches_is_a_study(compared, place, scripts, freed_at_once):
+def test_the_study_of_all_batches_is_a_study(compared, place, scripts):
     """``emit``, ``run`` and ``show`` take its name, and training under it holds the limit."""
     best = compared.answer["best"]
     emitted = place.finish(place.start("-m", "autorecompute", "emit", STUDY, "--format", "json"))
@@ -58,7 +58,7 @@ def test_the_study_of_all_batches_is_a_study(compared, place, scripts, freed_at_
     shown = place.finish(place.start("-m", "autorecompute", "show", STUDY))
     assert f"{STUDY}-b{BATCHES[1]}" in shown.stdout
     command = (sys.executable, str(scripts / "plain_transformer.py"), "--bs", str(best["batch"]), "--steps", "4")
-    trained = place.finish(place.start("-m", "autorecompute", "run", STUDY, "--", *command, **freed_at_once))
+    trained = place.finish(place.start("-m", "autorecompute", "run", STUDY, "--", *command))
     assert trained.code == 0, trained.stderr
     assert trained.printed_peak_bytes <= 1.05 * best["limit_bytes"]
 

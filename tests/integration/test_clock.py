@@ -14,6 +14,8 @@ from datetime import datetime
 
 import pytest
 
+from workplace import FREED_AT_ONCE
+
 HOUR = 3600
 LONGEST_SECONDS = 600
 """Far longer than a step or a swap takes, far shorter than a jump."""
@@ -22,11 +24,11 @@ LONGEST_SECONDS = 600
 @pytest.fixture(scope="module")
 def place(make_workplace):
     """A working directory in which the clock cannot be relied on."""
-    return make_workplace("clock")
+    return make_workplace("clock", **FREED_AT_ONCE)
 
 
 @pytest.fixture(scope="module")
-def start(place, scripts, plain_limit_bytes, freed_at_once):
+def start(place, scripts, plain_limit_bytes):
     """Starts the tuning under a timeout; its tuner and all that it starts have a wall clock that can be set."""
     library, shift = place.path / "wall_clock.so", place.path / "shift"
     compiler = os.environ.get("CXX", "c++")
@@ -38,7 +40,7 @@ def start(place, scripts, plain_limit_bytes, freed_at_once):
         shift.write_bytes(struct.pack("q", 5 * HOUR))
         options = (*command, "--study", study, "--timeout", timeout, "--json", *more)
         clock = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)}
-        return place.start_tuning(*options, arguments=("--bs", "96"), **clock, **freed_at_once)
+        return place.start_tuning(*options, arguments=("--bs", "96"), **clock)
 
     return start
 

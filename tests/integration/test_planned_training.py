@@ -32,8 +32,8 @@ def planned(place):
 @pytest.mark.parametrize("verb", ["train", "tune"])
 def test_what_was_planned_is_the_first_that_is_measured(place, planned, limit, verb):
     """Its trial is the second, its outcome is that of a real step, and its reason says where it comes from."""
-    options = ["--tuning-steps", "24"] if verb == "train" else ["--max-trials", "3", "--warmup", "1", "--steps", "2"]
-    script = ["--steps", "30"] if verb == "train" else ["--steps", "1000"]
+    options = ["--tuning-steps", "32"] if verb == "train" else ["--max-trials", "3", "--warmup", "1", "--steps", "2"]
+    script = ["--steps", "40"] if verb == "train" else ["--steps", "1000"]
     command = [verb, OWN_TRAINING, "--memory-limit", limit, "--study", verb, *options, "--", *script]
     place.finish(place.start("-m", "autorecompute", *command, **{VARIABLE: str(planned)}))
     first, second, *_ = place.study(verb).trials

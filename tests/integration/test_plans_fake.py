@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from autorecompute.backends import registry
 from autorecompute.backends.torch.live import OUTSIDE
-from autorecompute.errors import NothingFitsError, ScriptError, UsageError
+from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError
 from autorecompute.plans import Config
 from autorecompute.schemas import schema_of
 from autorecompute.trials import Bench, Job
@@ -59,20 +59,24 @@ def drawn(space):
     return list(configs)
 
 
-@pytest.mark.parametrize("way", ["loop", "autocast", "lora", "trainer", "loaded"])
+@pytest.mark.parametrize("way", ["loop", "autocast", "lora", "trainer", "loaded", "lightning"])
 def test_forecasts_are_the_bytes_of_real_steps(way, scripts, tmp_path, monkeypatch):
     """Each preset and every config drawn by chance takes what fake tensors said, to the byte but for the loss."""
     monkeypatch.chdir(tmp_path)
     if way == "loaded":
         GPT2LMHeadModel(GPT2Config(n_layer=3, n_embd=192, n_head=4, vocab_size=1500)).save_pretrained("stored")
-    arguments = ("--folder", "stored") if way == "loaded" else ("--way", way)
-    job = Job(script=scripts / SCRIPT, arguments=(*arguments, "--batch", str(BATCH)), backend="torch")
+    own = {"loaded": ("--folder", "stored"), "lightning": ()}
+    arguments = (*own.get(way, ("--way", way)), "--batch", str(BATCH))
+    script = "lightning_language_model.py" if way == "lightning" else SCRIPT
+    job = Job(script=scripts / script, arguments=arguments, backend="torch")
     with Bench(dataclasses.replace(job, fakes=True), BATCH, tmp_path) as bench:
         detection = bench.detect()
     memory = registry.backend_of(detection.versions).memory_of(detection)
     forecasts = {config: memory.forecast(config, memory.dims).live_bytes for config in drawn(detection.space)}
     # A measured step begins as the optimizer's last one ends, when the gradients are alive that its own will replace.
-    gradients = sum(part.change for part in memory.steps.parts if part.phase != OUTSIDE)
+    # Lightning holds them until then, and a forecast as well.
+    held = way == "lightning"
+    gradients = 0 if held else sum(part.change for part in memory.steps.parts if part.phase != OUTSIDE)
     with Bench(job, BATCH, tmp_path) as bench:
         assert bench.detect().plans == detection.plans
         trials = {config: bench.measure(config, Effort(warmup=1, steps=1)) for config in forecasts}
@@ -217,6 +221,16 @@ def test_what_cannot_run_on_fakes_is_wrong_usage(look, options):
     assert (looked.code, looked.stdout) == (UsageError.exit_code, "")
     assert options[0] in looked.complaint
     assert "--fake" in looked.complaint
+
+
+def test_a_model_without_forecasts_is_no_question_of_a_limit(place, scripts):
+    """It leaves torch where a fake tensor cannot follow; a sentence says what to leave out or to run instead."""
+    options = ("--memory-limit", "1GiB", "--", "--leaves", "--steps", "3")
+    looked = place.finish(place.start("-m", "autorecompute", "plans", str(scripts / "own_training.py"), *options))
+    assert (looked.code, looked.stdout) == (SetupError.exit_code, "")
+    assert "Leave out --memory-limit to see its plans" in looked.complaint
+    assert "autorecompute tune" in looked.complaint
+    assert "cannot be run on fake tensors" in looked.stderr
 
 
 def test_a_limit_below_what_is_held_at_rest_ends_with_both_figures(look):

@@ -37,11 +37,11 @@ def test_an_answer_holds_the_limit_and_has_the_gradients_of_no_recompute(tuned):
     assert best["gradients"] == {**best["gradients"], "agrees": True, "worst": 0.0}
 
 
-def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, place, freed_at_once):
+def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, place):
     """``run`` switches the plans on, and the losses are those without recompute."""
     train = (sys.executable, str(SCRIPTS / "plain_transformer.py"), "--bs", str(BATCH), "--steps", "3")
-    plain = place.finish(place.start(*train[1:], **freed_at_once))
-    given = place.finish(place.start("-m", "autorecompute", "run", "limited", "--", *train, **freed_at_once))
+    plain = place.finish(place.start(*train[1:]))
+    given = place.finish(place.start("-m", "autorecompute", "run", "limited", "--", *train))
     assert given.code == plain.code == 0, given.stderr
     losses = [[line for line in done.stdout.splitlines() if line.startswith("step")] for done in (given, plain)]
     assert losses[0] == losses[1]
@@ -57,9 +57,9 @@ def test_the_file_that_is_given_out_names_model_and_plans(tuned, place):
     assert content["model"].startswith("Encoder ")
 
 
-def test_the_answer_is_checked(tuned, place, freed_at_once):
+def test_the_answer_is_checked(tuned, place):
     """``check`` finds the plans, the peak and the gradients as they were."""
     assert tuned["best"]
-    checked = place.finish(place.start("-m", "autorecompute", "check", "limited", **freed_at_once))
+    checked = place.finish(place.start("-m", "autorecompute", "check", "limited"))
     assert "gradients" in checked.stdout
     assert "plans" in checked.stdout

@@ -3,65 +3,27 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
 from autorecompute.backends import registry
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
-from autorecompute.trials import Bench, Job
+from autorecompute.trials import Bench
 from autorecompute.trials.bench import Effort
-
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-PLAIN = Path(__file__).parents[1] / "stand_ins" / "plain"
-"""Has an ORTModule that hands back the model: the scripts that use one train in plain PyTorch."""
+from training_scripts import STAND_IN, WITH_A_FLAG, WITH_A_LOADER, job_of
 
 BATCH = 6
 EFFORT = Effort(warmup=1, steps=2)
-
-WITH_A_LOADER = (
-    "accelerated.py",
-    "accumulating.py",
-    "adversarial.py",
-    "closures.py --optimizer lbfgs",
-    "closures.py --optimizer sgd",
-    "evaluating.py",
-    "habits.py",
-    "hf_trainer.py",
-    "lightning_trainer.py",
-    "mixed_precision.py --dtype bfloat16",
-    "submodule.py",
-)
-WITH_A_FLAG = (
-    "kinds.py --model lora",
-    "kinds.py --model experts",
-    "kinds.py --model function",
-    "kinds.py --model unet",
-    "kinds.py --model t5",
-    "kinds.py --model plain --varied",
-    "plain_transformer.py --dropout 0.1",
-    "plain_bert.py",
-    "many_kinds.py",
-)
 
 
 @pytest.fixture
 def bench_of(tmp_path, monkeypatch):
     """Where a script is measured, and where all that it writes goes."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(PLAIN), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN), prepend=":")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-    def make(command, launcher=""):
-        script, *arguments = command.split()
-        flag = "--bs" if command in WITH_A_FLAG else None
-        job = Job(
-            script=SCRIPTS / script, arguments=tuple(arguments), batch_flag=flag, launcher=launcher, backend="torch"
-        )
-        return Bench(job, BATCH, tmp_path)
-
-    return make
+    return lambda command, launcher="": Bench(job_of(command, launcher), BATCH, tmp_path)
 
 
 def emitted(config, detection, folder):
@@ -88,8 +50,8 @@ def test_a_script_is_measured_checked_and_confirmed(command, bench_of, tmp_path)
     assert (confirmed.outcome, confirmed.message) == (Outcome.OK, "")
     varied = "batches have a sequence of 9 to 16: peaks hold up to the largest that was measured"
     assert (varied in trials[-1].warnings) == command.endswith("--varied")
-    if command.startswith(("kinds.py", "many_kinds.py")) and not command.endswith(
-        ("--varied", "experts")
+    if command.startswith(("kinds.py", "libraries.py", "many_kinds.py")) and not command.endswith(
+        ("--varied", "experts", "mixtral")
     ):  # these differ from step to step
         plain, least, again = (trial.allocated_bytes for trial in trials)
         assert least < plain == again

@@ -157,6 +157,17 @@ def test_a_script_that_ends_first_leaves_what_is_known_and_the_next_start_goes_o
     assert len(set(workplace.study().configs)) == len(workplace.study().configs) > len(known)
 
 
+def test_a_search_with_few_steps_goes_on_at_the_next_start(workplace, begin, train_plainly):
+    """Twelve steps, a twentieth of what the scheduler lets expect, do not last to compare two configs."""
+    arguments = ("--steps", "30", "--scheduled", "240")
+    first = workplace.finish(begin(workplace, "few", *arguments))
+    known = workplace.study().configs
+    second = workplace.finish(begin(workplace, "few", *arguments))
+    assert first.stdout == second.stdout == train_plainly(*arguments).stdout
+    assert "the next start tries more" in said(first)[-1]
+    assert len(set(workplace.study().configs)) > len(known) > 0
+
+
 def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, begin, train_plainly):
     """One sentence says why."""
     arguments = ("--steps", "3", "--models", "2")
@@ -202,7 +213,7 @@ def test_a_config_that_would_train_something_else_is_used_in_no_step(workplace, 
     finished = workplace.finish(begin(workplace, "unsteady", *arguments))
     plain = train_plainly(*arguments)
     assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
-    assert any(f"blocks.*, {reason}" in line for line in said(finished))
+    assert any(re.search(rf"Not used: [^:]*blocks\.\*[^:]*, {reason}", line) for line in said(finished)), said(finished)
     used = [trial for trial in workplace.study("unsteady").trials if trial["measurement"]["step_seconds"]]
     assert used
     assert not any(choice.startswith("blocks.*:") for trial in used for choice in trial["config"])

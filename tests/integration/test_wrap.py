@@ -113,10 +113,13 @@ def test_a_checkpoint_of_a_wrapped_model_is_a_plain_one(ran, trained, place):
 
 @pytest.fixture(scope="module")
 def limit_bytes(place, by_hand):
-    """A limit that the transformer in plain PyTorch breaks without recompute and can hold with it."""
+    """A limit that the transformer in plain PyTorch breaks without recompute and can hold with it.
+
+    It lies nearer to the plain peak: whole processes hold some MiB more or less than the steps that were watched.
+    """
     command = ("plain_transformer.py", "--bs", "192", "--steps", "4")
     plain, saving = (place.train(*command, **variables, **WRAP) for variables in ({}, by_hand))
-    return (plain.printed_peak_bytes + saving.printed_peak_bytes) // 2
+    return (2 * plain.printed_peak_bytes + saving.printed_peak_bytes) // 3
 
 
 def test_recompute_saves_memory_in_a_wrapped_model(place, limit_bytes):

@@ -29,4 +29,6 @@ for step in itertools.count(1):
     if step == args.steps:
         break
 print("names", *model.state_dict())
+# The reducer holds the group, whose threads may abort the interpreter where they end with it.
+del model, optimizer, loss
 torch.distributed.destroy_process_group()

@@ -2,10 +2,12 @@
 
 import argparse
 import contextlib
+import gc
 import hashlib
 import logging
 import os
 import signal
+import weakref
 
 import torch
 from torch.distributed.algorithms.join import Join
@@ -67,4 +69,9 @@ for parameter in model.parameters():
     own = parameter.to_local() if args.shards else parameter
     digest.update(own.detach().numpy().tobytes())
 tell(f"weights {digest.hexdigest()} next {torch.rand(1).item()}")
+# The reducer holds the group, whose threads may abort the interpreter where they end with it.
+held = weakref.ref(model)
+del model, optimizer, loss, parameter, own
+gc.collect()
+tell(f"model is held: {held() is not None}")
 torch.distributed.destroy_process_group()

@@ -323,6 +323,14 @@ def test_what_a_variable_needs_besides_is_told():
         assert MODE_VARIABLE in comments(printed(form, make_result())).partition("must not be set: ")[2]
 
 
+@pytest.mark.parametrize("form", ["shell", "dotenv"])
+def test_a_script_that_needs_nothing_is_asked_for_nothing(form):
+    """Where no recompute is the answer, the comments do not ask for a change of the script as well."""
+    told = comments(printed(form, make_result(Config())))
+    assert "nothing has to be set" in told
+    assert "without 'autorecompute run'" not in told
+
+
 def test_kept_knobs_are_told_with_what_they_gained():
     """The comments name each setting that was kept; its value is read back as any other."""
     gain = {"throughput_ratio": 1.08, "low": 1.05, "high": 1.11}

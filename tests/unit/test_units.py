@@ -70,13 +70,26 @@ def test_memory_is_printed_in_the_unit_that_suits_it():
     assert format_bytes(None) == "-"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("2 H", 7200)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("0.5", 0.5),
+        ("30m", 1800),
+        ("1.5h", 5400),
+        ("2 H", 7200),
+        ("3m30s", 210),
+        ("1h 30m", 5400),
+        ("1h5s", 3605),
+    ],
+)
 def test_a_span_of_time_is_read(text, seconds):
-    """Seconds, minutes and hours; a bare number is seconds."""
+    """Seconds, minutes and hours, alone or together; a bare number is seconds."""
     assert parse_seconds(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-5m", "30 min", "5d", "m"])
+@pytest.mark.parametrize("text", ["", "soon", "-5m", "30 min", "5d", "m", "1h30", "30s1m", "1.2.3"])
 def test_what_is_no_span_of_time_is_refused_with_an_example(text):
     """A wrong unit, nothing and a negative span end in a sentence with a right one in it."""
     with pytest.raises(UsageError, match=rf"'{text}'.*30m"):

@@ -85,6 +85,17 @@ def test_the_best_is_none_that_an_allocator_could_not_hold(emit):
     assert "--memory-limit" in complaint
 
 
+def test_without_a_limit_the_best_is_what_a_card_holds(emit):
+    """What the allocator would reserve is then compared with the card's memory."""
+    on_card = [
+        forecast([], 0.0, holds=None, reserved_holds_limit=False),
+        forecast(BLOCKS, 0.3, holds=None, reserved_holds_limit=True),
+        forecast(CHEAP, 0.1, holds=None, reserved_holds_limit=None),
+    ]
+    code, printed, _ = emit("--unmeasured", "best", peak={"forecasts": on_card, "frontier": []})
+    assert (code, json.loads(printed)["plans"]) == (0, BLOCKS)
+
+
 def test_python_says_so_too(emit):
     """The file imports torch alone, and begins with what nobody measured."""
     code, printed, _ = emit("--unmeasured", "blocks", "--format", "python")

@@ -6,14 +6,12 @@ import contextlib
 
 import pytest
 
-from workplace import Workplace
+from workplace import FREED_AT_ONCE, Workplace
 
 TRANSFORMER = ("plain_transformer.py", "--backend", "torch", "--batch-flag=--bs")
 TRIALS = 8
 LIMITED = ("--memory-limit", "540MiB", "--max-trials", str(TRIALS))
 ASKED = ("--target-batch", "384", *LIMITED, "--study", "shared", "--json")
-GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "1048576"}
-"""A whole process then holds little more than its steps need."""
 
 
 @pytest.fixture
@@ -22,13 +20,13 @@ def places(tmp_path):
     with contextlib.ExitStack() as stack:
         for name in ("one", "two"):
             (tmp_path / name / "tmp").mkdir(parents=True)
-        made = [Workplace(tmp_path / name, str(tmp_path / name / "tmp")) for name in ("one", "two")]
+        made = [Workplace(tmp_path / name, str(tmp_path / name / "tmp"), **FREED_AT_ONCE) for name in ("one", "two")]
         yield [stack.enter_context(contextlib.closing(place)) for place in made]
 
 
 def test_workers_in_plain_pytorch_share_a_study(places, database_url):
     """Both tell one answer, no config is measured twice, and both had a part in the trials."""
-    tuning = [place.start_tuning(*TRANSFORMER, *ASKED, "--storage", database_url, **GIVEN_BACK) for place in places]
+    tuning = [place.start_tuning(*TRANSFORMER, *ASKED, "--storage", database_url) for place in places]
     finished = [place.finish(process) for place, process in zip(places, tuning, strict=True)]
     assert [one.code for one in finished] == [0, 0], finished
     first, second = (one.answer["best"] for one in finished)

@@ -15,6 +15,7 @@ from autorecompute.backends.torch.interception import can_be_intercepted, put_ar
 from autorecompute.backends.torch.plans_file import PlansFile, read_plans_file, requested
 from autorecompute.backends.torch.refusals import refusals_of_model, unwrapped
 from autorecompute.backends.torch.roots import Roots
+from autorecompute.backends.torch.sharded import is_sharded
 from autorecompute.backends.torch.tuned import Tuned
 from autorecompute.errors import UsageError
 
@@ -79,7 +80,17 @@ def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
         apply_now(wanted, module, args, kwargs)
         return module.forward(*args, **kwargs)
 
-    put_around(trained, [begin])
+    if not is_sharded(trained):
+        put_around(trained, [begin])
+        return
+
+    def begin_sharded(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if module.training and torch.is_grad_enabled():
+            hook.remove()
+            apply_now(wanted, module, args, kwargs)
+
+    # Before its parameters are gathered for the call: a run that is forgotten makes shards of them again.
+    hook = trained.register_forward_pre_hook(begin_sharded, prepend=True, with_kwargs=True)
 
 
 def require_model(wanted: PlansFile, model: Module) -> None:

@@ -1,28 +1,86 @@
-"""What the code that calls a model does with its result, read from that code's own instructions."""
+"""What the code that calls something says about it, read from that code's own instructions."""
 
 from __future__ import annotations
 
+import ast
 import dis
+import inspect
+import itertools
+import linecache
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from collections.abc import Iterator
+    from types import CodeType, FrameType
+
+    from torch.nn import Module
 
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[2]))
 _BACKWARD = "backward"
+_LIGHTNING_STEP = "lightning.pytorch.loops.optimization.automatic", "pytorch_lightning.loops.optimization.automatic"
+
+
+def calling_frames() -> Iterator[FrameType]:
+    """The frames that are neither torch's nor ours, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_LIBRARIES):
+            yield frame
+        frame = frame.f_back
 
 
 def calling_frame() -> FrameType | None:
-    """The innermost frame that is neither torch's nor ours; ``None`` where there is none."""
+    """The innermost of them; ``None`` where there is none."""
+    return next(calling_frames(), None)
+
+
+def local_of(frame: FrameType, name: str, default: Any = None) -> Any:
+    """The value that a name has in a frame.
+
+    Before Python 3.13 a function's frame goes on holding the copies of its variables that it was asked for once.
+    """
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    variables = _variables_of(frame.f_code) if is_function else frozenset()
+    if is_function and name not in variables:  # asked all the same, the frame would change a dict of the script's
+        return default
+    held = frame.f_locals
+    value = held.get(name, default)
+    # Where the script called locals(), the dict is its own, too: a third reference beside the frame's and ours.
+    if is_function and type(held) is dict and sys.getrefcount(held) <= 3:  # noqa: PLR2004
+        for variable in variables:  # what else is there is the script's: names that it made by exec
+            held.pop(variable, None)
+    return value
+
+
+def _variables_of(code: CodeType) -> frozenset[str]:
+    return frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
+
+
+def replica_around(module: Module) -> DistributedDataParallel | None:
+    """The ``DistributedDataParallel`` whose call is calling the module now; ``None`` where there is none."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+    while frame is not None:
+        caller = local_of(frame, "self")
+        if isinstance(caller, DistributedDataParallel) and caller.module is module:
+            return caller
         frame = frame.f_back
-    return frame
+    return None
+
+
+def keeps_gradients() -> bool:
+    """Whether who is calling a model now frees the last step's gradients behind the forward pass, as Lightning does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).endswith(_LIGHTNING_STEP):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def keeps_result(frame: FrameType | None) -> bool:
@@ -39,3 +97,41 @@ def _is_stored(frame: FrameType) -> bool:
     following = (one for one in dis.get_instructions(frame.f_code) if one.offset > frame.f_lasti)
     after = next((one for one in following if one.opname != "LOAD_ATTR" or one.argval == "loss"), None)
     return after is not None and after.opname.startswith(("STORE_", "UNPACK_"))
+
+
+def literals_of(frame: FrameType | None) -> frozenset[float]:
+    """Numbers that stand in the expression which the code is computing, such as the 1.0 of ``1.0 + x``.
+
+    They are operands or arguments of the expression itself. None are found where the source cannot be read.
+    """
+    expression = _expression_of(frame) if frame is not None else None
+    if isinstance(expression, ast.BinOp):
+        operands = [expression.left, expression.right]
+    elif isinstance(expression, ast.Call):
+        operands = expression.args
+    else:
+        return frozenset()
+    values = (_number_of(operand) for operand in operands)
+    return frozenset(value for value in values if value is not None)
+
+
+def _expression_of(frame: FrameType) -> ast.expr | None:
+    positions = itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+    first, last, start, end = next(positions, (None,) * 4)
+    if first is None or last is None:
+        return None
+    lines = [linecache.getline(frame.f_code.co_filename, line).encode() for line in range(first, last + 1)]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    try:
+        return ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+    except SyntaxError:  # the file has changed since it was imported
+        return None
+
+
+def _number_of(operand: ast.expr) -> float | None:
+    try:
+        value = ast.literal_eval(operand)
+    except ValueError:
+        return None
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

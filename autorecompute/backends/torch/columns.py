@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,8 @@ class Column:
         shares: At which share the choice is on in each part by its count, of shape ``[occurrences + 1, parts]``.
         covered: By the place of each column that covers this one: the share of each part, and of all occurrences in
             the last entry, that lies in its first occurrences, of shape ``[its occurrences + 1, parts + 1]``.
+        both: Of two choices that meet, where this is about such: the place of each, and by its count how many of these
+            occurrences lie in its own.
     """
 
     occurrences: int
@@ -44,6 +48,7 @@ class Column:
     again: Amount
     shares: np.ndarray
     covered: dict[int, np.ndarray] = field(default_factory=dict)
+    both: dict[int, np.ndarray] = field(default_factory=dict)
 
     def share_in(self, config: Config, choice: Choice) -> float:
         """At which share of its occurrences a config has the choice on."""
@@ -61,7 +66,8 @@ class Column:
             change: The change of each part of every step.
             highest: The highest of them.
         """
-        for told in (slice(None, self.once), slice(self.once, None)):
+        again = range(self.once, len(self.parts))  # of these a part may have several
+        for told in (slice(None, self.once), *(slice(at, at + 1) for at in again)):
             where = np.ix_(rows, self.parts[told])
             change[where] += on[:, told] * self.change[told]
             highest[where] += on[:, told] * self.highest[told]
@@ -69,6 +75,11 @@ class Column:
     def counts(self, shares: np.ndarray) -> np.ndarray:
         """The counts of these shares of the occurrences."""
         found: np.ndarray = np.rint(shares * self.occurrences).astype(int)
+        return found
+
+    def met(self, counts: np.ndarray) -> np.ndarray:
+        """How many occurrences are on by the counts of the two choices, of shape ``[configs, columns]``."""
+        found: np.ndarray = np.min([table[counts[:, place]] for place, table in self.both.items()], axis=0)
         return found
 
     def on(self, counts: np.ndarray, at: int) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +98,7 @@ class Column:
 def columns_of(
     steps: Steps, choices: Sequence[Choice], covers: Mapping[str, Collection[str]], scale: float
 ) -> list[Column]:
-    """A column for each of these choices; one that adds nothing where no step was run with it.
+    """A column for each of these choices, one that adds nothing where no step was run with it; then those of meetings.
 
     Args:
         steps: What steps take.
@@ -98,13 +109,17 @@ def columns_of(
     known = {(option.site, option.option): option for option in steps.options}
     owners = [part.owner for part in steps.parts]
     options = [known.get((choice.site, choice.option), _nothing(choice)) for choice in choices]
+    on = {(choice.site, choice.option): place for place, choice in enumerate(choices)}
+    options += [one for one in steps.meetings if {(one.site, one.option), one.beside} <= on.keys()]
     columns = [_column(option, owners, scale) for option in options]
     for place, outer in enumerate(choices):
-        units = options[place].units
-        first = [set().union(*units[:count]) for count in range(columns[place].occurrences + 1)]
-        for column, inner, option in zip(columns, choices, options, strict=True):
-            if inner.site in covers.get(outer.site, ()):
-                column.covered[place] = _table(option, owners, [_inside(option, units) for units in first])
+        counts = range(columns[place].occurrences + 1)
+        for column, option in zip(columns, options, strict=True):
+            inside = functools.partial(_inside, option, options[place])
+            if (outer.site, outer.option) in {(option.site, option.option), option.beside} and option.beside:
+                column.both[place] = np.array([len(inside(count)) for count in counts])
+            if not {option.site, *option.beside[:1]}.isdisjoint(covers.get(outer.site, ())):
+                column.covered[place] = _table(option, owners, [inside(count) for count in counts])
     return columns
 
 
@@ -126,9 +141,17 @@ def _column(option: OptionStep, owners: Sequence[int], scale: float) -> Column:
     )
 
 
-def _inside(option: OptionStep, units: set[int]) -> set[int]:
-    """The occurrences that lie in these units."""
-    return {place for place, own in enumerate(option.units) if own and units.issuperset(own)}
+def _inside(option: OptionStep, outer: OptionStep, count: int) -> set[int]:
+    """The occurrences that lie in the first ones of another choice, by their units.
+
+    Where both have occurrences in no unit, of each as large a share.
+    """
+    units: set[int] = set().union(*outer.units[:count])
+    loose = [place for place, own in enumerate(option.units) if not own]
+    of_outer = [not own for own in outer.units]
+    share = sum(of_outer[:count]) / max(sum(of_outer), 1)
+    within = {place for place, own in enumerate(option.units) if own and units.issuperset(own)}
+    return within | set(loose[: math.ceil(len(loose) * share)])
 
 
 def _table(option: OptionStep, owners: Sequence[int], chosen: Sequence[Collection[int]]) -> np.ndarray:

@@ -10,6 +10,7 @@ from autorecompute.backends.torch.compiled.needs import code_of_blocks
 from autorecompute.backends.torch.compiled.peaks import CompiledPeaks
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.forecast import ROUGH_ERROR, TorchMemoryModel
+from autorecompute.backends.torch.options import DROP
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
 from autorecompute.backends.torch.script import write_script
 from autorecompute.errors import UsageError
@@ -184,7 +185,12 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
         yield f"no peak is forecast: {extra.no_steps}"
     if extra.on_fakes:
         yield "the script ran on fake tensors: peaks are bytes of tensors, without interpreter and libraries"
+    if extra.on_fakes and any(on.option == DROP for plan in plans for on in plan.choices):
         yield "single operators are offered by their form alone: tune verifies that they make the same bits again"
+    if extra.is_apart:
+        yield "neither DistributedDataParallel nor fully_shard joins the ranks: each holds the whole model"
+    if extra.of_rank:
+        yield "a batch is that of one rank; collectives take no time in what is estimated"
     yield from (
         f"{line} looks at a number that a fake tensor does not have; it was taken to be 1" for line in extra.assumed
     )
@@ -239,7 +245,15 @@ def memory_of(detection: Detection) -> MemoryModel | None:
     if extra.steps is None:
         return None
     sizes = {name: size for name, size in detection.dims.items() if name != BATCH}
-    return TorchMemoryModel(detection.space, extra.steps, detection.resting_bytes, sizes, extra.on_card, extra.machine)
+    return TorchMemoryModel(
+        space=detection.space,
+        steps=extra.steps,
+        resting_bytes=detection.resting_bytes,
+        sizes=sizes,
+        on_card=extra.on_card,
+        of_rank=extra.of_rank,
+        machine=extra.machine,
+    )
 
 
 def rough_memory_of(detection: Detection) -> MemoryModel | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_m
 from autorecompute.backends.torch.repeats import repeated
 from autorecompute.backends.torch.rewriting import Program
 from autorecompute.backends.torch.rules import is_known_version
-from autorecompute.backends.torch.savings import Saving, saving_of, saving_of_modules
+from autorecompute.backends.torch.savings import Saving, given, kept_alone, saving_of, saving_of_modules
 from autorecompute.backends.torch.sharded import forgotten, is_sharded
 from autorecompute.backends.torch.structure import Structure, is_within, structure_of
 from autorecompute.backends.torch.switchboard import Site, Switchboard
@@ -35,6 +36,10 @@ FEW_BLOCKS = 2
 
 LEAST_SHARE = 0.002
 """A site that saves less of all that is saved is not offered."""
+
+
+MOST_GIVEN = 3
+"""With so many of those that are given the result of a module, a step is run with both."""
 
 
 class RefusedModelError(Exception):
@@ -66,6 +71,8 @@ class Detected:
         calls: The units in the order of their calls.
         operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
         repeated: Units that do what the one before them does.
+        meetings: Pairs of sites that have to do with one tensor: the modules of the second are given it, and keep it
+            when they are checkpointed. Those of the first drop it, are given it too, or have it as their result.
         compiled_peaks: What compiled code should take with each plan.
         option_savings: What a site saves with an option, where its options differ in that.
         unit_bytes: What each unit saves for the backward pass, by its path; what lies in none under an empty one.
@@ -83,6 +90,7 @@ class Detected:
     calls: tuple[str, ...]
     operators: tuple[str, ...]
     repeated: frozenset[str]
+    meetings: tuple[tuple[str, str], ...] = ()
     compiled_peaks: tuple[CompiledPeak, ...] = ()
     option_savings: Mapping[tuple[str, str], Saving] = dataclasses.field(default_factory=dict)
     unit_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -104,30 +112,27 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Det
     for refusal in refusals_of_model(model):
         raise RefusedModelError(refusal)
     structure = structure_of(model)
-    finder = Finder(model, structure)
-    visit = None if is_sharded(model) else finder.visit
+    finder = Finder(model, structure, drops=not is_sharded(model))
     with forgotten(model):
-        seen = Probe(model, structure.units, visit, compiled_paths(model)).run(args, kwargs)
+        seen = Probe(model, structure.units, finder.visit, compiled_paths(model)).run(args, kwargs)
     if seen.is_hooked:
         raise RefusedModelError(Refusal(Reason.OWN_CHECKPOINT))
     if "" in seen.refused:
         raise RefusedModelError(Refusal(seen.refused[""]))
-    return _Sorting(structure, seen, None if is_sharded(model) else finder).detected()
+    return _Sorting(structure, seen, finder, has_operators=not is_sharded(model)).detected()
 
 
 class _Sorting:
     """Makes sites of what a probe saw."""
 
-    def __init__(self, structure: Structure, seen: Observation, finder: Finder | None) -> None:
+    def __init__(self, structure: Structure, seen: Observation, finder: Finder, *, has_operators: bool) -> None:
         self._structure = structure
         self._seen = seen
-        self._has_operators = finder is not None
+        self._has_operators = has_operators
         known = finder if is_known_version() else None
         self._programs = known.finish() if known is not None else {}
         self._storages = known.storages() if known is not None else {}
-        self._unverified = finder.unverified if finder is not None else set()
-        self._operators_seen = finder.operators if finder is not None else ()
-        self._links = finder.links if finder is not None else ()
+        self._unverified, self._operators_seen, self._links = finder.unverified, finder.operators, finder.links
         self._called = {call.path for call in seen.calls}
         self._savings: dict[str, Saving] = {}
         self._blocks = {structure.group_of(unit) for unit in structure.units}
@@ -148,9 +153,44 @@ class _Sorting:
             values=self._seen.values,
             calls=tuple(call.path for call in self._seen.calls if call.path in self._structure.units),
             operators=self._operators_seen,
-            repeated=repeated(self._links, self._programs),
+            repeated=repeated(self._links, self._programs, kept=1 if self._has_operators else 2),
+            meetings=tuple(self._meetings(sites)),
             unit_bytes=self._unit_bytes(),
         )
+
+    def _meetings(self, sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
+        modules = [site for site in sites if DROP not in site.options]
+        inputs = {module.name: given(self._seen, _calls_of(module)) for module in modules}
+        for module in modules:
+            for site in sites:
+                if DROP in site.options and inputs[module.name] & self._storages[site.name]:
+                    yield site.name, module.name
+        found = [*self._sharing(modules, inputs), *self._handing_on(modules, inputs)]
+        yield from {frozenset(pair): pair for pair in found}.values()  # a step with both tells all that they share
+
+    def _sharing(self, modules: Sequence[Site], inputs: Mapping[str, set[int]]) -> Iterator[tuple[str, str]]:
+        """Pairs that are given one tensor, which one of them keeps for all.
+
+        Of three, the first makes a pair with each other: the sum is then right with the first, and without it too high,
+        never too low.
+        """
+        kept_anyway = self._seen.saved.keys()
+        for place, module in enumerate(modules):
+            for other in modules[:place]:
+                if inputs[module.name] & inputs[other.name] - kept_anyway and not _is_nested(module, other):
+                    yield other.name, module.name
+                    break
+
+    def _handing_on(self, modules: Sequence[Site], inputs: Mapping[str, set[int]]) -> Iterator[tuple[str, str]]:
+        """Pairs of which the first keeps its result, as a ReLU does, and checkpointed does not, unless the second does.
+
+        Of many that are given it, those that save most: a step for each would take too long.
+        """
+        for module in modules:
+            results = kept_alone(self._seen, _calls_of(module))
+            given_it = (other for other in modules if results & inputs[other.name] and not _is_nested(module, other))
+            for other in itertools.islice(given_it, MOST_GIVEN):
+                yield module.name, other.name
 
     def _unit_bytes(self) -> dict[str, int]:
         sizes: dict[str, int] = collections.defaultdict(int)
@@ -213,3 +253,13 @@ class _Sorting:
             yield Refusal(Reason.SHARDED_OPERATORS)
         elif not is_known_version():
             yield Refusal(Reason.NODES)
+
+
+def _calls_of(module: Site) -> set[str]:
+    """The paths of what it calls."""
+    return {f"{path}/{ATTENTION}" if module.attention else path for path in module.occurrences}
+
+
+def _is_nested(one: Site, other: Site) -> bool:
+    """Whether modules of one lie in those of the other."""
+    return any(is_within(a, b) or is_within(b, a) for a in one.occurrences for b in other.occurrences)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.memory.step import Operation, Phase, StepProfile, Tensor
+from autorecompute.memory.step import HEAD, OPTIMIZER, Operation, Phase, StepProfile, Tensor
 from autorecompute.memory.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ _Piece = tuple[str, int, int, int]
 """A name, the first and the last part in which it is alive, and its bytes."""
 
 FORWARD, BACKWARD = "forward", "backward"
-HEAD = "the rest of the model and the loss"
 
 
 def draw(
@@ -53,7 +52,7 @@ def draw(
         for place, part in enumerate(parts)
     )
     backward = next((place for place, part in enumerate(parts) if part.phase != FORWARD), len(parts))
-    profile = StepProfile(operations=operations, tensors=tensors, backward=backward, dims=dict(dims))
+    profile = StepProfile(operations=operations, tensors=tensors, backward=backward, dims=dict(dims), by_module=True)
     sizes = tuple(size for *_, size in pieces)
     changes = [0] * (len(parts) + 1)
     for _, first, last, size in pieces:
@@ -105,7 +104,7 @@ def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
 
 
 def _name(part: Part) -> str:
-    return part.name or (HEAD if part.phase != "outside" else "the optimizer")
+    return part.name or (HEAD if part.phase != "outside" else OPTIMIZER)
 
 
 def _phase(part: Part, parts: Sequence[Part], place: int, again: Collection[int]) -> Phase:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from autorecompute import codec
 from autorecompute.backends.torch.amounts import NOTHING, Amount
-from autorecompute.memory import Machine
+from autorecompute.memory import Machine, RankPeak
 from autorecompute.plans import Config
 from autorecompute.ranges import AnyBytes, Bytes, Count, Number, PositiveCount, Ratio
 
@@ -52,8 +52,10 @@ class OptionStep:
         highest: What is added to the highest of each of them.
         work: What is computed once more, as a share of all that a step computes.
         owners: The units whose recompute decides about each of them; where there are none, those of the parts. A part
-            is told twice where one unit changes a share of it and another one the rest.
+            is told more than once where one unit changes a share of it and others the rest.
         again: What is computed once more.
+        beside: Site and option of another choice that is on as well: all figures are what there is beyond those of the
+            two alone. Empty for one choice alone.
     """
 
     site: str
@@ -65,6 +67,7 @@ class OptionStep:
     work: Ratio
     owners: tuple[Number, ...] = ()
     again: Amount = NOTHING
+    beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.parts) == len(self.change) == len(self.highest) == len(self.owners or self.parts):
@@ -85,6 +88,7 @@ class Steps:
         has_own_loss: Whether the model returns its loss. Where the script computes it, a cross entropy took its place,
             and the peak may be another one.
         amount: What a step without recompute computes, the optimizer's part among it.
+        meetings: How it differs further with two choices of which one keeps what the other drops.
     """
 
     batch: PositiveCount
@@ -94,11 +98,12 @@ class Steps:
     has_own_loss: bool
     batch_bytes: Bytes = 0
     amount: Amount = NOTHING
+    meetings: tuple[OptionStep, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.parts:
             raise ValueError("is a step without parts")
-        if any(place >= len(self.parts) for option in self.options for place in option.parts):
+        if any(place >= len(self.parts) for option in (*self.options, *self.meetings) for place in option.parts):
             raise ValueError("has a choice that changes a part which no step has")
 
 
@@ -146,6 +151,8 @@ class TorchDetection:
         on_fakes: Whether the whole script ran on fake tensors.
         assumed: Lines of it that looked at a number which was not there.
         on_card: What each preset takes on a card, where one was asked for.
+        of_rank: What the peak of each preset is made of, where one rank of several was asked for.
+        is_apart: Whether nothing joins the ranks that were asked for: each trains a model of its own.
         machine: The machine whose seconds ``Steps`` and ``OptionStep`` tell; ``None`` where they tell no seconds.
         is_compiled: Whether ``torch.compile`` runs the model.
         compiled_peaks: What compiled code should take with each plan; none where nobody knows.
@@ -160,6 +167,8 @@ class TorchDetection:
     on_fakes: bool = False
     assumed: tuple[str, ...] = ()
     on_card: tuple[OnCard, ...] = ()
+    of_rank: tuple[RankPeak, ...] = ()
+    is_apart: bool = False
     machine: Machine | None = None
     is_compiled: bool = False
     compiled_peaks: tuple[CompiledPeak, ...] = ()

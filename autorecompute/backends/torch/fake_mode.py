@@ -17,15 +17,18 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.nn import Parameter
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data import DataLoader
+from torch.utils.weak import WeakIdKeyDictionary
 
-from autorecompute.backends.torch.fake_tensors import Fakes
+from autorecompute.backends.torch.fake_tensors import Fakes, is_fake
+from autorecompute.backends.torch.storages import are_spread
 from autorecompute.errors import ScriptError
 from autorecompute.units import MIB
 
@@ -50,22 +53,29 @@ _OURS = str(Path(__file__).parent)
 class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
     """Runs operators on fake tensors wherever a large one takes part, and on real ones elsewhere; a context.
 
+    Args:
+        all_weights: Whether small weights are fakes, too: one rank's shares of parameters lie in one buffer together.
+
     Attributes:
         fakes: The mode of all fake tensors of the process.
         assumed: Lines that looked at a number in a fake tensor: it was taken to be 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, all_weights: bool = False) -> None:
         super().__init__()
         self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        self._all_weights = all_weights
+        self._weights: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self.assumed: dict[str, None] = {}
         self._process = os.getpid()
-        self._is_suspended = False
+        self._is_suspended = self._is_looked_at = False
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if are_spread(types):
+            return NotImplemented
         if self._is_suspended:
             return function(*args, **kwargs)
         if os.getpid() != self._process:  # what a worker of a DataLoader makes has to be sent
@@ -73,10 +83,10 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
         given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         if any(is_fake(tensor) or _is_large(tensor) for tensor in given):
             return self._on_fakes(function, args, kwargs)
-        if not given:
+        if all(tensor.device.type == "meta" for tensor in given):  # where to_empty() makes weights, too
             with self.fakes:
                 made = function(*args, **kwargs)
-            if isinstance(made, Tensor) and _is_large(made):
+            if isinstance(made, Tensor) and (_is_large(made) or (self._is_weight(made, of_form=bool(given)))):
                 return made
         return function(*args, **kwargs)
 
@@ -113,11 +123,32 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
     @contextlib.contextmanager
     def small_ones_too(self, model: Module, optimizers: Sequence[Optimizer]) -> Iterator[None]:
         """Have the small tensors of a model and of its optimizers be fakes."""
-        fakes = Fakes(self.fakes)
+        fakes, self._is_looked_at = Fakes(self.fakes), True
         with fakes.in_model(model), contextlib.ExitStack() as swapped:
             for optimizer in optimizers:
                 swapped.enter_context(fakes.in_optimizer(optimizer))
-            yield
+            try:
+                yield
+            finally:
+                self._is_looked_at = False
+
+    def _is_weight(self, made: Tensor, *, of_form: bool) -> bool:
+        """Whether a new tensor is a small weight that is a fake, too: of a form without data, or one that is gathered.
+
+        Ints are none: branches depend on them. What ``fully_shard`` gathers of several types are bytes.
+        """
+        is_number = made.is_floating_point() or made.dtype == torch.uint8
+        return self._all_weights and _has_data(made) and ((self._is_looked_at and is_number) or of_form)
+
+    def _fake_weight(self, module: Module, name: str, weight: Parameter | None) -> Parameter | None:
+        """A fake in place of a weight that a module is given; ``None`` where that is none with data."""
+        del module, name
+        if weight is None or is_fake(weight) or not _has_data(weight) or are_spread((type(weight),)):
+            return None
+        if weight not in self._weights:
+            self._weights[weight] = Parameter(self.fakes.from_tensor(weight.detach()), weight.requires_grad)
+        fake: Parameter = self._weights[weight]
+        return fake
 
     def without_floats(self, value: Any) -> Any:
         """The same structure with a fake for every tensor of floats; integers and masks keep their values."""
@@ -134,6 +165,7 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
         self._replaced = DataLoader._get_iterator, torch.utils.swap_tensors
         DataLoader._get_iterator = _iterate_here
         torch.utils.swap_tensors = _take_over  # modules put fakes of another type in their parameters' place by it
+        self._hook = register_module_parameter_registration_hook(self._fake_weight) if self._all_weights else None
         return self
 
     def __exit__(
@@ -141,6 +173,8 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
     ) -> None:
         global _ACTIVE  # noqa: PLW0603
         DataLoader._get_iterator, torch.utils.swap_tensors = self._replaced
+        if self._hook is not None:
+            self._hook.remove()
         super().__exit__(kind, error, traceback)
         _ACTIVE = None
 
@@ -153,11 +187,6 @@ def on_fakes() -> AbstractContextManager[FakeTensorMode]:
     return FakeTensorMode(allow_non_fake_inputs=True) if _ACTIVE is None else _ACTIVE.everything()
 
 
-def is_fake(tensor: Tensor) -> bool:
-    """Whether a tensor has no data."""
-    return isinstance(tensor, FakeTensor)
-
-
 def calling_line() -> str:
     """The innermost line that runs now outside of torch and this package, as ``train.py:12``."""
     frame: FrameType | None = sys._getframe(1)
@@ -166,8 +195,13 @@ def calling_line() -> str:
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame is not None else "the script"
 
 
+def _has_data(tensor: Tensor) -> bool:
+    """Whether a tensor is more than a form: not on the meta device."""
+    return bool(tensor.device.type != "meta")
+
+
 def _is_large(tensor: Tensor) -> bool:
-    if tensor.device.type == "meta":
+    if not _has_data(tensor):
         return False
     most = LARGEST_REAL if tensor.is_floating_point() or tensor.is_complex() else LARGEST_INDEX
     size: int = tensor.numel() * tensor.element_size()

@@ -27,6 +27,7 @@ class FakeStep:
         work: How much each part of it computed.
         held: The bytes of each storage that is alive before it, by its number.
         state: The numbers of those that an optimizer makes in its first step.
+        kinds: Of which kind a storage's bytes are, by its number (``collectives``); activations have none.
     """
 
     base: int
@@ -34,6 +35,7 @@ class FakeStep:
     work: Mapping[Segment, Amount]
     held: Mapping[int, int]
     state: frozenset[int]
+    kinds: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
 
 def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit: int | None = None) -> AllocatorStats:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from autorecompute.backends.torch.live import LiveBytes
+from autorecompute.backends.torch.storages import are_spread
 from autorecompute.backends.torch.values import looks_at_values
 
 if TYPE_CHECKING:
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
+    from autorecompute.backends.torch.amounts import Amount
+    from autorecompute.backends.torch.fake_operators import FakeOperators
     from autorecompute.backends.torch.live import Segment
     from autorecompute.backends.torch.values import Values
-    from autorecompute.backends.torch.work import Work
 
 _DEVICE = torch.ops.prim.device.default
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether a tensor, or this rank's part of one, has no data."""
+    return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)
 
 
 class FakeLiveBytes(LiveBytes):
@@ -33,39 +40,38 @@ class FakeLiveBytes(LiveBytes):
     Args:
         known: Tensors that are alive already.
         segment: Tells which part of the step runs.
-        work: Tells the work of every operator.
+        operators: Runs them.
         values: What modules looked at in the probe.
+
+    Attributes:
+        kinds: Of which kind a storage's bytes are, by its number, where whoever takes the step has found out.
     """
 
     def __init__(
-        self, known: Iterable[Tensor], segment: Callable[[], Segment], work: Work | None, values: Values
+        self, known: Iterable[Tensor], segment: Callable[[], Segment], operators: FakeOperators, values: Values
     ) -> None:
-        super().__init__(known, segment, work)
-        self._values = values
+        super().__init__(known, segment)
+        self._operators, self._values = operators, values
+        self.kinds: dict[int, str] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to tell the compiler so at each operator takes its time
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if function is _DEVICE:  # autograd asks for it more often than for all else
             return args[0].fake_device
+        if are_spread(types):
+            return NotImplemented
         return self._follow(function, args, kwargs or {})
 
-    def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
         if looks_at_values(function, args):
-            return self._values.next(function)
-        if getattr(function, "is_view", False) and not kwargs and type(args[0]) is FakeTensor:
-            return _view(function, args)
-        return function(*args, **kwargs)
-
-
-def _view(function: Any, args: tuple[Any, ...]) -> Any:
-    """What ``FakeTensorMode`` gives for an operator that only looks at its tensor in another way, in less time."""
-    mode, device = args[0].fake_mode, args[0].fake_device
-    with in_kernel_invocation_manager(mode):
-        result = function(*args)
-    if isinstance(result, Tensor):
-        return FakeTensor(mode, result, device)
-    return [FakeTensor(mode, tensor, device) for tensor in result]
+            result = self._values.next(function)
+            return result, self._operators.work_of(function, args, kwargs, result)
+        return self._operators.run(function, args, kwargs)
 
 
 class Fakes:
@@ -84,12 +90,13 @@ class Fakes:
         return tree_map_only(Tensor, self._fake, value)
 
     def _fake(self, tensor: Tensor) -> Tensor:
-        return tensor if isinstance(tensor, FakeTensor) else self._mode.from_tensor(tensor)
+        return tensor if is_fake(tensor) else self._mode.from_tensor(tensor)
 
     def _parameter(self, real: torch.nn.Parameter) -> torch.nn.Parameter:
         if id(real) not in self._parameters:
-            is_fake = isinstance(real, FakeTensor)
-            fake = real if is_fake else torch.nn.Parameter(self._mode.from_tensor(real.detach()), real.requires_grad)
+            fake = (
+                real if is_fake(real) else torch.nn.Parameter(self._mode.from_tensor(real.detach()), real.requires_grad)
+            )
             self._parameters[id(real)] = fake
         return self._parameters[id(real)]
 

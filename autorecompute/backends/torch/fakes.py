@@ -6,25 +6,30 @@ ones, and the same storages come and go. What the model looks at in its tensors 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import gc
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from autorecompute.backends.common.batches import observe_batch
+from autorecompute.backends.torch.collectives import Buckets, Collectives
 from autorecompute.backends.torch.fake_mode import on_fakes
+from autorecompute.backends.torch.fake_operators import FakeOperators
 from autorecompute.backends.torch.fake_step import FakeStep
 from autorecompute.backends.torch.fake_tensors import FakeLiveBytes, Fakes, resized
 from autorecompute.backends.torch.interception import around_of, put_around
 from autorecompute.backends.torch.live import Timeline, state_of, tensors_of
 from autorecompute.backends.torch.repeats import LastResult
 from autorecompute.backends.torch.storages import tensors_in
-from autorecompute.backends.torch.untouched import out_of_autocast, untouched
+from autorecompute.backends.torch.untouched import out_of_autocast, untouched, without_collection
 from autorecompute.backends.torch.work import Work
 
 if TYPE_CHECKING:
@@ -80,6 +85,9 @@ class Script:
         loss: Gets from what the model returns to the loss.
         holds_result: Whether what the model returns is still held when the backward pass begins.
         batch: The samples in the arguments, and as many as a step is to have; ``None`` for those in the arguments.
+        keeps_gradients: Whether those of the last step are held until the next forward pass is through.
+        accumulates: Whether gradients of batches before it are held all through it.
+        buckets: Those of ``DistributedDataParallel`` around the model; ``None`` where there is none.
     """
 
     args: Sequence[Any]
@@ -88,6 +96,14 @@ class Script:
     loss: Callable[[Any], Tensor] = returned_loss
     holds_result: bool = False
     batch: tuple[int, int] | None = None
+    keeps_gradients: bool = False
+    accumulates: bool = False
+    buckets: Buckets | None = None
+
+    @property
+    def begins_with_gradients(self) -> bool:
+        """Whether gradients are there when a step begins."""
+        return self.keeps_gradients or self.accumulates
 
 
 class FakeSteps:
@@ -109,7 +125,7 @@ class FakeSteps:
         values: Values,
         kernels: CardKernels | None = None,
     ) -> None:
-        self._model = model
+        self._model, self._redirection = model, vars(model).get("forward")
         self._units = [model.get_submodule(path) for path in units]
         self._script = script
         self._values = values
@@ -128,16 +144,27 @@ class FakeSteps:
             RuntimeError: An operator cannot be run on fake tensors.
         """
         with self._fake(board) as fake:
-            self._step(fake)  # makes the optimizers' state
+            operators = FakeOperators(fake.mode)
+            self._step(fake, operators)  # makes the optimizers' state
             board.set(choices)
-            return self._step(fake)
+            return self._step(fake, operators)
 
     @contextlib.contextmanager
-    def prepared(self, board: Switchboard, speeds: Speeds | None = None) -> Iterator[Callable[..., FakeStep]]:
-        """Makes the optimizers' state, and gives what takes one step after the other; nothing is left of them.
+    def prepared(
+        self, board: Switchboard, speeds: Speeds | None = None
+    ) -> Iterator[tuple[FakeStep, Callable[..., FakeStep]]]:
+        """Takes a step with nothing on, and gives it with what takes others after it, as :meth:`taking` does."""
+        with self.taking(board, speeds) as take:
+            if self._script.begins_with_gradients:
+                take(())
+            yield take((), optimizes=True, makes_state=True), take
+
+    @contextlib.contextmanager
+    def taking(self, board: Switchboard, speeds: Speeds | None = None) -> Iterator[Callable[..., FakeStep]]:
+        """Gives what takes one step after the other; nothing is left of them.
 
         What takes a step gets the choices that are on in it, and may be told units that are skipped, whether the
-        optimizers step in it, and how many times as large its batch is.
+        optimizers step in it, whether they have made their state before it, and how many times as large its batch is.
 
         Args:
             board: The switches of the model.
@@ -147,18 +174,24 @@ class FakeSteps:
             UnknownValueError: A value is looked at that the probe has not seen.
             RuntimeError: An operator cannot be run on fake tensors.
         """
-        work = Work(self._device, speeds)
         with self._fake(board) as fake:
-            self._step(fake)
+            operators = FakeOperators(fake.mode, Work(self._device, speeds))
 
             def take(
-                choices: Iterable[Choice], skipped: Collection[str] = (), *, optimizes: bool = False, times: int = 1
+                choices: Iterable[Choice],
+                skipped: Collection[str] = (),
+                *,
+                optimizes: bool = False,
+                makes_state: bool = False,
+                times: int = 1,
             ) -> FakeStep:
                 board.set(choices)
                 args, kwargs = resized((fake.args, fake.kwargs), self._batch, times * self._batch)
-                meter = self._step(_Fake(args, kwargs, fake.timeline), work, skipped, optimizes=optimizes)
+                batch = dataclasses.replace(fake, args=args, kwargs=kwargs)
+                gc.collect()  # else the process would go on holding what steps leave behind
+                meter = self._step(batch, operators, skipped, optimizes=optimizes, makes_state=makes_state)
                 state = meter.held.keys() & meter.numbers_of(state_of(self._script.optimizers))
-                return FakeStep(meter.base, tuple(meter.events), meter.work, meter.held, frozenset(state))
+                return FakeStep(meter.base, tuple(meter.events), meter.work, meter.held, frozenset(state), meter.kinds)
 
             yield take
 
@@ -172,7 +205,7 @@ class FakeSteps:
         before = board.choices
         try:
             board.set([])
-            with untouched(self._model), on_fakes() as mode:
+            with without_collection(), untouched(self._model), on_fakes() as mode:
                 fakes, timeline = Fakes(mode), Timeline()
                 args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
                 if self._script.batch is not None:
@@ -180,7 +213,7 @@ class FakeSteps:
                 with fakes.in_model(self._model), contextlib.ExitStack() as swapped:
                     for optimizer in self._script.optimizers:
                         swapped.enter_context(fakes.in_optimizer(optimizer))
-                    yield _Fake(args, kwargs, timeline)
+                    yield _Fake(args, kwargs, timeline, mode)
         finally:
             board.set(before)
 
@@ -194,36 +227,62 @@ class FakeSteps:
             outer = [last.keep, timeline.around] if module in self._units else []
             inner = [watchers[module]] if module in watchers else []
             put_around(module, [last.give] if module in left_out else [*outer, *arounds, *inner])
+        hooks = {module: (module._forward_pre_hooks, module._forward_hooks) for module in left_out}
+        for module in left_out:  # with them fully_shard gathers parameters
+            module._forward_pre_hooks, module._forward_hooks = collections.OrderedDict(), collections.OrderedDict()
         try:
             yield
         finally:
             for module, arounds in before.items():
                 put_around(module, arounds)
+            for module, (pre_hooks, forward_hooks) in hooks.items():
+                module._forward_pre_hooks, module._forward_hooks = pre_hooks, forward_hooks
 
     def _step(
-        self, fake: _Fake, work: Work | None = None, skipped: Collection[str] = (), *, optimizes: bool = True
-    ) -> LiveBytes:
+        self,
+        fake: _Fake,
+        operators: FakeOperators,
+        skipped: Collection[str] = (),
+        *,
+        optimizes: bool = True,
+        makes_state: bool = False,
+    ) -> FakeLiveBytes:
         fake.timeline.start()
         self._values.rewind()
         optimizers = self._script.optimizers
+        buckets = self._script.buckets
         known = tensors_of(self._model, optimizers, (fake.args, fake.kwargs))
-        meter = FakeLiveBytes(known, fake.timeline.segment, work, self._values)
+        known += buckets.tensors if buckets is not None else []
+        meter = FakeLiveBytes(known, fake.timeline.segment, operators, self._values)
+        collectives = Collectives(self._model, meter, buckets)
         del known
         kernels = contextlib.nullcontext() if self._kernels is None else self._kernels.active(optimizers)
         torch.clear_autocast_cache()  # the script's autocast is entered anew for every step
-        with torch.enable_grad(), self._followed(fake.timeline, skipped), kernels, meter:
+        with torch.enable_grad(), self._followed(fake.timeline, skipped), kernels, meter, collectives.followed():
+            if self._redirection is not None:  # Lightning's, under DDP, which holds for one call
+                self._model.forward = self._redirection
             result = self._model(*fake.args, **fake.kwargs)
             loss = self._script.loss(result)
             self.has_loss = is_loss(result)
             if not self._script.holds_result:
                 del result
+            if self._script.keeps_gradients and not self._script.accumulates:
+                self._model.zero_grad()
             with out_of_autocast():
                 loss.backward()
                 fake.timeline.leave_backward()
+                collectives.note_gradients()
+                if makes_state:  # in a step before this one, which has the same gradients
+                    with meter.before_all():
+                        for optimizer in optimizers:
+                            _plain_step(optimizer)
                 for optimizer in optimizers if optimizes else ():
                     _plain_step(optimizer)
-                    optimizer.zero_grad()
-                self._model.zero_grad()
+                    if not self._script.begins_with_gradients:
+                        optimizer.zero_grad()
+                if not self._script.begins_with_gradients:
+                    self._model.zero_grad()
+        meter.kinds = collectives.kinds
         return meter
 
 
@@ -232,6 +291,7 @@ class _Fake:
     args: Any
     kwargs: Any
     timeline: Timeline
+    mode: FakeTensorMode
 
 
 def _plain_step(optimizer: Optimizer) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
+import contextlib
 import dataclasses
 import functools
+import operator
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -13,10 +16,10 @@ from torch.autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autorecompute.backends.torch.amounts import NOTHING, Amount
-from autorecompute.backends.torch.storages import Storages, tensors_in
+from autorecompute.backends.torch.storages import Storages, are_spread, tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from torch.nn import Module
@@ -64,8 +67,7 @@ class Event:
 class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
     """Counts the bytes of tensors' storages; a context around a step, which then takes about a tenth longer.
 
-    Storages on which a tensor's data is swapped or resized behind autograd's back, as FSDP does, are counted as they
-    were made.
+    Storages that are resized, as ``fully_shard`` does with gathered parameters, are followed.
 
     Args:
         known: Tensors that are alive already, such as parameters and the optimizer's state.
@@ -100,24 +102,29 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
     def __enter__(self) -> Self:
         self._is_on = True
         super().__enter__()
+        self._resize = torch.UntypedStorage.resize_
+        torch.UntypedStorage.resize_ = self._resizing(self._resize)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        torch.UntypedStorage.resize_ = self._resize
         super().__exit__(kind, error, traceback)
         self._is_on = False
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if are_spread(types):
+            return NotImplemented
         return self._follow(function, args, kwargs or {})
 
     def _follow(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator, and see what it makes."""
-        result = self._run(function, args, kwargs)
-        if self._work is not None and self._segment is not None:
-            segment, amount = self._segment(), self._work.of(function, args, kwargs, result)
+        result, amount = self._run(function, args, kwargs)
+        if self._is_on and self._segment is not None:
+            segment = self._segment()
             if amount is not NOTHING:  # most operators are views
                 self.work[segment] += amount
         is_older = _gives_what_it_got(function)
@@ -125,9 +132,22 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
             self._see(tensor, is_older=is_older)
         return result
 
-    def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the operator gives."""
-        return function(*args, **kwargs)
+    def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
+        """What the operator gives, and its work."""
+        result = function(*args, **kwargs)
+        return result, NOTHING if self._work is None else self._work.of(function, args, kwargs, result)
+
+    @contextlib.contextmanager
+    def before_all(self) -> Iterator[None]:
+        """What comes and stays inside counts as alive before the events, among which it is not."""
+        before, self._is_on = self.now, False
+        made = set(self._sizes)
+        try:
+            yield
+        finally:
+            self._is_on = True
+            self.base += self.now - before
+            self.held |= {number: size for number, size in self._sizes.items() if number not in made}
 
     def numbers_of(self, tensors: Iterable[Tensor]) -> set[int]:
         """The numbers of the storages on which tensors stand."""
@@ -138,6 +158,18 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         if size and not is_older:  # a view of what was there before, such as a data set, makes nothing
             self._sizes[number] = size
             self._change(size, number)
+
+    def _resizing(self, resize: Callable[..., Any]) -> Callable[..., Any]:
+        """In place of ``UntypedStorage.resize_``, which no dispatch mode is told of."""
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            result = resize(storage, size)
+            number, _ = self._storages.see_storage(storage)
+            before, self._sizes[number] = self._sizes.get(number, 0), size
+            self._change(size - before, number)
+            return result
+
+        return resize_
 
     def _gone(self, number: int) -> None:
         self._change(-self._sizes.pop(number, 0), number)
@@ -234,12 +266,12 @@ class Timeline:
         if number >= 1 << 62:  # gradients are put where they belong by nodes without a number
             is_first = self._last.phase != BACKWARD
             return Segment(BACKWARD, len(self._calls) - 1, is_behind=True) if is_first else self._last
-        begun = [place for place, (first, _) in enumerate(self._calls) if first <= number]
-        if not begun:
+        unit = bisect.bisect_right(self._calls, number, key=operator.itemgetter(0)) - 1
+        if unit < 0:
             return Segment(BACKWARD, -1)
-        first, end = self._calls[begun[-1]]
+        first, end = self._calls[unit]
         is_behind = number >= end
-        return Segment(BACKWARD, begun[-1], is_behind, number - (end if is_behind else first))
+        return Segment(BACKWARD, unit, is_behind, number - (end if is_behind else first))
 
 
 def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:

@@ -31,7 +31,7 @@ def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Confi
         configs: What is recomputed.
     """
     steps, told = FakeSteps(model, tuned.found.structure.units, script, tuned.found.values), []
-    with steps.prepared(tuned.board) as take:
+    with steps.prepared(tuned.board) as (_, take):
         for config in configs:
             peak = card_memory(take(config.choices, optimizes=True))
             told.append(OnCard(config=config, allocated_bytes=peak.allocated, reserved_bytes=peak.reserved))

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autorecompute.backends.torch.fake_mode import is_fake
+from autorecompute.backends.torch.fake_tensors import is_fake
 from autorecompute.backends.torch.graphs import Graph, Plan, graph_of, sequence_of
 from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.probe import Handle
-from autorecompute.backends.torch.recipes import SAME_ELEMENTS, SAME_MEMORY, Cook, Recipe, Slot, edges_of
+from autorecompute.backends.torch.recipes import SAME_ELEMENTS, SAME_MEMORY, Cook, Numbers, Recipe, Slot, edges_of
 from autorecompute.backends.torch.refusals import Reason
 from autorecompute.backends.torch.repeats import Link, forms_of
-from autorecompute.backends.torch.rewriting import Drop, Layout, Program, made, packed
-from autorecompute.backends.torch.rules import NUMBERS, RULES
+from autorecompute.backends.torch.rewriting import Drop, Layout, Mask, Program, made
+from autorecompute.backends.torch.rules import EPSILONS, RULES
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.structure import is_within
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
     from torch.autograd.graph import Node
@@ -61,16 +61,17 @@ class Finder:
     Args:
         model: The model.
         structure: How its modules repeat.
+        drops: Whether operators are looked for; if not, links alone.
 
     Attributes:
         unverified: Sites with an operator whose result was not the same bit for bit.
         links: The calls of units, without those in which others decide what is kept.
     """
 
-    def __init__(self, model: Module, structure: Structure) -> None:
+    def __init__(self, model: Module, structure: Structure, *, drops: bool = True) -> None:
         self.unverified: set[str] = set()
         self.links: list[Link] = []
-        self._model = model
+        self._model, self._drops = model, drops
         self._structure = structure
         self._seen: Observation | None = None
         self._units: list[Call] = []
@@ -85,30 +86,32 @@ class Finder:
         if call.path and any(is_within(one.path, call.path) for one in own):
             return
         graph = graph_of(tensors_in(result), call.first)
+        plan = graph.plan()
+        if call.path:
+            self.links.append(self._link(call, plan, result, storages))
+        if not self._drops:
+            return
         hidden = {
             place
             for place, node in enumerate(graph.nodes)
             if any(one.first <= sequence_of(node) < one.end for one in (*own, *units))
         }
-        unit = _Unit(graph, hidden, self._numbers(call.path), storages, seen.masks)
+        unit = _Unit(graph, hidden, self._epsilons(call.path), storages, seen)
         candidates = [
             _Candidate(found, self._site_of(graph, found), self._touched(graph, found)) for found in unit.found()
         ]
         self.unverified |= {self._site(graph.nodes[place]) for place in unit.unverified}
-        plan = graph.plan()
         self._pending.append((call.path, plan, candidates))
-        if call.path:
-            self.links.append(self._link(call, plan, result, storages))
 
     def _link(self, call: Call, plan: Plan, result: Any, storages: Storages) -> Link:
         kind = name_of(self._model.get_submodule(call.path))
         outputs = frozenset(map(storages.number, tensors_in(result)))
         return Link(call.path, kind, plan, forms_of(result), call.inputs, outputs)
 
-    def _numbers(self, path: str) -> list[float]:
+    def _epsilons(self, path: str) -> list[float]:
         modules = self._model.get_submodule(path).modules()
         own = (value for module in modules for name, value in vars(module).items() if "eps" in name)
-        return list(dict.fromkeys([*(value for value in own if isinstance(value, float)), *NUMBERS]))
+        return list(dict.fromkeys([*(value for value in own if isinstance(value, float)), *EPSILONS]))
 
     def _site_of(self, graph: Graph, found: Found) -> str:
         node = graph.nodes[found.maker]
@@ -186,15 +189,15 @@ class _Unit:
     """The graph of one unit, while its tensors can be read."""
 
     def __init__(
-        self, graph: Graph, hidden: set[int], numbers: Sequence[float], storages: Storages, masks: Collection[int]
+        self, graph: Graph, hidden: set[int], epsilons: Sequence[float], storages: Storages, seen: Observation
     ) -> None:
         self.unverified: set[int] = set()
         self._graph = graph
         self._nodes = dict(enumerate(graph.nodes))
-        self._hidden, self._masks = hidden, masks
+        self._hidden, self._masks = hidden, seen.masks
         self._saved: dict[int, dict[Slot, Tensor]] = collections.defaultdict(dict)
         holders: dict[int, list[Slot]] = collections.defaultdict(list)
-        self._cook = Cook(graph, RULES, numbers, holders, hidden)
+        self._cook = Cook(graph, RULES, Numbers(epsilons, seen.literals), holders, hidden)
         for slot, tensor in self._slots():
             self._saved[storages.number(tensor)][slot] = tensor
             source = self._source(slot, SAME_ELEMENTS)
@@ -251,15 +254,12 @@ class _Unit:
             return False
 
     def _mask(self, storage: int, slots: Mapping[Slot, Tensor]) -> Found | None:
-        """The mask of a dropout on the CPU: saved once, as the factor of a product, zeros and one other value."""
+        """The mask of a dropout on the CPU: saved once, as the factor of a product, drawn as zeros and ones."""
         (slot, tensor), *others = slots.items()
         is_factor = type(self._graph.nodes[slot.place]).__name__ == "MulBackward0" and slot.name == "other"
-        if others or not is_factor or tensor.dim() == 0 or not tensor.is_floating_point() or self._is_made(slot):
+        if others or not is_factor or tensor.dim() == 0 or storage not in self._masks or self._is_made(slot):
             return None
-        if is_fake(tensor):
-            return Found(storage, (slot,), None, slot.place) if storage in self._masks else None
-        mask, value = packed(tensor)
-        is_mask = value > 0 and not bool(mask.all()) and torch.equal(mask.to(tensor.dtype).mul_(value), tensor)
+        is_mask = is_fake(tensor) or torch.equal(Mask.of(tensor).tensor(), tensor)
         return Found(storage, (slot,), None, slot.place) if is_mask else None
 
     def _is_made(self, slot: Slot) -> bool:

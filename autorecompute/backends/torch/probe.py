@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autorecompute.backends.torch import attention
+from autorecompute.backends.torch.callers import calling_frame, literals_of
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
 from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_hooked
@@ -79,6 +80,7 @@ class Observation:
         given: What modules were given, likewise.
         changed: Matrix products whose result was changed in place, with the path of the module in which it was.
         masks: Storages that were filled with zeros and ones by chance, as the mask of a dropout is.
+        literals: For numbers of nodes that add a number, those that stand in the expression.
         refused: Modules that are left as they are, by path.
         values: What modules looked at.
         is_hooked: Whether the script has hooks of its own on all saved tensors.
@@ -90,6 +92,7 @@ class Observation:
     given: dict[int, Saved] = dataclasses.field(default_factory=dict)
     changed: set[tuple[str, torch._ops.OpOverload]] = dataclasses.field(default_factory=set)
     masks: set[int] = dataclasses.field(default_factory=set)
+    literals: dict[int, frozenset[float]] = dataclasses.field(default_factory=dict)
     refused: dict[str, Reason] = dataclasses.field(default_factory=dict)
     values: Values = dataclasses.field(default_factory=Values)
     is_hooked: bool = False
@@ -101,10 +104,9 @@ class Observation:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees each operator: what values are looked at, and which products of matrices are changed in place.
+    """Sees each operator: which looks at values, adds a number, or changes a product of matrices in place.
 
-    One that is kept would be changed a second time where its block is made again, and torch notices that only where a
-    view of it was not made by ``matmul``.
+    A product that is kept would be changed again where its block is made again, and torch does not always notice.
     """
 
     def __init__(self, probe: Probe) -> None:
@@ -118,7 +120,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
         result = function(*args, **(kwargs or {}))
         storages = self._probe.storages
         if looks_at_values(function, args):
-            self._probe.seen.values.record(self._probe.path.partition("/")[0], result)
+            self._probe.seen.values.record(self._probe.path.partition("/")[0], function, result)
+        if function in {torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor} and not isinstance(args[1], Tensor):
+            self._probe.seen.literals[_get_sequence_nr() - 1] = literals_of(calling_frame())
         if function is torch.ops.aten.bernoulli_.float:
             self._probe.seen.masks.add(storages.number(result))
         if function in MATMULS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -75,18 +75,18 @@ class Recipe(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A tensor that a node saves.
+    """What a node saves: a tensor, or another argument of its operator.
 
     Attributes:
         place: The node's place in its graph.
-        name: The node's name for the tensor.
+        name: The node's name for it.
     """
 
     place: int
     name: str
 
     def read(self, nodes: Mapping[int, Node]) -> Any:
-        """The tensor, made again where it was dropped; None where the node saved none."""
+        """It, made again where it was dropped; None where the node saved none."""
         return getattr(nodes[self.place], f"_saved_{self.name}")
 
     def places(self) -> Iterator[int]:
@@ -121,15 +121,17 @@ class Made:
     """A tensor that a function makes.
 
     Attributes:
-        function: Takes the tensors and then the constants.
+        function: Takes the tensors, then the constants, then what nodes keep.
         inputs: The tensors.
-        constants: The other arguments.
+        constants: Numbers that no node keeps.
+        kept: Arguments that nodes keep. They are read in every step, as a script may change them.
         shaped_as: Inputs with as many elements are given the shape of this one.
     """
 
     function: Callable[..., Tensor]
     inputs: tuple[Recipe, ...]
-    constants: tuple[Any, ...] = ()
+    constants: tuple[float, ...] = ()
+    kept: tuple[Slot, ...] = ()
     shaped_as: int | None = None
 
     def read(self, nodes: Mapping[int, Node]) -> Tensor:
@@ -138,12 +140,24 @@ class Made:
         if self.shaped_as is not None:
             model = values[self.shaped_as]
             values = [value.reshape(model.shape) if value.numel() == model.numel() else value for value in values]
-        return self.function(*values, *self.constants)
+        return self.function(*values, *self.constants, *(slot.read(nodes) for slot in self.kept))
 
     def places(self) -> Iterator[int]:
         """Places of the nodes that are read."""
-        for recipe in self.inputs:
+        for recipe in (*self.inputs, *self.kept):
             yield from recipe.places()
+
+
+class Numbers(NamedTuple):
+    """Numbers that nodes do not keep.
+
+    Attributes:
+        epsilons: Those of norms; to be tried.
+        literals: For the numbers of nodes, what stands in the expression that made them.
+    """
+
+    epsilons: Sequence[float]
+    literals: Mapping[int, Collection[float]]
 
 
 class Cook:
@@ -152,7 +166,7 @@ class Cook:
     Args:
         graph: The graph.
         rules: For classes of nodes, what gives recipes for what such a node made.
-        numbers: Constants that nodes do not keep, such as the epsilon of a norm; to be tried.
+        numbers: Those that nodes do not keep.
         holders: For places of nodes, the slots that hold what the node made.
         hidden: Places of nodes whose tensors cannot be read.
     """
@@ -161,11 +175,12 @@ class Cook:
         self,
         graph: Graph,
         rules: Mapping[str, Rule],
-        numbers: Sequence[float],
+        numbers: Numbers,
         holders: Mapping[int, Sequence[Slot]],
         hidden: Container[int] = (),
     ) -> None:
-        self.numbers = numbers
+        self.epsilons = numbers.epsilons
+        self._literals = numbers.literals
         self._graph = graph
         self._rules = rules
         self._holders = holders
@@ -193,6 +208,10 @@ class Cook:
         rule = self._rules.get(type(node).__name__)
         if rule is not None and place not in self._hidden and depth < _DEEPEST:
             yield from rule(self, place, node, depth + 1)
+
+    def literals(self, place: int) -> Collection[float]:
+        """Numbers that stand in the expression that made a node: every step has the same."""
+        return self._literals.get(self._sequence(place), ())
 
     def operand(self, place: int, name: str | None, edge: int, depth: int) -> Iterator[Recipe]:
         """Recipes for what went into a node: what it saved, what an older node holds, or made again."""

@@ -1,7 +1,7 @@
 """Units that do what the one before them does: fake steps leave them out.
 
-Of a row of units that are alike, the first, the second and the last are run. The second stands for those in between:
-they too have a unit before and behind them.
+Of a row of units that are alike, the first, the second and the last one or two are run. The second stands for those in
+between: they too have a unit before and behind them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autorecompute.backends.torch.amounts import Amount
 from autorecompute.backends.torch.live import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from torch.nn import Module
 
@@ -64,22 +64,24 @@ def forms_of(result: Any) -> tuple[tuple[Any, ...], ...] | None:
     return tuple((tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.requires_grad) for leaf in leaves)
 
 
-def repeated(links: Sequence[Link], programs: Mapping[str, Program]) -> frozenset[str]:
+def repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int = 1) -> frozenset[str]:
     """Paths of the units between the second and the last of a row that are alike.
 
     Args:
         links: All calls of units, in order.
         programs: For each unit how its operators are dropped.
+        kept: How many at the end of a row are left. Under ``fully_shard`` two: a unit's gradients are reduced while
+            those of the one behind it still are, and behind the last there is none.
     """
     if len({link.path for link in links}) < len(links):
         return frozenset()
     alike = [place > 0 and _is_alike(links[place - 1], link, programs) for place, link in enumerate(links)]
     chained = [place > 1 and _is_chained(*links[place - 2 : place + 1]) for place in range(len(links))]
-    inner = range(2, len(links) - 1)
+    inner = range(2, len(links) - kept)
     return frozenset(
         links[place].path
         for place in inner
-        if all(alike[place - 1 : place + 2]) and chained[place] and chained[place + 1]
+        if all(alike[place - 1 : place + 1 + kept]) and chained[place] and chained[place + 1]
     )
 
 
@@ -145,22 +147,38 @@ class Row:
         Raises:
             DifferentStepsError: The latter do not follow from the former.
         """
-        known = {piece.segment: piece for piece in pieces}
-        left, found = (piece.segment for piece in pieces), []
+        known, segments = {piece.segment: piece for piece in pieces}, list(order)
+        stand_ins = self.stand_ins(segments, [piece.segment for piece in pieces])
+        return [known[one]._replace(segment=segment) for segment, one in zip(segments, stand_ins, strict=True)]
+
+    def stand_ins(self, order: Sequence[Segment], taken: Sequence[Segment]) -> list[Segment]:
+        """For each segment of a whole step the one that stands for it.
+
+        Args:
+            order: The segments that a whole step goes through.
+            taken: Those that one without the units that are left out goes through.
+
+        Raises:
+            DifferentStepsError: The latter do not follow from the former.
+        """
+        known, left, found = set(taken), iter(taken), []
         for segment in order:
             brief = self._brief(segment)
             if not self._is_skipped.get(segment.unit, False) and next(left, None) != brief:
                 raise DifferentStepsError
             if brief not in known:
                 raise DifferentStepsError
-            found.append(known[brief]._replace(segment=segment))
-        if len(known) < len(pieces) or next(left, None) is not None:
+            found.append(brief)
+        if len(known) < len(taken) or next(left, None) is not None:
             raise DifferentStepsError
         return found
 
-    def unit(self, number: int) -> int:
-        """The unit of a whole step that one of this step is, by its number."""
-        return min((unit for unit, brief in self._numbers.items() if brief == number), default=number)
+    def units(self, number: int, other: int) -> Iterator[tuple[int, int]]:
+        """The units of a whole step that one of this step stands for, each with what another one is beside it."""
+        first = {brief: unit for unit, brief in reversed(self._numbers.items())}
+        for unit, brief in self._numbers.items():
+            if brief == number:
+                yield unit, unit + other - number if abs(other - number) <= 1 else first[other]
 
     def work(self, step: FakeStep, phases: Collection[str]) -> Amount:
         """What a whole step computes in these phases."""

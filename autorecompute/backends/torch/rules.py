@@ -10,7 +10,7 @@ import torch
 from autorecompute.backends.torch.recipes import Leaf, Made, Slot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor
     from torch.autograd.graph import Node
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.recipes import Cook, Recipe, Rule
 
 KNOWN_VERSIONS = {(2, 6), (2, 11), (2, 13)}
-NUMBERS = (1e-5, 1e-6, 1e-12, 1e-8, 1.0, -1.0, 2.0, 0.5)
-"""What scripts add to tensors, and the epsilons of norms; modules tell of theirs."""
+EPSILONS = (1e-5, 1e-6, 1e-12, 1e-8)
+"""Those of norms that are no modules; modules tell of theirs."""
 
 
 def is_known_version(version: str = torch.__version__) -> bool:
@@ -31,10 +31,9 @@ def is_known_version(version: str = torch.__version__) -> bool:
 def _unary(function: Callable[..., Tensor], *constants: str, saves: str | None = None) -> Rule:
     """An operator of one tensor, which its node saves under a name or not, with constants that it keeps."""
 
-    def rule(cook: Cook, place: int, node: Node, depth: int) -> Iterator[Recipe]:
-        values = tuple(getattr(node, f"_saved_{name}") for name in constants)
+    def rule(cook: Cook, place: int, _node: Node, depth: int) -> Iterator[Recipe]:
         for recipe in cook.operand(place, saves, 0, depth):
-            yield Made(function, (recipe,), values)
+            yield Made(function, (recipe,), kept=_slots(place, constants))
 
     return rule
 
@@ -46,17 +45,20 @@ def _product(cook: Cook, place: int, _node: Node, depth: int) -> Iterator[Recipe
 
 
 def _binary(function: Callable[..., Tensor], *constants: str) -> Rule:
-    """An operator of two tensors, or of one and a number that its node may not keep."""
+    """An operator of two tensors, or of one and a number.
+
+    Where the node does not keep the number it has to stand in the code itself: a variable may change from step to step.
+    """
 
     def rule(cook: Cook, place: int, node: Node, depth: int) -> Iterator[Recipe]:
-        values = tuple(getattr(node, f"_saved_{name}") for name in constants)
+        kept = _slots(place, constants)
         firsts, seconds = (list(cook.operand(place, name, edge, depth)) for edge, name in enumerate(("self", "other")))
         for inputs in itertools.product(firsts, seconds):
             model = next((index for index, recipe in enumerate(inputs) if _has_shape(recipe, place, node)), 0)
-            yield Made(function, inputs, values, model)
+            yield Made(function, inputs, kept=kept, shaped_as=model)
         if depth == 1 and not seconds:
-            for recipe, number in itertools.product(firsts, cook.numbers):
-                yield Made(function, (recipe,), (number, *values))
+            for recipe, number in itertools.product(firsts, cook.literals(place)):
+                yield Made(function, (recipe,), (number,), kept)
 
     return rule
 
@@ -69,10 +71,9 @@ def _has_shape(recipe: Recipe, place: int, node: Node) -> bool:
 def _norm(function: Callable[..., Tensor], saved: Sequence[str], constants: Sequence[str]) -> Rule:
     """A norm of saved tensors, whose epsilon its node does not keep."""
 
-    def rule(cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
-        values = tuple(getattr(node, f"_saved_{name}") for name in constants)
-        for number in cook.numbers:
-            yield Made(function, tuple(Slot(place, name) for name in saved), (*values, number))
+    def rule(cook: Cook, place: int, _node: Node, _depth: int) -> Iterator[Recipe]:
+        for epsilon in cook.epsilons:
+            yield Made(function, _slots(place, saved), (epsilon,), _slots(place, constants))
 
     return rule
 
@@ -81,13 +82,13 @@ def _batch_norm(_cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Re
     """BatchNorm with the statistics of the batch; its node does not save the bias."""
     if node._saved_training:
         inputs = (Slot(place, "input"), Slot(place, "weight"), Leaf(place, 2))
-        yield Made(_normalize_batch, inputs, (node._saved_eps,))
+        yield Made(_normalize_batch, inputs, kept=_slots(place, ("eps",)))
 
 
-def _group_norm(_cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
+def _group_norm(_cook: Cook, place: int, _node: Node, _depth: int) -> Iterator[Recipe]:
     """GroupNorm; its node does not save the bias either."""
-    constants = tuple(getattr(node, f"_saved_{name}") for name in ("N", "C", "HxW", "group", "eps"))
-    yield Made(_normalize_groups, (Slot(place, "input"), Slot(place, "weight"), Leaf(place, 2)), constants)
+    inputs = (Slot(place, "input"), Slot(place, "weight"), Leaf(place, 2))
+    yield Made(_normalize_groups, inputs, kept=_slots(place, ("N", "C", "HxW", "group", "eps")))
 
 
 def _softmax(function: Callable[..., Tensor]) -> Rule:
@@ -100,11 +101,14 @@ def _softmax(function: Callable[..., Tensor]) -> Rule:
     return rule
 
 
-def _dropout(cook: Cook, place: int, node: Node, depth: int) -> Iterator[Recipe]:
+def _dropout(cook: Cook, place: int, _node: Node, depth: int) -> Iterator[Recipe]:
     """Dropout on a GPU: its mask is kept."""
-    probability = node._saved_p
     for recipe in cook.operand(place, None, 0, depth):
-        yield Made(_drop_out, (recipe, Slot(place, "result1")), (probability,), shaped_as=1)
+        yield Made(_drop_out, (recipe, Slot(place, "result1")), kept=_slots(place, ("p",)), shaped_as=1)
+
+
+def _slots(place: int, names: Iterable[str]) -> tuple[Slot, ...]:
+    return tuple(Slot(place, name) for name in names)
 
 
 def _drop_out(x: Tensor, mask: Tensor, probability: float) -> Tensor:
@@ -123,7 +127,7 @@ def _gelu(x: Tensor, approximate: str) -> Tensor:
     return torch.nn.functional.gelu(x, approximate=approximate)
 
 
-def _normalize(x: Tensor, weight: Any, bias: Any, shape: Sequence[int], epsilon: float) -> Tensor:
+def _normalize(x: Tensor, weight: Any, bias: Any, epsilon: float, shape: Sequence[int]) -> Tensor:
     return torch.native_layer_norm(x, shape, weight, bias, epsilon)[0]
 
 
@@ -131,7 +135,7 @@ def _normalize_groups(x: Tensor, weight: Any, bias: Any, *shape_and_epsilon: Any
     return torch.native_group_norm(x, weight, bias, *shape_and_epsilon)[0]
 
 
-def _normalize_root(x: Tensor, weight: Any, shape: Sequence[int], epsilon: float) -> Tensor:
+def _normalize_root(x: Tensor, weight: Any, epsilon: float, shape: Sequence[int]) -> Tensor:
     return torch.rms_norm(x, shape, weight, epsilon)
 
 

@@ -42,11 +42,20 @@ def saving_of(found: Iterable[Saved], batch: int) -> Saving:
 
 def saving_of_modules(seen: Observation, paths: Collection[str]) -> Saving:
     """What checkpointing these modules saves: what only they saved, less the inputs that only they hold then."""
-    inputs = {number for call in seen.calls if call.path in paths for number in call.inputs}
-    inner = [
+    held = [seen.given[number] for number in given(seen, paths) if number not in seen.saved]
+    dropped = [seen.saved[number] for number in kept_alone(seen, paths)]
+    return saving_of(dropped, seen.batch) - saving_of(held, seen.batch)
+
+
+def given(seen: Observation, paths: Collection[str]) -> set[int]:
+    """The tensors that the calls of these paths are given."""
+    return {number for call in seen.calls if call.path in paths for number in call.inputs}
+
+
+def kept_alone(seen: Observation, paths: Collection[str]) -> set[int]:
+    """The tensors that nothing but these modules keeps, and that they are not given."""
+    return {
         number
         for number, saved in seen.saved.items()
-        if number not in inputs and all(any(is_within(saver, path) for path in paths) for saver in saved.savers)
-    ]
-    held = [seen.given[number] for number in inputs if number not in seen.saved]
-    return saving_of((seen.saved[number] for number in inner), seen.batch) - saving_of(held, seen.batch)
+        if all(any(is_within(saver, path) for path in paths) for saver in saved.savers)
+    } - given(seen, paths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.torch.options import BUDGET, CHECKPOINT, COMPILED, EVERY_2ND
+from autorecompute.backends.torch.options import BUDGET, CHECKPOINT, COMPILED, EVERY_2ND, KEEPING
 from autorecompute.errors import UsageError
 from autorecompute.units import printable
 
@@ -131,6 +131,6 @@ def write_script(config: Config, model: str) -> str:
 
 def _write_budget(config: Config) -> str:
     options = [choice.option for choice in config.choices]
-    if len(options) != 1 or not options[0].startswith(BUDGET):
+    if len(options) != 1 or not options[0].startswith(BUDGET) or KEEPING in options[0]:
         raise UsageError(f"torch alone can do a budget of its compiler only, and this is more. {INSTEAD}")
     return BUDGET_SOURCE.format(budget=float(options[0].removeprefix(BUDGET))).lstrip("\n")

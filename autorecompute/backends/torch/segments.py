@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.live import Event
 
-    Lifetimes = collections.Counter[tuple[Segment, Segment]]
+    Lifetimes = dict[tuple[Segment, int], collections.Counter[tuple[Segment, int]]]
 
 
-class Kept(NamedTuple):
-    """Bytes that go in one step and are kept in another one.
+class Moved(NamedTuple):
+    """Bytes that go in one part of a step, and in another one where another unit than that of the part decides so.
 
     Attributes:
-        segment: The forward segment in which they go.
-        unit: The unit whose backward pass they are kept for; the last one, where several units keep them.
-        size: How many there are.
+        segment: The segment whose change differs for that.
+        node: The node in it.
+        unit: The unit that decides.
+        size: What is added to the change.
     """
 
     segment: Segment
+    node: int
     unit: int
     size: int
 
@@ -83,13 +85,14 @@ def cut(events: Iterable[Event], calls: int) -> list[Piece]:
     """
     by_segment = itertools.groupby(events, key=lambda event: event.segment)
     found = [Piece(segment, _nodes(group)) for segment, group in by_segment]
-    usual, pieces = _usual_order(calls), {piece.segment: piece for piece in found}
+    usual, pieces = usual_order(calls), {piece.segment: piece for piece in found}
     if [piece.segment for piece in found] != [segment for segment in usual if segment in pieces]:
         return found
     return [pieces.get(segment, Piece(segment, ())) for segment in usual]
 
 
-def _usual_order(calls: int) -> list[Segment]:
+def usual_order(calls: int) -> list[Segment]:
+    """The segments of a step with so many calls of units, in the order in which a step goes through them."""
     forward = [Segment(FORWARD, unit, is_behind) for unit in range(calls) for is_behind in (False, True)]
     forward.insert(0, Segment(FORWARD, -1))
     backward = [dataclasses.replace(segment, phase=BACKWARD) for segment in reversed(forward)]
@@ -121,6 +124,12 @@ class Cuts:
         self.segments = [piece.segment for piece, groups in zip(plain, self._groups, strict=True) for _ in groups]
         """The segment of each part."""
 
+    def place(self, segment: Segment, node: int) -> int | None:
+        """The part in which a node of a segment is; ``None`` where no step has it."""
+        numbered = enumerate(group for groups in self._groups for group in groups)
+        places = (place for place, group in numbered if self.segments[place] == segment and node in group)
+        return next(places, None)
+
     def parts(self, pieces: Sequence[Piece]) -> list[Extent]:
         """The parts of a step."""
         return [
@@ -140,26 +149,45 @@ def _groups(pieces: Sequence[Piece]) -> list[frozenset[int]]:
 
 
 def lifetimes(events: Iterable[Event]) -> Lifetimes:
-    """Bytes by the segment in which they came and the one in which they went."""
-    came: dict[int, Segment] = {}
-    found: Lifetimes = collections.Counter()
+    """How many storages of which size came in each segment, and in which one they went."""
+    came: dict[int, Event] = {}
+    found: Lifetimes = collections.defaultdict(collections.Counter)
     for event in events:
         if event.change > 0:
-            came[event.storage] = event.segment
+            came[event.storage] = event
         elif event.storage in came:
-            found[came.pop(event.storage), event.segment] -= event.change
+            start = came.pop(event.storage)
+            found[start.segment, start.change][event.segment, event.segment.node] += 1
     return found
 
 
-def kept(plain: Lifetimes, other: Lifetimes) -> Iterator[Kept]:
-    """What goes in a forward segment of a plain step and is kept for the backward pass in another step.
+def moved(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
+    """What came in a forward segment and goes somewhere else in another step, where another unit decides than its own.
 
-    A mask that blocks share is such a tensor: checkpointed ones keep it with their other arguments.
+    What a checkpoint keeps of its own comes as the unit before it ends. A mask that blocks share is such a tensor, too:
+    checkpointed ones keep it with their other arguments. So is what a ReLU in place leaves: the block keeps it for
+    itself, and the one behind it as its input. What goes from further away may be kept by many, and stays where it is.
     """
-    for (came, went), size in plain.items():
-        stays = size - other[came, went]
-        if went.phase != FORWARD or stays <= 0:
+    for came, size in dict.fromkeys([*plain, *other]):
+        if came.phase != FORWARD:
             continue
-        keepers = [end.unit for start, end in other - plain if start == came and end.phase == BACKWARD]
-        if keepers:
-            yield Kept(went, min(keepers), stays)
+        ends, others = (step.get((came, size), collections.Counter()) for step in (plain, other))
+        before, after = (sorted(left.elements(), key=_moment) for left in (ends - others, others - ends))
+        for (one, one_node), (two, two_node) in zip(before, after, strict=False):
+            if two.phase != BACKWARD:
+                continue
+            if one.phase == FORWARD:
+                yield Moved(one, one_node, two.unit, size)
+            elif one.phase == BACKWARD and came.unit == one.unit == two.unit - 1:
+                yield Moved(two, two_node, one.unit, -size)
+        for two, _ in after[len(before) :]:  # it did not come at all
+            if two.phase == BACKWARD and two.unit == came.unit + 1:
+                yield Moved(came, 0, two.unit, size)
+
+
+def _moment(end: tuple[Segment, int]) -> tuple[bool, int, int]:
+    """For the order of a step, as far as it goes forward and then backward."""
+    segment, node = end
+    is_forward = segment.phase == FORWARD
+    place = 2 * segment.unit + segment.is_behind
+    return not is_forward, place if is_forward else -place, -node

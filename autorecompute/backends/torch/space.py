@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.torch.options import BUDGET, CHECKPOINT, DROP, EVERY_2ND, KEEP_MATMUL
+from autorecompute.backends.torch.options import CHECKPOINT, DROP, EVERY_2ND, KEEP_MATMUL, label_of
 from autorecompute.backends.torch.savings import Saving
 from autorecompute.backends.torch.structure import is_within
 from autorecompute.plans import Choice, Config, Plan, Space
@@ -24,12 +24,6 @@ NOT_IN_A_NAME = frozenset(":,")
 
 FEWEST_UNITS = 2
 """A single block may be all that a model has."""
-
-GRAPH = "graph"
-"""The site of what a compiler decides for the whole model."""
-
-WORDS = {KEEP_MATMUL: ", matrix products kept"}
-"""What a label says of an option; nothing of the others."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +121,7 @@ def _plan(site: Site, option: str, found: Detected, steps: Steps | None) -> Plan
         saving = _seen_saving(site.name, option, steps)
     return Plan(
         choices=(Choice(site.name, option),),
-        label=option.replace("_", " ") if option.startswith(BUDGET) else f"{site.name}{WORDS.get(option, '')}",
+        label=label_of(site.name, option),
         occurrences=len(site.occurrences),
         counts=len(site.occurrences) > 1,
         saving_bytes=round(saving.at(found.batch)),

@@ -33,7 +33,10 @@ class Storages:
     def see(self, tensor: Tensor) -> tuple[int, int]:
         """The number of the tensor's storage, and its bytes if it was never seen before; else 0."""
         # Of a tensor that is spread over ranks, this rank has a part.
-        storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
+        return self.see_storage(getattr(tensor, "_local_tensor", tensor).untyped_storage())
+
+    def see_storage(self, storage: torch.UntypedStorage) -> tuple[int, int]:
+        """The same of a storage."""
         address = storage._cdata
         known = self._numbers.get(address)
         if known is not None:
@@ -61,6 +64,12 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:
             yield from tensors_in(getattr(value, name, None))
+
+
+@functools.cache
+def are_spread(types: tuple[type, ...]) -> bool:
+    """Whether a tensor of one of these types is spread over ranks: its own operators are those on this rank's part."""
+    return any(kind.__name__ == "DTensor" for kind in types)
 
 
 def changed_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 import time
@@ -11,15 +12,16 @@ from autorecompute.backends.torch.amounts import Amount
 from autorecompute.backends.torch.extra import OptionStep, Part, Steps
 from autorecompute.backends.torch.fakes import FakeSteps
 from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE, Segment
+from autorecompute.backends.torch.meetings import beyond, meetings_of, paths_of
 from autorecompute.backends.torch.options import EVERY_2ND
 from autorecompute.backends.torch.repeats import DifferentStepsError, Row
-from autorecompute.backends.torch.segments import NOTHING, Cuts, Extent, cut, kept, lifetimes
+from autorecompute.backends.torch.segments import NOTHING, Cuts, Extent, cut, lifetimes, moved
 from autorecompute.backends.torch.space import offered
 from autorecompute.backends.torch.storages import Storages
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch.nn import Module
 
@@ -59,20 +61,33 @@ def survey_steps(
     began, seconds = time.process_time(), SECONDS if speeds is None else SECONDS_ALONE
     choices = [Choice(site.name, option) for site in offered(found) for option in site.options]
     fakes = FakeSteps(model, found.structure.units, script, found.values)
-    with fakes.prepared(board, speeds) as take:
-        plain = take([], optimizes=True)
-        doubled, survey = _doubled(take), _Survey(take, plain, found)
+    with fakes.prepared(board, speeds) as (plain, take):
+        survey = _Survey(take, plain, found)
+        doubled = survey.doubled()
         taken = {
             choice: step
             for choice in choices
-            if time.process_time() - began <= seconds and (step := survey.take(choice, board.paths(choice)))
+            if time.process_time() - began <= seconds and (step := survey.take([choice], board.paths(choice)))
+        }
+        met = {
+            pair: step
+            for pair in meetings_of(found, board)
+            if time.process_time() - began <= seconds
+            and taken.keys() >= set(pair)
+            and (paths := paths_of(found, board, pair))
+            and (step := survey.take(pair, paths))
         }
     pieces = cut(plain.events, len(found.calls))
-    cuts = Cuts(pieces, [step.pieces for step in taken.values()])
+    cuts = Cuts(pieces, [step.pieces for step in (*taken.values(), *met.values())])
+    options = {choice: survey.option(choice, board.paths(choice), step, cuts) for choice, step in taken.items()}
     return Steps(
         batch=script.batch[1] if script.batch is not None else found.batch,
         parts=_parts(cuts, pieces, doubled, found),
-        options=tuple(survey.option(choice, board.paths(choice), step, cuts) for choice, step in taken.items()),
+        options=tuple(options.values()),
+        meetings=tuple(
+            beyond(survey.option(one, paths_of(found, board, (one, other)), step, cuts), options[one], options[other])
+            for (one, other), step in met.items()
+        ),
         later_bytes=max(0, plain.base - bytes_of(model)),
         has_own_loss=fakes.has_loss,
         batch_bytes=max(0, doubled.base - plain.base) if doubled is not None else 0,
@@ -80,27 +95,17 @@ def survey_steps(
     )
 
 
-def _doubled(take: Callable[..., FakeStep]) -> FakeStep | None:
-    """The step without recompute at twice the batch; ``None`` where the model takes no other."""
-    try:
-        return take([], optimizes=True, times=2)
-    except Exception as error:  # noqa: BLE001  (the model's own code runs there, at a batch that nobody gave it)
-        _LOG.info("a step at twice the batch fails: %s", error)
-        return None
-
-
-def _fixed(cuts: Cuts, plain: Sequence[Piece], doubled: FakeStep | None, calls: int) -> list[Extent]:
+def _fixed(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None) -> list[Extent]:
     """What of each part does not grow with the batch; nothing where nobody knows."""
-    twice = cut(doubled.events, calls) if doubled is not None else []
-    if [piece.segment for piece in twice] != [piece.segment for piece in plain]:
+    if doubled is None or [piece.segment for piece in doubled.pieces] != [piece.segment for piece in plain]:
         return [NOTHING] * len(cuts.segments)
-    both = zip(cuts.parts(plain), cuts.parts(twice), strict=True)
+    both = zip(cuts.parts(plain), cuts.parts(doubled.pieces), strict=True)
     return [Extent(2 * one.change - two.change, 2 * one.highest - two.highest) for one, two in both]
 
 
-def _parts(cuts: Cuts, plain: Sequence[Piece], doubled: FakeStep | None, found: Detected) -> tuple[Part, ...]:
+def _parts(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None, found: Detected) -> tuple[Part, ...]:
     units = found.structure.units
-    told = zip(cuts.segments, cuts.parts(plain), _fixed(cuts, plain, doubled, len(found.calls)), strict=True)
+    told = zip(cuts.segments, cuts.parts(plain), _fixed(cuts, plain, doubled), strict=True)
     return tuple(
         Part(
             phase=segment.phase,
@@ -133,12 +138,14 @@ class _Taken(NamedTuple):
 
     Attributes:
         row: The units that were left out.
+        base: Bytes that are alive before it.
         pieces: The segments of the whole step.
         work: What it computes.
-        lifetimes: When its bytes came and went, in segments of the step as it was taken.
+        lifetimes: When its storages came and went, in segments of the step as it was taken.
     """
 
     row: Row
+    base: int
     pieces: list[Piece]
     work: Amount
     lifetimes: Lifetimes
@@ -172,7 +179,7 @@ class _Survey:
     def __init__(self, take: Callable[..., FakeStep], plain: FakeStep, found: Detected) -> None:
         self._take, self._found = take, found
         whole, pieces = Row(found.calls, ()), cut(plain.events, len(found.calls))
-        self._whole = _Taken(whole, pieces, whole.work(plain, _COMPUTED), lifetimes(plain.events))
+        self._whole = _Taken(whole, plain.base, pieces, whole.work(plain, _COMPUTED), lifetimes(plain.events))
         self._outside = [piece for piece in pieces if piece.segment.phase not in _COMPUTED]
         self._short = self._shortest()
 
@@ -183,18 +190,28 @@ class _Survey:
             return self._whole
         taken = self._step([], row)
         if taken.pieces != self._whole.pieces:
-            _LOG.info("units that look alike take other memory: no step leaves one out")
+            _LOG.debug("units that look alike take other memory: no step leaves one out")
             return self._whole
         return taken
 
-    def take(self, choice: Choice, paths: Sequence[str]) -> _Taken | None:
-        """A step with the choice; ``None`` where it goes through other segments than one without."""
-        owners = [self._found.structure.unit_of(path) for path in paths]
-        # The second unit tells of others where all have the choice, and none without one has a part in it.
-        is_everywhere = choice.option != EVERY_2ND and all(owners)
-        taken = self._step([choice], self._short.row if is_everywhere else self._whole.row)
+    def doubled(self) -> _Taken | None:
+        """The step without recompute at twice the batch; ``None`` where the model takes no other."""
+        try:
+            return self._step([], self._short.row, times=2)
+        except Exception as error:  # noqa: BLE001  (the model's own code runs there, at a batch that nobody gave it)
+            _LOG.debug("a step at twice the batch fails: %s", error)
+            return None
+
+    def take(self, choices: Sequence[Choice], paths: Sequence[str]) -> _Taken | None:
+        """A step with these choices; ``None`` where it goes through other segments than one without."""
+        structure = self._found.structure
+        # The second unit tells of others where all have the choice or none has; a module with units in it runs whole.
+        is_everywhere = all(choice.option != EVERY_2ND for choice in choices) and all(
+            structure.unit_of(path) or not structure.units_with(path) for path in paths
+        )
+        taken = self._step(choices, self._short.row if is_everywhere else self._whole.row)
         if [one.segment for one in self._whole.pieces] != [other.segment for other in taken.pieces]:
-            _LOG.info("a step with %s goes through other segments than one without", choice)
+            _LOG.debug("a step with %s goes through other segments than one without", choices)
             return None
         return taken
 
@@ -216,45 +233,50 @@ class _Survey:
         )
 
     def _differences(self, taken: _Taken, cuts: Cuts) -> list[_Difference]:
-        """How a step differs from the one without recompute; what is shared by units comes last."""
+        """How a step differs from the one without recompute; what other units decide comes last."""
         pairs = zip(cuts.segments, cuts.parts(self._whole.pieces), cuts.parts(taken.pieces), strict=True)
         own = {
             place: _Difference(place, self._owner(segment), other.change - one.change, other.highest - one.highest)
             for place, (segment, one, other) in enumerate(pairs)
             if one != other
         }
-        shared = {one.place: one for one in self._shared(taken, cuts, own)}
-        for place, one in shared.items():
+        others = [one for one in self._moved(taken, cuts) if one.place in own and one.owner != own[one.place].owner]
+        for at, (place, _, change, _) in enumerate(others):
+            # What stays was there when a forward part was at its highest; what goes earlier went after that.
             all_of_it = own[place]
-            change, highest = all_of_it.change - one.change, all_of_it.highest - one.highest
-            own[place] = all_of_it._replace(change=change, highest=highest)
-        return [*own.values(), *shared.values()]
+            is_forward = cuts.segments[place].phase == FORWARD
+            highest = min(change, max(all_of_it.highest, 0)) if is_forward else 0
+            others[at] = others[at]._replace(highest=highest)
+            own[place] = all_of_it._replace(change=all_of_it.change - change, highest=all_of_it.highest - highest)
+        return [*own.values(), *others]
 
-    def _shared(self, taken: _Taken, cuts: Cuts, own: Mapping[int, _Difference]) -> Iterator[_Difference]:
-        """What parts let go no more because another unit than theirs keeps it."""
+    def _moved(self, taken: _Taken, cuts: Cuts) -> Iterator[_Difference]:
+        """What goes in other parts than without recompute because another unit keeps it, or keeps it no more."""
         plain = self._short if taken.row is self._short.row else self._whole
-        places = {segment: place for place, segment in enumerate(cuts.segments)}
-        for segment, keeper, size in kept(plain.lifetimes, taken.lifetimes):
-            place = places[dataclasses.replace(segment, unit=taken.row.unit(segment.unit))]
-            owner = self._owner(Segment(BACKWARD, taken.row.unit(keeper)))
-            if place in own and owner != own[place].owner:
-                yield _Difference(place, owner, size, min(size, max(own[place].highest, 0)))
+        sizes: dict[tuple[int, int], int] = collections.defaultdict(int)
+        for segment, node, unit, size in moved(plain.lifetimes, taken.lifetimes):
+            for whole, decider in taken.row.units(segment.unit, unit):
+                place = cuts.place(dataclasses.replace(segment, unit=whole), node)
+                if place is not None:
+                    sizes[place, self._owner(Segment(BACKWARD, decider))] += size
+        for (place, owner), size in sizes.items():
+            yield _Difference(place, owner, size, 0)
 
     def _owner(self, segment: Segment) -> int:
         return _owner(segment, self._found, self._found.structure.units)
 
-    def _step(self, choices: Sequence[Choice], row: Row) -> _Taken:
+    def _step(self, choices: Sequence[Choice], row: Row, times: int = 1) -> _Taken:
         """A step with these choices; a whole one where one without the units that are left out cannot tell."""
-        step = self._take(choices, row.skipped)
+        step = self._take(choices, row.skipped, times=times)
         pieces = [piece for piece in cut(step.events, row.calls) if piece.segment.phase in _COMPUTED]
         if row.skipped:
             order = [piece.segment for piece in self._whole.pieces if piece.segment.phase in _COMPUTED]
             try:
                 pieces = row.whole(order, pieces)
             except DifferentStepsError:
-                return self._step(choices, self._whole.row)
-        # The optimizer's step is the same whatever is recomputed.
-        return _Taken(row, [*pieces, *self._outside], row.work(step, _COMPUTED), lifetimes(step.events))
+                return self._step(choices, self._whole.row, times)
+        # The optimizer's step is the same whatever is recomputed, and at every batch.
+        return _Taken(row, step.base, [*pieces, *self._outside], row.work(step, _COMPUTED), lifetimes(step.events))
 
 
 def bytes_of(model: Module) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autorecompute import codec
 from autorecompute.backends.common.batches import observe_batch
@@ -15,10 +15,11 @@ from autorecompute.backends.torch.rough_steps import rough_steps
 from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.measurement import Detection
+from autorecompute.meters.host import HostMeter
 from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.nn import Module
 
@@ -28,7 +29,38 @@ if TYPE_CHECKING:
     Call = tuple[Sequence[Any], Mapping[str, Any]]
 
 
-def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: tuple[Steps | None, str]) -> Detection:
+class Surveyed(NamedTuple):
+    """What steps on fake tensors told.
+
+    Attributes:
+        steps: What steps take; ``None`` where nobody can tell.
+        no_steps: Why nobody can.
+        left_bytes: What the fake steps have left in this process; 0 where an allocator of its own counts tensors.
+    """
+
+    steps: Steps | None
+    no_steps: str
+    left_bytes: int = 0
+
+
+def surveyed(root: Module, survey: Callable[[], tuple[Steps | None, str]]) -> Surveyed:
+    """Has the model surveyed, and weighs what that leaves.
+
+    Args:
+        root: The model.
+        survey: What steps take, or why nobody can tell.
+    """
+    if next(root.parameters()).device.type != "cpu":
+        return Surveyed(*survey())
+    meter = HostMeter()
+    meter.release()
+    held_bytes = meter.held_bytes()
+    told = survey()
+    meter.release()
+    return Surveyed(*told, max(0, meter.held_bytes() - held_bytes))
+
+
+def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed) -> Detection:
     """What was detected.
 
     Args:
@@ -36,16 +68,16 @@ def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: tuple[Steps 
         tuned: What a probe found in it, and its switches.
         call: What it is called with.
         name: What it is called.
-        survey: What steps take, or why nobody can tell.
+        survey: What steps on fake tensors told.
     """
-    found, (args, kwargs), (steps, no_steps) = tuned.found, call, survey
+    found, (args, kwargs), steps = tuned.found, call, survey.steps
     batch, compiles = observe_batch([*args, *kwargs.values()]), has_compiled(root)
     space = space_of(found, tuned.board, steps)
     sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
     told = TorchDetection(
         refusals=tuple(map(str, found.refusals)),
         steps=steps,
-        no_steps=no_steps,
+        no_steps=survey.no_steps,
         rough_steps=rough_steps(found, tuned.board) if steps is None and not compiles else None,
         is_compiled=compiles,
         compiled_peaks=found.compiled_peaks,
@@ -61,5 +93,6 @@ def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: tuple[Steps 
         device=describe_device(next(root.parameters()).device),
         versions={**read_versions(), **read_ranks(), MODEL: name},
         plan_versions=(MODEL, *read_ranks()),
+        left_bytes=survey.left_bytes,
         extra=codec.to_plain(told),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import sys
 from typing import TYPE_CHECKING, Any
@@ -103,3 +104,20 @@ def copies_of(value: Any) -> Any:
         return copies[id(tensor)]
 
     return _pytree.tree_map_only(Tensor, copy, value)
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """No garbage is collected but by ``gc.collect()``, which looks at what was made inside alone.
+
+    Collecting takes as long as a step on fake tensors, and comes at another moment each time.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_on:
+            gc.enable()

@@ -48,31 +48,31 @@ class _Shape:
 
 
 class Values:
-    """Values that modules look at, by the path of the innermost module and the order in which it does."""
+    """Values that modules look at, by the path of the innermost module, the operator, and their order."""
 
     def __init__(self) -> None:
-        self._recorded: dict[str, list[Any]] = collections.defaultdict(list)
-        self._read: dict[str, int] = {}
+        self._recorded: dict[str, dict[Any, list[Any]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+        self._read: dict[str, collections.Counter[Any]] = collections.defaultdict(collections.Counter)
         self._stack: list[str | None] = [None]  # None: the script's own code
 
     @property
     def paths(self) -> list[str]:
         """Paths of the modules that look at values."""
-        return [path for path, recorded in self._recorded.items() if recorded]
+        return list(self._recorded)
 
     def around(self, path: str) -> Callable[..., Any]:
         """Follow the calls of the module with this path; an ``Around``, inside what makes the module run again."""
 
         def around(forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
-            before = self._read.get(path, 0)
+            before = self._read[path].copy()
             self._stack.append(path)
             if torch._C._current_autograd_node() is not None:
-                self._read[path] = 0
+                self._read[path].clear()
             try:
                 return forward(*args, **kwargs)
             finally:
                 self._stack.pop()
-                self._read[path] = max(before, self._read.get(path, 0))
+                self._read[path] |= before
 
         return around
 
@@ -80,9 +80,9 @@ class Values:
         """A step begins: every module looks at its first value again."""
         self._read.clear()
 
-    def record(self, path: str, result: Any) -> None:
+    def record(self, path: str, function: Any, result: Any) -> None:
         """Keep what an operator gave that the module with this path called."""
-        self._recorded[path].append(tree_map_only(Tensor, _Shape.of, result))
+        self._recorded[path][function].append(tree_map_only(Tensor, _Shape.of, result))
 
     def next(self, function: Any) -> Any:
         """What an operator gave that looks now.
@@ -91,15 +91,16 @@ class Values:
             UnknownValueError: Nothing was recorded.
         """
         path = self._stack[-1]
-        place = 0 if path is None else self._read.get(path, 0)
-        if path is None or place >= len(self._recorded[path]):
+        recorded = self._recorded[path].get(function, []) if path in self._recorded else []
+        place = self._read[path][function] if path is not None else 0
+        if path is None or place >= len(recorded):
             if function is torch.ops.aten._local_scalar_dense.default:
                 return 1.0  # the optimizer's count of steps, a norm to be printed: no memory depends on it
             raise UnknownValueError(
                 f"{path or 'the model or the script'} looks at a value of a tensor, which was not recorded"
             )
-        self._read[path] = place + 1
-        return tree_map_only(_Shape, _Shape.tensor, self._recorded[path][place])
+        self._read[path][function] = place + 1
+        return tree_map_only(_Shape, _Shape.tensor, recorded[place])
 
 
 def looks_at_values(function: Any, args: tuple[Any, ...]) -> bool:

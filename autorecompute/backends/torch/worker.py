@@ -12,10 +12,13 @@ from autorecompute import codec
 from autorecompute.backends.common.batches import observe_batch, slice_batch
 from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch import failures
+from autorecompute.backends.torch.accumulation import accumulates_gradients
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
 from autorecompute.backends.torch.batch_sizes import BatchSizes
-from autorecompute.backends.torch.callers import calling_frame, keeps_result
+from autorecompute.backends.torch.callers import calling_frame, keeps_gradients, keeps_result
+from autorecompute.backends.torch.collectives import buckets_around, require_group
 from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
+from autorecompute.backends.torch.division import divide
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fake_machine import FakeMachine
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
@@ -30,7 +33,7 @@ from autorecompute.backends.torch.roots import Roots
 from autorecompute.backends.torch.sharded import is_sharded
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.survey import bytes_of, survey_steps
-from autorecompute.backends.torch.telling import tell
+from autorecompute.backends.torch.telling import surveyed, tell
 from autorecompute.backends.torch.tuned import Tuned
 from autorecompute.errors import ScriptError
 from autorecompute.plans import Config
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from autorecompute.backends.interface import Listener, LiveMeter
-    from autorecompute.backends.torch.extra import OnCard, Steps
+    from autorecompute.backends.torch.extra import Steps
     from autorecompute.measurement import Detection, GradientCheck, Outcome
 
 
@@ -91,8 +94,11 @@ class TorchBackend:
         del wrap
         self._listener = listener
         if listener.fake_card is not None:
-            self._fakes = LargeTensorsAreFake()
+            self._fakes = LargeTensorsAreFake(all_weights=listener.fake_ranks > 0)
             self._fakes.__enter__()
+            from autorecompute.backends.torch.fake_ranks import pretend
+
+            pretend(listener.fake_ranks)
         decide_elsewhere()
         self._roots.install()
 
@@ -218,40 +224,50 @@ class TorchBackend:
     ) -> Detection:
         if self._compiled is not None:
             raise ScriptError(str(Refusal(Reason.COMPILED_FAKE)))
+        if self._fake_ranks:
+            require_group()
         optimizers, card = self._roots.optimizers_of(root), (self._listener.fake_card if self._listener else "") or ""
         self._stands_for = machine = FakeMachine(card, next(root.parameters()).device.type)
         with fakes.small_ones_too(root, optimizers), machine.kernels(optimizers):
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
             detection = self._detect(root, args, kwargs)
             told = TorchDetection.of(detection)
-            on_card = self._reserve(root, detection, args, kwargs) if told.steps is not None else ()
-        assumed = tuple(fakes.assumed)
-        told = replace(told, on_fakes=True, assumed=assumed, on_card=on_card, machine=machine.machine)
+            told = self._with_whole_steps(root, detection, told, args, kwargs)
+        told = replace(told, on_fakes=True, assumed=tuple(fakes.assumed), machine=machine.machine)
         return replace(detection, resting_bytes=bytes_of(root), extra=codec.to_plain(told))
 
-    def _reserve(
-        self, root: Module, detection: Detection, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[OnCard, ...]:
-        """What each preset takes on the card that was asked for."""
+    def _with_whole_steps(
+        self, root: Module, detection: Detection, told: TorchDetection, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> TorchDetection:
+        """What was told, and what each preset takes of the card and of the rank that were asked for."""
         assert self._stands_for is not None, "fake tensors stand for a machine"
-        script = self._script(root, detection.dims[BATCH], args, kwargs)
+        if told.steps is None:
+            return told
+        script, tuned = self._script(root, detection.dims[BATCH], args, kwargs), self._tuned[root]
         presets = dict.fromkeys(detection.space.presets.values())
-        return self._stands_for.reserve(root, self._tuned[root], script, presets)
+        on_card = self._stands_for.reserve(root, tuned, script, presets)
+        of_rank = divide(root, tuned, script, told.steps, presets) if self._fake_ranks else ()
+        is_apart = bool(of_rank) and script.buckets is None and not is_sharded(root)
+        return replace(told, on_card=on_card, of_rank=of_rank, is_apart=is_apart)
+
+    @property
+    def _fake_ranks(self) -> int:
+        return self._listener.fake_ranks if self._listener is not None else 0
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
         tuned = self._tuned[root] = Tuned.of(root, args, kwargs)
-        batch = observe_batch([*args, *kwargs.values()])
-        return tell(root, tuned, (args, kwargs), self._name, self._survey(root, tuned, batch, args, kwargs))
+        told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
+        return tell(root, tuned, (args, kwargs), self._name, told)
 
     def _survey(
-        self, root: Module, tuned: Tuned, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Steps | None, str]:
         """What steps take, or why nobody can tell."""
         if self._compiled is not None:
             return None, MEASURED
-        if is_sharded(root):
+        if is_sharded(root) and self._fakes is None:
             return None, "its parameters are gathered from other ranks, which fake tensors cannot do"
-        script = self._script(root, batch, args, kwargs)
+        script = self._script(root, observe_batch([*args, *kwargs.values()]), args, kwargs)
         speeds = self._stands_for.speeds if self._stands_for is not None else None
         try:
             steps = survey_steps(root, tuned.found, tuned.board, script, speeds)
@@ -260,10 +276,17 @@ class TorchBackend:
         return steps, ""
 
     def _script(self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Script:
-        target = self._listener.target_batch if self._listener is not None else None
-        sizes = (batch, target) if target is not None and target != batch else None
-        holds_result = keeps_result(calling_frame())
-        return Script(args, kwargs, self._roots.optimizers_of(root), holds_result=holds_result, batch=sizes)
+        target = (self._listener and self._listener.target_batch) or batch
+        return Script(
+            args,
+            kwargs,
+            self._roots.optimizers_of(root),
+            holds_result=keeps_result(calling_frame()),
+            batch=(batch, target) if target != batch else None,
+            keeps_gradients=keeps_gradients(),
+            accumulates=accumulates_gradients(),
+            buckets=buckets_around(root) if self._fakes is not None else None,  # else among what is held at rest
+        )
 
     def _tensors(self, roots: Sequence[Module]) -> list[Tensor]:
         """Those that are alive between two steps, the last batch among them where the script still has it."""

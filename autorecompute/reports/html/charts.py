@@ -103,18 +103,24 @@ def draw_timelines(before: Timeline, after: Timeline) -> str:
     """What is alive during each operation of a step, without recompute above and with the config below."""
     figure = new_figure(WIDTH_INCHES, 4.6)
     above, below = figure.subplots(2, 1, sharey=True)
-    for axes, name, timeline in ((above, "before: no recompute", before), (below, "after: the config", after)):
-        draw_timeline(axes, timeline, COLORS)
-        axes.set_title(f"{name}, {format_bytes(timeline.peak_bytes)} alive at the peak", loc="left")
+    titles: dict[str, Sequence[str]] = {}
+    for axes, name, what, timeline in (
+        (above, "before", "no recompute", before),
+        (below, "after", "the config", after),
+    ):
+        titles |= {stripe: [told] for stripe, told in draw_timeline(axes, timeline, COLORS, name).items()}
+        axes.set_title(f"{name}: {what}, {format_bytes(timeline.peak_bytes)} alive at the peak", loc="left")
         axes.set_ylabel("alive, MiB")
         axes.margins(x=0, y=0.05)
-    below.set_xlabel("along the step (dotted: backward begins)")
+        axes.set_xticks([])
+    below.set_xlabel("along the step (dotted: backward begins; stripes are layers)")
     handles: dict[str, Artist] = {}
     for axes in (above, below):
         found, labels = axes.get_legend_handles_labels()
         handles |= dict(zip(labels, found, strict=True))
-    figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=4, columnspacing=1.2)
-    return to_element(figure, "timelines", "Memory alive during each operation of a step, before and after")
+    if handles:  # else the legend is an empty box
+        figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=4, columnspacing=1.2)
+    return to_element(figure, "timelines", "Memory alive during each operation of a step, before and after", titles)
 
 
 def draw_predictions(peaks: Sequence[tuple[float, float, str]], steps: Sequence[tuple[float, float, str]]) -> str:

@@ -11,6 +11,7 @@ from autorecompute.figures import format_relative
 from autorecompute.jsontext import UnreadableError
 from autorecompute.plans import Config
 from autorecompute.reports.html.charts import ChartPoint, Plane, draw_plane, draw_timelines
+from autorecompute.reports.html.layers import LayerRow, map_layers
 from autorecompute.reports.words import format_rate
 from autorecompute.search.hindsight import Hindsight, look_back
 from autorecompute.studies import detected
@@ -57,6 +58,7 @@ class Why:
         plane: The chart of memory against throughput; empty where nothing was measured.
         timelines: The chart of a step before and after; empty where nothing is known of steps.
         shown: The config of the step after, in words.
+        layers: What each layer keeps before and after; empty where nothing is known of layers.
         plans: What each plan does.
         configs: How many configs the model was asked about; 0 where there is none.
         all_on_peak: The peak with all plans on, as the model has it; empty where there is none.
@@ -65,6 +67,7 @@ class Why:
     plane: str
     timelines: str
     shown: str
+    layers: tuple[LayerRow, ...]
     plans: tuple[PlanRow, ...]
     configs: int
     all_on_peak: str = ""
@@ -80,14 +83,16 @@ def explain(part: Part, best: Best | None) -> Why:
     memory = _memory_of(part)
     hindsight = _look_back(part, memory) if memory is not None else None
     shown = _config_to_show(part, config)
-    timelines = ""
+    timelines, layers = "", tuple[LayerRow, ...]()
     if memory is not None and hindsight is not None and shown is not None:
-        timelines = draw_timelines(memory.timeline(Config(), part.dims), memory.timeline(shown, part.dims))
+        before, after = memory.timeline(Config(), part.dims), memory.timeline(shown, part.dims)
+        timelines, layers = draw_timelines(before, after), map_layers(before, after, space.plans, shown)
     all_on = hindsight.all_on if hindsight is not None else None
     return Why(
         plane=_draw_plane(part, best, hindsight),
         timelines=timelines,
         shown=space.describe(shown) if shown is not None else "",
+        layers=layers,
         plans=_plan_rows(part, config, hindsight),
         configs=hindsight.configs if hindsight is not None else 0,
         all_on_peak=format_bytes(all_on.peak_bytes) if all_on is not None else "",

@@ -60,6 +60,18 @@ class Confirmer:
         """Why configs were not confirmed in this session that may be confirmed in the next one, in words."""
         return tuple(self._failures.values())
 
+    def excess_bytes(self, trials: Sequence[Trial]) -> int | None:
+        """What whole processes held beyond the peak of their trial, at most; ``None`` where none has run.
+
+        Those that held the limit tell more than those that broke it, of which one may have held more by chance.
+
+        Args:
+            trials: What was measured.
+        """
+        peaks = {trial.config: trial.measurement.peak_bytes for trial in trials}
+        confirmed = [best.peak_bytes - (peaks.get(best.config) or best.peak_bytes) for best in self._confirmed.values()]
+        return max(confirmed or self._rejections.known_excesses, default=None)
+
     def needs(self, config: Config) -> tuple[Task, ...]:
         """What has to be done before the config is confirmed; nothing where it is."""
         if config in self._confirmed:
@@ -201,14 +213,19 @@ class Rejections:
     @property
     def excess_bytes(self) -> int:
         """What a whole process needed beyond its timed steps, at least; 0 where none needed too much."""
-        return min((rejection.excess_bytes for rejection in self._known if rejection.excess_bytes), default=0)
+        return min(self.known_excesses, default=0)
+
+    @property
+    def known_excesses(self) -> list[int]:
+        """What whole processes that needed too much held beyond their timed steps, the least first."""
+        return sorted(rejection.excess_bytes for rejection in self._known if rejection.excess_bytes)
 
     def foretell(self, peak_bytes: int, limit_bytes: int) -> bool:
         """Whether the whole process of a config with this peak would need too much, like those before it.
 
         One process alone may have needed more by chance: two tell.
         """
-        needed = sorted(rejection.excess_bytes for rejection in self._known if rejection.excess_bytes)
+        needed = self.known_excesses
         return len(needed) >= TELLING and peak_bytes + needed[0] > limit_bytes
 
     @property

@@ -3,8 +3,41 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
+from autorecompute.backends.torch.fakes import Script
+from autorecompute.backends.torch.forecast import TorchMemoryModel
+from autorecompute.backends.torch.survey import survey_steps
+from autorecompute.backends.torch.tuned import Tuned
 from autorecompute.memory import Phase, find_chain, trace
+from autorecompute.plans import Config, Space
+from tiny_models import ResNet
+
+
+def blocks(count=2):
+    """Layers that their place in a ``Sequential`` names."""
+    return nn.Sequential(*(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)) for _ in range(count)))
+
+
+class Stages(nn.Module):
+    """Blocks that have a name and a number, without a dot in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer1, self.layer2 = blocks(), blocks()
+
+    def forward(self, x):
+        """One stage after the other."""
+        return self.layer2(self.layer1(x))
+
+
+def torch_timeline(model, inputs):
+    """A step of a model in plain PyTorch, as it is seen on fake tensors."""
+    tuned = Tuned.of(model, (inputs,), {})
+    script = Script((inputs,), {}, [torch.optim.AdamW(model.parameters())])
+    steps = survey_steps(model, tuned.found, tuned.board, script)
+    return TorchMemoryModel(Space(plans=()), steps, 0, {}).timeline(Config())
 
 
 @pytest.fixture
@@ -49,6 +82,35 @@ def test_phases_add_up_to_the_whole(step):
     by_phase = timeline.live_by_phase()
     assert by_phase[Phase.BACKWARD] == (0, 0, 0, 7, 7)
     assert tuple(map(sum, zip(*by_phase.values(), strict=True))) == timeline.live_bytes
+
+
+def test_layers_add_up_to_the_forward_pass(step):
+    """Each layer has what its own forward pass made, for as long as it is alive."""
+    timeline = trace(step)
+    by_layer = timeline.live_by_layer()
+    assert by_layer == {"layer.0": (20,) * 5, "layer.1": (0, 60, 20, 20, 0)}
+    assert tuple(map(sum, zip(*by_layer.values(), strict=True))) == timeline.live_by_phase()[Phase.FORWARD]
+
+
+@pytest.mark.parametrize(
+    ("make", "layers"),
+    [
+        (lambda: (blocks(3), torch.randn(4, 8)), ["0", "1", "2"]),
+        (lambda: (nn.Sequential(nn.Linear(8, 8), blocks(), nn.Linear(8, 2)), torch.randn(4, 8)), ["", "1.0", "1.1"]),
+        (lambda: (Stages(), torch.randn(4, 8)), ["layer1", "layer2"]),
+        (lambda: (ResNet(), torch.randn(4, 3, 16, 16)), ["", "layer1.0", "layer1.1", "layer2.0", "layer2.1"]),
+        (lambda: (nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2)), torch.randn(4, 8)), [""]),
+    ],
+    ids=["numbers", "numbers_in_numbers", "stages", "blocks_in_stages", "nothing_repeats"],
+)
+def test_in_plain_pytorch_each_block_is_a_layer_whatever_it_is_called(make, layers):
+    """A bare number names a block as well as ``h.0`` does, and what lies in no block, the optimizer too, is in none."""
+    timeline = torch_timeline(*make())
+    by_layer, profile = timeline.live_by_layer(), timeline.profile
+    assert list(by_layer) == layers
+    assert all(map(any, by_layer.values()))
+    assert tuple(map(sum, zip(*by_layer.values(), strict=True))) == timeline.live_by_phase()[Phase.FORWARD]
+    assert {profile.layer_of(operation) for operation in profile.operations} == {"", *layers}
 
 
 def test_what_outlives_the_step_is_alive_to_its_end(make_step):

@@ -157,6 +157,17 @@ def test_the_knapsack_takes_the_cheapest_sets_in_turn(replay):
     assert costs == sorted(costs)
 
 
+def test_in_plain_pytorch_trials_of_a_config_that_was_recorded_once_differ():
+    """Each is off what the config truly takes by as much as some recording is, and they are right in the middle."""
+    replay = Replay(load(TABLES / f"torch_llama{SUFFIX}"))
+    config = next(config for config, found in replay.table.recordings.items() if len(found) == 1)
+    limit_bytes = round(replay.truths[config].peak_bytes)
+    trials = [replay.measure(config, random.Random(seed), limit_bytes=limit_bytes) for seed in range(200)]
+    ratios = [1 / trial.relative_throughput for trial in trials]
+    assert len(set(ratios)) > 100
+    assert statistics.median(ratios) == pytest.approx(replay.truths[config].ratio, rel=0.02)
+
+
 def test_in_plain_pytorch_a_few_trials_find_the_best():
     """On the tables that are kept, half of the searches are within 1 % of the best after eight trials at most."""
     replays = [

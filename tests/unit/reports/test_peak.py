@@ -14,13 +14,16 @@ from rich.console import Console
 from autorecompute import codec
 from autorecompute.backends.ortmodule.grammar import make_plan
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
+from autorecompute.backends.torch.extra import Part, Steps
+from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.errors import UsageError
-from autorecompute.memory import PeakView, StepProfiles
+from autorecompute.memory import PeakView, StepProfiles, trace
 from autorecompute.plans import Config, Space
 from autorecompute.reports.forecasts import print_batches, print_effects, print_forecasts, print_frontier
+from autorecompute.reports.html.charts import draw_timelines
 from autorecompute.reports.peak import explain_chain, print_peak
 from autorecompute.reports.peak_json import Peak
-from autorecompute.reports.picture import require_picture_file, save_picture
+from autorecompute.reports.picture import COLORS, draw_timeline, require_picture_file, save_picture
 from autorecompute.schemas.schema_page import describe_documents
 from autorecompute.units import MIB, format_bytes
 
@@ -58,6 +61,19 @@ def console():
     return Console(file=io.StringIO(), width=200, highlight=False)
 
 
+def view_of_parts(*parts):
+    """A step in plain PyTorch of these parts, at twice its batch."""
+    steps = Steps(batch=4, parts=parts, options=(), later_bytes=0, has_own_loss=True)
+    model = TorchMemoryModel(space=Space(plans=()), steps=steps, resting_bytes=0, sizes={})
+    return PeakView(model=model, config=Config(), dims={"batch": 8})
+
+
+@pytest.fixture
+def view_of_nothing():
+    """A step that keeps nothing, as that of a model without weights to train."""
+    return view_of_parts(Part(phase="forward", name="", owner=0, change=0, highest=0))
+
+
 def printed(console):
     """What the console was given."""
     return console.file.getvalue()
@@ -89,6 +105,18 @@ def test_the_largest_tensors_come_with_their_plans(view, console):
     assert ["32", "MiB", "[batch", "x", str(MIB) + "]", "Gelu", "recompute", "/model/layer.4/r", "Norm+"] in rows
 
 
+def test_what_modules_keep_is_told_in_words(console):
+    """In plain PyTorch a step is made of passes of modules: no shapes, no nodes and no kernels are spoken of."""
+    parts = [Part(phase="forward", name=f"h.{n}", owner=n, change=20 * MIB, highest=20 * MIB) for n in (0, 1)]
+    parts += [Part(phase="backward", name=f"h.{n}", owner=n, change=-20 * MIB, highest=MIB) for n in (1, 0)]
+    print_peak(view_of_parts(*parts), is_detailed=False, console=console)
+    text = printed(console)
+    assert "predicted from one on fake tensors at batch 4" in text
+    assert "alive at the peak, during h.1 (backward)" in text
+    assert re.findall(r"40 MiB +kept by (h\.\d)", text) == ["h.0", "h.1"]
+    assert "node" not in text
+
+
 def test_why_all_on_saves_nothing_is_answered(view):
     """The chain, what waits in it, and the plan to leave out are named."""
     head, chain, waiting, advice = explain_chain(view)
@@ -97,6 +125,32 @@ def test_why_all_on_saves_nothing_is_answered(view):
     assert "layer.4, layer.5 and layer.6" in chain
     assert "96 MiB" in waiting
     assert "all but Gelu+" in advice or "Norm+" in advice
+
+
+def test_a_chain_in_plain_pytorch_runs_through_blocks(view):
+    """Blocks that are called by a bare number are named, too."""
+    profiles = {
+        config: dataclasses.replace(
+            profile,
+            by_module=True,
+            operations=tuple(
+                dataclasses.replace(operation, name=f"{place}/{place}", operator=str(place))
+                for place, operation in enumerate(profile.operations)
+            ),
+        )
+        for config in (Config(), SPACE.all_on, *map(Config.of, ([GELU], [NORM])))
+        for profile in [view.model.timeline(config, view.dims).profile]
+    }
+    steps = StepProfiles(peak_bytes=500 * MIB, held_bytes=500 * MIB, profiles=profiles)
+    _, chain, *_ = explain_chain(dataclasses.replace(view, model=OrtMemoryModel(SPACE, steps)))
+    assert "one chain through 4, 5 and 6;" in chain
+
+
+def test_a_step_that_keeps_nothing_has_empty_bars(view_of_nothing, console):
+    """A peak of no bytes is told as such."""
+    print_peak(view_of_nothing, is_detailed=True, console=console)
+    assert "none: 0 MiB alive at the peak" in printed(console)
+    assert not set("▁▂▃▄▅▆▇█") & set(printed(console))
 
 
 def test_a_config_that_saves_what_it_states_needs_no_word(view):
@@ -193,6 +247,41 @@ def test_a_picture_shows_both_timelines(view, tmp_path):
     comments = re.findall(r"<!-- (.*?) -->", file.read_text())
     assert ET.parse(file).getroot().tag.endswith("svg")  # noqa: S314  (we wrote it)
     assert {"none", "all plans", "recompute"} <= set(comments)
+
+
+def test_a_deep_model_has_a_few_layers_in_each_stripe(make_step):
+    """Forty layers are told apart in stripes that can be seen, in their order and none left out."""
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    timeline = trace(make_step("f" * 40 + "lb", *[(f"x{place}", place, 41, "8") for place in range(40)]))
+    told = list(draw_timeline(axes, timeline, COLORS, "step").values())
+    assert [re.findall(r"layer\.(\d+)", words) for words in told] == [
+        [str(first), str(first + 2)] if first < 39 else ["39"] for first in range(0, 40, 3)
+    ]
+
+
+def test_a_model_without_layers_is_not_told_apart_from_them():
+    """Where nothing repeats, all that the forward pass made is one stripe, and nothing is said of layers."""
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    head = Part(phase="forward", name="", owner=0, change=20 * MIB, highest=20 * MIB)
+    block = dataclasses.replace(head, name="0")
+    for parts, words in (
+        ([head], ["made in the forward pass: 40 MiB at most"]),
+        ([head, block], ["made in the forward pass, outside of the layers", "made in the forward pass of 0"]),
+    ):
+        view = view_of_parts(*parts)
+        told = draw_timeline(axes, view.model.timeline(Config(), view.dims), COLORS, "step").values()
+        assert [line[: len(start)] for line, start in zip(told, words, strict=True)] == words
+
+
+def test_a_step_that_keeps_nothing_is_drawn_without_stripes(view_of_nothing, tmp_path):
+    """The picture has its axes and the page its chart, and neither has a stripe or a legend of none."""
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    timeline = view_of_nothing.model.timeline(Config(), view_of_nothing.dims)
+    assert draw_timeline(axes, timeline, COLORS, "step") == {}
+    assert not axes.has_data()
+    save_picture(view_of_nothing, tmp_path / "peak.svg")
+    assert "0 MiB, the rest of the model" in (tmp_path / "peak.svg").read_text()
+    assert "legend" not in draw_timelines(timeline, timeline)
 
 
 @pytest.mark.parametrize(("name", "words"), [("peak.html", "must end with"), ("missing/peak.png", "no folder")])

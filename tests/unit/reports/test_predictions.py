@@ -43,3 +43,9 @@ def test_a_line_sums_up(predicted, make_trial):
     assert "peaks 4.0% off in the median and 10.0% at worst, 2 of 3 within" in line
     assert line.endswith("step times 0.0% off in the median, 2 of 3 within theirs")
     assert describe_predictions([make_trial()]) == ""
+
+
+def test_a_search_that_was_told_little_relied_on_its_trials(predicted):
+    """Said where peaks are off by more than 5 % in the median."""
+    assert "relied on its trials" in describe_predictions([predicted(106, 1.25), predicted(94, 1.25)])
+    assert "relied" not in describe_predictions([predicted(104, 1.25), predicted(90, 1.25), predicted(101, 1.5)])

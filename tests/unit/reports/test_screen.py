@@ -155,6 +155,15 @@ def test_an_early_end_is_told_with_what_is_not_known(show, make_result, end, wor
     assert "was not compared side by side. The same command goes on" in text
 
 
+def test_what_nobody_confirmed_is_not_called_confirmed(show, make_result):
+    """A training that ended before its search leaves an answer that no process of its own has confirmed."""
+    early = make_result(search_end=SearchEnd.INTERRUPTED)
+    early = dataclasses.replace(early, best=dataclasses.replace(early.best, confirmed=False))
+    text = "\n".join(show(early, width=250))
+    assert "interrupted: this is the fastest so far, and no process has confirmed it" in text
+    assert "best that was confirmed" not in text
+
+
 def test_no_answer_in_time_is_no_proof_that_nothing_fits(show, make_result):
     """Where the time was over first, the verdict does not blame the limit."""
     unanswered = dataclasses.replace(make_result(), best=None, verdict=Verdict.NO_FIT)

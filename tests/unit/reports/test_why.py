@@ -42,6 +42,7 @@ def test_a_study_with_two_profiled_steps_is_explained(keep, read, graph, make_tr
     page = read(folder)
     assert "predicted frontier" in page.text
     assert "after: the config" in page.text
+    assert "What each layer keeps" not in page.text  # its operations are no layers
     assert f"{2 ** len(space.plans)} configs as the model expects" in page.text
     for plan in space.plans:
         assert re.search(rf"{re.escape(plan.label)} (on|off) 1 [+-]", page.text)
@@ -96,6 +97,29 @@ def test_places_that_recompute_are_shown_in_order(keep_torch, read, make_result)
         answer = make_result(Config(frozenset({Choice("h.*", "checkpoint", count)})))
         page = read(keep_torch(answer))
         assert [attributes.get("class") for tag, attributes in page.elements if tag == "i"] == filled
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (1, "h.0 10 MiB 0 MiB all of it h.1 10 MiB 10 MiB -"),
+        (None, "h.0 to h.1 10 MiB 0 MiB all of it"),
+    ],
+)
+def test_layers_are_shown_with_what_they_keep(keep_torch, read, make_result, count, told):
+    """Each has what it keeps before and after, and what is recomputed in it; those that are alike share a row."""
+    answer = make_result(Config(frozenset({Choice("h.*", "checkpoint", count)})))
+    assert told in read(keep_torch(answer)).text
+
+
+def test_the_memory_over_a_step_has_a_stripe_for_each_layer(keep_torch, read, make_result):
+    """Each tells its layer and what that holds, before and after: the second of two blocks is kept whole."""
+    answer = make_result(Config(frozenset({Choice("h.*", "checkpoint", 1)})))
+    titles = re.findall(r"made in the forward pass of (h\.\d): (\d+ MiB) at most", read(keep_torch(answer)).text)
+    before, after = titles[:2], titles[2:]
+    assert [name for name, _ in before] == ["h.0", "h.1"]
+    assert before[1] in after
+    assert before[0] not in after
 
 
 def test_presets_are_drawn_where_the_model_expects_them(keep_torch, read):

@@ -14,7 +14,9 @@ from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.search import GreedySearcher, ModelSearcher, Proposal
+from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.units import MIB
+from fake_backend.memory import LinearMemory
 
 LAYERS = 6
 OPAQUE = ("light", "deep")
@@ -287,3 +289,16 @@ def make_profiled(make_node, make_graph):
 def make_bench():
     """Builds a bench."""
     return Bench
+
+
+@pytest.fixture
+def count_candidates(make_step):
+    """Lists the candidates of a space whose plans count, and whose memory is a straight line."""
+
+    def list_candidates(space):
+        step = make_step("fl", ("x", 0, 1, "batch", "8"))
+        again = make_step("frlb", ("x", 0, 1, "batch", "2"))
+        small = StepProfiles(peak_bytes=100, held_bytes=50, profiles={Config(): step, space.all_on: again})
+        return Candidates(space, LinearMemory(space, small).simulator({"batch": 2}, choices_of(space)))
+
+    return list_candidates

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from autorecompute.backends.ortmodule.memory import OrtSimulator, draw_blueprint
-from autorecompute.memory import StepProfiles
+from autorecompute.memory import Simulated
+from autorecompute.memory.model import STEP_ERROR
 from autorecompute.plans import Config, Space
 from autorecompute.plans.plan import plan_of_id
 from autorecompute.search.candidates import MOST_PLANS, Candidates, choices_of
 from autorecompute.search.mixes import MOST_MIXES
-from fake_backend.memory import LinearMemory
 from fake_backend.space import BLOCKS, CHECKPOINT, GELU, NORM, SPACE
 
 
@@ -127,17 +127,9 @@ def test_a_space_without_plans_has_one_config(make_step):
     assert configs_of(candidates) == [Config()]
 
 
-def candidates_of(space, make_step):
-    """Those of plans that count, whose memory is a straight line."""
-    step = make_step("fl", ("x", 0, 1, "batch", "8"))
-    again = make_step("frlb", ("x", 0, 1, "batch", "2"))
-    small = StepProfiles(peak_bytes=100, held_bytes=50, profiles={Config(): step, space.all_on: again})
-    return Candidates(space, LinearMemory(space, small).simulator({"batch": 2}, choices_of(space)))
-
-
-def test_a_plan_that_counts_is_there_at_each_count(make_step):
+def test_a_plan_that_counts_is_there_at_each_count(count_candidates):
     """Every config is there once, and exists; more of a plan is a superset, and saves in proportion."""
-    candidates = candidates_of(SPACE, make_step)
+    candidates = count_candidates(SPACE)
     configs = configs_of(candidates)
     assert len(set(configs)) == len(configs)
     assert [candidates.places[config] for config in configs] == list(range(len(configs)))
@@ -158,9 +150,9 @@ def test_a_plan_that_counts_is_there_at_each_count(make_step):
     assert saved[five] / saved[all_of_them] == pytest.approx(5 / BLOCKS, rel=1e-5)
 
 
-def test_some_blocks_are_mixed_with_parts_of_the_others(make_step):
+def test_some_blocks_are_mixed_with_parts_of_the_others(count_candidates):
     """Any number of whole blocks goes with the parts of the rest, and what the blocks cover counts once."""
-    candidates = candidates_of(SPACE, make_step)
+    candidates = count_candidates(SPACE)
     for count in range(1, BLOCKS):
         mixed = SPACE.with_plan(Config.of([GELU, NORM]), CHECKPOINT, count)
         shares = candidates.shares[candidates.places[mixed]]
@@ -168,10 +160,44 @@ def test_some_blocks_are_mixed_with_parts_of_the_others(make_step):
 
 
 @pytest.mark.parametrize(("plans", "blocks"), [(8, 48), (30, 12), (40, 100)])
-def test_there_are_never_more_mixes_than_can_be_looked_at(make_step, plans, blocks):
+def test_there_are_never_more_mixes_than_can_be_looked_at(count_candidates, plans, blocks):
     """Whatever the plans and the blocks; each plan is there alone, and so is the cheapest way to the least peak."""
     offered = [dataclasses.replace(plan_of_id(f"site{n}:drop"), occurrences=blocks, counts=True) for n in range(plans)]
     space = Space(plans=tuple(offered))
-    candidates = candidates_of(space, make_step)
+    candidates = count_candidates(space)
     assert len(candidates) <= 2 * MOST_MIXES
     assert {*(Config.of([plan]) for plan in offered), Config(), space.all_on} <= set(candidates.places)
+
+
+class TwoPeaks:
+    """Memory with a peak in each kind of blocks, which only what is dropped in that kind lowers."""
+
+    SAVED = np.array([40.0, 25.0, 50.0, 10.0])
+    WORK = np.array([0.08, 0.02, 0.14, 0.03])
+    AT_PEAKS = np.array([[1.0, 0.2], [1.0, 0.2], [0.2, 1.0], [0.2, 1.0]])
+
+    call_seconds = np.zeros(4)
+    step_error = STEP_ERROR
+
+    def simulate(self, switches):
+        """The higher of both peaks."""
+        peaks = 100 - switches * self.SAVED @ self.AT_PEAKS
+        return Simulated(
+            peak_bytes=peaks.max(axis=1), stash_bytes=peaks.sum(axis=1), recompute_share=switches @ self.WORK
+        )
+
+
+def test_either_of_two_kinds_of_blocks_has_counts_of_its_own():
+    """Under any limit hardly a config is cheaper than the cheapest that is looked at, of all counts in both kinds."""
+    kinds = {"decoder": 8, "encoder": 12}
+    plans = [
+        dataclasses.replace(plan_of_id(f"{kind}.{part}:drop"), occurrences=blocks, counts=True)
+        for kind, blocks in kinds.items()
+        for part in ("act", "norm")
+    ]
+    counts = itertools.product(*(np.arange(plan.occurrences + 1) / plan.occurrences for plan in plans))
+    every = TwoPeaks().simulate(np.array(list(counts)))
+    looked_at = Candidates(Space(plans=tuple(plans)), TwoPeaks()).simulated
+    for limit in np.linspace(every.peak_bytes.min(), every.peak_bytes.max(), 50):
+        cheapest = min(every.recompute_share[every.peak_bytes <= limit + 1e-6])
+        assert min(looked_at.recompute_share[looked_at.peak_bytes <= limit + 1e-3]) <= cheapest + 0.003

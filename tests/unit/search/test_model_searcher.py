@@ -280,6 +280,23 @@ def test_a_plan_that_crashes_is_avoided(make_limited):
     assert not any(choice in config.choices for config in later)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_plan_that_crashes_in_company_is_found_and_avoided(make_limited, seed):
+    """It was never alone: a few more failures tell which of a mix's plans is to blame, and the rest is searched."""
+    bench = make_limited(seed=seed, share=0.7)
+    within = [config for config, (peak_bytes, _) in bench.landscape.items() if peak_bytes <= bench.limit_bytes]
+    best = min(within, key=bench.step_seconds)
+    bench.crashing = next(iter(best.choices)).site
+    trials = bench.tried(Config())
+    while proposal := bench.searcher().propose(trials):
+        trials = [*trials, bench.try_out(proposal, len(trials), reference_seconds=1.0)]
+    failures = [trial for trial in trials if trial.measurement.outcome is Outcome.CRASH and trial.reason not in GIVEN]
+    assert len(failures) <= 3
+    sound = [config for config in within if not any(on.site == bench.crashing for on in config.choices)]
+    found = min(bench.step_seconds(trial.config) for trial in trials if trial.fits)
+    assert found <= 1.02 * min(map(bench.step_seconds, sound))
+
+
 def test_a_prior_tells_which_plans_are_slow(make_limited):
     """Trials of a like problem are worth trials of this one: the first step is as good with them, or better."""
     bench = make_limited(share=0.3, noise=0.0)

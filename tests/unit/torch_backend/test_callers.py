@@ -1,14 +1,15 @@
-"""What the code that calls a model does with its result."""
+"""What the code that calls something says about it."""
 
 from __future__ import annotations
 
 import sys
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
-from autorecompute.backends.torch.callers import keeps_result
+from autorecompute.backends.torch.callers import keeps_result, literals_of, local_of
 
 ONES = torch.ones(2, requires_grad=True)
 
@@ -77,3 +78,110 @@ def test_a_result_is_kept_where_it_has_a_name_as_its_backward_pass_runs(call, is
     model = Told()
     call(model)
     assert model.is_kept is is_kept
+
+
+class Summand:
+    """Something that notes the literals of the expression in which it is."""
+
+    def take(self, _other, *_more):
+        """An operand or an argument."""
+        self.literals = literals_of(sys._getframe(1))
+        return self
+
+    __add__ = __radd__ = __mul__ = take
+
+
+TWO = 2.0
+
+
+@pytest.mark.parametrize(
+    ("compute", "literals"),
+    [
+        (lambda x: 1.0 + x, {1.0}),
+        (lambda x: x + -3, {-3}),
+        (lambda x: TWO + x, set()),
+        (lambda x: (x * TWO) + 0.5, {0.5}),
+        (lambda x: x.take(4.0, TWO), {4.0}),
+        (
+            lambda x: (
+                # An expression of several lines, with an ä before it: "ä" + ...
+                x + 7.0
+            ),
+            {7.0},
+        ),
+        (lambda x: x + True, set()),
+        (eval("lambda x: x + 1.0"), set()),  # noqa: S307
+    ],
+)
+def test_literals_are_those_of_the_expression_alone(compute, literals):
+    """Variables may change, and so may code whose source nobody can read."""
+    assert compute(Summand()).literals == literals
+
+
+def test_variables_of_all_kinds_are_found():
+    """A function's own, one that an inner function shares, and that of an inner function itself."""
+
+    def outer(own, shared):
+        def inner():
+            return local_of(sys._getframe(), "shared"), shared
+
+        return local_of(sys._getframe(), "own"), local_of(sys._getframe(), "shared"), *inner(), own
+
+    assert outer(1, 2) == (1, 2, 2, 2, 1)
+
+
+def test_a_dict_of_its_variables_that_a_function_holds_stays_as_it_is():
+    """It is the frame's own before Python 3.13, and is not even asked for where the frame has no such name."""
+
+    def hold():
+        width = 3
+        config = locals()
+        before = dict(config)
+        return local_of(sys._getframe(), "self"), config, before, width
+
+    found, config, before, _width = hold()
+    assert found is None
+    assert config == before == {"width": 3}
+
+
+def test_a_variable_is_found_and_the_dict_that_its_function_holds_keeps_all_it_had():
+    """Python itself adds to the dict what the function has by now."""
+
+    def hold():
+        width, name = 3, "bert"
+        config = locals()
+        return local_of(sys._getframe(), "width"), config, (width, name)
+
+    found, config, _variables = hold()
+    assert found == 3
+    assert config["width"] == 3
+    assert config["name"] == "bert"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="each locals() is a dict of its own there")
+def test_names_made_by_exec_are_left_in_their_function():
+    """They are in no frame's variables, and the function finds them by ``locals()`` and ``eval`` alone."""
+
+    def make(width):
+        exec("depth = 1")  # noqa: S102
+        return local_of(sys._getframe(), "width"), eval("depth"), width  # noqa: S307
+
+    assert make(3) == (3, 1, 3)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="a frame holds no copies there")
+def test_no_copies_of_variables_are_left_in_a_frame():
+    """A tensor would live on in them, whose name the function has given away."""
+
+    def forget():
+        kept, shared = ONES.clone(), ONES.clone()
+        alive = weakref.ref(kept), weakref.ref(shared)
+
+        def share():
+            return shared
+
+        local_of(sys._getframe(), "kept")
+        kept = shared = None
+        return [one() for one in alive], kept, share
+
+    assert forget()[0] == [None, None]

@@ -115,7 +115,7 @@ def test_an_optimizer_updates_all_weights_at_once(options, more):
     found = detect(model, (x,), {})
     script, kernels = Script((x,), {}, (optimizer,)), CardKernels(CARDS["A100"].capability)
     steps = FakeSteps(model, found.structure.units, script, found.values, kernels)
-    with steps.prepared(found.switchboard(model)) as take:
+    with steps.prepared(found.switchboard(model)) as (_, take):
         step = take([], optimizes=True)
     weights, layer = 8 * 64 * 64 * 4, 64 * 64 * 4
     gradients_and_more = card_memory(step).requested - step.base - weights

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from autorecompute.backends.torch.applying import apply
 from autorecompute.backends.torch.compiled.budgets import Asked
 from autorecompute.backends.torch.compiled.clusters import clusters_of, groups_of
 from autorecompute.backends.torch.compiled.detection import board_of, detect_compiled
-from autorecompute.backends.torch.compiled.joint import trace
 from autorecompute.backends.torch.compiled.lifetimes import peak_of
-from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld
-from autorecompute.backends.torch.compiled.marks import Marks
+from autorecompute.backends.torch.compiled.marks import Marks, Tags
 from autorecompute.backends.torch.compiled.partitions import LEAST_SHARE
+from autorecompute.backends.torch.compiled.steps import trace_step
 from autorecompute.backends.torch.controller import script
 from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.backends.torch.identity import name_of
@@ -23,42 +21,14 @@ from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.structure import structure_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
+from compiled_models import Blocks, batch, live_bytes
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("DeprecationWarning", "FutureWarning", "UserWarning")
 ]
 
-WIDTH, LENGTH, BATCH = 32, 16, 64
 UP, DROPPED = "blocks.*.up/addmm:recompute", "blocks.*.dropout/mul:recompute"
 BLOCKS, BUDGET = "blocks.*:checkpoint", "graph:budget_0.1"
-
-
-class Block(nn.Module):
-    """A block whose last product reads what the dropout made."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-        self.dropout = nn.Dropout(0.2)
-
-    def forward(self, x):
-        """The block's result."""
-        return x + self.down(self.dropout(torch.nn.functional.gelu(self.up(self.norm(x)))))
-
-
-class Blocks(nn.Module):
-    """Three blocks and a loss, which may be left to the script."""
-
-    def __init__(self, *, has_loss=True):
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
-        self._has_loss = has_loss
-
-    def forward(self, x):
-        """The loss, or the result of the last block."""
-        for block in self.blocks:
-            x = block(x)
-        return x.square().mean() if self._has_loss else x
 
 
 @pytest.fixture(autouse=True)
@@ -69,11 +39,6 @@ def fresh_compiler(tmp_path_factory, monkeypatch):
     yield
     Asked().set(None)
     torch._dynamo.reset()
-
-
-def batch():
-    """A batch."""
-    return torch.randn(BATCH, LENGTH, WIDTH, generator=torch.Generator().manual_seed(5))
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +62,9 @@ def test_clusters_that_the_compiler_keeps_are_plans(detected):
 
 def test_what_is_drawn_by_chance_is_in_no_cluster():
     """It is drawn once, and kept by its seeds or as it is."""
-    joint, _ = trace(torch.compile(Blocks()), (batch(),), {})
+    step, _ = trace_step(torch.compile(Blocks()), (batch(),), {})
     groups = groups_of(structure_of(Blocks()))
-    nodes = [node for cluster in clusters_of(joint.module.graph, groups).values() for node in cluster]
+    nodes = [node for cluster in clusters_of(step.graphs[0].module.graph, groups).values() for node in cluster]
     assert nodes
     assert not any("inductor_seeds" in str(node.target) for node in nodes)
 
@@ -127,21 +92,6 @@ def test_gradients_are_those_of_the_compiled_model(detected, texts):
     assert check.agrees, check
 
 
-def live_bytes(model, board, texts):
-    """What a step has alive beyond what was there before it."""
-    board.set(Config.parse(texts).choices)
-    x, meter = batch(), AllocatedLive(lambda: list(model.parameters()), LeastHeld())
-    for _ in range(2):
-        model(x).backward()
-        model.zero_grad()
-    meter.start()
-    model(x).backward()
-    taken = meter.stop()
-    model.zero_grad()
-    board.set([])
-    return taken
-
-
 def test_peaks_from_the_graph_are_those_of_steps(detected):
     """Without a step, within a fifth: which kernels the compiler makes is guessed."""
     model, found, board = detected
@@ -159,26 +109,11 @@ def test_work_grows_with_what_is_made_again(detected):
 
 def test_a_loss_outside_of_the_graph_is_counted():
     """What the script makes of a result is alive while all is kept."""
-    graphs = [trace(torch.compile(Blocks(has_loss=has_loss)), (batch(),), {})[0].cut() for has_loss in (True, False)]
+    graphs = [
+        trace_step(torch.compile(Blocks(has_loss=has_loss)), (batch(),), {})[0].cut() for has_loss in (True, False)
+    ]
     inside, outside = map(peak_of, graphs)
     assert outside > inside
-
-
-class Broken(Blocks):
-    """A model that the compiler has in two graphs."""
-
-    def forward(self, x):
-        """The loss."""
-        x = self.blocks[0](x)
-        torch._dynamo.graph_break()
-        return super().forward(x)
-
-
-def test_a_model_in_several_graphs_has_budgets_alone():
-    """One graph tells nothing of the peak of all."""
-    found, _ = detect_compiled(torch.compile(Broken()), (batch(),), {})
-    assert found.compiled_peaks == ()
-    assert {site.name for site in found.sites} == {"blocks.*", "graph"}
 
 
 def test_a_graph_that_cannot_be_cut_leaves_the_blocks(monkeypatch):
@@ -207,10 +142,14 @@ def test_clusters_are_applied_from_a_file(tmp_path):
 def test_other_clusters_make_other_code():
     """What is found in the compiler's caches is of the same clusters, and of modules of the same names."""
     groups = groups_of(structure_of(Blocks()))
-    keys = {Marks(None, names, groups).uuid() for names in ([], ["a/b"], ["a/b", "c/d"])}
-    keys |= {Marks(None, ["a/b"], {}).uuid()}
-    assert len(keys) == 4
-    assert Marks(None, [], groups).uuid() == Marks().uuid()
+    one, two = frozenset(["a/b"]), frozenset(["a/b", "c/d"])
+    several = [
+        Tags(groups=groups),
+        *(Tags(groups=groups, **{how: names}) for how in ("recomputed", "kept", "spared") for names in (one, two)),
+        Tags(recomputed=one),
+    ]
+    assert len({Marks(None, tags).uuid() for tags in several}) == len(several)
+    assert Marks(None, Tags(groups=groups)).uuid() == Marks().uuid()
 
 
 def test_torch_alone_cannot_do_clusters():

@@ -15,6 +15,7 @@ from autorecompute.plans import Config, Plan, Space
 from autorecompute.plans.plan import parse_choices
 from autorecompute.search import ModelSearcher
 from autorecompute.search.candidates import choices_of
+from autorecompute.units import GIB, MIB
 
 BLOCKS, PART, BUDGET = "blocks.*:checkpoint", "blocks.*.mlp/gelu:recompute", "graph:budget_0.5"
 PLANS = tuple(
@@ -90,7 +91,37 @@ def test_the_search_begins_with_them(detection):
     assert np.isfinite(outlook.step).all()
 
 
+def measured(make_trial, number, text, step):
+    """A trial whose model was compiled for twenty times as long as it was measured."""
+    config = Config.parse([text] if text else [])
+    place = next(known for known in KNOWN if known.config == config)
+    peak_bytes = 3 * GIB + place.peak_bytes * MIB
+    compiled = {"warmup_seconds": 102.0, "compile_seconds": 100.0}
+    trial = make_trial(
+        number=number, config=config, peak_bytes=peak_bytes, step_seconds=(step,) * 3, reference_seconds=1.0
+    )
+    return dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, **compiled))
+
+
+def test_a_budget_that_should_cost_little_is_tried(make_trial):
+    """Code that makes more again may be faster: the search does not end with what is 2 % faster than nothing."""
+    known = [dataclasses.replace(one, peak_bytes=one.peak_bytes * MIB) for one in KNOWN]
+    memory = CompiledPeaks(SPACE, known, 3 * GIB, 8)
+    limit_bytes = 3 * GIB + 900 * MIB
+    searcher = ModelSearcher(
+        SPACE, limit_bytes=limit_bytes, memory=memory, dims={"batch": 8}, needs=lambda config: frozenset([config.hash])
+    )
+    steps = {"": 1.0, BLOCKS: 1.1, PART: 0.98}
+    trials = [measured(make_trial, number, *step).under(limit_bytes) for number, step in enumerate(steps.items())]
+    proposals = []
+    while (proposal := searcher.propose(trials)) is not None and len(trials) < 6:
+        proposals.append(proposal.config)
+        trial = measured(make_trial, len(trials), PART, 1.05)
+        trials.append(dataclasses.replace(trial, config=proposal.config).under(limit_bytes))
+    assert Config.parse([BUDGET]) in proposals
+
+
 def test_where_nothing_is_known_there_is_no_model(detection):
-    """Of a model in several graphs, and one that is not compiled."""
+    """Of a model that could not be traced, and one that is not compiled."""
     extra = codec.to_plain(TorchDetection(is_compiled=True))
     assert peaks_of(dataclasses.replace(detection, extra=extra)) is None

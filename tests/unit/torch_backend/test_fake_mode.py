@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake, is_fake
+from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
+from autorecompute.backends.torch.fake_tensors import is_fake
 from autorecompute.backends.torch.fakes import FakeSteps, Script
 from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.space import space_of

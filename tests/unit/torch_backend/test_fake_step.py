@@ -22,7 +22,7 @@ def steps_of(training, *configs):
     script = Script(*call_of(training), (torch.optim.AdamW(training.model.parameters()),))
     steps = FakeSteps(training.model, found.structure.units, script, found.values)
     board = found.switchboard(training.model)
-    with steps.prepared(board) as take:
+    with steps.prepared(board) as (_, take):
         taken = [take(config, optimizes=not place) for place, config in enumerate(configs)]
     return steps.run(board, configs[0]), taken
 

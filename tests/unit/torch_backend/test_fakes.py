@@ -160,6 +160,35 @@ def test_nothing_is_left_of_a_fake_step(name):
     assert differences(train(copy.deepcopy(training), fake=False), train(training, fake=True)) == []
 
 
+class _Classes(nn.Module):
+    """Counts its tokens by ``one_hot``, which checks real tensors alone, and takes the rows of the first class."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(4, 8), nn.Linear(8, 4)
+
+    def forward(self, tokens):
+        counts = functional.one_hot(tokens, 4).sum()
+        rows = torch.nonzero(tokens == 0).squeeze(-1)
+        return self.head(functional.gelu(self.table(tokens))[rows]) / counts
+
+
+def test_an_operator_that_looks_at_real_tensors_alone_shifts_no_other_value():
+    """As many rows come out of ``nonzero`` in a fake step as in the real one, and the bytes are the same."""
+    model, tokens = _Classes(), torch.tensor([0, 1, 0, 2, 3, 0])
+    found = detect(model, (tokens,), {})
+    optimizer = torch.optim.SGD(model.parameters())
+    script = Script((tokens,), {}, (optimizer,), loss=lambda scores: scores.sum())
+    forecast = FakeSteps(model, found.structure.units, script, found.values).run(found.switchboard(model), [])
+    meter = LiveBytes(tensors_of(model, [optimizer], tokens))
+    with meter:
+        loss = model(tokens).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert forecast.peak == meter.peak
+
+
 def test_the_events_of_a_step_add_up_to_its_peak():
     """Units are gone through forwards and then backwards, and the running sum of changes ends where it began."""
     training = make("gpt2", layers=3)

@@ -165,9 +165,9 @@ def test_the_estimate_of_a_preset_is_what_a_whole_step_with_it_computes(name):
     script = Script(args, kwargs, [optimizer])
     steps = survey_steps(training.model, tuned.found, tuned.board, script, card)
     space = space_of(tuned.found, tuned.board, steps)
-    memory = TorchMemoryModel(space, steps, 0, {}, (), machine_of("A100"))
+    memory = TorchMemoryModel(space, steps, 0, {}, machine=machine_of("A100"))
     fakes = FakeSteps(training.model, tuned.found.structure.units, script, tuned.found.values)
-    with fakes.prepared(tuned.board, card) as take:
+    with fakes.prepared(tuned.board, card) as (_, take):
         for preset, config in space.presets.items():
             whole = sum(take(config.choices, optimizes=True).work.values(), NOTHING)
             estimate, rel = memory.forecast(config, memory.dims).estimate, 0.15 if preset == CHAINED else 0.001

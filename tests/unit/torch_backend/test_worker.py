@@ -30,7 +30,7 @@ class Listener:
         self.several = 0
         self.detections, self.batches, self.checks, self.wanted = [], [], [], []
 
-    fake_card = None
+    fake_card, fake_ranks = None, 0
 
     def on_session(self, detect):
         """The config to begin with."""

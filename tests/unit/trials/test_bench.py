@@ -141,9 +141,11 @@ def test_a_script_that_ends_again_at_once_is_the_scripts_fault(make_bench):
     [
         ("refused:no_torch", SetupError, "no_torch"),
         ("failed:wrong_batch:a_batch_of_3", UsageError, "a_batch_of_3"),
-        ("failed:script_error:ValueError", ScriptError, "ValueError(.|\n)*line 1 of train.py(.|\n)*01.log"),
+        ("print:said failed:script_error:ValueError", ScriptError, "ValueError(.|\n)*line 1 of train.py(.|\n)*01.log"),
+        ("failed:script_error:ValueError", ScriptError, "ValueError(.|\n)*line 1 of train.py(.|\n)*It printed nothing"),
         ("failed:export_error:no_operator", ScriptError, "no_operator"),
-        ("ended:0:0", ScriptError, "ended before it trained.*01.log"),
+        ("print:said ended:0:0", ScriptError, "ended before it trained.*01.log"),
+        ("ended:0:0", ScriptError, "ended before it trained.*It printed nothing"),
         ("ended:0:3", ScriptError, "exit code 3"),
         ("signal:SIGSEGV", ScriptError, "SIGSEGV"),
     ],

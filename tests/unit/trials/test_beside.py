@@ -16,6 +16,7 @@ from autorecompute.waiting import OutOfTime
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Order, Stay, decode, encode
 
 CONFIG = Config.parse(["blocks.*/gelu:drop"])
+OTHER = Config.parse(["blocks.*/softmax:drop"])
 EFFORT = Effort(warmup=1, steps=4)
 AGREES = GradientCheck(agrees=True, worst=0.0, steps=2)
 MEASURED = Measurement(
@@ -89,36 +90,69 @@ def test_a_config_that_disagrees_is_never_ordered(line, check, outcome, word):
 
 def test_steps_are_spent_as_they_are_used(line):
     """A comparison, the warm-up, a step in which live tensors are counted on a CPU, and the timed ones."""
-    line.say(AGREES, MEASURED)
+    line.say(AGREES, Beat(step=6), MEASURED)
     line.bench.measure(CONFIG, EFFORT)
     assert line.bench.spent_steps == 1 + 1 + 1 + 4
-    line.say(MEASURED)
-    line.bench.measure(CONFIG, Effort(warmup=0, steps=3))
-    assert line.bench.spent_steps == 7 + 3
-    assert line.bench.spent_seconds >= 2 * 0.6
+    line.say(Beat(step=10), MEASURED)
+    line.bench.measure(CONFIG, Effort(warmup=0, steps=4))
+    assert line.bench.spent_steps == 7 + 4
+    assert 1.2 <= line.bench.spent_seconds < 1.3
+
+
+def test_steps_that_pass_between_trials_are_spent(line):
+    """They have the last trial's config on, and take its time."""
+    line.say(AGREES, Beat(step=6), MEASURED, Beat(step=12), MEASURED)
+    line.bench.measure(CONFIG, EFFORT)
+    line.bench.measure(CONFIG, Effort(warmup=0, steps=4))
+    assert line.bench.spent_steps == 1 + 12
+    assert line.bench.left_steps == 100 - 13
+    assert 1.4 <= line.bench.spent_seconds < 1.5
 
 
 def test_the_steps_that_are_expected_bound_those_that_are_spent(line):
-    """Of 400 steps twenty are the search's: two trials, and nothing is ordered beyond them."""
-    line.say(AGREES, Beat(step=6, expected=400), MEASURED, AGREES, MEASURED)
+    """Of 360 steps eighteen are the search's: two trials, and nothing is ordered beyond them."""
+    line.say(AGREES, Beat(step=6, expected=360), MEASURED, AGREES, Beat(step=12, expected=360), MEASURED)
     line.bench.measure(CONFIG, EFFORT)
-    line.bench.measure(Config.parse(["blocks.*/softmax:drop"]), EFFORT)
+    line.bench.measure(OTHER, EFFORT)
     line.heard  # noqa: B018  (what came before)
     with pytest.raises(OutOfTime):
         line.bench.measure(Config.parse(["blocks.*:checkpoint"]), EFFORT)
-    assert line.bench.left_steps == 400 * 0.05 - 14
+    assert line.bench.left_steps == 360 * 0.05 - 14
     assert line.heard == []
 
 
 def test_steps_are_kept_back_for_the_race(line):
-    """No trial begins that would leave fewer."""
-    line.say(AGREES, MEASURED)
-    line.bench.keep_back(90, EFFORT)
+    """Once two configs can be compared, no trial begins that would leave fewer."""
+    line.say(AGREES, Beat(step=6), MEASURED, AGREES, Beat(step=12), MEASURED)
+    line.bench.keep_back(90, 1.0, EFFORT)
     assert line.bench.is_live
     line.bench.measure(CONFIG, EFFORT)
-    assert not line.bench.is_live
-    line.bench.keep_back(0, EFFORT)
     assert line.bench.is_live
+    line.bench.measure(OTHER, EFFORT)
+    assert not line.bench.is_live
+    line.bench.release()
+    assert line.bench.is_live
+
+
+def test_no_more_than_a_share_is_kept_back(line):
+    """Of what a scheduler lets expect, which is known after the first trial."""
+    line.say(AGREES, Beat(step=6, expected=1000), MEASURED, AGREES, Beat(step=12, expected=1000), MEASURED)
+    line.bench.keep_back(90, 0.4, EFFORT)
+    line.bench.measure(CONFIG, EFFORT)
+    line.bench.measure(OTHER, EFFORT)
+    assert line.bench.is_live
+    assert line.bench.left_steps == 1000 * 0.05 - 14
+
+
+def test_trials_are_short_where_few_steps_may_be_spent(line):
+    """Of 300 steps fifteen are the search's, which are two trials with two timed steps, not one with four."""
+    line.say(AGREES, Beat(step=6, expected=300), MEASURED, AGREES, Beat(step=10, expected=300), MEASURED)
+    line.bench.keep_back(90, 0.4, EFFORT)
+    line.bench.measure(CONFIG, EFFORT)
+    assert line.bench.is_live
+    line.bench.measure(OTHER, EFFORT)
+    assert not line.bench.is_live
+    assert [order.steps for order in line.heard if isinstance(order, Order)] == [4, 2]
 
 
 def test_memory_that_ran_out_is_a_measurement_and_the_end(line):

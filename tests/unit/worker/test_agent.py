@@ -12,6 +12,7 @@ from autorecompute.worker import agent
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.patience import BACKWARDS_WITHOUT_OPTIMIZER, STEPS_WITHOUT_SESSION
 from autorecompute.worker.protocol import Check, Order, Settings
+from stand_ins.live import Live
 from stand_ins.training import ADVICE, CONFIG, FIRST, PROFILE, PROFILING, SECOND, TARGET
 
 
@@ -21,6 +22,18 @@ def test_the_first_session_is_told_and_the_first_config_obeyed(make_training):
     assert training.begin() == CONFIG
     (told,) = training.sent
     assert (told.plans, told.batch, told.resting_bytes) == (training.detection.plans, TARGET, 500)
+
+
+def test_what_the_detection_left_is_no_part_of_a_trial(make_training, make_detection):
+    """A training without the tool does not hold that: what is at rest and a trial's peak are without it."""
+    training = make_training()
+    training.detection = make_detection(batch=0, left_bytes=120)
+    training.live_meter = lambda: Live(training, 50)
+    training.begin()
+    training.steps(1 + 1 + 1 + FIRST.steps)
+    told, measured = training.sent
+    assert told.resting_bytes == 500 - 120
+    assert (measured.held_bytes, measured.peak_bytes) == (500 - 120, 500 - 120 + 50)
 
 
 def test_the_first_window_of_a_process_warms_up_once_more(make_training):

@@ -1,4 +1,4 @@
-"""What ``autorecompute.auto`` refuses at once: a line that makes no sense, before anything is started."""
+"""What ``autorecompute.auto`` refuses before anything is started, and how its warnings reach a program's user."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ import torch
 
 import autorecompute
 from autorecompute.errors import UsageError
+
+PROGRAM = """
+import logging, sys
+import torch
+import autorecompute
+
+{setup}
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+sys.executable = "/missing/python"  # so no search can be started
+autorecompute.auto(model, optimizer, memory_limit="1GiB")
+"""
 
 
 @pytest.fixture
@@ -56,3 +68,17 @@ def test_the_package_alone_brings_no_torch():
     """A script may import it before it sets what torch reads."""
     code = "import sys, autorecompute; sys.exit('torch' in sys.modules or not callable(autorecompute.auto))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("setup", "begins"),
+    [
+        ("", "autorecompute: the training goes on"),
+        ("logging.basicConfig()", "WARNING:autorecompute:the training goes on"),
+    ],
+)
+def test_a_warning_names_the_tool_once(tmp_path, setup, begins):
+    """Python prints a warning without its logger where a program has no logging, and with it where it has."""
+    command = [sys.executable, "-c", PROGRAM.format(setup=setup)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr.startswith(begins)

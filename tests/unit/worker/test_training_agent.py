@@ -18,6 +18,7 @@ from autorecompute.worker.patience import MISSED_STEPS
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Settings, Stay, decode, encode
 from autorecompute.worker.side_channel import SideChannel
 from autorecompute.worker.training_agent import TrainingAgent
+from stand_ins.live import Live
 from stand_ins.training import ADVICE, CONFIG, FIRST, SECOND, TARGET, Training
 
 OTHER = Config.parse(["blocks.*/softmax:drop"])
@@ -95,6 +96,17 @@ def test_a_measurement_is_told_and_the_next_order_obeyed_when_it_comes(begun):
     begun.steps(1 + SECOND.warmup + SECOND.steps)
     assert [len(measured.step_seconds) for measured in begun.told] == [SECOND.steps]
     assert begun.inner.steps == 4 + 4 + 1 + SECOND.warmup + SECOND.steps
+
+
+def test_a_training_holds_what_its_detection_left(beside, make_detection):
+    """This process trains on with it, so that it counts."""
+    beside.detection = make_detection(batch=0, left_bytes=120)
+    beside.live_meter = lambda: Live(beside, 50)
+    beside.order(FIRST)
+    beside.begin()
+    beside.steps(1 + 1 + 1 + FIRST.steps)
+    told, measured = beside.told
+    assert (told.resting_bytes, measured.peak_bytes) == (500, 500 + 50)
 
 
 def test_the_first_config_is_compared_before_the_first_step(beside):

@@ -12,6 +12,7 @@ from autorecompute.plans import Config
 from autorecompute.worker import window
 from autorecompute.worker.protocol import Order
 from autorecompute.worker.window import Memories, Window
+from stand_ins.live import Live
 
 
 class Clock:
@@ -114,26 +115,6 @@ def test_only_timed_steps_count(begin, clock):
     assert (result.outcome, result.samples, result.batch, len(result.losses)) == (Outcome.OK, 8, 8, 3)
 
 
-class Live:
-    """Counts live tensors, as many as the test says, and notes when it is on."""
-
-    def __init__(self, device, live_bytes=300):
-        self.device, self.live_bytes, self.log = device, live_bytes, []
-
-    def start(self):
-        """A step begins; by then all that is free has been given back."""
-        self.log.append(("start", self.device.held))
-
-    def stop(self):
-        """It has ended."""
-        self.log.append("stop")
-        return self.live_bytes
-
-    def held_bytes(self, measured_bytes):
-        """All that was measured."""
-        return measured_bytes
-
-
 @pytest.mark.parametrize("warmup", [1, 3])
 def test_one_step_more_is_observed_where_live_tensors_are_counted(begin, clock, device, warmup):
     """It is not timed, and the peak is what was held before it and the tensors in it, whatever the process reached."""
@@ -152,6 +133,22 @@ def test_one_step_more_is_observed_where_live_tensors_are_counted(begin, clock, 
     assert (result.peak_bytes, result.allocated_bytes) == (result.held_bytes + 300, 300)
     assert result.step_seconds == (1, 1)
     assert result.warmup_seconds == warmup + 5
+
+
+def test_what_the_process_holds_is_read_in_the_timed_steps(begin, clock, device):
+    """The step that is observed holds what counting takes; what the tool has left is no part of it."""
+    measured = begin(warmup=1, steps=2, live=Live(device), left_bytes=100)
+    device.hold(1000)
+    run(measured, clock, 1)
+    device.hold(5000)
+    device.hold(900)
+    run(measured, clock, 1)
+    device.hold(1900)
+    device.hold(900)
+    run(measured, clock, 2)
+    result = measured.measurement(8)
+    assert (result.held_bytes, result.peak_bytes, result.resident_bytes) == (500 - 100, 500 - 100 + 300, 1900 - 100)
+    assert result.untold_bytes == 1800 - 700
 
 
 def test_a_step_that_says_nothing_is_observed_again(begin, clock, device):

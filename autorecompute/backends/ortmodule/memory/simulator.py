@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autorecompute.backends.ortmodule.memory.lives import Lives
-from autorecompute.memory.model import Simulated
+from autorecompute.memory.model import STEP_ERROR, Simulated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +47,7 @@ class OrtSimulator:
         for choice, covered in zip(self._choices, self._covers, strict=True):
             covered[[place[op.key] for nodes in blueprint.subgraphs.get(choice.site, ()) for op in nodes]] = 1
         self.call_seconds = np.zeros(len(self._choices))  # the graph is compiled: nothing but kernels runs
+        self.step_error = STEP_ERROR
         self._seconds = np.array([op.seconds for op in blueprint.repeatable])
         self._step_seconds = math.fsum(op.seconds for op in blueprint.plain.operations)
 

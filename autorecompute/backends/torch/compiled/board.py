@@ -10,7 +10,8 @@ from autorecompute.backends.torch.compiled.budgets import Asked, value_of
 from autorecompute.backends.torch.compiled.checkpoints import choose
 from autorecompute.backends.torch.compiled.clock import CLOCK
 from autorecompute.backends.torch.compiled.clusters import groups_of
-from autorecompute.backends.torch.options import BUDGET, CHECKPOINT, KEEP_MATMUL, RECOMPUTE
+from autorecompute.backends.torch.compiled.marks import Tags
+from autorecompute.backends.torch.options import BUDGET, GRAPH, RECOMPUTE, kept_cluster
 from autorecompute.backends.torch.structure import is_within, structure_of
 from autorecompute.backends.torch.switchboard import Effect, Switchboard
 
@@ -64,10 +65,10 @@ class CompiledBoard(Switchboard):
         clusters = {choice for choice in chosen if choice.option == RECOMPUTE}
         others = super().resolve(choice for choice in chosen if choice not in clusters)
         found = super().resolve(clusters)
-        has_budget = any(effect.option.startswith(BUDGET) for effect in others)
-        whole = [on.site for on in chosen if on.option in {CHECKPOINT, KEEP_MATMUL} and self._is_everywhere(on)]
+        is_decided = any(effect.site == GRAPH for effect in others)
+        whole = [on.site for on in chosen if on not in clusters and self._is_everywhere(on)]
         return others | {
-            effect for effect in found if not has_budget and not any(is_within(effect.site, group) for group in whole)
+            effect for effect in found if not is_decided and not any(is_within(effect.site, group) for group in whole)
         }
 
     def _is_everywhere(self, choice: Choice) -> bool:
@@ -75,12 +76,20 @@ class CompiledBoard(Switchboard):
 
     def _turn(self, effects: frozenset[Effect]) -> None:
         budgets = [value_of(effect.option) for effect in effects if effect.option.startswith(BUDGET)]
-        clusters = [effect.site for effect in effects if effect.option == RECOMPUTE]
         options = {effect.path: effect.option for effect in effects if effect.path}
         for path, reference in self._modules.items():
             module = reference()
             if path and module is not None:
                 choose(module, options.get(path))
-        self._asked.set(budgets[0] if budgets else None, clusters, self._groups)
+        self._asked.set(budgets[0] if budgets else None, self._tags(effects))
         torch._dynamo.reset()
         CLOCK.start()  # the reset forgets who listens
+
+    def _tags(self, effects: Iterable[Effect]) -> Tags:
+        named = {effect: kept_cluster(effect.site, effect.option) for effect in effects}
+        return Tags(
+            recomputed=frozenset(effect.site for effect in named if effect.option == RECOMPUTE),
+            kept=frozenset(cluster for effect, cluster in named.items() if cluster and not effect.path),
+            spared=frozenset(cluster for effect, cluster in named.items() if cluster and effect.path),
+            groups=self._groups,
+        )

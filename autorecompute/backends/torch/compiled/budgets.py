@@ -14,7 +14,7 @@ from autorecompute.backends.torch.compiled.marks import Marks
 from autorecompute.backends.torch.options import BUDGET
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from autorecompute.backends.torch.compiled.marks import Tags
 
 VALUES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 """What is offered where it makes a difference. At 0 the compiler makes random numbers again whatever it is told."""
@@ -26,8 +26,8 @@ def option_of(value: float) -> str:
 
 
 def value_of(option: str) -> float:
-    """The budget that an option names."""
-    return float(option.removeprefix(BUDGET))
+    """The budget that an option names, be anything kept under it or not."""
+    return float(option.removeprefix(BUDGET).partition("_")[0])
 
 
 class Asked:
@@ -36,24 +36,22 @@ class Asked:
     def __init__(self) -> None:
         self._before: tuple[float, Any] | None = None
 
-    def set(
-        self, budget: float | None, recomputed: Collection[str] = (), groups: Mapping[str, str] | None = None
-    ) -> None:
+    def set(self, budget: float | None, tags: Tags | None = None) -> None:
         """From the next compilation on.
 
         Args:
             budget: The memory budget; ``None`` for what the script has.
-            recomputed: Clusters of operators that are made again.
-            groups: The group of each module of the model, by its path.
+            tags: What is to be done with clusters of operators.
         """
+        is_none = budget is None and (tags is None or tags.is_none)
         if self._before is None:
-            if budget is None and not recomputed:
+            if is_none:
                 return
             self._before = functorch.activation_memory_budget, inductor.joint_custom_post_pass
         own, found = self._before
         functorch.activation_memory_budget = own if budget is None else budget
-        if budget is None and not recomputed:
+        if is_none:
             inductor.joint_custom_post_pass = found
             self._before = None
         else:
-            inductor.joint_custom_post_pass = Marks(found, recomputed, groups)
+            inductor.joint_custom_post_pass = Marks(found, tags)

@@ -11,7 +11,8 @@ import collections
 import functools
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+import torch.utils.checkpoint
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.options import KEEP_MATMUL
@@ -60,6 +61,8 @@ def _forward_of(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
         if option is None:
             return original(self, *args, **kwargs)
         call = functools.partial(original, self)
+        # The compiler knows what stands under this name now, which ONNX Runtime's import changes.
+        checkpoint = torch.utils.checkpoint.checkpoint
         if option == KEEP_MATMUL:
             return checkpoint(call, *args, use_reentrant=False, context_fn=_KEEPING_MATMULS, **kwargs)
         return checkpoint(call, *args, use_reentrant=False, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -13,11 +13,10 @@ from autorecompute.backends.torch.compiled.budgets import VALUES, option_of
 from autorecompute.backends.torch.compiled.forms import INNER, eagerly, original_of, refusals_of_compiled
 from autorecompute.backends.torch.compiled.offered import Offered
 from autorecompute.backends.torch.detection import Detected, RefusedModelError
-from autorecompute.backends.torch.options import CHECKPOINT, KEEP_MATMUL, RECOMPUTE
+from autorecompute.backends.torch.options import CHECKPOINT, GRAPH, KEEP_MATMUL, RECOMPUTE, kept_cluster
 from autorecompute.backends.torch.probe import Probe
 from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
 from autorecompute.backends.torch.savings import Saving, saving_of_modules
-from autorecompute.backends.torch.space import GRAPH
 from autorecompute.backends.torch.structure import Structure, is_within, structure_of
 from autorecompute.backends.torch.switchboard import Site
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.probe import Observation
     from autorecompute.plans import Choice
-
-T = TypeVar("T")
 
 
 def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Detected, CompiledBoard]:
@@ -44,8 +41,8 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     original = original_of(model)
     for refusal in (*refusals_of_compiled(model), *refusals_of_model(original)):
         raise RefusedModelError(refusal)
-    from autorecompute.backends.torch.compiled.joint import trace  # an older torch lacks what it needs
-    from autorecompute.backends.torch.compiled.partitions import Partitions
+    from autorecompute.backends.torch.compiled.partitions import Partitions  # an older torch lacks what it needs
+    from autorecompute.backends.torch.compiled.steps import trace_step
 
     structure = structure_of(original)
     with eagerly():
@@ -54,25 +51,26 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
         raise RefusedModelError(Refusal(Reason.OWN_CHECKPOINT))
     if "" in seen.refused:
         raise RefusedModelError(Refusal(seen.refused[""]))
-    joint, why_none = trace(model, args, kwargs)
     blocks, refusals = _blocks(original, structure, seen)
+    step, why_none = trace_step(model, args, kwargs)
     offer = Offered()
-    if joint is not None:
+    if step is not None:
+        eager_bytes = None if step.is_whole else _eager_bytes(seen, structure)
         try:
-            offer = Partitions(joint, structure).offer(blocks, is_whole=joint.holds(original))
+            offer = Partitions(step, structure, eager_bytes).offer(blocks)
         except Exception as error:  # noqa: BLE001  (the compiler's own code, on a graph that it may not be able to cut)
             why_none = first_line(error)
-    graph = Site(GRAPH, tuple(map(option_of, offer.budgets)), ("",))
-    clusters = [Site(name, (RECOMPUTE,), ("",)) for name in offer.clusters]
-    sites = (*blocks, *([graph] if offer.budgets else []), *clusters)
+    blocks = [Site(site.name, (*site.options, *offer.of(site.name)), site.occurrences) for site in blocks]
+    others = dict.fromkeys(name for name, _ in offer.options if name not in {site.name for site in blocks})
+    sites = (*blocks, *(Site(name, offer.of(name), ("",)) for name in others))
     savings = {site.name: saving_of_modules(seen, site.occurrences) for site in blocks}
     found = Detected(
         structure=structure,
         sites=sites,
-        savings={**savings, **_per_sample(offer.clusters, seen.batch), GRAPH: Saving(0, 0)},
-        option_savings=_per_sample({(GRAPH, option_of(at)): saved for at, saved in offer.budgets.items()}, seen.batch),
+        savings={**dict.fromkeys(others, Saving(0, 0)), **savings},
+        option_savings={key: Saving(0, saved / seen.batch) for key, saved in offer.options.items()},
         programs={},
-        refusals=(*_told(why_none, offer), *refusals),
+        refusals=(*_told(why_none, sites), *refusals),
         blocks=tuple(site.name for site in blocks),
         batch=seen.batch,
         saved=sum(saved.bytes for saved in seen.saved.values()),
@@ -85,9 +83,17 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     return found, CompiledBoard(original, sites)
 
 
-def _per_sample(saved: Mapping[T, int], batch: int) -> dict[T, Saving]:
-    """What the compiler keeps less, which it does for the batch that it was told."""
-    return {name: Saving(0, bytes_ / batch) for name, bytes_ in saved.items()}
+def _eager_bytes(seen: Observation, structure: Structure) -> int:
+    """What lives outside of blocks between forward and backward pass, where they are compiled and the rest is not.
+
+    That is what is saved there, and a gradient of the largest of it.
+    """
+    outside = [
+        saved.bytes
+        for saved in seen.saved.values()
+        if not any(is_within(saver, unit) for saver in saved.savers for unit in structure.units)
+    ]
+    return sum(outside) + max(outside, default=0)
 
 
 def board_of(model: Module, choices: Iterable[Choice] = ()) -> CompiledBoard:
@@ -98,15 +104,20 @@ def board_of(model: Module, choices: Iterable[Choice] = ()) -> CompiledBoard:
         choices: Those of the config. Clusters of operators are taken from them: only the compiler knows what there is.
     """
     original = original_of(model)
+    asked: dict[str, tuple[str, ...]] = {}
+    for choice in choices:
+        if kept_cluster(choice.site, choice.option) or choice.option == RECOMPUTE:
+            asked[choice.site] = (*asked.get(choice.site, ()), choice.option)
     blocks = [
-        Site(group, (CHECKPOINT, KEEP_MATMUL), paths) for group, paths in _groups(original, structure_of(original))
+        Site(group, (CHECKPOINT, KEEP_MATMUL, *asked.pop(group, ())), paths)
+        for group, paths in _groups(original, structure_of(original))
     ]
-    clusters = [Site(choice.site, (RECOMPUTE,), ("",)) for choice in choices if choice.option == RECOMPUTE]
-    return CompiledBoard(original, [*blocks, Site(GRAPH, tuple(map(option_of, VALUES)), ("",)), *clusters])
+    graph = Site(GRAPH, (*map(option_of, VALUES), *asked.pop(GRAPH, ())), ("",))
+    return CompiledBoard(original, [*blocks, graph, *(Site(name, options, ("",)) for name, options in asked.items())])
 
 
-def _told(why_none: str, offer: Offered) -> Iterator[Refusal]:
-    if not offer.clusters:
+def _told(why_none: str, sites: Iterable[Site]) -> Iterator[Refusal]:
+    if not any(RECOMPUTE in site.options for site in sites):
         yield Refusal(Reason.COMPILED_OPERATORS)
     if why_none:
         yield Refusal(Reason.COMPILED_BUDGETS, why_none)

@@ -1,7 +1,8 @@
-"""A compiled model's forward and backward pass as one graph, and how the compiler would cut it in two."""
+"""A compiled model's forward and backward pass as joint graphs, and how the compiler would cut each in two."""
 
 from __future__ import annotations
 
+import collections
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Halves:
 
 @dataclass(frozen=True)
 class JointGraph:
-    """The graph of a whole step of a model, or of the first part of it that is compiled.
+    """Forward and backward pass of what is compiled as one: the whole model, or a part of it.
 
     Attributes:
         module: The graph.
@@ -89,22 +90,15 @@ class JointGraph:
         returned, kept = ([node for node in part if node is not None] for part in (results[:first], results[first:]))
         return Halves(forward, backward, tuple(kept), tuple(returned))
 
+    def fixed(self) -> list[Node]:
+        """The inputs that outlast a step: parameters and buffers."""
+        given = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        return [given[place] for place in self.options.get("static_lifetime_input_indices") or ()]
+
     def holds(self, model: Module) -> bool:
         """Whether the whole model is in it: all of its trained parameters are among its inputs."""
-        trained = sorted(tuple(one.shape) for one in model.parameters() if one.requires_grad)
-        given = [node for node in self.module.graph.nodes if node.op == "placeholder"]
-        places = self.options.get("static_lifetime_input_indices") or ()
-        fixed = sorted(tuple(given[place].meta["val"].shape) for place in places)
-        return len(fixed) >= len(trained) and not _missing(trained, fixed)
-
-
-def _missing(wanted: Sequence[tuple[int, ...]], given: Sequence[tuple[int, ...]]) -> bool:
-    left = list(given)
-    for shape in wanted:
-        if shape not in left:
-            return True
-        left.remove(shape)
-    return False
+        trained = collections.Counter(tuple(one.shape) for one in model.parameters() if one.requires_grad)
+        return trained <= collections.Counter(tuple(node.meta["val"].shape) for node in self.fixed())
 
 
 class _Capture(CustomPartitionerFn):  # type: ignore[misc]
@@ -128,16 +122,22 @@ def trace(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tupl
     ``None`` where it cannot be traced, and then why.
     """
     capture = _Capture()
+    reason = traced_by(capture, model, args, kwargs) or "it compiles nothing"
+    return capture.found, "" if capture.found is not None else reason
+
+
+def traced_by(partitioner: CustomPartitionerFn, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Has the model called as in a step, and its joint graphs given to a partitioner; what ended that, if anything."""
     args, kwargs = copies_of((tuple(args), dict(kwargs)))
     patched = inductor.patch(
-        custom_partitioner_fn=capture, joint_custom_post_pass=Marks(inductor.joint_custom_post_pass)
+        custom_partitioner_fn=partitioner, joint_custom_post_pass=Marks(inductor.joint_custom_post_pass)
     )
     torch._dynamo.reset()
-    reason = "it compiles nothing"
+    reason = ""
     try:
         with untouched(model), torch.enable_grad(), patched:
             model(*args, **kwargs)
     except Exception as error:  # noqa: BLE001  (the compiler wraps what ends it, and fails by itself in many ways)
         reason = first_line(error)
     torch._dynamo.reset()
-    return capture.found, "" if capture.found is not None else reason
+    return reason

@@ -1,4 +1,4 @@
-"""How many bytes a step of compiled code has alive at its highest, from the two halves of its graph.
+"""How many bytes a step of compiled code has alive at its highest, from the two halves of its graphs.
 
 The compiler joins operators into kernels, and what is made and read inside one kernel takes no memory. Which those are
 is decided by its scheduler; here it is guessed: a result is stored where the graph returns it, where it is reduced from
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule, Node
 
     from autorecompute.backends.torch.compiled.joint import Halves
+    from autorecompute.backends.torch.compiled.steps import Cuts
 
 LIBRARY = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "embedding_dense_backward", "sort", "topk"}
@@ -33,23 +34,52 @@ OUTSIDE_COPIES = 3
 gradient, and the gradient of the result."""
 
 
-def peak_of(halves: Halves) -> int:
+def peak_of(cuts: Cuts, eager_bytes: int | None = None) -> int:
     """The most bytes alive in a step beyond what is held between two steps.
 
-    A graph that returns a single number has the loss in it. Elsewhere the script makes one of what it returns.
+    Forward, each graph adds what it keeps and returns to what those before it left; backward, they go one by one. A
+    last graph that returns a single number has the loss in it. Elsewhere the script makes one of what it returns.
+
+    Args:
+        cuts: The halves of the step's graphs.
+        eager_bytes: What lives outside of them between forward and backward pass, where a part of the model is not
+            compiled; ``None`` where all of it is.
     """
-    kept = {owner_of(node) for node in halves.kept}
-    returned = {owner_of(node) for node in halves.returned} - kept
-    outside = sum(bytes_of(node) for node in returned if node.op != "placeholder")
+    most = held = 0
+    for halves in cuts.halves:
+        most = max(most, held + _Lifetimes(halves.forward, ()).highest)
+        outside = _returned_bytes(halves)
+        is_last = halves is cuts.halves[-1]
+        backward = _Lifetimes(halves.backward, _given_back(halves), _donated(halves))
+        most = max(most, held + is_last * outside + backward.highest)
+        held += halves.kept_bytes + outside
+        if is_last and eager_bytes is None and not _has_loss(halves):
+            held += (OUTSIDE_COPIES - 1) * outside
+    return max(most, held + (eager_bytes or 0))
+
+
+def _returned_bytes(halves: Halves) -> int:
+    """Bytes of what a graph returns and does not keep."""
+    returned = {owner_of(node) for node in halves.returned} - {owner_of(node) for node in halves.kept}
+    return sum(bytes_of(node) for node in returned if node.op != "placeholder")
+
+
+def _given_back(halves: Halves) -> set[str]:
+    """Names of the inputs of a backward pass that are let go of in it: what was kept for it, and gradients."""
+    kept = {node.name for node in halves.kept}
     made = {node.name for node in halves.kept if owner_of(node).op != "placeholder"}
-    tangents = {node.name for node in halves.backward.graph.nodes if node.op == "placeholder"} - {
-        node.name for node in halves.kept
-    }
-    forward = _Lifetimes(halves.forward, ()).highest
-    backward = outside + _Lifetimes(halves.backward, made | tangents).highest
-    has_own_loss = any(node.meta["val"].numel() == 1 for node in halves.returned if "val" in node.meta)
-    around = 0 if has_own_loss else halves.kept_bytes + OUTSIDE_COPIES * outside
-    return max(forward, backward, around)
+    return made | {node.name for node in halves.backward.graph.nodes if node.op == "placeholder"} - kept
+
+
+def _donated(halves: Halves) -> set[str]:
+    """Names of what was kept and the compiler may write over: what it alone holds, so no gradient and no result."""
+    returned = {owner_of(node) for node in halves.returned}
+    owners = {node.name: owner_of(node) for node in halves.kept}
+    return {name for name, owner in owners.items() if owner.op != "placeholder" and owner not in returned}
+
+
+def _has_loss(halves: Halves) -> bool:
+    return any(node.meta["val"].numel() == 1 for node in halves.returned if "val" in node.meta)
 
 
 class _Lifetimes:
@@ -58,9 +88,11 @@ class _Lifetimes:
     Args:
         module: The half.
         given: Names of its inputs that are let go of once they were read for the last time.
+        donated: Those of them that may be written over then.
     """
 
-    def __init__(self, module: GraphModule, given: Collection[str]) -> None:
+    def __init__(self, module: GraphModule, given: Collection[str], donated: Collection[str] = ()) -> None:
+        self._donated = donated
         self._outputs = {owner_of(node) for node in module.graph.output_node().all_input_nodes}
         self._nodes = [node for node in module.graph.nodes if not is_view(node) and node.op != "output"]
         self._readers = _readers_of(module.graph)
@@ -89,11 +121,11 @@ class _Lifetimes:
                 alive -= bytes_of(node)
         return most
 
-    @staticmethod
-    def _taken_over(node: Node, ending: Iterable[Node]) -> int:
+    def _taken_over(self, node: Node, ending: Iterable[Node]) -> int:
         """Bytes of a result that is written where one of the same size was, which is read for the last time."""
+        own = [other for other in ending if other.op != "placeholder" or other.name in self._donated]
         size = bytes_of(node)
-        return size if any(bytes_of(other) == size for other in ending) else 0
+        return size if any(bytes_of(other) == size for other in own) else 0
 
     def _find_stored(self) -> set[Node]:
         calls = [node for node in self._nodes if node.op == "call_function"]

@@ -1,4 +1,4 @@
-"""What a compiler can be asked for in one model."""
+"""What the compiler of a model can be asked for. Imports no compiler."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ class Offered:
     """What the compiler can be asked for, and what each would keep.
 
     Attributes:
-        budgets: The budgets that make it keep something else than larger ones, with the bytes that each keeps less.
-        clusters: The same of clusters that are made again, by their names.
+        options: What makes it keep something else than what is offered before, by site and option: the bytes that it
+            keeps less.
         peaks: What it should have alive with each plan, and without any.
     """
 
-    budgets: dict[float, int] = field(default_factory=dict)
-    clusters: dict[str, int] = field(default_factory=dict)
+    options: dict[tuple[str, str], int] = field(default_factory=dict)
     peaks: tuple[CompiledPeak, ...] = ()
+
+    def of(self, site: str) -> tuple[str, ...]:
+        """The options of a site."""
+        return tuple(option for name, option in self.options if name == site)

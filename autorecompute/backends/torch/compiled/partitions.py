@@ -2,144 +2,167 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from torch.utils.checkpoint import CheckpointPolicy
-
-from autorecompute.backends.torch.checkpoints import MATMULS
-from autorecompute.backends.torch.compiled.budgets import VALUES, option_of
-from autorecompute.backends.torch.compiled.clusters import bytes_of, cluster_of, groups_of, owner_of, path_of
+from autorecompute.backends.torch.compiled.budgets import VALUES, option_of, value_of
+from autorecompute.backends.torch.compiled.clusters import bytes_of, cluster_of, groups_of, owner_of
 from autorecompute.backends.torch.compiled.lifetimes import peak_of
-from autorecompute.backends.torch.compiled.marks import POLICY, Marks
+from autorecompute.backends.torch.compiled.marks import Marks, Tags
 from autorecompute.backends.torch.compiled.offered import Offered
-from autorecompute.backends.torch.compiled.work import work_again, work_of
+from autorecompute.backends.torch.compiled.regions import Checkpoints
+from autorecompute.backends.torch.compiled.work import by_work, work_again, work_of
 from autorecompute.backends.torch.extra import CompiledPeak
-from autorecompute.backends.torch.options import KEEP_MATMUL, RECOMPUTE
-from autorecompute.backends.torch.space import GRAPH
+from autorecompute.backends.torch.options import CHECKPOINT, GRAPH, KEEPING, RECOMPUTE, keeping
 from autorecompute.backends.torch.structure import is_within
 from autorecompute.plans import Choice, Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from torch.fx import Graph
-
-    from autorecompute.backends.torch.compiled.joint import Halves, JointGraph
+    from autorecompute.backends.torch.compiled.steps import Cuts, TracedStep
     from autorecompute.backends.torch.structure import Structure
     from autorecompute.backends.torch.switchboard import Site
 
-T = TypeVar("T")
+    Key = tuple[str, str]
 
 LEAST_SHARE = 0.02
-"""A cluster that makes the compiler keep less by a smaller share of all that it keeps is not offered."""
+"""A cluster that is made again and saves a smaller share of all that the compiler keeps by itself is not offered."""
+
+LEAST_WORK = 0.005
+"""A cluster is kept where at least so much is not made again for it, as a share of the work of a step."""
 
 MOST_CLUSTERS = 8
-"""So many clusters are offered, those that save most."""
+"""So many clusters are made again, those that save most."""
 
-COUNTS = 4
-"""At so many counts of blocks, evenly apart, a checkpoint is looked at; what lies between is interpolated."""
+MOST_KEPT = 2
+"""So many clusters are looked at that could be kept: by themselves, in checkpointed blocks, and under the least budget.
+Those are taken that are the most work to make again."""
 
-REGION = "ac_graph_id"
-"""Under this name a node of a checkpoint says which one it belongs to."""
+COUNTS, FEW_COUNTS = 4, 2
+"""At so many counts of blocks, evenly apart, a checkpoint is looked at, and one that keeps a cluster; what lies between
+is interpolated."""
 
 
 class Partitions:
-    """Cuts one joint graph in many ways.
+    """Cuts the joint graphs of a step in many ways.
 
     Args:
-        joint: The graph.
+        step: The graphs.
         structure: That of the model.
+        eager_bytes: What lives outside of them between forward and backward pass; ``None`` where all is compiled.
     """
 
-    def __init__(self, joint: JointGraph, structure: Structure) -> None:
-        self._joint = joint
+    def __init__(self, step: TracedStep, structure: Structure, eager_bytes: int | None) -> None:
+        self._step, self._eager_bytes = step, eager_bytes
         self._groups = groups_of(structure)
-        self._none = joint.cut()
+        self._none = step.cut()
+        self._seen = {self._none.kept_names}
+        self._least = LEAST_SHARE * self._none.kept_bytes
         self._work, self._own = max(work_of(self._none), 1.0), work_again(self._none)
 
-    def offer(self, blocks: Sequence[Site], *, is_whole: bool) -> Offered:
+    def offer(self, blocks: Sequence[Site]) -> Offered:
         """All that makes a difference.
 
         Args:
             blocks: The sites of blocks that can be checkpointed.
-            is_whole: Whether the graph is that of the whole model. Of another one, budgets alone are told.
         """
-        seen = {self._none.kept_names}
-        budgets = {value: halves for value in VALUES if _is_new(halves := self._joint.cut(budget=value), seen)}
-        if not is_whole:
-            return Offered(self._saved(budgets))
-        parts = dict(self._cut_clusters(seen))
-        by_size = sorted(parts, key=lambda name: parts[name].kept_bytes)[:MOST_CLUSTERS]
+        budgets = {(GRAPH, option_of(at)): cuts for at in VALUES if self._is_new(cuts := self._step.cut(budget=at))}
+        found = {**budgets, **self._recomputed(), **self._kept(), **self._kept_under(list(budgets.items())[-1:])}
+        checkpoints = {(site.name, CHECKPOINT): self._checkpointed(site, CHECKPOINT) for site in blocks}
+        spared = {key: cuts for site in blocks for key, cuts in self._spared(site, checkpoints).items()}
         peaks = [self._peak(Config(), self._none)]
-        peaks += [self._peak(_config(GRAPH, option_of(value)), halves) for value, halves in budgets.items()]
-        peaks += [self._peak(_config(name, RECOMPUTE), parts[name]) for name in by_size]
-        peaks += [self._peak(config, self._joint.cut(mark)) for config, mark in self._checkpoints(blocks)]
-        return Offered(self._saved(budgets), self._saved({name: parts[name] for name in by_size}), tuple(peaks))
+        peaks += [self._peak(Config(frozenset([Choice(*key)])), cuts) for key, cuts in {**found, **spared}.items()]
+        peaks += [self._peak(config, cuts) for config, cuts in self._counts(blocks, checkpoints, spared)]
+        kept = {key: self._none.kept_bytes - cuts.kept_bytes for key, cuts in {**found, **spared}.items()}
+        return Offered(kept, tuple(peaks))
 
-    def _saved(self, cut: Mapping[T, Halves]) -> dict[T, int]:
-        """The bytes that are kept less."""
-        return {name: self._none.kept_bytes - halves.kept_bytes for name, halves in cut.items()}
+    def _is_new(self, cuts: Cuts) -> bool:
+        """Whether something else is kept than by all before, which these join."""
+        is_new = cuts.kept_names not in self._seen
+        self._seen.add(cuts.kept_names)
+        return is_new
 
-    def _cut_clusters(self, seen: set[frozenset[str]]) -> Iterator[tuple[str, Halves]]:
+    def _cut(self, tags: Tags, budget: float | None = None) -> Cuts:
+        marks = Marks(None, tags)
+        return self._step.cut(lambda _call: marks, budget)
+
+    def _recomputed(self) -> dict[Key, Cuts]:
         """Each cluster that the compiler keeps something of, made again, where that saves enough."""
         kept: dict[str, int] = {}
-        for node in {owner_of(node) for node in self._none.kept}:
-            if (name := cluster_of(node, self._groups)) is not None:
-                kept[name] = kept.get(name, 0) + bytes_of(node)
-        least = LEAST_SHARE * self._none.kept_bytes
-        for name in sorted(kept):
-            if kept[name] >= least:
-                halves = self._joint.cut(Marks(None, [name], self._groups))
-                if self._none.kept_bytes - halves.kept_bytes >= least and _is_new(halves, seen):
-                    yield name, halves
+        for halves in self._none.halves:
+            for node in {owner_of(node) for node in halves.kept}:
+                if (name := cluster_of(node, self._groups)) is not None:
+                    kept[name] = kept.get(name, 0) + bytes_of(node)
+        names = sorted(name for name, size in kept.items() if size >= self._least)
+        cut = {name: self._cut(Tags(recomputed=frozenset([name]), groups=self._groups)) for name in names}
+        saving = {
+            name: cuts
+            for name, cuts in cut.items()
+            if self._none.kept_bytes - cuts.kept_bytes >= self._least and self._is_new(cuts)
+        }
+        by_size = sorted(saving, key=lambda name: saving[name].kept_bytes)[:MOST_CLUSTERS]
+        return {(name, RECOMPUTE): saving[name] for name in by_size}
 
-    def _checkpoints(self, blocks: Sequence[Site]) -> Iterator[tuple[Config, Callable[[Graph], None]]]:
+    def _kept(self) -> dict[Key, Cuts]:
+        """Clusters that the compiler makes again by itself, kept."""
+        cut = {(GRAPH, f"{KEEPING}{name}"): self._cut(self._keep(name)) for name in self._again(self._none)}
+        return {key: cuts for key, cuts in cut.items() if self._differs(cuts, self._none)}
+
+    def _kept_under(self, budgets: Sequence[tuple[Key, Cuts]]) -> dict[Key, Cuts]:
+        """Clusters that are kept under a budget which has them made again."""
+        found: dict[Key, Cuts] = {}
+        for (site, option), under in budgets:
+            for name in self._again(under):
+                cuts = self._cut(self._keep(name), value_of(option))
+                if self._differs(cuts, under):
+                    found[site, f"{option}_{KEEPING}{name}"] = cuts
+        return found
+
+    def _spared(self, site: Site, checkpoints: dict[Key, Cuts]) -> dict[Key, Cuts]:
+        """Clusters that are kept in checkpointed blocks."""
+        around = checkpoints[site.name, CHECKPOINT]
+        inside = [name for name in self._again(around) if is_within(name, site.name)]
+        cut = {option: self._checkpointed(site, option) for option in (keeping(site.name, name) for name in inside)}
+        return {(site.name, option): cuts for option, cuts in cut.items() if self._differs(cuts, around)}
+
+    def _keep(self, name: str) -> Tags:
+        return Tags(kept=frozenset([name]), groups=self._groups)
+
+    def _again(self, cuts: Cuts) -> list[str]:
+        """The clusters that are the most work to make again."""
+        names = dict.fromkeys(name for halves in cuts.halves for name in by_work(halves, self._groups))
+        return list(names)[:MOST_KEPT]
+
+    def _differs(self, cuts: Cuts, without: Cuts) -> bool:
+        """Whether keeping a cluster makes a difference worth a plan, and one that no plan makes yet."""
+        is_less_work = work_again(without) - work_again(cuts) >= LEAST_WORK * self._work
+        return is_less_work and self._is_new(cuts)
+
+    def _checkpointed(self, site: Site, option: str, count: int | None = None) -> Cuts:
+        most = len(site.occurrences)
+        return self._step.cut(Checkpoints(site, option, most if count is None else count, self._groups))
+
+    def _counts(
+        self, blocks: Sequence[Site], checkpoints: dict[Key, Cuts], spared: dict[Key, Cuts]
+    ) -> Iterator[tuple[Config, Cuts]]:
+        """Checkpoints at several counts of blocks."""
         for site in blocks:
-            most = len(site.occurrences)
-            for count in sorted({-(-most * part // COUNTS) for part in range(1, COUNTS + 1)}):
-                for option in site.options:
-                    config = _config(site.name, option, None if count == most else count)
-                    yield config, _Checkpoints(site.occurrences[:count], keeps_matmuls=option == KEEP_MATMUL)
+            options = dict.fromkeys(site.options, COUNTS) | {
+                option: FEW_COUNTS for name, option in spared if name == site.name
+            }
+            for option, parts in options.items():
+                most = len(site.occurrences)
+                for count in sorted({-(-most * part // parts) for part in range(1, parts + 1)}):
+                    if (site.name, option) in spared and count == most:
+                        continue
+                    is_known = count == most and (site.name, option) in checkpoints
+                    cuts = checkpoints[site.name, option] if is_known else self._checkpointed(site, option, count)
+                    yield Config(frozenset([Choice(site.name, option, None if count == most else count)])), cuts
 
-    def _peak(self, config: Config, halves: Halves) -> CompiledPeak:
+    def _peak(self, config: Config, cuts: Cuts) -> CompiledPeak:
         return CompiledPeak(
             config=config,
-            peak_bytes=peak_of(halves),
-            kept_bytes=halves.kept_bytes,
-            work=max(work_again(halves) - self._own, 0.0) / self._work,
+            peak_bytes=peak_of(cuts, self._eager_bytes),
+            kept_bytes=cuts.kept_bytes,
+            work=max(work_again(cuts) - self._own, 0.0) / self._work,
         )
-
-
-class _Checkpoints:
-    """Marks a joint graph as checkpoints of modules would have it.
-
-    Args:
-        paths: The modules.
-        keeps_matmuls: Whether results of matrix products are kept.
-    """
-
-    def __init__(self, paths: Sequence[str], *, keeps_matmuls: bool) -> None:
-        self._paths, self._keeps_matmuls = paths, keeps_matmuls
-
-    def __call__(self, graph: Graph) -> None:
-        for node in graph.nodes:
-            path = path_of(node)
-            if path is None or POLICY in node.meta:
-                continue
-            region = next((at for at, around in enumerate(self._paths) if is_within(path, around)), None)
-            if region is not None:
-                keeps = self._keeps_matmuls and node.target in MATMULS
-                node.meta[POLICY] = CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
-                node.meta[REGION] = region
-
-
-def _is_new(halves: Halves, seen: set[frozenset[str]]) -> bool:
-    """Whether a cut keeps something else than those before, which it joins."""
-    if halves.kept_names in seen:
-        return False
-    seen.add(halves.kept_names)
-    return True
-
-
-def _config(site: str, option: str, count: int | None = None) -> Config:
-    return Config(frozenset([Choice(site, option, count)]))

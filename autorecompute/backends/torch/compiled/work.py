@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from typing import TYPE_CHECKING
 
 import torch
 
-from autorecompute.backends.torch.compiled.clusters import bytes_of, is_view, kind_of
+from autorecompute.backends.torch.compiled.clusters import bytes_of, cluster_of, is_view, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from torch.fx import Node
 
     from autorecompute.backends.torch.compiled.joint import Halves
+    from autorecompute.backends.torch.compiled.steps import Cuts
 
 FLOPS_A_BYTE = 10.0
 """So many operations take as long as writing a byte: 50 billion a second, and 5 GB, on a core."""
@@ -29,15 +31,29 @@ fetched. The search learns by how much it is off (``make bench-compiled``: of a 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 
 
-def work_of(halves: Halves) -> float:
+def work_of(cuts: Cuts) -> float:
     """The work of a step."""
-    return _sum((*halves.forward.graph.nodes, *halves.backward.graph.nodes))
+    return sum(_sum((*halves.forward.graph.nodes, *halves.backward.graph.nodes)) for halves in cuts.halves)
 
 
-def work_again(halves: Halves) -> float:
-    """The work of what the backward pass makes again, some of it by the compiler's own choice."""
+def work_again(cuts: Cuts) -> float:
+    """The work of what backward passes make again, some of it by the compiler's own choice."""
+    return AGAIN * sum(_sum(made_again(halves)) for halves in cuts.halves)
+
+
+def made_again(halves: Halves) -> list[Node]:
+    """The operators that a backward pass runs again."""
     forward = {node.name for node in halves.forward.graph.nodes if node.op == "call_function"}
-    return AGAIN * _sum(node for node in halves.backward.graph.nodes if node.name in forward)
+    return [node for node in halves.backward.graph.nodes if node.op == "call_function" and node.name in forward]
+
+
+def by_work(halves: Halves, groups: Mapping[str, str]) -> list[str]:
+    """The clusters of operators that a backward pass runs again, those of the most work first."""
+    work: dict[str, float] = collections.defaultdict(float)
+    for node in made_again(halves):
+        if (name := cluster_of(node, groups)) is not None:
+            work[name] += _work(node)
+    return sorted(work, key=lambda name: (-work[name], name))
 
 
 def _sum(nodes: Iterable[Node]) -> float:

@@ -63,6 +63,73 @@ def test_what_two_processes_need_too_much_is_expected_of_the_others(make_tuning)
     assert best.peak_bytes <= best.limit_bytes
 
 
+def let_baseline_hold(bench, more_bytes):
+    """Lets the process without recompute hold so much more than its tensors."""
+    measure = bench.measure
+
+    def measure_resident(config, effort):
+        measured = measure(config, effort)
+        return replace(measured, resident_bytes=measured.peak_bytes + more_bytes if config.is_none else None)
+
+    bench.measure = measure_resident
+
+
+def test_what_the_baseline_holds_beyond_its_tensors_is_left_for_all(make_tuning):
+    """Its process tells what others need as well: the search begins below the limit, and whole processes hold it."""
+    tuning = make_tuning(max_trials=30)
+    tuning.bench.every_life_bytes = 25 * MIB
+    let_baseline_hold(tuning.bench, 25 * MIB)
+    best = tuning.run().best
+    assert not tuning.folder.rejections()
+    assert best.peak_bytes <= best.limit_bytes
+    assert not any("searching below" in note for note in tuning.watcher.notes)
+    assert sum("leaving 25 MiB of the limit" in note for note in tuning.watcher.notes) == 1
+
+
+def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_needs(make_tuning, make_bench):
+    """Its whole process needs less than was guessed and holds the limit, and none runs that does not."""
+    bench = make_bench(costs=(0.04, 0.03, 0.05, 0.01, 0.1))
+    tuning = make_tuning(bench, max_trials=30, limit_bytes=455 * MIB)
+    tuning.bench.every_life_bytes = 10 * MIB
+    let_baseline_hold(tuning.bench, 25 * MIB)
+    best = tuning.run().best
+    assert best.confirmed
+    assert not tuning.folder.rejections()
+    assert best.peak_bytes == min(tuning.bench.peak_bytes(config, 32) for config in tuning.tried) + 10 * MIB
+
+
+def test_one_process_that_held_more_by_chance_says_nothing_of_the_others(make_tuning, make_bench):
+    """The leanest breaks the limit and the next one holds it: of what then fits the fastest is the answer."""
+    savings = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))
+    bench = make_bench(savings=savings, costs=(0.04, 0.03, 0.05, 0.1, 0.01))
+    tuning = make_tuning(bench, max_trials=30, limit_bytes=495 * MIB)
+    leanest = bench.detection.space.all_on
+    bench.life_bytes[leanest], bench.every_life_bytes = 27 * MIB, 3 * MIB
+    let_baseline_hold(bench, 70 * MIB)
+    best = tuning.run().best
+    assert [known.config for known in tuning.folder.rejections()] == [leanest]
+    able = [config for config in tuning.tried if bench.peak_bytes(config, 32) + 3 * MIB <= best.limit_bytes]
+    assert best.config == min({*able} - {leanest}, key=lambda config: bench.seconds(config, 32))
+
+
+def test_a_baseline_that_fits_after_all_is_the_answer(make_tuning):
+    """Its process held more than that of a training does, as one that was confirmed tells."""
+    tuning = make_tuning(max_trials=30, limit_bytes=910 * MIB)
+    let_baseline_hold(tuning.bench, 25 * MIB)
+    best = tuning.run().best
+    assert best.config.is_none
+    assert best.peak_bytes <= best.limit_bytes
+    assert len({config for config, _ in tuning.bench.watched}) > 1
+
+
+def test_what_glibc_keeps_by_chance_is_not_left_for_all(make_tuning):
+    """Of a baseline that held a third more than its tensors, a twentieth of the limit is taken for the rule."""
+    tuning = make_tuning(max_trials=30)
+    let_baseline_hold(tuning.bench, 300 * MIB)
+    room = tuning.run().best.limit_bytes // 20 // MIB
+    assert sum(f"leaving {room} MiB of the limit" in note for note in tuning.watcher.notes) == 1
+
+
 def test_a_worker_that_has_ended_is_not_started_for_a_config_that_needs_too_much(make_tuning):
     """Its gradients are compared once its fresh process has held the limit."""
     tuning = make_tuning(max_trials=12)

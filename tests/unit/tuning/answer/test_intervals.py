@@ -37,6 +37,13 @@ def test_equal_values_leave_no_doubt():
     assert found.low == found.middle == found.high == 0.5
 
 
+@pytest.mark.parametrize("values", [[1.0] * 7 + [2.0] * 5, [1.0] * 5 + [2.0] * 7, [0.0] * 8 + [0.1, 0.2, 0.3, 9.0]])
+def test_the_estimate_lies_in_its_interval(values):
+    """Also where most values are equal, and the median seems to be known for sure."""
+    found = interval(values, 0.005)
+    assert found.low <= found.middle <= found.high
+
+
 def test_outliers_move_neither_the_estimate_nor_the_ends_far():
     """An eighth of wild values, all on one side, leaves the others' centre where it was."""
     steady = [0.01 * (index % 3 - 1) for index in range(20)]

@@ -9,8 +9,14 @@ import pytest
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.prediction import Prediction
 from autorecompute.result import Rejection
-from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_little_time
+from autorecompute.tuning.explanations import (
+    explain_early_end,
+    explain_no_fit,
+    explain_too_few_trials,
+    explain_too_little_time,
+)
 from autorecompute.units import GIB, MIB, parse_bytes
 
 LIMIT = 600 * MIB
@@ -33,6 +39,18 @@ def test_a_failure_keeps_its_name(make_measurement, outcome):
     """The limit changes the outcome of nothing but a good measurement."""
     failed = make_measurement(outcome, peak_bytes=2 * LIMIT)
     assert failed.under(LIMIT) == failed
+
+
+def test_too_few_trials_name_the_preset_that_should_fit():
+    """The limit is not to blame where what should hold it was not measured."""
+    lean, leaner, large = (
+        Prediction(peak_bytes=size * MIB, peak_low=0, peak_high=0, step=None, step_low=None, step_high=None, fits=0.5)
+        for size in (500, 400, 700)
+    )
+    text = explain_too_few_trials({"half": lean, "blocks": leaner, "none": large}, LIMIT)
+    assert "'blocks' should, with about 400 MiB" in text
+    assert "--max-trials" in text
+    assert explain_too_few_trials({"none": large}, LIMIT) == ""
 
 
 def test_no_fit_names_the_least_peak_and_what_it_would_take(make_trial, make_detection, make_space):
@@ -70,6 +88,19 @@ def test_no_fit_after_failed_confirmations_suggests_a_higher_limit(make_trial, m
     rejection = Rejection(config=trial.config, outcome=Outcome.OVER_LIMIT, reason="its whole process reaches 640 MiB")
     text = explain_no_fit([trial], make_detection(resting_bytes=100 * MIB), LIMIT, (), [rejection])
     assert parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) > LIMIT
+
+
+def test_no_fit_suggests_what_the_leanest_config_needs_as_a_whole_process(make_trial, make_detection, make_space):
+    """What others needed beyond their steps is added to the least peak, and to what no recompute needs."""
+    plans = make_space().plans
+    trials = [
+        make_trial(outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + 20 * MIB),
+        make_trial(Config.of(plans[:1]), peak_bytes=LIMIT - MIB),
+        make_trial(Config.of(plans[:2]), peak_bytes=LIMIT - 40 * MIB),
+    ]
+    rejection = Rejection(config=trials[1].config, outcome=Outcome.OVER_LIMIT, reason="too much", excess_bytes=50 * MIB)
+    text = explain_no_fit(trials, make_detection(), LIMIT, (), [rejection])
+    assert f"Try --memory-limit {LIMIT // MIB + 10}MiB." in text
 
 
 @pytest.mark.parametrize("is_whole_process", [True, False])

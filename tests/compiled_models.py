@@ -1,0 +1,76 @@
+"""A small model that tests compile, whole and with a break in its graph, and what a step of it takes."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld
+from autorecompute.plans import Config
+
+WIDTH, LENGTH, BATCH = 32, 16, 64
+
+
+class Block(nn.Module):
+    """A block whose last product reads what the dropout made."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, x):
+        """The block's result."""
+        return x + self.down(self.dropout(torch.nn.functional.gelu(self.up(self.norm(x)))))
+
+
+class Blocks(nn.Module):
+    """Three blocks and a loss, which may be left to the script."""
+
+    def __init__(self, *, has_loss=True):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self._has_loss = has_loss
+
+    def forward(self, x):
+        """The loss, or the result of the last block."""
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean() if self._has_loss else x
+
+
+class Broken(Blocks):
+    """A model that the compiler has in two graphs."""
+
+    def forward(self, x):
+        """The loss."""
+        x = self.blocks[0](x)
+        torch._dynamo.graph_break()
+        return super().forward(x)
+
+
+def batch():
+    """A batch."""
+    return torch.randn(BATCH, LENGTH, WIDTH, generator=torch.Generator().manual_seed(5))
+
+
+def by_blocks(model):
+    """Regional compilation: a block is compiled once for all."""
+    for block in model.blocks:
+        block.compile()
+    return model
+
+
+def live_bytes(model, board, texts):
+    """What a step has alive beyond what was there before it."""
+    board.set(Config.parse(texts).choices)
+    x, meter = batch(), AllocatedLive(lambda: list(model.parameters()), LeastHeld())
+    for _ in range(2):
+        model(x).backward()
+        model.zero_grad()
+    meter.start()
+    model(x).backward()
+    taken = meter.stop()
+    model.zero_grad()
+    board.set([])
+    return taken

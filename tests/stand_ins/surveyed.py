@@ -1,0 +1,36 @@
+"""A model that was looked at, and its steps on fake tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from autorecompute.backends.torch.detection import detect
+from autorecompute.backends.torch.fakes import FakeSteps, Script
+from autorecompute.backends.torch.forecast import TorchMemoryModel
+from autorecompute.backends.torch.space import space_of
+from autorecompute.backends.torch.survey import survey_steps
+from tiny_models import call_of, make
+
+
+class Surveyed:
+    """A model that was looked at, with its steps on fake tensors."""
+
+    def __init__(self, model, script):
+        self.model, self.script = model, script
+        self.found = detect(model, script.args, script.kwargs)
+        self.board = self.found.switchboard(model)
+        self.steps = survey_steps(self.model, self.found, self.board, self.script)
+        self.space = space_of(self.found, self.board, self.steps)
+        self.memory = TorchMemoryModel(self.space, self.steps, resting_bytes=0, sizes={})
+
+    @classmethod
+    def of(cls, name, layers=3):
+        """A tiny model of this name that AdamW trains."""
+        training = make(name, layers=layers)
+        return cls(training.model, Script(*call_of(training), (torch.optim.AdamW(training.model.parameters()),)))
+
+    def peak_of(self, config):
+        """That of a whole step on fake tensors under the config."""
+        fakes = FakeSteps(self.model, self.found.structure.units, self.script, self.found.values)
+        meter = fakes.run(self.board, config.choices)
+        return meter.peak - meter.base

@@ -1,0 +1,109 @@
+"""What a rank gathers and reduces in a step: counted as it comes and goes, and told from activations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from autorecompute.backends.torch.collectives import Buckets, buckets_around
+from autorecompute.backends.torch.division import divide
+from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
+from autorecompute.backends.torch.fake_tensors import is_fake
+from autorecompute.backends.torch.fakes import FakeSteps, Script
+from autorecompute.backends.torch.live import LiveBytes
+from autorecompute.backends.torch.survey import bytes_of, survey_steps
+from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.plans import Choice, Config
+
+WIDTH, BATCH, BLOCKS = 16, 8, 7
+
+
+class Block(nn.Module):
+    """Two layers beside a way past them."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        """A tensor of the same size."""
+        return x + self.down(self.up(x).relu())
+
+
+@pytest.fixture
+def alone():
+    """A mesh of this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield torch.distributed.init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+def test_a_storage_that_is_resized_is_counted_with_its_size():
+    """It gives its memory back and takes it again, as gathered parameters do, under the same number."""
+    with LiveBytes() as meter:
+        tensor = torch.zeros(1000)
+        storage, full = tensor.untyped_storage(), meter.now
+        storage.resize_(0)
+        assert meter.now == full - 4000
+        storage.resize_(4000)
+        assert (meter.now, meter.peak) == (full, full)
+    storage.resize_(0)
+    assert meter.now == full
+
+
+def test_a_sharded_model_on_fakes_is_divided_alike_with_and_without_units_that_are_left_out(alone):
+    """Few blocks stand for many: each kind has the bytes that whole steps have, and all of them are the peak."""
+    with LargeTensorsAreFake(all_weights=True) as fakes:
+        model = nn.Sequential(*(Block() for _ in range(BLOCKS)))
+        for block in model:
+            fully_shard(block, mesh=alone)
+        fully_shard(model, mesh=alone)
+        assert all(map(is_fake, model.parameters()))
+        optimizer = torch.optim.AdamW(model.parameters())
+        with fakes.small_ones_too(model, [optimizer]):
+            script = Script(fakes.without_floats((torch.randn(BATCH, WIDTH),)), {}, [optimizer])
+            tuned = Tuned.of(model, script.args, {})
+            assert len(tuned.found.repeated) == BLOCKS - 4
+            steps = survey_steps(model, tuned.found, tuned.board, script)
+            configs = [
+                Config(),
+                Config(frozenset([Choice("*", "checkpoint")])),
+                Config(frozenset([Choice("*", "checkpoint", 3)])),
+            ]
+            for config, rank in zip(configs, divide(model, tuned, script, steps, configs), strict=True):
+                whole = FakeSteps(model, tuned.found.structure.units, script, tuned.found.values)
+                assert rank.peak_bytes == whole.run(tuned.board, config.choices).peak
+                assert rank.parameter_bytes == bytes_of(model)
+                assert rank.gathered_bytes > 0
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("are_gradients", [True, False])
+def test_buckets_are_as_large_as_the_gradients_and_hold_them_where_they_are_views(are_gradients):
+    """What is found around the model is what DDP was told; a frozen parameter has no place in it."""
+    model = nn.Sequential(Block(), Block())
+    model[0].up.requires_grad_(requires_grad=False)
+    seen = []
+    model.register_forward_pre_hook(lambda module, _: seen.append(buckets_around(module)))
+    DistributedDataParallel(model, gradient_as_bucket_view=are_gradients)(torch.randn(BATCH, WIDTH))
+    (buckets,) = seen
+    assert buckets.are_gradients is are_gradients
+    assert sum(map(bytes_in, buckets.tensors)) == sum(bytes_in(one) for one in model.parameters() if one.requires_grad)
+    with buckets.in_use():
+        model(torch.randn(BATCH, WIDTH)).sum().backward()
+    held = {tensor.data_ptr() for tensor in buckets.tensors}
+    assert (model[1].down.weight.grad.data_ptr() in held) is are_gradients
+
+
+def test_no_buckets_are_found_around_a_model_that_trains_alone():
+    """A call of the model itself has none."""
+    assert buckets_around(nn.Linear(2, 2)) is None
+    assert Buckets([], are_gradients=False).tensors == []
+
+
+def bytes_in(tensor):
+    """Its size."""
+    return tensor.numel() * tensor.element_size()
