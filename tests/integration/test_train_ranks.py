@@ -21,7 +21,7 @@ STEP_BYTES = 60 * 10**6
 SHARED_BYTES = 30 * 10**6
 """What a rank takes more under ``fully_shard``, for parameters that it gathers."""
 
-LONG = ("--steps", "90")
+LONG = ("--steps", "64")
 GOES_ON = "no further config is tried, and the training goes on"
 
 
@@ -140,7 +140,7 @@ def test_a_rank_without_the_tool_trains_on_with_the_others(workplace, train_plai
 
 def test_a_rank_that_has_fewer_batches_ends_the_search_alone(workplace, train_plainly, begin):
     """The others go on under Join with what is on, as without the tool."""
-    arguments = (*LONG, "--fewer", "70")
+    arguments = (*LONG, "--fewer", "44")
     finished = workplace.finish(begin(workplace, "uneven", *arguments, steps=400))
     assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr
     (line,) = said(finished)
@@ -167,12 +167,12 @@ def test_memory_that_runs_out_on_another_rank_is_its_error(workplace, train_plai
 
 def test_a_killed_search_leaves_the_ranks_alone(workplace, train_plainly, begin):
     """They go on with the config that is on, all of them to their own end."""
-    process = begin(workplace, "search", "--steps", "40", steps=1000)
+    process = begin(workplace, "search", "--steps", "24", steps=1000)
     workplace.wait_for_trials(process, 1)
     (search,) = [one for one in workplace.processes() if "training_search" in " ".join(one.cmdline())]
     search.kill()
     finished = workplace.finish(process)
-    assert (finished.code, printed(finished)) == (0, printed(train_plainly("--steps", "40"))), finished.stderr
+    assert (finished.code, printed(finished)) == (0, printed(train_plainly("--steps", "24"))), finished.stderr
     assert said(finished) == [f"{GOES_ON}: the search has ended without an answer."]
 
 
@@ -183,7 +183,7 @@ def test_trials_of_ranks_are_not_those_of_one_process(place):
 
 def test_sharded_ranks_train_the_same_bit_for_bit(workplace, train_plainly, begin):
     """Modules are recomputed whole or in part; the first config is the leanest, as no peak is known before."""
-    arguments = ("--steps", "70", "--shards")
+    arguments = ("--steps", "56", "--shards")
     finished = workplace.finish(begin(workplace, "sharded", *arguments, more=SHARED_BYTES))
     assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr
     assert re.search(r"from step \d+ on: ", said(finished)[0])
@@ -195,7 +195,7 @@ def test_sharded_ranks_train_the_same_bit_for_bit(workplace, train_plainly, begi
 
 def test_a_killed_search_leaves_sharded_ranks_together(workplace, train_plainly, begin):
     """Ranks that recomputed different blocks would wait for each other's parameters."""
-    arguments = ("--steps", "40", "--shards")
+    arguments = ("--steps", "24", "--shards")
     process = begin(workplace, "sharded", *arguments, steps=1000)
     workplace.wait_for_trials(process, 1)
     (search,) = [one for one in workplace.processes() if "training_search" in " ".join(one.cmdline())]

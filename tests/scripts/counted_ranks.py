@@ -1,7 +1,10 @@
-"""Trains a small model as one of several ranks; with --count the first rank prints the most bytes of its tensors."""
+"""Trains a small model as one of several ranks.
+
+With ``--count`` it is trained for four steps without recompute, and anew with each file of plans; the first rank prints the
+most bytes of its tensors each time.
+"""
 
 import argparse
-import contextlib
 import gc
 
 import torch
@@ -49,14 +52,44 @@ def spread(model, way, mesh):
     return fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
+def train(way, mesh, loader, plans, meter):
+    """Trains a new model; with a meter, for four steps, after which it has the most bytes of the last one."""
+    model = Model()
+    whole = spread(model, way, mesh)
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-3)
+    if plans:
+        import autorecompute
+
+        autorecompute.apply(model, plans)
+    for step, (tokens,) in enumerate(loader):
+        if meter:
+            gc.collect()
+            meter.peak = meter.now
+        whole(tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if meter and step == 3:
+            break
+
+
+def count(*training):
+    """Trains under a meter of its own, and prints what that has."""
+    from autorecompute.backends.torch.live import LiveBytes
+
+    with LiveBytes() as meter:
+        train(*training, meter)
+    gc.collect()
+    if torch.distributed.get_rank() == 0:
+        print("peak", meter.peak)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--way", choices=["apart", "replicas", "views", "shards", "mixed"], default="shards")
     parser.add_argument("--mesh", type=int, help="so many ranks are in a mesh; all of them by default")
     parser.add_argument("--world", type=int, default=-1, help="asks for so many ranks")
     parser.add_argument("--alone", action="store_true", help="makes no process group")
-    parser.add_argument("--count", action="store_true")
-    parser.add_argument("--plans")
+    parser.add_argument("--count", nargs="*", metavar="PLANS")
     args = parser.parse_args()
     if not args.alone:
         torch.distributed.init_process_group("gloo", world_size=args.world, rank=0 if args.world > 0 else -1)
@@ -64,30 +97,11 @@ def main():
     mesh = None if args.alone else torch.distributed.init_device_mesh("cpu", (args.mesh or ranks,))
     samples = TensorDataset(torch.randint(VOCABULARY, (512, LENGTH)))
     loader = DataLoader(samples, batch_size=8, sampler=DistributedSampler(samples, ranks, 0 if args.alone else None))
-    meter = contextlib.nullcontext()
-    if args.count:
-        from autorecompute.backends.torch.live import LiveBytes
-
-        meter = LiveBytes()
-    with meter:
-        model = Model()
-        whole = spread(model, args.way, mesh)
-        optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-3)
-        if args.plans:
-            import autorecompute
-
-            autorecompute.apply(model, args.plans)
-        for step, (tokens,) in enumerate(loader):
-            if args.count:
-                gc.collect()
-                meter.peak = meter.now
-            whole(tokens).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if args.count and step == 3:
-                break
-    if args.count and torch.distributed.get_rank() == 0:
-        print("peak", meter.peak)
+    if args.count is None:
+        train(args.way, mesh, loader, None, None)
+    else:
+        for plans in (None, *args.count):
+            count(args.way, mesh, loader, plans)
     torch.distributed.destroy_process_group()
 
 

@@ -6,12 +6,12 @@ import contextlib
 
 import pytest
 
-from workplace import FREED_AT_ONCE, Workplace
+from workplace import FREED_AT_ONCE, SCRIPTS, Workplace
 
-TRANSFORMER = ("plain_transformer.py", "--backend", "torch", "--batch-flag=--bs")
-TRIALS = 8
-LIMITED = ("--memory-limit", "540MiB", "--max-trials", str(TRIALS))
-ASKED = ("--target-batch", "384", *LIMITED, "--study", "shared", "--json")
+SCRIPT = "plain_transformer.py"
+TRANSFORMER = ("--backend", "torch", "--batch-flag=--bs")
+BATCH, TRIALS = "96", 6
+ASKED = ("--target-batch", BATCH, "--max-trials", str(TRIALS), "--study", "shared", "--json")
 
 
 @pytest.fixture
@@ -24,9 +24,20 @@ def places(tmp_path):
         yield [stack.enter_context(contextlib.closing(place)) for place in made]
 
 
-def test_workers_in_plain_pytorch_share_a_study(places, database_url):
+@pytest.fixture
+def limit(places):
+    """A limit that the script breaks without recompute, and whose whole process holds it with some."""
+    looking = ("-m", "autorecompute", "plans", str(SCRIPTS / SCRIPT), *TRANSFORMER, "--batch", BATCH, "--peak", "--json")
+    looked = places[0].finish(places[0].start(*looking))
+    assert looked.code == 0, looked.stderr
+    peaks = {forecast["config"]: forecast["peak_bytes"] for forecast in looked.answer["peak"]["forecasts"]}
+    return str((2 * peaks["none"] + min(peaks.values())) // 3)
+
+
+def test_workers_in_plain_pytorch_share_a_study(places, limit, database_url):
     """Both tell one answer, no config is measured twice, and both had a part in the trials."""
-    tuning = [place.start_tuning(*TRANSFORMER, *ASKED, "--storage", database_url) for place in places]
+    shared = (*TRANSFORMER, *ASKED, "--memory-limit", limit, "--storage", database_url)
+    tuning = [place.start_tuning(SCRIPT, *shared) for place in places]
     finished = [place.finish(process) for place, process in zip(places, tuning, strict=True)]
     assert [one.code for one in finished] == [0, 0], finished
     first, second = (one.answer["best"] for one in finished)
