@@ -206,7 +206,7 @@ class FakeSteps:
         try:
             board.set([])
             with without_collection(), untouched(self._model), on_fakes() as mode:
-                fakes, timeline = Fakes(mode), Timeline()
+                fakes, timeline = Fakes(mode), Timeline(repeats=bool(self._units))
                 args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
                 if self._script.batch is not None:
                     args, kwargs = resized((args, kwargs), *self._script.batch)

@@ -39,8 +39,9 @@ class Segment:
             the order of their calls. -1 before the first.
         is_behind: Whether it is what lies behind the unit and before the next one; behind the last one are the head
             and the loss.
-        node: The node that the backward pass is in, counted from the first one of the unit. Segments of one unit are
-            equal whatever it is.
+        node: The node that the backward pass is in, counted from the first one of the unit; where nothing repeats, that
+            which the forward pass makes as well, counted from the model's first. Segments of one unit are equal
+            whatever it is.
     """
 
     phase: str
@@ -221,9 +222,13 @@ class Timeline:
     """Tells which part of a step runs, from the calls of units and from the node that autograd is at.
 
     Put ``around`` around each unit and all that is around it already: what a unit drops when it returns belongs to it.
+
+    Args:
+        repeats: Whether there are units. Where there are none, each pass is told apart by the graph's nodes alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, repeats: bool = True) -> None:
+        self._repeats, self._first = repeats, 0
         self._calls: list[tuple[int, int]] = []
         self._phase = FORWARD
         self._last = self._forward = Segment(FORWARD, -1)
@@ -231,7 +236,7 @@ class Timeline:
     def start(self) -> None:
         """A step begins."""
         self._calls.clear()
-        self._phase, self._forward = FORWARD, Segment(FORWARD, -1)
+        self._phase, self._forward, self._first = FORWARD, Segment(FORWARD, -1), _get_sequence_nr()
 
     def leave_backward(self) -> None:
         """The backward pass is through: the optimizer is next."""
@@ -256,7 +261,8 @@ class Timeline:
             self._phase = BACKWARD
             self._last = self._going_through(node._sequence_nr())
         elif self._phase == FORWARD:
-            self._last = self._forward
+            made = _get_sequence_nr() - self._first
+            self._last = self._forward if self._repeats else Segment(FORWARD, -1, node=made)
         elif self._phase == OUTSIDE:
             self._last = Segment(OUTSIDE, -1)
         return self._last
@@ -268,7 +274,7 @@ class Timeline:
             return Segment(BACKWARD, len(self._calls) - 1, is_behind=True) if is_first else self._last
         unit = bisect.bisect_right(self._calls, number, key=operator.itemgetter(0)) - 1
         if unit < 0:
-            return Segment(BACKWARD, -1)
+            return Segment(BACKWARD, -1, node=0 if self._repeats else number - self._first)
         first, end = self._calls[unit]
         is_behind = number >= end
         return Segment(BACKWARD, unit, is_behind, number - (end if is_behind else first))

@@ -2,6 +2,7 @@
 
 The backward pass of a unit is cut further where choices change it, at the nodes of autograd's graph: two choices that
 make things again in one unit add up within a node, and the most bytes that are alive at once are those of one of them.
+Where nothing repeats, the forward pass is cut so, too.
 """
 
 from __future__ import annotations
@@ -140,9 +141,9 @@ class Cuts:
 
 
 def _groups(pieces: Sequence[Piece]) -> list[frozenset[int]]:
-    """The nodes of a segment, by the parts that they are in; all steps go through them from the last to the first."""
+    """The nodes of a segment, by the parts that they are in, in order: backward, from the last node to the first."""
     steps = [dict(piece.nodes) for piece in pieces]
-    numbers = sorted(set().union(*steps), reverse=True)
+    numbers = sorted(set().union(*steps), reverse=pieces[0].segment.phase == BACKWARD)
     differing = {number for number in numbers if len({step.get(number) for step in steps}) > 1}
     parts = itertools.groupby(numbers, key=lambda number: number if number in differing else None)
     return [frozenset(group) for _, group in parts]
