@@ -174,6 +174,7 @@ class GradientCheck:
         parameter: The parameter of the largest difference where they do not agree.
         steps: How many steps were compared.
         message: What else speaks against the config, in words.
+        step_bytes: What a whole step takes on fake tensors beyond what is there before; ``None`` where none was run.
     """
 
     agrees: bool
@@ -181,6 +182,7 @@ class GradientCheck:
     parameter: str = ""
     steps: Count
     message: str = ""
+    step_bytes: Bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,10 +215,7 @@ class Trial:
 
     @property
     def relative_throughput(self) -> float | None:
-        """Throughput as a share of the reference's in the same minutes; above 1 is faster.
-
-        Where other processes disturbed either, processor time is compared, and wall time elsewhere.
-        """
+        """Throughput as a share of the reference's then; in processor time where other processes disturbed either."""
         if self.is_reference_disturbed or self.measurement.is_disturbed:
             reference, own = self.reference_cpu_seconds, self.measurement.median_cpu_seconds
         else:

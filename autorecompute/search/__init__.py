@@ -13,6 +13,7 @@ from autorecompute.search.prior import Prior
 from autorecompute.search.sampler import RecomputeSampler
 from autorecompute.search.sampling import OptunaSearcher, require_installed
 from autorecompute.search.searcher import Limit, Proposal, Searcher
+from autorecompute.search.whole_steps import WholeStepSearcher
 
 __all__ = [
     "NAMES",
@@ -30,6 +31,7 @@ __all__ = [
     "Proposal",
     "RecomputeSampler",
     "Searcher",
+    "WholeStepSearcher",
     "make_searcher",
     "require_installed",
 ]

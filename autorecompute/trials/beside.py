@@ -55,7 +55,7 @@ class TrainingBench(Bench):
     """Measures configs in the steps of one training that goes on.
 
     A config is used in no step before its gradients were compared with those without recompute. That happens on a few
-    samples of the next batch, and counts as one step.
+    samples of the next batch, and counts as one step; so does a whole step with the config on fake tensors.
 
     Args:
         job: What is trained.
@@ -178,6 +178,17 @@ class TrainingBench(Bench):
             self.spent_seconds += time.monotonic() - began
             self.checks[config] = _explained(message)
         return self.checks[config]
+
+    def step_bytes(self, config: Config) -> int | None:
+        """What a whole step on fake tensors takes, which is found out where gradients are compared.
+
+        ``None`` where none can be run, or no step is left for it.
+
+        Raises:
+            TrainingEndedError: the training has ended.
+        """
+        is_known = config.is_none or config in self.checks
+        return self.check(config).step_bytes if is_known or self.left_steps >= CHECK_STEPS else None
 
     def stay(self, config: Config | None, message: str) -> None:
         """Ends the search: the training goes on with this config, or with what is on, and tells its user why.

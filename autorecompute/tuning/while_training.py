@@ -10,7 +10,7 @@ from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, SetupError
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.result import Best, SearchEnd
-from autorecompute.search import ModelSearcher
+from autorecompute.search import ModelSearcher, WholeStepSearcher
 from autorecompute.studies.plain import require_plain
 from autorecompute.studies.use import using
 from autorecompute.trials.bench import Effort
@@ -158,7 +158,12 @@ class _Tuning:
         dims = {**detection.dims, BATCH: detection.batch}
         limit_bytes = self._context.problem.limit_bytes
         searcher = ModelSearcher(detection.space, limit_bytes=limit_bytes, memory=memory, dims=dims, least_fit=SURE)
-        return measure_planned(searcher, self._context, SURE)
+
+        def missing_of(config: Config) -> int:
+            step_bytes = self._bench.step_bytes(config)
+            return max(0, step_bytes - memory.forecast(config, dims).live_bytes) if step_bytes is not None else 0
+
+        return WholeStepSearcher(measure_planned(searcher, self._context, SURE), missing_of, limit_bytes)
 
     def _search(self, searcher: Searcher, runner: TrialRunner) -> SearchEnd:
         self._bench.keep_back(RACE_STEPS, RACE_SHARE, EFFORT)

@@ -1,7 +1,7 @@
 """Trains a small model as one of several ranks.
 
-With ``--count`` it is trained for four steps without recompute, and anew with each file of plans; the first rank prints the
-most bytes of its tensors each time.
+With ``--count`` it is trained for four steps without recompute, and anew with each file of plans; the first rank prints
+the most bytes of its tensors each time.
 """
 
 import argparse

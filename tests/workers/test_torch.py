@@ -27,8 +27,8 @@ def places(tmp_path):
 @pytest.fixture
 def limit(places):
     """A limit that the script breaks without recompute, and whose whole process holds it with some."""
-    looking = ("-m", "autorecompute", "plans", str(SCRIPTS / SCRIPT), *TRANSFORMER, "--batch", BATCH, "--peak", "--json")
-    looked = places[0].finish(places[0].start(*looking))
+    asked = (*TRANSFORMER, "--batch", BATCH, "--peak", "--json")
+    looked = places[0].finish(places[0].start("-m", "autorecompute", "plans", str(SCRIPTS / SCRIPT), *asked))
     assert looked.code == 0, looked.stderr
     peaks = {forecast["config"]: forecast["peak_bytes"] for forecast in looked.answer["peak"]["forecasts"]}
     return str((2 * peaks["none"] + min(peaks.values())) // 3)

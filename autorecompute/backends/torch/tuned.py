@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -10,6 +11,7 @@ from torch.nn import Module
 
 from autorecompute.backends.torch.compiled.forms import has_compiled, original_of
 from autorecompute.backends.torch.detection import Detected, detect
+from autorecompute.backends.torch.fakes import FakeSteps
 from autorecompute.backends.torch.interception import around_of
 from autorecompute.backends.torch.rewriting import Rewrite
 from autorecompute.backends.torch.switchboard import Switchboard
@@ -18,7 +20,10 @@ from autorecompute.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autorecompute.backends.torch.fakes import Script
     from autorecompute.plans import Config
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,24 @@ class Tuned:
             self.board.set(config.choices)
         except ValueError as error:
             raise UsageError(f"These plans are not for this model: {error}.") from error
+
+    def whole_step_bytes(self, config: Config, script: Script) -> int | None:
+        """The most that a whole step on fake tensors has alive beyond what is before it; ``None`` where none runs.
+
+        Args:
+            config: What is recomputed in it.
+            script: What the script does around the model.
+        """
+        model = self.reference()
+        assert model is not None, "a model that is called is there"
+        try:
+            meter = FakeSteps(model, self.found.structure.units, script, self.found.values).run(
+                self.board, config.choices
+            )
+        except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
+            _LOG.debug("no whole step can be run: %s", error)
+            return None
+        return meter.peak - meter.base
 
     @property
     def missed(self) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from autorecompute.backends.torch.batch_sizes import BatchSizes
 from autorecompute.backends.torch.callers import calling_frame, keeps_gradients, keeps_result
 from autorecompute.backends.torch.collectives import buckets_around, require_group
 from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
-from autorecompute.backends.torch.division import divide
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fake_machine import FakeMachine
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
@@ -232,23 +231,11 @@ class TorchBackend:
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
             detection = self._detect(root, args, kwargs)
             told = TorchDetection.of(detection)
-            told = self._with_whole_steps(root, detection, told, args, kwargs)
+            if told.steps is not None:
+                script, presets = self._script(root, detection.dims[BATCH], args, kwargs), detection.space.presets
+                told = machine.with_whole_steps(told, self._tuned[root], script, presets.values(), self._fake_ranks)
         told = replace(told, on_fakes=True, assumed=tuple(fakes.assumed), machine=machine.machine)
         return replace(detection, resting_bytes=bytes_of(root), extra=codec.to_plain(told))
-
-    def _with_whole_steps(
-        self, root: Module, detection: Detection, told: TorchDetection, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> TorchDetection:
-        """What was told, and what each preset takes of the card and of the rank that were asked for."""
-        assert self._stands_for is not None, "fake tensors stand for a machine"
-        if told.steps is None:
-            return told
-        script, tuned = self._script(root, detection.dims[BATCH], args, kwargs), self._tuned[root]
-        presets = dict.fromkeys(detection.space.presets.values())
-        on_card = self._stands_for.reserve(root, tuned, script, presets)
-        of_rank = divide(root, tuned, script, told.steps, presets) if self._fake_ranks else ()
-        is_apart = bool(of_rank) and script.buckets is None and not is_sharded(root)
-        return replace(told, on_card=on_card, of_rank=of_rank, is_apart=is_apart)
 
     @property
     def _fake_ranks(self) -> int:
@@ -263,10 +250,8 @@ class TorchBackend:
         self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Steps | None, str]:
         """What steps take, or why nobody can tell."""
-        if self._compiled is not None:
-            return None, MEASURED
-        if is_sharded(root) and self._fakes is None:
-            return None, "its parameters are gathered from other ranks, which fake tensors cannot do"
+        if reason := self._no_fakes(root):
+            return None, reason
         script = self._script(root, observe_batch([*args, *kwargs.values()]), args, kwargs)
         speeds = self._stands_for.speeds if self._stands_for is not None else None
         try:
@@ -274,6 +259,14 @@ class TorchBackend:
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
             return None, f"the model cannot be run on fake tensors ({first_line(error)})"
         return steps, ""
+
+    def _no_fakes(self, root: Module) -> str:
+        """Why no step of the model is run on fake tensors; empty where one may be."""
+        if self._compiled is not None:
+            return MEASURED
+        if is_sharded(root) and self._fakes is None:
+            return "its parameters are gathered from other ranks, which fake tensors cannot do"
+        return ""
 
     def _script(self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Script:
         target = (self._listener and self._listener.target_batch) or batch
@@ -297,4 +290,9 @@ class TorchBackend:
         self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config
     ) -> GradientCheck:
         few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
-        return check_gradients(root, self._tuned[root].board, config.choices, few_args, few_kwargs)
+        tuned = self._tuned[root]
+        check = check_gradients(root, tuned.board, config.choices, few_args, few_kwargs)
+        if not check.agrees or self._no_fakes(root):
+            return check
+        script = self._script(root, batch, args, kwargs)
+        return replace(check, step_bytes=tuned.whole_step_bytes(config, script))

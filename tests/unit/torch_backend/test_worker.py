@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from autorecompute.backends.torch import applying
+from autorecompute.backends.torch.controller import memory_of
 from autorecompute.backends.torch.detection import RefusedModelError
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile
@@ -100,6 +101,25 @@ def test_training_goes_on_bit_for_bit_whatever_is_switched(name, begin):
     assert all(check.agrees and check.worst == 0 and check.steps for check in listener.checks)
     assert len(listener.checks) == 2 * 5
     assert listener.batches == [4] * 6
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet"])
+def test_a_check_tells_what_a_whole_step_takes(name, begin):
+    """The same in every step of a training, and what was forecast before the first one."""
+    listener, backend = begin()
+    configs = []
+
+    def between():
+        if not configs:
+            configs.extend(dict.fromkeys(listener.detections[0].space.presets.values()))
+            listener.wanted = configs
+        backend.end_step()
+
+    train(make(name), steps=3, between=between)
+    (detection,) = listener.detections
+    memory = memory_of(detection)
+    forecasts = [memory.forecast(config, detection.dims).live_bytes for config in configs]
+    assert [check.step_bytes for check in listener.checks] == forecasts * 2
 
 
 class Squares(nn.Module):

@@ -1,0 +1,60 @@
+"""What is forecast from parts of steps is looked at as a whole step before it is tried."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from autorecompute.measurement import Trial
+    from autorecompute.plans import Config
+    from autorecompute.prediction import Prediction
+    from autorecompute.search.searcher import Proposal, Searcher
+
+MOST = 8
+"""So many configs may turn out too large before the search ends: the parts do not tell this model's steps."""
+
+
+class WholeStepSearcher:
+    """Proposes what another searcher does, but nothing of which a whole step takes too much.
+
+    Where every config does, the first proposal is the one that should need least: a training that has to have some
+    config on is nearest to the limit with it.
+
+    Args:
+        searcher: Who proposes.
+        missing_of: By how many bytes the forecast of a config is too low; 0 where it is not, or nobody knows.
+        limit_bytes: The memory limit.
+    """
+
+    def __init__(self, searcher: Searcher, missing_of: Callable[[Config], int], limit_bytes: int) -> None:
+        self._searcher, self._missing_of, self._limit_bytes = searcher, missing_of, limit_bytes
+        self._too_large: dict[Config, tuple[int, Proposal]] = {}
+
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
+        """The next config to measure, or ``None`` when nothing is left to gain."""
+        while len(self._too_large) < MOST:
+            proposal = self._searcher.propose(trials, {*claimed, *self._too_large})
+            if proposal is None:
+                break
+            peak_bytes = self._peak_of(proposal)
+            if peak_bytes <= self._limit_bytes:
+                return proposal
+            self._too_large[proposal.config] = peak_bytes, proposal
+        is_first = not trials and not claimed
+        least = min(self._too_large.values(), key=lambda found: found[0], default=None) if is_first else None
+        return least[1] if least is not None else None
+
+    def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
+        """What the other searcher expects of it."""
+        return self._searcher.predict(config, trials)
+
+    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
+        """What the other searcher expects."""
+        return self._searcher.expect_steps(trials)
+
+    def _peak_of(self, proposal: Proposal) -> int:
+        """What the config should need by a whole step; nothing where that is as forecast, for better or worse."""
+        missing_bytes = self._missing_of(proposal.config) if proposal.prediction is not None else 0
+        return proposal.prediction.peak_bytes + missing_bytes if proposal.prediction and missing_bytes else 0

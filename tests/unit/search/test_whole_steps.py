@@ -1,0 +1,76 @@
+"""Nothing is proposed of which a whole step takes too much."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.plans import Config
+from autorecompute.prediction import Prediction
+from autorecompute.search import Proposal, WholeStepSearcher
+from autorecompute.search.whole_steps import MOST
+from autorecompute.units import MIB
+
+LIMIT = 500 * MIB
+FORECAST = 490 * MIB
+
+
+class InOrder:
+    """Proposes configs in their order, all of which should fit."""
+
+    def __init__(self, configs):
+        self.configs = configs
+
+    def propose(self, trials, claimed=()):
+        """The next one that nobody tried or claimed."""
+        tried = {*claimed, *(trial.config for trial in trials)}
+        config = next((config for config in self.configs if config not in tried), None)
+        return config and Proposal(config=config, reason="", prediction=predicted(FORECAST))
+
+
+def predicted(peak_bytes):
+    """An exact forecast."""
+    known = {"peak_low": peak_bytes, "peak_high": peak_bytes, "step": None, "step_low": None, "step_high": None}
+    return Prediction(peak_bytes=peak_bytes, fits=1.0, **known)
+
+
+@pytest.fixture
+def configs(make_space):
+    """One plan, two, three, four and five."""
+    plans = make_space().plans
+    return [Config.of(plans[:count]) for count in range(1, 6)]
+
+
+def searching(configs, missing):
+    """A search among configs of whose forecasts so many bytes are missing."""
+    return WholeStepSearcher(InOrder(configs), lambda config: missing.get(config, 0), LIMIT)
+
+
+def test_a_config_whose_whole_step_takes_too_much_is_passed_over(configs):
+    """The next one is proposed; one that takes more than forecast and still fits is proposed as it is."""
+    searcher = searching(configs, {configs[0]: 11 * MIB, configs[1]: 10 * MIB})
+    assert searcher.propose([]).config == configs[1]
+
+
+def test_what_takes_less_than_forecast_is_proposed(configs):
+    """No forecast is too low: nothing changes."""
+    assert searching(configs, {}).propose([]).config == configs[0]
+
+
+def test_where_nothing_fits_the_least_is_proposed_first_and_nothing_after_it(configs, make_trial):
+    """Something has to be on; what is known to be too large is no trial."""
+    missing = {config: (50 - 10 * place) * MIB for place, config in enumerate(configs[:4])} | {configs[4]: 60 * MIB}
+    searcher = searching(configs, missing)
+    first = searcher.propose([])
+    assert first.config == configs[3]
+    assert searcher.propose([make_trial(first.config)]) is None
+
+
+def test_the_search_ends_where_parts_do_not_tell_of_steps(make_space):
+    """After some that are too large no further step is run."""
+    plans = make_space().plans
+    configs = [Config.of([one, *rest]) for one in plans for rest in ([], *([other] for other in plans if other != one))]
+    configs = list(dict.fromkeys(configs))
+    asked = []
+    searcher = WholeStepSearcher(InOrder(configs), lambda config: asked.append(config) or 99 * MIB, LIMIT)
+    assert searcher.propose([]) is not None
+    assert len(asked) == MOST < len(configs)
