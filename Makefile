@@ -131,9 +131,14 @@ test-gpu: install
 # installed there: a training script that imports nothing of it must do without.
 UNIT_ON_TORCH26 = applying callers checkpoints fake_operators fakes rewriting
 ON_TORCH26 = compat exports golden_plans gradients identity startup tune user_scripts wrap
-# What the tool does with a script, or with Python itself, is the same on every torch: a second tuning under a limit, what is
-# said where there is nothing to wrap, other people's sitecustomize, and an answer that is repeated.
+# What the tool does with a script, or with Python itself, is the same on every torch: further tunings, what is said where there is
+# nothing to wrap, other people's sitecustomize, and an answer that is repeated.
 SAME_ON_TORCH26 = \
+	wrap.py::test_a_plain_script_is_tuned \
+	wrap.py::test_the_script_is_measured_as_it_is \
+	wrap.py::test_run_wraps_as_tune_did \
+	wrap.py::test_a_wrapped_model_learns_what_a_plain_one_learns \
+	wrap.py::test_a_checkpoint_of_a_wrapped_model_is_a_plain_one \
 	wrap.py::test_recompute_saves_memory_in_a_wrapped_model \
 	wrap.py::test_a_script_with_an_ortmodule_is_left_alone \
 	wrap.py::test_a_script_without_a_model_cannot_be_wrapped \

@@ -131,7 +131,7 @@ def road(share_workplace):
 @pytest.fixture(scope="session")
 def tune_transformer():
     """Tunes the transformer at a batch of 192 under a limit, in the study of this name."""
-    command = ("transformer.py", "--target-batch", "192", "--max-trials", "4", "--json")
+    command = ("transformer.py", "--target-batch", "192", "--max-trials", "3", "--json")
 
     def tune(place, study, limit):
         return place.tune(*command, "--memory-limit", limit, "--study", study, arguments=("--bs", "{batch}"))

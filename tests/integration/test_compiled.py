@@ -63,7 +63,6 @@ def test_the_next_process_of_a_study_finds_what_was_compiled(scripts, tmp_path, 
     def compile_seconds(study, config):
         job = Job(script=scripts / "compiled.py", backend="torch")
         with Bench(job, None, tmp_path, study=tmp_path / study) as bench:
-            bench.measure(NONE, EFFORT)
             return bench.measure(config, EFFORT).compile_seconds
 
     first, again, elsewhere = (compile_seconds(study, BLOCKS) for study in ("one", "one", "two"))
