@@ -97,6 +97,8 @@ class Command:
     def is_json(self):
         """Whether what it prints is one JSON object."""
         own = self.arguments[: self.arguments.index("--")] if "--" in self.arguments else self.arguments
+        if any(argument.startswith("--output=") for argument in own):
+            return False
         return "--json" in own or self.arguments[-2:] == ("--format", "json")
 
     def may_change(self, name, *, is_gone):

@@ -312,6 +312,12 @@ def test_a_shared_study_whose_worker_has_ended(keep, run):
     assert run("studies", "export", "bert")[0] == 0
 
 
+def test_a_place_that_was_written_by_others_obeys_no_terminal(keep, run):
+    """What its file says is shown without what a terminal would do."""
+    share(keep("bert"), "token", "journal:\x1b]0;title\x07\nno answer yet")
+    assert "shared in journal:\\x1b]0;title\\x07\\nno answer yet\n" in run("show", "bert")[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
 from autorecompute.studies.writing import saying_what_fails
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ def required_of(folder: StudyFolder) -> str | None:
 def place_of(folder: StudyFolder) -> str | None:
     """The storage that a folder's study is shared in, in words; ``None`` for a study of its own."""
     known = folder.read(SHARED, dict[str, str])
-    return None if known is None else known.get(PLACE, "a storage")
+    return None if known is None else printable(known.get(PLACE, "a storage"), keeps="")
 
 
 def describe_missing(folder: StudyFolder) -> str:
