@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -9,6 +10,14 @@ from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld
 from autorecompute.plans import Config
 
 WIDTH, LENGTH, BATCH = 32, 16, 64
+
+# The compiler's own imports and graphs use what torch itself deprecates.
+_DEPRECATED = ("DeprecationWarning", "FutureWarning", "UserWarning")
+COMPILING = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    *(pytest.mark.filterwarnings(f"ignore::{kind}") for kind in _DEPRECATED),
+]
+"""The marks of tests that compile."""
 
 
 class Block(nn.Module):

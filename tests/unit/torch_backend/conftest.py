@@ -28,3 +28,26 @@ def unused_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+@pytest.fixture
+def fresh_compiler(tmp_path_factory, monkeypatch):
+    """Nothing is compiled before or after; one cache for all tests."""
+    from autorecompute.backends.torch.compiled.budgets import Asked  # which imports the compiler
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
+    torch._dynamo.reset()
+    yield
+    Asked().set(None)
+    torch._dynamo.reset()
+
+
+@pytest.fixture(scope="module")
+def compiled_blocks():
+    """A compiled model with what it offers and its switches."""
+    from autorecompute.backends.torch.compiled.detection import detect_compiled
+    from compiled_models import Blocks, batch
+
+    torch.manual_seed(0)
+    model = torch.compile(Blocks())
+    return model, *detect_compiled(model, (batch(),), {})

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from autorecompute.backends.torch.applying import FirstRoot, apply
-from autorecompute.backends.torch.compiled.budgets import VALUES, Asked, value_of
+from autorecompute.backends.torch.compiled.budgets import VALUES, value_of
 from autorecompute.backends.torch.compiled.checkpoints import CHOICE
 from autorecompute.backends.torch.compiled.clock import CLOCK
 from autorecompute.backends.torch.compiled.detection import board_of, detect_compiled
@@ -27,11 +27,9 @@ from autorecompute.backends.torch.refusals import Reason
 from autorecompute.backends.torch.space import space_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
+from compiled_models import COMPILING
 
-# The compiler's own imports and graphs use what torch itself deprecates.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("DeprecationWarning", "FutureWarning", "UserWarning")
-]
+pytestmark = COMPILING
 
 WIDTH, BATCH = 32, 2
 """Gradients are compared on so few samples: what they compile is in the cache for the other tests."""
@@ -89,16 +87,6 @@ def by_wrapped_blocks(model):
     for place, block in enumerate(model.blocks):
         model.blocks[place] = torch.compile(block)
     return model
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler(tmp_path_factory, monkeypatch):
-    """Nothing is compiled before or after; one cache for all tests."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
-    torch._dynamo.reset()
-    yield
-    Asked().set(None)
-    torch._dynamo.reset()
 
 
 def batch():

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from autorecompute.backends.torch.applying import apply
-from autorecompute.backends.torch.compiled.budgets import Asked
 from autorecompute.backends.torch.compiled.clusters import clusters_of, groups_of
 from autorecompute.backends.torch.compiled.detection import board_of, detect_compiled
 from autorecompute.backends.torch.compiled.lifetimes import peak_of
@@ -21,37 +20,17 @@ from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.structure import structure_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
-from compiled_models import Blocks, batch, live_bytes
+from compiled_models import COMPILING, Blocks, batch, live_bytes
 
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("DeprecationWarning", "FutureWarning", "UserWarning")
-]
+pytestmark = COMPILING
 
 UP, DROPPED = "blocks.*.up/addmm:recompute", "blocks.*.dropout/mul:recompute"
 BLOCKS, BUDGET = "blocks.*:checkpoint", "graph:budget_0.1"
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler(tmp_path_factory, monkeypatch):
-    """Nothing is compiled before or after; one cache for all tests."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
-    torch._dynamo.reset()
-    yield
-    Asked().set(None)
-    torch._dynamo.reset()
-
-
-@pytest.fixture(scope="module")
-def detected():
-    """A compiled model with what it offers and its switches."""
-    torch.manual_seed(0)
-    model = torch.compile(Blocks())
-    return model, *detect_compiled(model, (batch(),), {})
-
-
-def test_clusters_that_the_compiler_keeps_are_plans(detected):
+def test_clusters_that_the_compiler_keeps_are_plans(compiled_blocks):
     """By the group of their module and their kind; each of them has the compiler keep less than by itself."""
-    _, found, board = detected
+    _, found, board = compiled_blocks
     space = space_of(found, board, None)
     plans = {plan.id: plan for plan in space.plans if plan.option == "recompute"}
     assert {UP, DROPPED} <= plans.keys()
@@ -69,9 +48,9 @@ def test_what_is_drawn_by_chance_is_in_no_cluster():
     assert not any("inductor_seeds" in str(node.target) for node in nodes)
 
 
-def test_budgets_and_whole_checkpoints_leave_clusters_nothing_to_do(detected):
+def test_budgets_and_whole_checkpoints_leave_clusters_nothing_to_do(compiled_blocks):
     """A budget is about the whole graph; of three blocks two that are checkpointed leave one with its operators."""
-    _, found, board = detected
+    _, found, board = compiled_blocks
     space = space_of(found, board, None)
     by_id = {plan.id: plan for plan in space.plans}
     up = Config.of([by_id[UP]])
@@ -85,24 +64,24 @@ def test_budgets_and_whole_checkpoints_leave_clusters_nothing_to_do(detected):
 @pytest.mark.parametrize(
     "texts", [[UP], [DROPPED], [UP, DROPPED], [UP, f"{BLOCKS}:1"], [DROPPED, "blocks.*:keep_matmul:2"]], ids=str
 )
-def test_gradients_are_those_of_the_compiled_model(detected, texts):
+def test_gradients_are_those_of_the_compiled_model(compiled_blocks, texts):
     """With dropout on, alone and beside checkpoints."""
-    model, _, board = detected
+    model, _, board = compiled_blocks
     check = check_gradients(model, board, Config.parse(texts).choices, (batch(),), {})
     assert check.agrees, check
 
 
-def test_peaks_from_the_graph_are_those_of_steps(detected):
+def test_peaks_from_the_graph_are_those_of_steps(compiled_blocks):
     """Without a step, within a fifth: which kernels the compiler makes is guessed."""
-    model, found, board = detected
+    model, found, board = compiled_blocks
     expected = {tuple(peak.config.texts): peak.peak_bytes for peak in found.compiled_peaks}
     for texts in ([], [DROPPED], [BUDGET], [BLOCKS]):
         assert expected[tuple(texts)] == pytest.approx(live_bytes(model, board, texts), rel=0.2)
 
 
-def test_work_grows_with_what_is_made_again(detected):
+def test_work_grows_with_what_is_made_again(compiled_blocks):
     """Beyond what the compiler makes again by itself."""
-    _, found, _ = detected
+    _, found, _ = compiled_blocks
     work = {tuple(peak.config.texts): peak.work for peak in found.compiled_peaks}
     assert work[()] == 0 < work[DROPPED,] < work[f"{BLOCKS}:1",] < work[BLOCKS,] < 1
 

@@ -7,30 +7,16 @@ import functools
 import pytest
 import torch
 
-from autorecompute.backends.torch.compiled.budgets import Asked
 from autorecompute.backends.torch.compiled.checkpoints import choose
 from autorecompute.backends.torch.compiled.detection import detect_compiled
 from autorecompute.backends.torch.compiled.steps import trace_step
 from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.plans import Config
-from compiled_models import Blocks, Broken, batch, by_blocks, live_bytes
+from compiled_models import COMPILING, Blocks, Broken, batch, by_blocks, live_bytes
 
-# The compiler's own imports and graphs use what torch itself deprecates.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("DeprecationWarning", "FutureWarning", "UserWarning")
-]
+pytestmark = COMPILING
 
 BLOCKS, BUDGET, UP = "blocks.*:checkpoint", "graph:budget_0.1", "blocks.*.up/addmm:recompute"
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler(tmp_path_factory, monkeypatch):
-    """Nothing is compiled before or after; one cache for all tests."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
-    torch._dynamo.reset()
-    yield
-    Asked().set(None)
-    torch._dynamo.reset()
 
 
 @pytest.fixture(scope="module")

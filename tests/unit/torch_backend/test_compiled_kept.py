@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from autorecompute.backends.torch.applying import apply
-from autorecompute.backends.torch.compiled.budgets import Asked
 from autorecompute.backends.torch.compiled.clusters import groups_of
-from autorecompute.backends.torch.compiled.detection import board_of, detect_compiled
+from autorecompute.backends.torch.compiled.detection import board_of
 from autorecompute.backends.torch.compiled.marks import Marks, Tags
 from autorecompute.backends.torch.compiled.partitions import LEAST_WORK, Partitions
 from autorecompute.backends.torch.compiled.steps import trace_step
@@ -22,39 +21,18 @@ from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.structure import structure_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
-from compiled_models import Blocks, batch, live_bytes
+from compiled_models import COMPILING, Blocks, batch, live_bytes
 
-# The compiler's own imports and graphs use what torch itself deprecates.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("DeprecationWarning", "FutureWarning", "UserWarning")
-]
+pytestmark = COMPILING
 
 UP = "blocks.*.up/addmm"
 SPARED, UNDER = "blocks.*:keep_up/addmm", f"graph:budget_0.1_keep_{UP}"
 BLOCKS, BUDGET = "blocks.*:checkpoint", "graph:budget_0.1"
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler(tmp_path_factory, monkeypatch):
-    """Nothing is compiled before or after; one cache for all tests."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
-    torch._dynamo.reset()
-    yield
-    Asked().set(None)
-    torch._dynamo.reset()
-
-
-@pytest.fixture(scope="module")
-def detected():
-    """A compiled model with what it offers and its switches."""
-    torch.manual_seed(0)
-    model = torch.compile(Blocks())
-    return model, *detect_compiled(model, (batch(),), {})
-
-
-def test_what_is_kept_lies_between_nothing_and_all_made_again(detected):
+def test_what_is_kept_lies_between_nothing_and_all_made_again(compiled_blocks):
     """In checkpointed blocks and under the least budget, the cluster that is the most work to make again."""
-    _, found, board = detected
+    _, found, board = compiled_blocks
     plans = {plan.id: plan for plan in space_of(found, board, None).plans}
     assert {SPARED, UNDER} <= plans.keys()
     assert plans[SPARED].counts
@@ -83,9 +61,9 @@ def test_no_two_plans_keep_the_same():
     assert len(set(kept)) == len(kept) > 5
 
 
-def test_what_the_compiler_makes_again_by_itself_can_be_kept(detected):
+def test_what_the_compiler_makes_again_by_itself_can_be_kept(compiled_blocks):
     """There is a cluster of which it makes something again: kept, there is less to make again."""
-    _, found, board = detected
+    _, found, board = compiled_blocks
     plans = [
         plan
         for plan in space_of(found, board, None).plans
@@ -109,9 +87,9 @@ def test_gradients_are_those_of_the_compiled_model(texts):
     assert check.agrees, check
 
 
-def test_forecasts_are_those_of_steps(detected):
+def test_forecasts_are_those_of_steps(compiled_blocks):
     """Within a fifth: which kernels the compiler makes is guessed."""
-    model, found, board = detected
+    model, found, board = compiled_blocks
     expected = {tuple(peak.config.texts): peak.peak_bytes for peak in found.compiled_peaks}
     for text in (SPARED, UNDER):
         assert expected[text,] == pytest.approx(live_bytes(model, board, [text]), rel=0.2)
