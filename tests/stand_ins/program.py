@@ -1,4 +1,4 @@
-"""``autorecompute`` as a program that knows the fake backend, too."""
+"""``autorecompute`` as a program that knows the fake backend, too; tests import it for its path."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-sys.path[:1] = [str(TESTS.parent), str(TESTS)]
-
-from autorecompute.backends import registry  # noqa: E402
-from autorecompute.cli import main  # noqa: E402
 
 if __name__ == "__main__":
+    sys.path[:1] = [str(TESTS.parent), str(TESTS)]
+
+    from autorecompute.backends import registry
+    from autorecompute.cli import main
+
     registry.PACKAGES["fake"] = "fake_backend"
     sys.exit(main())

@@ -12,6 +12,11 @@ from autorecompute.backends.torch.survey import survey_steps
 from tiny_models import call_of, make
 
 
+def detect_in(training):
+    """What is found in a tiny model with its own call."""
+    return detect(training.model, *call_of(training))
+
+
 class Surveyed:
     """A model that was looked at, with its steps on fake tensors."""
 

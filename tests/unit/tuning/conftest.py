@@ -85,3 +85,10 @@ def make_timed_bench(clock, make_detection):
 def make_tuning(make_root, tune_in):
     """Begins a session of one and the same study."""
     return functools.partial(tune_in, make_root())
+
+
+@pytest.fixture(scope="module")
+def finished(tune_in, make_root):
+    """A tuning and its answer."""
+    tuning = tune_in(make_root())
+    return tuning, tuning.run()

@@ -32,13 +32,6 @@ def kept(tuning):
     return read_trials(tuning.folder.database, tuning.folder.name)
 
 
-@pytest.fixture(scope="module")
-def finished(tune_in, make_root):
-    """A tuning and its answer."""
-    tuning = tune_in(make_root())
-    return tuning, tuning.run()
-
-
 @pytest.fixture
 def make_again(finished, tune_in):
     """Begins another session of the finished study."""
@@ -333,44 +326,6 @@ def test_a_winner_that_fails_its_confirmation_gives_way(finished, make_tuning):
     assert result.best.confirmed
     assert choices_of(tuning.folder) == result.best.config.texts
     assert any("not confirmed" in note for note in tuning.watcher.notes)
-
-
-def test_a_winner_was_checked_for_its_gradients(finished):
-    """What is recommended trains as without recompute, and the answer says over how many steps that was seen."""
-    tuning, result = finished
-    assert result.best.config in tuning.bench.checked
-    assert (result.best.gradients.agrees, result.best.gradients.steps) == (True, 3)
-
-
-def test_a_winner_with_wrong_gradients_gives_way_and_its_plan_is_named(finished, make_tuning):
-    """A config that trains something else is never recommended, however fast, and its culprit is told."""
-    _, undisturbed = finished
-    tuning = make_tuning()
-    culprit = tuning.bench.detection.space.plans[1]
-    assert undisturbed.best.config.has(culprit)
-    tuning.bench.wrong = (culprit,)
-    best = tuning.run().best
-    assert not best.config.has(culprit)
-    assert best.peak_bytes <= 600 * MIB
-    (note, *_) = [note for note in tuning.watcher.notes if note.startswith("wrong_gradient")]
-    assert f"by {culprit.label}" in note
-    assert not any(config.has(culprit) for config, _ in tuning.bench.watched)
-
-
-def test_where_all_gradients_are_wrong_memory_is_not_blamed(make_tuning):
-    """When every config that fits trains something else, the sentence says that, and suggests no other limit."""
-    tuning = make_tuning()
-    tuning.bench.wrong = tuning.bench.detection.space.plans
-    with pytest.raises(NothingFitsError, match="gradients") as caught:
-        tuning.run()
-    assert "--memory-limit" not in str(caught.value)
-
-
-def test_no_recompute_needs_no_check(make_tuning):
-    """Where the answer is to set nothing, there is nothing to compare."""
-    tuning = make_tuning(limit_bytes=1000 * MIB)
-    assert tuning.run().best.gradients is None
-    assert tuning.bench.checked == []
 
 
 def test_warnings_of_the_script_are_told_once_and_kept(make_tuning):
