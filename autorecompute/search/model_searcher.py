@@ -27,9 +27,13 @@ LEAST_GAIN = 0.0004
 """A trial that should gain less than this share of the step time is not worth its own time. One that takes n times as
 long, as its config has to be made ready first, has to gain n times as much."""
 
-PATIENCE, PATIENCE_WHERE_KNOWN = 10, 4
-"""After so many trials that were no better than the best the search ends: what is left to gain is less than what noise
-hides. Where peaks are known, only times are left to learn."""
+PATIENCE, PATIENCE_WHERE_KNOWN = 10, 6
+"""After so many trials that gained nothing the search ends: what is left to gain is less than what noise hides. Where
+peaks are known, only times are left to learn."""
+
+WORTH_WAITING = 0.01
+"""A trial that brought the step time of the best down by no more than this share gained nothing: the best of many that
+are alike seems a little faster after each of them."""
 
 LIKELY = 0.5
 """What is more likely to fit than not."""
@@ -187,9 +191,9 @@ class ModelSearcher:
 
     def _is_tired(self, fitting: Sequence[float]) -> bool:
         if not self._is_known:
-            return _count_since_best(fitting) >= PATIENCE
+            return _count_since_gain(fitting) >= PATIENCE
         # What is over the limit was tried under another one, before whole processes were seen to need more.
-        return _count_since_best([step for step in fitting if step < math.inf]) >= PATIENCE_WHERE_KNOWN
+        return _count_since_gain([step for step in fitting if step < math.inf]) >= PATIENCE_WHERE_KNOWN
 
     def _least_peak(self, trials: Sequence[Trial], outlook: Outlook, allowed: np.ndarray) -> Proposal | None:
         """The config that should need less than any that was measured, which tells what limit would do.
@@ -249,9 +253,10 @@ def _forecasts_of(
     return {one.config: one for one in found if one.config in configs and one.recompute_share > 0}
 
 
-def _count_since_best(steps: Sequence[float]) -> int:
-    """How many trials came after the best."""
-    return len(steps) - 1 - min(range(len(steps)), key=steps.__getitem__)
+def _count_since_gain(steps: Sequence[float]) -> int:
+    """How many trials came after the first that is as good as the best."""
+    as_good = (1 + WORTH_WAITING) * min(steps)
+    return len(steps) - 1 - next(place for place, step in enumerate(steps) if step <= as_good)
 
 
 def _expected_improvement(to_beat: float, outlook: Outlook) -> np.ndarray:

@@ -156,9 +156,19 @@ class Attempt:
         reserve_seconds = self._context.reserve_seconds(trials)
         remaining = self._rejections.remaining(trials)
         leanest = self._limit.leanest_beyond(trials)
-        result = self._early.confirm_if_due([leanest] if leanest is not None else remaining, reserve_seconds)
+        result = self._early.confirm_if_due(
+            [leanest] if leanest is not None else remaining, reserve_seconds, teaches=self._teaches(trials)
+        )
         if result is not None:
             self._set_answer(result)
+
+    def _teaches(self, trials: list[Trial]) -> bool:
+        """Whether a whole process would tell what is needed of configs like those that are left to try.
+
+        A preset may be far from the limit, and hold more or less than what comes near it.
+        """
+        presets = set(self._context.detection.space.presets.values())
+        return self._limit.is_guess(trials) and any(trial.fits and trial.config not in presets for trial in trials)
 
     def _give(self, result: Result, search_end: SearchEnd) -> Result:
         # What there was no time for is made up for by the next session, be the search at its end or not.

@@ -43,6 +43,15 @@ class TrialLimit:
             return limit_bytes - max(seen_bytes, 0)
         return limit_bytes - (own_bytes if self._guesses else 0)
 
+    def is_guess(self, trials: Sequence[Trial]) -> bool:
+        """Whether no whole process has told yet what is needed, and the guess takes something away.
+
+        Args:
+            trials: What was measured.
+        """
+        is_seen = bool(self._excess_bytes) or self._confirmer.excess_bytes(trials) is not None
+        return not is_seen and self(trials) < self._context.problem.limit_bytes
+
     def stop_guessing(self) -> None:
         """Leaves what whole processes that held the limit were seen to need, and nothing where none was."""
         self._guesses = False

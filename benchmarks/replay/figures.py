@@ -28,6 +28,7 @@ def as_columns(runs):
     return {
         "seeds": len(runs) // len(SHARES),
         "trials": [run.trials for run in runs],
+        "ended": [run.ended for run in runs],
         **{f"regret_{count}": [_short(run.regrets[place]) for run in runs] for place, count in enumerate(CHECKPOINTS)},
         "answer_regret": [_short(run.answer_regret) for run in runs],
         "is_infeasible": [run.is_infeasible for run in runs],
@@ -92,6 +93,7 @@ def draw_searchers(title, searchers):
     grid = Grid(title=title, title_justify="left")
     names = (
         "trials",
+        "ended",
         *(f"regret {count}" for count in CHECKPOINTS),
         f"none fits at {CHECKPOINTS[0]}",
         "answer",
@@ -104,9 +106,9 @@ def draw_searchers(title, searchers):
 
 
 def _cells(found):
-    trials, first = found["trials"], found[f"regret_{CHECKPOINTS[0]}"]
+    first = found[f"regret_{CHECKPOINTS[0]}"]
     return (
-        " / ".join(_count(quantile(trials, part)) for part in PARTS),
+        *(_counts(found[name]) for name in ("trials", "ended")),
         *(_share(found[f"regret_{count}"]) for count in CHECKPOINTS),
         f"{sum(share is None for share in first)} of {len(first)}",
         _share(found["answer_regret"]),
@@ -114,6 +116,10 @@ def _cells(found):
         f"{found['proposal_ms']:.1f} ms",
         f"{found['longest_proposal_ms']:.0f} ms",
     )
+
+
+def _counts(numbers):
+    return " / ".join(_count(quantile(numbers, part)) for part in PARTS)
 
 
 def _count(number):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -28,14 +27,11 @@ from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.units import MIB
-from record import STUDIES, UNENDING, compute_with_one_thread
+from record import STUDIES, UNENDING, set_up_workers
 from replay import Replay
 from tables import SUFFIX, TABLES, load
 
 SHARES = (0.25, 0.55)
-GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": str(MIB // 16)}
-"""Has glibc give back what tensors of plain PyTorch leave: they are larger, even in models as small as these."""
-
 GOAL = 0.02
 """The share of the best throughput that an answer may lose."""
 
@@ -132,13 +128,12 @@ def main():
     parser.add_argument("tables", nargs="*", default=["bert_mlm"], help="names of tables (default: bert_mlm)")
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES, help="of the way (default: 0.25 0.55)")
     args = parser.parse_args()
-    compute_with_one_thread()
+    set_up_workers()
     grid = Grid(title=f"answers beside the best of all recorded configs (goal: {GOAL:.0%} lost at most)")
     for column in ("table", "limit", "trials", "time", "answer", "its process", "lost", "goal"):
         grid.add_column(column)
     for name in args.tables:
         replay = Replay(load(TABLES / f"{name}{SUFFIX}"))
-        os.environ |= GIVEN_BACK if replay.table.is_torch else {}
         here = look_here(replay)
         for share in args.shares:
             limit_bytes = here.limit_bytes(share)

@@ -32,6 +32,8 @@ class Run:
             ``None`` where that took more than the budget, or the search ended before.
         regrets: Share of the best throughput that the best measured config which truly fits loses, at each checkpoint;
             ``None`` where none that fits was measured yet.
+        ended: How many trials the search took in all. One that has not ended by the last checkpoint, and has found the best,
+            is cut off there.
         answer_regret: The same of the config that would be emitted; ``None`` where none is.
         is_infeasible: Whether the config that would be emitted truly needs more than the limit, by more than a recorded
             peak is off as a rule.
@@ -41,6 +43,7 @@ class Run:
 
     trials: int | None
     regrets: tuple[float | None, ...]
+    ended: int
     answer_regret: float | None
     is_infeasible: bool
     proposal_seconds: float
@@ -77,6 +80,7 @@ class Player:
         return Run(
             trials=found,
             regrets=tuple(self._regret([trial.config for trial in trials[:count]]) for count in CHECKPOINTS),
+            ended=len(trials),
             answer_regret=self._regret([answer.config] if answer else []),
             is_infeasible=answer is not None and self._replay.exceeds(answer.config, self._limit_bytes),
             proposal_seconds=sum(self._seconds) / len(self._seconds),

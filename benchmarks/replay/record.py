@@ -23,12 +23,16 @@ from autorecompute.plans.savings import evaluate
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.tuning.step_profiles import PROFILED_BATCH, survey, telling_configs
+from autorecompute.units import MIB
 from journal import Journal
 
 STUDIES = Path(__file__).parents[2] / "studies"
 TABLES = STUDIES / "tables"
 
-NEGLIGIBLE_SHARE = 0.001
+GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": str(MIB // 16)}
+"""Has glibc give back what tensors leave: they are larger, even in models as small as these."""
+
+NEGLIGIBLE_SHARE = 0.003
 """Plans that state to save less of the peak are left out of an exhaustive table."""
 
 UNENDING = ("--ortmodule", "--device", "cpu", "--steps", "1000000")
@@ -66,12 +70,12 @@ class Recipe:
 
 _TEXT = ("--layers", "3", "--hidden", "64", "--sequence", "64")
 RECIPES = {
-    "bert_mlm": Recipe("bert_mlm", 32, _TEXT),
-    "gpt2_clm": Recipe("gpt2_clm", 32, _TEXT),
-    "vit_images": Recipe("vit_images", 32, ("--layers", "3", "--hidden", "64")),
-    "bloom_clm": Recipe("bloom_clm", 32, _TEXT),
+    "bert_mlm": Recipe("bert_mlm", 128, _TEXT),
+    "gpt2_clm": Recipe("gpt2_clm", 128, _TEXT),
+    "vit_images": Recipe("vit_images", 128, ("--layers", "3", "--hidden", "64")),
+    "bloom_clm": Recipe("bloom_clm", 128, _TEXT),
     "deberta_mlm": Recipe(
-        "deberta_mlm", 64, ("--layers", "2", "--hidden", "64", "--sequence", "64", "--buckets", "16"), sampled=2000
+        "deberta_mlm", 128, ("--layers", "2", "--hidden", "64", "--sequence", "64", "--buckets", "16")
     ),
 }
 
@@ -205,11 +209,11 @@ def begin(job, recipe, logs):
     }
 
 
-def compute_with_one_thread():
-    """Has the workers that this process starts compute with one thread each."""
+def set_up_workers():
+    """Has the workers that this process starts compute with one thread each, and give back what tensors leave."""
     folders = [str(Path(__file__).with_name("one_thread")), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ |= {"OMP_NUM_THREADS": "1", **GIVEN_BACK}
 
 
 def record(name):
@@ -233,7 +237,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", choices=[*RECIPES, []], default=list(RECIPES))
     tables = parser.parse_args().tables
-    compute_with_one_thread()
+    set_up_workers()
     for name in tables:
         record(name)
 

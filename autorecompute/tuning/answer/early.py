@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from autorecompute.tuning.answer.finalists import Finalist
     from autorecompute.tuning.context import TuningContext
 
-PATIENCE = 4.0
+PATIENCE, PATIENCE_TO_LEARN = 4.0, 1.0
 """The search has to have taken so many times what a confirmation costs before the first one: a fifth of the time at
-most goes into answers that may be overtaken."""
+most goes into answers that may be overtaken. Where a whole process tells what all others need, trials that are held
+against a guess are the dearer ones."""
 
 SHORTEST_SEARCH_SECONDS = 20.0
 """A search that is stopped before has lost little."""
@@ -47,15 +48,20 @@ class EarlyAnswer:
         self._began_seconds = time.monotonic()
         self._count = 0
 
-    def confirm_if_due(self, trials: Sequence[Trial], reserve_seconds: float) -> Result | None:
+    def confirm_if_due(
+        self, trials: Sequence[Trial], reserve_seconds: float, *, teaches: bool = False
+    ) -> Result | None:
         """Confirms the fastest trial that fits where it is new and time enough was spent; the answer where it was.
 
         Args:
             trials: Those that may be the answer.
             reserve_seconds: What has to be left of the time after it.
+            teaches: Whether its whole process tells what trials are to be held against.
         """
         finalist = next(iter(fitting_finalists(trials)), None)
-        if finalist is None or not self._is_news(finalist) or not self._is_due(finalist, reserve_seconds):
+        if finalist is None or not self._is_news(finalist):
+            return None
+        if not self._is_due(finalist, reserve_seconds, PATIENCE_TO_LEARN if teaches else PATIENCE):
             return None
         self._count += 1
         return self.keep(SearchEnd.INTERRUPTED) if self._confirmer.confirm(finalist) is not None else None
@@ -86,10 +92,10 @@ class EarlyAnswer:
             known, found = best.samples_per_second, finalist.trial.measurement.samples_per_second or 0.0
         return found > known * (1 + TIE)
 
-    def _is_due(self, finalist: Finalist, reserve_seconds: float) -> bool:
+    def _is_due(self, finalist: Finalist, reserve_seconds: float, patience: float) -> bool:
         price = (*self._confirmer.needs(finalist.trial.config), Task.START)
         patience_seconds = (
-            max(PATIENCE * self._context.budget.expect(*price), SHORTEST_SEARCH_SECONDS) * GROWTH**self._count
+            max(patience * self._context.budget.expect(*price), SHORTEST_SEARCH_SECONDS) * GROWTH**self._count
         )
         is_patient = time.monotonic() - self._began_seconds >= patience_seconds
         return is_patient and self._context.budget.allows(*price, Task.TRIAL, reserve_seconds=reserve_seconds)
