@@ -191,9 +191,9 @@ class ModelSearcher:
 
     def _is_tired(self, fitting: Sequence[float]) -> bool:
         if not self._is_known:
-            return _count_since_gain(fitting) >= PATIENCE
+            return count_since_gain(fitting) >= PATIENCE
         # What is over the limit was tried under another one, before whole processes were seen to need more.
-        return _count_since_gain([step for step in fitting if step < math.inf]) >= PATIENCE_WHERE_KNOWN
+        return count_since_gain([step for step in fitting if step < math.inf]) >= PATIENCE_WHERE_KNOWN
 
     def _least_peak(self, trials: Sequence[Trial], outlook: Outlook, allowed: np.ndarray) -> Proposal | None:
         """The config that should need less than any that was measured, which tells what limit would do.
@@ -253,7 +253,7 @@ def _forecasts_of(
     return {one.config: one for one in found if one.config in configs and one.recompute_share > 0}
 
 
-def _count_since_gain(steps: Sequence[float]) -> int:
+def count_since_gain(steps: Sequence[float]) -> int:
     """How many trials came after the first that is as good as the best."""
     as_good = (1 + WORTH_WAITING) * min(steps)
     return len(steps) - 1 - next(place for place, step in enumerate(steps) if step <= as_good)

@@ -12,7 +12,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.memory import Forecast
 from autorecompute.plans import Config, Space
 from autorecompute.search import ModelSearcher
-from autorecompute.search.model_searcher import MARGIN, SLACK
+from autorecompute.search.model_searcher import MARGIN, SLACK, count_since_gain
 
 SEEDS = range(3)
 SHARES = (0.2, 0.4, 0.6, 0.8)
@@ -96,6 +96,21 @@ def test_a_lower_limit_is_searched_anew(make_limited, monkeypatch):
         while proposal := searcher.propose(trials):
             trials.append(bench.try_out(proposal, len(trials), reference_seconds=1.0).under(bench.limit_bytes))
         assert bench.found_share(trials) > 0.99
+
+
+@pytest.mark.parametrize(
+    ("steps", "count"),
+    [
+        ([1.3, 1.2, 1.25, 1.21], 2),
+        ([1.3, 1.2, 1.196, 1.192], 2),
+        ([1.3, 1.2, 1.18, 1.19], 1),
+        ([math.inf, 1.2, math.inf], 1),
+    ],
+    ids=["no better", "better by less than noise", "better", "does not fit"],
+)
+def test_a_trial_gains_where_it_is_better_by_more_than_a_percent(steps, count):
+    """The best of many that are alike seems a little faster after each of them, and would be waited for."""
+    assert count_since_gain(steps) == count
 
 
 def test_opaque_presets_are_tried_and_nothing_is_predicted_of_them(make_limited):

@@ -63,18 +63,7 @@ def test_what_two_processes_need_too_much_is_expected_of_the_others(make_tuning)
     assert best.peak_bytes <= best.limit_bytes
 
 
-def let_baseline_hold(bench, more_bytes):
-    """Lets the process without recompute hold so much more than its tensors."""
-    measure = bench.measure
-
-    def measure_resident(config, effort):
-        measured = measure(config, effort)
-        return replace(measured, resident_bytes=measured.peak_bytes + more_bytes if config.is_none else None)
-
-    bench.measure = measure_resident
-
-
-def test_what_the_baseline_holds_beyond_its_tensors_is_left_for_all(make_tuning):
+def test_what_the_baseline_holds_beyond_its_tensors_is_left_for_all(make_tuning, let_baseline_hold):
     """Its process tells what others need as well: the search begins below the limit, and whole processes hold it."""
     tuning = make_tuning(max_trials=30)
     tuning.bench.every_life_bytes = 25 * MIB
@@ -86,7 +75,9 @@ def test_what_the_baseline_holds_beyond_its_tensors_is_left_for_all(make_tuning)
     assert sum("leaving 25 MiB of the limit" in note for note in tuning.watcher.notes) == 1
 
 
-def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_needs(make_tuning, make_bench):
+def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_needs(
+    make_tuning, make_bench, let_baseline_hold
+):
     """Its whole process needs less than was guessed and holds the limit, and none runs that does not."""
     bench = make_bench(costs=(0.04, 0.03, 0.05, 0.01, 0.1))
     tuning = make_tuning(bench, max_trials=30, limit_bytes=455 * MIB)
@@ -98,7 +89,7 @@ def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_ne
     assert best.peak_bytes == min(tuning.bench.peak_bytes(config, 32) for config in tuning.tried) + 10 * MIB
 
 
-def test_one_process_that_held_more_by_chance_says_nothing_of_the_others(make_tuning, make_bench):
+def test_one_process_that_held_more_by_chance_says_nothing_of_the_others(make_tuning, make_bench, let_baseline_hold):
     """The leanest breaks the limit and the next one holds it: of what then fits the fastest is the answer."""
     savings = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))
     bench = make_bench(savings=savings, costs=(0.04, 0.03, 0.05, 0.1, 0.01))
@@ -112,7 +103,7 @@ def test_one_process_that_held_more_by_chance_says_nothing_of_the_others(make_tu
     assert best.config == min({*able} - {leanest}, key=lambda config: bench.seconds(config, 32))
 
 
-def test_a_baseline_that_fits_after_all_is_the_answer(make_tuning):
+def test_a_baseline_that_fits_after_all_is_the_answer(make_tuning, let_baseline_hold):
     """Its process held more than that of a training does, as one that was confirmed tells."""
     tuning = make_tuning(max_trials=30, limit_bytes=910 * MIB)
     let_baseline_hold(tuning.bench, 25 * MIB)
@@ -122,7 +113,7 @@ def test_a_baseline_that_fits_after_all_is_the_answer(make_tuning):
     assert len({config for config, _ in tuning.bench.watched}) > 1
 
 
-def test_what_glibc_keeps_by_chance_is_not_left_for_all(make_tuning):
+def test_what_glibc_keeps_by_chance_is_not_left_for_all(make_tuning, let_baseline_hold):
     """Of a baseline that held a third more than its tensors, a twentieth of the limit is taken for the rule."""
     tuning = make_tuning(max_trials=30)
     let_baseline_hold(tuning.bench, 300 * MIB)

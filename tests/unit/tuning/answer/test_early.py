@@ -22,11 +22,9 @@ def make_slow(make_tuning, make_timed_bench):
     return lambda **settings: make_tuning(make_timed_bench(start_seconds=5.0, step_seconds=0.4), **settings)
 
 
-@pytest.fixture
-def undisturbed(make_slow, clock):
-    """When the first confirmation of an undisturbed tuning was done, and when the whole was."""
-    tuning, times = make_slow(), []
-    began, watch = clock.now, tuning.bench.watch
+def note_times(tuning, clock):
+    """Gives the seconds after which each process of a whole tuning was done, which are filled in as it runs."""
+    times, began, watch = [], clock.now, tuning.bench.watch
 
     def watch_and_note(*args):
         measurement = watch(*args)
@@ -34,6 +32,14 @@ def undisturbed(make_slow, clock):
         return measurement
 
     tuning.bench.watch = watch_and_note
+    return times
+
+
+@pytest.fixture
+def undisturbed(make_slow, clock):
+    """When the first confirmation of an undisturbed tuning was done, and when the whole was."""
+    tuning = make_slow()
+    times = note_times(tuning, clock)
     result = tuning.run()
     return tuning, result, times
 
@@ -44,6 +50,24 @@ def test_the_best_so_far_is_confirmed_while_the_search_goes_on(undisturbed):
     assert result.search_end is SearchEnd.NOTHING_LEFT
     assert times[0] < times[-1] * 2 / 3
     assert len(times) <= 2 + GROWTH
+
+
+@pytest.fixture
+def guessing(make_root, tune_in, make_timed_bench, let_baseline_hold):
+    """The same of a training whose process held more than its tensors without recompute, and others hold less."""
+    tuning = tune_in(make_root(), make_timed_bench(start_seconds=5.0, step_seconds=0.4))
+    tuning.bench.every_life_bytes = 10 * MIB
+    let_baseline_hold(tuning.bench, 25 * MIB)
+    return tuning
+
+
+def test_where_trials_are_held_against_a_guess_a_whole_process_runs_sooner(guessing, clock, undisturbed):
+    """And not of a preset, which may be far from the limit."""
+    times = note_times(guessing, clock)
+    guessing.run()
+    assert times[0] < undisturbed[2][0]
+    first, _ = guessing.bench.watched[0]
+    assert first not in guessing.bench.detection.space.presets.values()
 
 
 def test_whoever_stops_after_a_confirmation_has_an_answer(make_root, tune_in, make_timed_bench, clock, undisturbed):
