@@ -34,7 +34,7 @@ class Candidates:
         self._occurrences = _occurrences(space.plans, self._choices)
         self.switches = self._mixes(space, simulator) if self._occurrences else self._subsets(space, simulator)
         """At which share of its occurrences each choice is on, from 0 to 1; a line for each config."""
-        self.shares = self.switches - _covered(self.switches, space, self._choices)
+        self.shares = self.switches - covered(self.switches, space, self._choices)
         """The same without what lies inside of what is made again as a whole."""
         self._words = _as_words(self.switches)
         self.simulated = simulator.simulate(self.switches)
@@ -149,12 +149,12 @@ def _can_exist(switches: np.ndarray, space: Space, choices: Sequence[Choice]) ->
     same = np.array([[one.site == other.site and one != other for other in choices] for one in choices], dtype=bool)
     on = (switches > 0).astype(np.float32)
     in_two_ways = ((on @ same.reshape(len(choices), len(choices)).astype(np.float32)) * on).max(axis=1, initial=0) > 0
-    has_nothing = (on > 0) & (switches <= _covered(switches, space, choices))
+    has_nothing = (on > 0) & (switches <= covered(switches, space, choices))
     fine: np.ndarray = ~in_two_ways & ~has_nothing.any(axis=1)
     return fine
 
 
-def _covered(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
+def covered(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
     """At which share of its occurrences each choice lies inside of what is made again as a whole."""
     covered = np.zeros_like(switches)
     for outer, around in enumerate(choices):

@@ -32,9 +32,14 @@ class WholeStepSearcher:
         self._searcher, self._missing_of, self._limit_bytes = searcher, missing_of, limit_bytes
         self._too_large: dict[Config, tuple[int, Proposal]] = {}
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether it proposes nothing any more because so many configs turned out too large."""
+        return len(self._too_large) >= MOST
+
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure, or ``None`` when nothing is left to gain."""
-        while len(self._too_large) < MOST:
+        while not self.gave_up:
             proposal = self._searcher.propose(trials, {*claimed, *self._too_large})
             if proposal is None:
                 break

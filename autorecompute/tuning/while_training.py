@@ -11,6 +11,7 @@ from autorecompute.errors import AutorecomputeError, SetupError
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.result import Best, SearchEnd
 from autorecompute.search import ModelSearcher, WholeStepSearcher
+from autorecompute.search.whole_steps import MOST
 from autorecompute.studies.plain import require_plain
 from autorecompute.studies.use import using
 from autorecompute.trials.bench import Effort
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Detection, Trial
     from autorecompute.plans import Config
     from autorecompute.prediction import Prediction
-    from autorecompute.search import Searcher
     from autorecompute.studies import StudyFolder
     from autorecompute.trials.beside import TrainingBench
     from autorecompute.trials.job import Job
@@ -62,6 +62,12 @@ NO_FORECAST = "no peak is known before a step. Measure with 'autorecompute tune 
 
 MEASURED = (
     "The model cannot be run on fake tensors, so real steps told the peaks, from the config on that recomputes most"
+)
+
+
+GAVE_UP = (
+    f"The search ended early: {MOST} configs needed more as whole steps than was forecast. What else there is, "
+    "'autorecompute tune SCRIPT' measures"
 )
 
 
@@ -128,7 +134,8 @@ class _Tuning:
         goes_on = has_run_out and self._raced is None
         ends = SearchEnd.INTERRUPTED if goes_on else SearchEnd.TRIALS if has_run_out else SearchEnd.NOTHING_LEFT
         self._keep(best, ends)
-        self._bench.stay(best.config if best is not None else None, self._summarize(best, goes_on=goes_on))
+        notes = [NEXT_START] * goes_on + [MEASURED] * self._is_measured + [GAVE_UP] * searcher.gave_up
+        self._bench.stay(best.config if best is not None else None, self._summarize(best, notes))
 
     def give_up(self, reason: str) -> None:
         """Leaves the training as it is."""
@@ -147,7 +154,7 @@ class _Tuning:
     def _trials(self) -> list[Trial]:
         return [trial.under(self._context.problem.limit_bytes) for trial in settled(self._ledger.trials)]
 
-    def _make_searcher(self) -> Searcher:
+    def _make_searcher(self) -> WholeStepSearcher:
         detection = self._context.detection
         if why_not := backend_of(detection.versions).why_not_while_training(detection):
             raise SetupError(why_not)
@@ -165,7 +172,7 @@ class _Tuning:
 
         return WholeStepSearcher(measure_planned(searcher, self._context, SURE), missing_of, limit_bytes)
 
-    def _search(self, searcher: Searcher, runner: TrialRunner) -> SearchEnd:
+    def _search(self, searcher: WholeStepSearcher, runner: TrialRunner) -> SearchEnd:
         self._bench.keep_back(RACE_STEPS, RACE_SHARE, EFFORT)
         end = SearchEnd.TIME
         with suppress(OutOfTime):
@@ -173,7 +180,7 @@ class _Tuning:
         self._bench.release()
         return end
 
-    def _decide(self, searcher: Searcher) -> Best | None:
+    def _decide(self, searcher: WholeStepSearcher) -> Best | None:
         """The fastest that fits, by rounds in turns as far as there are steps for them."""
         finalists = self._finalists(searcher)
         if len(finalists) > 1:
@@ -191,7 +198,7 @@ class _Tuning:
         self._raced = raced
         keep_race(self._context.folder, raced, len(self._trials))
 
-    def _finalists(self, searcher: Searcher) -> list[Finalist]:
+    def _finalists(self, searcher: WholeStepSearcher) -> list[Finalist]:
         """Those that should be the fastest, and what the training began with, to be compared with them."""
         trials = self._trials
         fitting = [
@@ -216,7 +223,7 @@ class _Tuning:
         """Why configs are not used, in words."""
         return {config: check.message for config, check in self._bench.checks.items() if not check.agrees}
 
-    def _choose(self, searcher: Searcher) -> Best | None:
+    def _choose(self, searcher: WholeStepSearcher) -> Best | None:
         raced = self._raced.standings if self._raced is not None else self._finalists(searcher)
         standings = [entry for entry in raced if entry.trial.config not in self._refused]
         if not standings:
@@ -243,8 +250,7 @@ class _Tuning:
         result = judgement.compose(best, Rival(), self._trials, compared=True).ending(search_end)
         context.folder.finish(replace(result, wall_seconds=self._ledger.seconds))
 
-    def _summarize(self, best: Best | None, *, goes_on: bool) -> str:
-        notes = [NEXT_START] * goes_on + [MEASURED] * self._is_measured
+    def _summarize(self, best: Best | None, notes: Sequence[str]) -> str:
         describe_config = self._context.detection.space.describe
         return SearchSummary(
             best=best,

@@ -181,7 +181,7 @@ def is_steady(seconds):
 def begin(job, recipe, logs):
     """The head of a table: what is measured, where, and what an analysis of small steps tells before any trial."""
     with Bench(job, PROFILED_BATCH, logs) as bench:
-        found = survey(bench, telling_configs(bench.detect().space), bench.detect().space)
+        found = survey(bench, telling_configs(bench.detect().space))
     with Bench(job, recipe.batch, logs) as bench:
         detection = bench.detect()
         peak_bytes = bench.measure(Config(), Effort()).peak_bytes

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
+from autorecompute.search.candidates import choices_of, covered
 from sums import fit_sums
 from tables import Table
 from truth import Truth, peak_noise_bytes, truths_of
@@ -41,12 +42,14 @@ class Replay:
 
     def truth_of(self, config):
         """The truth about a config; of one that was not recorded by its parts, where those add up, else ``None``."""
-        known = self.truths.get(config)
-        place = self.table.candidates.places.get(config) if self.table.is_torch and known is None else None
-        if place is None:
+        known, table = self.truths.get(config), self.table
+        if known is not None or not table.is_torch or not table.space.is_mix(config):
             return known
-        candidates = self.table.candidates
-        return Truth(float(candidates.simulated.peak_bytes[place]), self._sums.ratio(candidates.shares[place]))
+        switches = table.simulator.matrix([Config(), config])
+        shares = switches - covered(switches, table.space, choices_of(table.space))
+        # What is simulated are tensors alone, and what is recorded whole processes.
+        none_bytes, peak_bytes = map(float, table.simulator.simulate(switches).peak_bytes)
+        return Truth(self.truths[Config()].peak_bytes - none_bytes + peak_bytes, self._sums.ratio(shares[1]))
 
     @cached_property
     def peak_noise_bytes(self):

@@ -122,9 +122,14 @@ class Table:
         return frozenset(self.candidates.places) - frozenset(self.recordings)
 
     @cached_property
+    def simulator(self):
+        """What tells the peak of any config of the space."""
+        return self.memory.simulator(self.dims, choices_of(self.space))
+
+    @cached_property
     def candidates(self):
         """The configs that a search looks at."""
-        return Candidates(self.space, self.memory.simulator(self.dims, choices_of(self.space)))
+        return Candidates(self.space, self.simulator)
 
     @cached_property
     def _configs(self):

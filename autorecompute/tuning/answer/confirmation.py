@@ -76,7 +76,10 @@ class Confirmer:
         """What has to be done before the config is confirmed; nothing where it is."""
         if config in self._confirmed:
             return ()
-        return (Task.CONFIRMATION,) if config.is_none else (Task.CHECK, Task.CONFIRMATION)
+        if config.is_none:
+            return (Task.CONFIRMATION,)
+        start = () if self._context.bench.is_live else (Task.START,)
+        return (*start, Task.CHECK, Task.CONFIRMATION)
 
     def confirm(self, finalist: Finalist) -> Best | None:
         """The config with the figures of its fresh process; ``None`` with a note where it was not confirmed.

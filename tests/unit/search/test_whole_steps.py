@@ -49,6 +49,7 @@ def test_a_config_whose_whole_step_takes_too_much_is_passed_over(configs):
     """The next one is proposed; one that takes more than forecast and still fits is proposed as it is."""
     searcher = searching(configs, {configs[0]: 11 * MIB, configs[1]: 10 * MIB})
     assert searcher.propose([]).config == configs[1]
+    assert not searcher.gave_up
 
 
 def test_what_takes_less_than_forecast_is_proposed(configs):
@@ -74,3 +75,4 @@ def test_the_search_ends_where_parts_do_not_tell_of_steps(make_space):
     searcher = WholeStepSearcher(InOrder(configs), lambda config: asked.append(config) or 99 * MIB, LIMIT)
     assert searcher.propose([]) is not None
     assert len(asked) == MOST < len(configs)
+    assert searcher.gave_up

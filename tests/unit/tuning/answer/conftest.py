@@ -1,0 +1,23 @@
+"""Benches whose whole processes hold more than their steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+
+@pytest.fixture
+def let_baseline_hold():
+    """Lets the process without recompute hold so much more than its tensors."""
+
+    def let_hold(bench, more_bytes):
+        measure = bench.measure
+
+        def measure_resident(config, effort):
+            measured = measure(config, effort)
+            return replace(measured, resident_bytes=measured.peak_bytes + more_bytes if config.is_none else None)
+
+        bench.measure = measure_resident
+
+    return let_hold
