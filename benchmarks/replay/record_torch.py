@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import random
 import statistics
 import tempfile
@@ -28,17 +27,15 @@ from autorecompute.trials import Bench, Job
 from autorecompute.trials.bench import Effort
 from autorecompute.trials.interleaving import measure_in_turns
 from journal import Journal
-
-STUDIES = Path(__file__).parents[2] / "studies"
-TABLES = STUDIES / "tables"
+from record import STUDIES, TABLES, set_up_workers
 
 TOGETHER, TURNS = 2, 3
 """So many configs are timed in turns with none, and so many steps of each."""
 
-RANGES, OF_EACH = 30, 10
+RANGES, OF_EACH = 30, 15
 """So many ranges of peaks; from each of them so many cheap configs, and as many by chance."""
 
-SLACKS = (0.06, 0.04)
+SLACKS = (0.06, 0.04, 0.04)
 """What is within this share of the best under some limit is measured again, a round for each."""
 
 
@@ -181,7 +178,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", choices=[*RECIPES, []])
     tables = parser.parse_args().tables or list(RECIPES)
-    os.environ["OMP_NUM_THREADS"] = "1"
+    set_up_workers()
     for name in tables:
         record(name)
 

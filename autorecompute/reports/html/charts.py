@@ -113,7 +113,8 @@ def draw_timelines(before: Timeline, after: Timeline) -> str:
         axes.set_ylabel("alive, MiB")
         axes.margins(x=0, y=0.05)
         axes.set_xticks([])
-    below.set_xlabel("along the step (dotted: backward begins; stripes are layers)")
+    has_layers = any(timeline.live_by_layer().keys() - {""} for timeline in (before, after))
+    below.set_xlabel(f"along the step (dotted: backward begins{'; stripes are layers' * has_layers})")
     handles: dict[str, Artist] = {}
     for axes in (above, below):
         found, labels = axes.get_legend_handles_labels()
