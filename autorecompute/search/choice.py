@@ -33,6 +33,7 @@ def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
     dims: Mapping[str, int] | None = None,
     prior: Sequence[Trial] = (),
     needs: Needs = needs_nothing,
+    known_trials: int = 0,
 ) -> Searcher:
     """The searcher of that name, one of ``NAMES``; the greedy one where there is nothing to make a model of.
 
@@ -45,9 +46,18 @@ def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
         needs: What each config has to have made ready before its steps count; Optuna's samplers do not weigh it.
+        known_trials: How many trials were held against another limit before.
     """
     if name == MODEL and memory is not None:
-        return ModelSearcher(space, limit_bytes=limit_bytes, memory=memory, dims=dims or {}, prior=prior, needs=needs)
+        return ModelSearcher(
+            space,
+            limit_bytes=limit_bytes,
+            memory=memory,
+            dims=dims or {},
+            prior=prior,
+            needs=needs,
+            known_trials=known_trials,
+        )
     if name in {MODEL, GREEDY}:
         return GreedySearcher(space, budget=budget, limit_bytes=limit_bytes, needs=needs)
     return OptunaSearcher(space, limit_bytes=limit_bytes, sampler=SAMPLERS[name])

@@ -32,8 +32,8 @@ PATIENCE, PATIENCE_WHERE_KNOWN = 10, 6
 peaks are known, only times are left to learn."""
 
 WORTH_WAITING = 0.01
-"""A trial that brought the step time of the best down by no more than this share gained nothing: the best of many that
-are alike seems a little faster after each of them."""
+"""A trial that brought the step time of the best down by no more than this share gained nothing: among many configs
+that are equally fast, noise makes a new one look best now and then."""
 
 LIKELY = 0.5
 """What is more likely to fit than not."""
@@ -68,6 +68,8 @@ class ModelSearcher:
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
         needs: What each config has to have made ready.
+        known_trials: How many trials were held against another limit before. They say little about this one, which
+            takes its own trials before nothing is left to gain.
         least_fit: How surely a config has to fit. Where that is asked for, presets are tried like all others, and
             nothing else is tried but what should need least, while nothing is so sure, or peaks are known roughly and
             none was measured.
@@ -82,13 +84,14 @@ class ModelSearcher:
         dims: Mapping[str, int],
         prior: Sequence[Trial] = (),
         needs: Needs = needs_nothing,
+        known_trials: int = 0,
         least_fit: float = 0.0,
     ) -> None:
         self._space, self._limit_bytes, self._prior, self._least_fit = space, limit_bytes, prior, least_fit
         self._candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
         self._base_bytes, self._peak_error = memory.base_bytes(dims), memory.likely_error
         self._is_known = self._peak_error < USUAL_ERROR
-        self._needs = needs
+        self._needs, self._known_trials = needs, known_trials
         self._presets = list(dict.fromkeys(space.presets.values()))
         self._opaque = _forecasts_of(space.opaque_presets.values(), memory, dims)
 
@@ -190,10 +193,13 @@ class ModelSearcher:
         return np.array([costs.relative(self._candidates.config(place)) for place in range(len(self._candidates))])
 
     def _is_tired(self, fitting: Sequence[float]) -> bool:
+        patience = PATIENCE_WHERE_KNOWN if self._is_known else PATIENCE
+        if len(fitting) < self._known_trials + patience:
+            return False
         if not self._is_known:
-            return count_since_gain(fitting) >= PATIENCE
+            return count_since_gain(fitting) >= patience
         # What is over the limit was tried under another one, before whole processes were seen to need more.
-        return count_since_gain([step for step in fitting if step < math.inf]) >= PATIENCE_WHERE_KNOWN
+        return count_since_gain([step for step in fitting if step < math.inf]) >= patience
 
     def _least_peak(self, trials: Sequence[Trial], outlook: Outlook, allowed: np.ndarray) -> Proposal | None:
         """The config that should need less than any that was measured, which tells what limit would do.
@@ -254,7 +260,7 @@ def _forecasts_of(
 
 
 def count_since_gain(steps: Sequence[float]) -> int:
-    """How many trials came after the first that is as good as the best."""
+    """How many trials came after the first whose step takes no more than 1 % longer than the best."""
     as_good = (1 + WORTH_WAITING) * min(steps)
     return len(steps) - 1 - next(place for place, step in enumerate(steps) if step <= as_good)
 

@@ -34,7 +34,7 @@ class WholeStepSearcher:
 
     @property
     def gave_up(self) -> bool:
-        """Whether it proposes nothing any more because so many configs turned out too large."""
+        """Whether it proposes nothing any more because ``MOST`` configs turned out too large."""
         return len(self._too_large) >= MOST
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:

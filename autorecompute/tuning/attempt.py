@@ -10,7 +10,7 @@ from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.tuning.answer.confirmation import TELLING, Confirmer, Rejections
 from autorecompute.tuning.answer.early import EarlyAnswer
-from autorecompute.tuning.answer.finalists import Finalist
+from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
 from autorecompute.tuning.answer.judgement import Judgement
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.context import NEEDED
@@ -156,19 +156,16 @@ class Attempt:
         reserve_seconds = self._context.reserve_seconds(trials)
         remaining = self._rejections.remaining(trials)
         leanest = self._limit.leanest_beyond(trials)
-        result = self._early.confirm_if_due(
-            [leanest] if leanest is not None else remaining, reserve_seconds, teaches=self._teaches(trials)
-        )
+        finalist = Finalist(trial=leanest) if leanest is not None else next(iter(fitting_finalists(remaining)), None)
+        if finalist is None:
+            return
+        # A preset may be far from the limit, and its process may hold more or less than those that come near it.
+        presets = self._context.detection.space.presets.values()
+        is_telling = leanest is not None or finalist.trial.config not in presets
+        teaches = is_telling and self._limit.is_guess(trials)
+        result = self._early.confirm_if_due(finalist, reserve_seconds, teaches=teaches)
         if result is not None:
             self._set_answer(result)
-
-    def _teaches(self, trials: list[Trial]) -> bool:
-        """Whether a whole process would tell what is needed of configs like those that are left to try.
-
-        A preset may be far from the limit, and hold more or less than what comes near it.
-        """
-        presets = set(self._context.detection.space.presets.values())
-        return self._limit.is_guess(trials) and any(trial.fits and trial.config not in presets for trial in trials)
 
     def _give(self, result: Result, search_end: SearchEnd) -> Result:
         # What there was no time for is made up for by the next session, be the search at its end or not.

@@ -34,6 +34,8 @@ class SearcherFactory:
     def __init__(self, context: TuningContext, prior: Prior | None) -> None:
         self._context, self._prior = context, prior
         self._memory: PeakForecaster | None = None
+        self._limit_bytes: int | None = None
+        self._known_trials = 0
         self._is_analysed = context.settings.sampler != MODEL or not context.detection.plans
 
     @property
@@ -45,8 +47,16 @@ class SearcherFactory:
         """A searcher under the limit that holds once there is a trial without recompute."""
         return _BaselineFirst(self, limit)
 
-    def make(self, limit_bytes: int) -> Searcher:
-        """The searcher that was asked for; the first one takes two small steps of the script."""
+    def make(self, limit_bytes: int, trials: int) -> Searcher:
+        """The searcher that was asked for; the first one takes two small steps of the script.
+
+        Args:
+            limit_bytes: What trials are held against.
+            trials: How many there are.
+        """
+        if self._limit_bytes not in {None, limit_bytes}:
+            self._known_trials = trials
+        self._limit_bytes = limit_bytes
         detection = self._context.detection
         dims = {**detection.dims, BATCH: detection.batch}
         if not self._is_analysed:
@@ -62,6 +72,7 @@ class SearcherFactory:
             dims=dims,
             prior=self._prior.trials if self._prior is not None else (),
             needs=backend_of(detection.versions).needs_of(detection),
+            known_trials=self._known_trials,
         )
         if self._prior is not None:
             growth = self._prior.growth(detection.batch, detection.dims)
@@ -126,5 +137,5 @@ class _BaselineFirst:
     def _searcher(self, trials: Sequence[Trial]) -> Searcher:
         limit_bytes = self._limit(trials)
         if self._made is None or limit_bytes != self._limit_bytes:
-            self._made, self._limit_bytes = self._searching.make(limit_bytes), limit_bytes
+            self._made, self._limit_bytes = self._searching.make(limit_bytes, len(trials)), limit_bytes
         return self._made

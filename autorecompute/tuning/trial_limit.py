@@ -44,13 +44,18 @@ class TrialLimit:
         return limit_bytes - (own_bytes if self._guesses else 0)
 
     def is_guess(self, trials: Sequence[Trial]) -> bool:
-        """Whether no whole process has told yet what is needed, and the guess takes something away.
+        """Whether a guess lowers the limit, or a single whole process that held more than any is guessed to.
 
         Args:
             trials: What was measured.
         """
-        is_seen = bool(self._excess_bytes) or self._confirmer.excess_bytes(trials) is not None
-        return not is_seen and self(trials) < self._context.problem.limit_bytes
+        if self._excess_bytes or self._own_bytes(trials) is None:
+            return False
+        limit_bytes = self._context.problem.limit_bytes
+        seen_bytes = self._confirmer.excess_bytes(trials)
+        if seen_bytes is None:
+            return self(trials) < limit_bytes
+        return len(self._confirmer.configs) < TELLING and seen_bytes > round(WHOLE_PROCESS_SHARE * limit_bytes)
 
     def stop_guessing(self) -> None:
         """Leaves what whole processes that held the limit were seen to need, and nothing where none was."""

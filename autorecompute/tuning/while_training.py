@@ -66,8 +66,8 @@ MEASURED = (
 
 
 GAVE_UP = (
-    f"The search ended early: {MOST} configs needed more as whole steps than was forecast. What else there is, "
-    "'autorecompute tune SCRIPT' measures"
+    f"The search ended early: whole steps of {MOST} configs needed more than was forecast, and than the limit. "
+    "'autorecompute tune SCRIPT' measures the others"
 )
 
 
@@ -134,7 +134,8 @@ class _Tuning:
         goes_on = has_run_out and self._raced is None
         ends = SearchEnd.INTERRUPTED if goes_on else SearchEnd.TRIALS if has_run_out else SearchEnd.NOTHING_LEFT
         self._keep(best, ends)
-        notes = [NEXT_START] * goes_on + [MEASURED] * self._is_measured + [GAVE_UP] * searcher.gave_up
+        notes = [NEXT_START] * goes_on + [MEASURED] * self._is_measured
+        notes += [GAVE_UP] * (searcher.gave_up and not goes_on)
         self._bench.stay(best.config if best is not None else None, self._summarize(best, notes))
 
     def give_up(self, reason: str) -> None:

@@ -32,8 +32,8 @@ class Run:
             ``None`` where that took more than the budget, or the search ended before.
         regrets: Share of the best throughput that the best measured config which truly fits loses, at each checkpoint;
             ``None`` where none that fits was measured yet.
-        ended: How many trials the search took in all. One that has found the best and goes on is cut off at the last
-            checkpoint.
+        ended: After how many trials the search ended by itself. One that has found the best is stopped at the last
+            checkpoint, and none gets more than the budget: these are counted as if they had ended there.
         answer_regret: The same of the config that would be emitted; ``None`` where none is.
         is_infeasible: Whether the config that would be emitted truly needs more than the limit, by more than a recorded
             peak is off as a rule.

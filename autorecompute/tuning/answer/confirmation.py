@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -61,25 +62,23 @@ class Confirmer:
         return tuple(self._failures.values())
 
     def excess_bytes(self, trials: Sequence[Trial]) -> int | None:
-        """What whole processes held beyond the peak of their trial, at most; ``None`` where none has run.
+        """What whole processes held beyond the peak of their trial; ``None`` where none has run.
 
-        Those that held the limit tell more than those that broke it, of which one may have held more by chance.
+        Of those that held the limit the usual one tells, as one may have held more by chance. Those that broke it tell
+        less: of them the one that held most counts.
 
         Args:
             trials: What was measured.
         """
         peaks = {trial.config: trial.measurement.peak_bytes for trial in trials}
         confirmed = [best.peak_bytes - (peaks.get(best.config) or best.peak_bytes) for best in self._confirmed.values()]
-        return max(confirmed or self._rejections.known_excesses, default=None)
+        return statistics.median_low(confirmed) if confirmed else max(self._rejections.known_excesses, default=None)
 
     def needs(self, config: Config) -> tuple[Task, ...]:
         """What has to be done before the config is confirmed; nothing where it is."""
         if config in self._confirmed:
             return ()
-        if config.is_none:
-            return (Task.CONFIRMATION,)
-        start = () if self._context.bench.is_live else (Task.START,)
-        return (*start, Task.CHECK, Task.CONFIRMATION)
+        return (Task.CONFIRMATION,) if config.is_none else (Task.CHECK, Task.CONFIRMATION)
 
     def confirm(self, finalist: Finalist) -> Best | None:
         """The config with the figures of its fresh process; ``None`` with a note where it was not confirmed.

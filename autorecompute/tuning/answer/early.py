@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.result import SearchEnd
-from autorecompute.tuning.answer.finalists import TIE, fitting_finalists
+from autorecompute.tuning.answer.finalists import TIE
 from autorecompute.tuning.budget import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from autorecompute.measurement import Trial
     from autorecompute.result import Result
     from autorecompute.tuning.answer.confirmation import Confirmer
     from autorecompute.tuning.answer.finalists import Finalist
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
 PATIENCE, PATIENCE_TO_LEARN = 4.0, 1.0
 """The search has to have taken so many times what a confirmation costs before the first one: a fifth of the time at
-most goes into answers that may be overtaken. Where a whole process tells what all others need, trials that are held
-against a guess are the dearer ones."""
+most goes into answers that may be overtaken. Where a whole process tells what all others need, waiting costs more than
+the process: trials that are held against a wrong guess are wasted."""
 
 SHORTEST_SEARCH_SECONDS = 20.0
 """A search that is stopped before has lost little."""
@@ -48,22 +47,21 @@ class EarlyAnswer:
         self._began_seconds = time.monotonic()
         self._count = 0
 
-    def confirm_if_due(
-        self, trials: Sequence[Trial], reserve_seconds: float, *, teaches: bool = False
-    ) -> Result | None:
-        """Confirms the fastest trial that fits where it is new and time enough was spent; the answer where it was.
+    def confirm_if_due(self, finalist: Finalist, reserve_seconds: float, *, teaches: bool = False) -> Result | None:
+        """Confirms the best so far where it is new and time enough was spent; the answer where it was.
 
         Args:
-            trials: Those that may be the answer.
+            finalist: The best so far.
             reserve_seconds: What has to be left of the time after it.
-            teaches: Whether its whole process tells what trials are to be held against.
+            teaches: Whether the whole process of this config tells the limit of all trials. Then it may be no better
+                than what was confirmed before.
         """
-        finalist = next(iter(fitting_finalists(trials)), None)
-        if finalist is None or not self._is_news(finalist):
+        if not self._confirmer.needs(finalist.trial.config) or not (teaches or self._is_news(finalist)):
             return None
         if not self._is_due(finalist, reserve_seconds, PATIENCE_TO_LEARN if teaches else PATIENCE):
             return None
-        self._count += 1
+        # What was run to learn from is overtaken soon, and the next one is due as if it had not been.
+        self._count += not teaches
         return self.keep(SearchEnd.INTERRUPTED) if self._confirmer.confirm(finalist) is not None else None
 
     def keep(self, search_end: SearchEnd) -> Result:
@@ -81,8 +79,6 @@ class EarlyAnswer:
         return result
 
     def _is_news(self, finalist: Finalist) -> bool:
-        if not self._confirmer.needs(finalist.trial.config):
-            return False
         best = self._confirmer.best
         if best is None:
             return True

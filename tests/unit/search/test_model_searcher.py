@@ -98,6 +98,20 @@ def test_a_lower_limit_is_searched_anew(make_limited, monkeypatch):
         assert bench.found_share(trials) > 0.99
 
 
+def test_a_limit_that_is_raised_is_searched_anew(make_limited, monkeypatch):
+    """Trials that gained nothing under the first limit do not end the search under the next one."""
+    monkeypatch.setattr(OrtMemoryModel, "likely_error", 0.001)
+    for seed in SEEDS:
+        bench = make_limited(0.3, seed=seed)
+        trials = bench.run()
+        bench.limit_to(0.8)
+        trials = [trial.under(bench.limit_bytes) for trial in trials]
+        searcher = bench.searcher(known_trials=len(trials))
+        while proposal := searcher.propose(trials):
+            trials.append(bench.try_out(proposal, len(trials), reference_seconds=1.0).under(bench.limit_bytes))
+        assert bench.found_share(trials) > 0.99
+
+
 @pytest.mark.parametrize(
     ("steps", "count"),
     [

@@ -11,6 +11,7 @@ from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies import StudyFolder
 from autorecompute.tuning.answer.early import GROWTH, EarlyAnswer
+from autorecompute.tuning.answer.finalists import Finalist
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.units import MIB
 from stand_ins.emitted import choices_of
@@ -53,12 +54,22 @@ def test_the_best_so_far_is_confirmed_while_the_search_goes_on(undisturbed):
 
 
 @pytest.fixture
-def guessing(make_root, tune_in, make_timed_bench, let_baseline_hold):
-    """The same of a training whose process held more than its tensors without recompute, and others hold less."""
-    tuning = tune_in(make_root(), make_timed_bench(start_seconds=5.0, step_seconds=0.4))
-    tuning.bench.every_life_bytes = 10 * MIB
-    let_baseline_hold(tuning.bench, 25 * MIB)
-    return tuning
+def make_guessing(make_root, tune_in, make_timed_bench, let_baseline_hold):
+    """Begins such a tuning in which the process without recompute holds 25 MiB beyond its tensors, others 10 MiB."""
+
+    def make(**formula):
+        tuning = tune_in(make_root(), make_timed_bench(start_seconds=5.0, step_seconds=0.4, **formula))
+        tuning.bench.every_life_bytes = 10 * MIB
+        let_baseline_hold(tuning.bench, 25 * MIB)
+        return tuning
+
+    return make
+
+
+@pytest.fixture
+def guessing(make_guessing):
+    """One of them."""
+    return make_guessing()
 
 
 def test_where_trials_are_held_against_a_guess_a_whole_process_runs_sooner(guessing, clock, undisturbed):
@@ -68,6 +79,32 @@ def test_where_trials_are_held_against_a_guess_a_whole_process_runs_sooner(guess
     assert times[0] < undisturbed[2][0]
     first, _ = guessing.bench.watched[0]
     assert first not in guessing.bench.detection.space.presets.values()
+
+
+def test_the_answer_of_a_process_that_ran_to_learn_from_is_soon_replaced(guessing, clock, undisturbed):
+    """The next confirmation is due as if it had been the first: an interruption then has an answer that is as good."""
+    times = note_times(guessing, clock)
+    guessing.run()
+    assert times[1] < undisturbed[2][0] + 30.0
+
+
+class FirstHoldsMore(dict):
+    """What whole processes hold beyond their steps: the first one 35 MiB, others 10 MiB."""
+
+    def get(self, config, _default=None):
+        """By config, so that a process that runs again holds as much."""
+        return self.setdefault(config, 10 * MIB if self else 35 * MIB)
+
+
+def test_one_process_that_held_more_by_chance_does_not_rule_the_search(make_guessing):
+    """Another one runs, and trials are held against what is usual: the fastest config is the answer."""
+    tuning = make_guessing(costs=(0.04, 0.03, 0.2, 0.1, 0.1))
+    tuning.bench.life_bytes = FirstHoldsMore()
+    best = tuning.run().best
+    peaks = {config: tuning.bench.peak_bytes(config, 32) for config in tuning.tried}
+    able = [config for config in tuning.tried if peaks[config] <= best.limit_bytes - 10 * MIB]
+    assert best.config == min(able, key=lambda config: tuning.bench.seconds(config, 32))
+    assert peaks[best.config] > best.limit_bytes - 35 * MIB
 
 
 def test_whoever_stops_after_a_confirmation_has_an_answer(make_root, tune_in, make_timed_bench, clock, undisturbed):
@@ -153,7 +190,7 @@ def ask(make_root, make_result, clock):
         context = SimpleNamespace(folder=folder, budget=Budget(None, clock.now))
         early = EarlyAnswer(context, confirming, lambda: result)
         clock.advance(1000)
-        early.confirm_if_due([trial], reserve_seconds=0.0)
+        early.confirm_if_due(Finalist(trial=trial), reserve_seconds=0.0)
         return confirming.asked
 
     return ask
