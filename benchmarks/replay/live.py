@@ -3,8 +3,8 @@
 A replay shows what a search is worth, this what a whole tuning is: small steps, trials, race and confirmation. The
 model of a table is tuned under a limit between its least peak and that without recompute, as they are here, and the
 throughput of what is emitted is held against the best of all recorded configs that fit, by what all recordings together
-say. The table knows the peaks of trials, and the limit holds for whole processes: it counts as many bytes less as the
-whole process of the answer held more than its trial.
+say. A table has the peaks of trials, and the limit holds for whole processes. So what the whole process of the answer
+held beyond its trial is taken off the limit, and told in a column of its own.
 
 The same training holds tens of MiB more on one processor than on another: in the table a limit counts as many bytes
 less as the config with the least recorded peak takes more here. Plans that were too small for the table are left out of
@@ -67,16 +67,15 @@ def tune(table, limit_bytes):
         command = [sys.executable, "-m", "autorecompute", "tune", str(job.script), *options, *training]
         done = subprocess.run(command, cwd=folder, check=False, stdout=subprocess.PIPE, text=True)
         answer = json.loads(done.stdout)
-        return answer, beyond_trial(answer, trials_of(StudyFolder(answer["study"], Path(folder) / "studies")))
+        if answer["best"] is None:
+            return answer, 0
+        return answer, beyond_trial(answer["best"], trials_of(StudyFolder(answer["study"], Path(folder) / "studies")))
 
 
-def beyond_trial(answer, trials):
-    """By how much the whole process of an answer held more than its trial; 0 where there is no answer."""
-    best = answer["best"]
-    if best is None:
-        return 0
+def beyond_trial(best, trials):
+    """By how much the whole process of an answer held more than its trial."""
     peaks = {trial.config: trial.measurement.peak_bytes for trial in trials}
-    return best["peak_bytes"] - (peaks[Config.parse(best["config"])] or best["peak_bytes"])
+    return best["peak_bytes"] - (peaks.get(Config.parse(best["config"])) or best["peak_bytes"])
 
 
 @dataclass(frozen=True)

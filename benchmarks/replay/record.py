@@ -224,6 +224,8 @@ def record(name):
     with tempfile.TemporaryDirectory() as logs:
         if journal.head is None:
             journal.begin(begin(job, recipe, Path(logs)))
+        if journal.head["batch"] != recipe.batch:
+            raise SystemExit(f"{name}.journal was begun at batch {journal.head['batch']}: remove it to begin anew")
         configs = [Config.parse(texts) for texts in journal.head["configs"].values()]
         print(f"{name}: {len(configs)} configs of {len(journal.head['plans'])} plans", flush=True)
         with Bench(job, recipe.batch, Path(logs)) as bench:

@@ -88,8 +88,8 @@ def list_configs(space, simulated):
 class Recorder:
     """Measures configs of one table on a bench, some at a time in turns with none.
 
-    A process holds some KiB more after each of a thousand configs. So a peak is what was held without recompute at first,
-    and the bytes of live tensors beyond that.
+    A process holds some KiB more after each of a thousand configs. So a peak is what was held without recompute at
+    first, and the bytes of live tensors beyond that.
 
     Args:
         bench: Where they are measured.

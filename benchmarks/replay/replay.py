@@ -47,7 +47,7 @@ class Replay:
             return known
         switches = table.simulator.matrix([Config(), config])
         shares = switches - covered(switches, table.space, choices_of(table.space))
-        # What is simulated are tensors alone, and what is recorded whole processes.
+        # What is simulated are tensors alone. A recorded peak has what the process held between two steps as well.
         none_bytes, peak_bytes = map(float, table.simulator.simulate(switches).peak_bytes)
         return Truth(self.truths[Config()].peak_bytes - none_bytes + peak_bytes, self._sums.ratio(shares[1]))
 

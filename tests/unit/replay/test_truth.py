@@ -6,6 +6,9 @@ import pytest
 
 from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.plans import Config
+from autorecompute.units import MIB
+from replay import Replay
+from tables import SUFFIX, TABLES, load
 from truth import DEVIATION, peak_noise_bytes, truths_of
 
 
@@ -72,3 +75,15 @@ def test_a_level_that_was_recorded_often_is_believed(make_table, make_machine):
     table.recordings[level] = [recording for recording in table.recordings[fast] for _ in range(4)]
     found = truths_of(table)
     assert found[level].ratio == pytest.approx(found[fast].ratio, rel=0.02)
+
+
+def test_a_mix_that_was_not_recorded_is_told_by_its_parts():
+    """Its peak from what is simulated, its time from the sums: nearly what is known of it where it was recorded."""
+    replay = Replay(load(TABLES / f"torch_llama{SUFFIX}"))
+    mixes = [config for config in replay.truths if replay.table.space.is_mix(config) and not config.is_none]
+    for config in mixes[::40]:
+        known = replay.truths[config]
+        del replay.truths[config]
+        told = replay.truth_of(config)
+        assert abs(told.peak_bytes - known.peak_bytes) < MIB
+        assert told.ratio == pytest.approx(known.ratio, rel=0.03)
