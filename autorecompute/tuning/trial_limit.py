@@ -55,7 +55,8 @@ class TrialLimit:
         seen_bytes = self._confirmer.excess_bytes(trials)
         if seen_bytes is None:
             return self(trials) < limit_bytes
-        return len(self._confirmer.configs) < TELLING and seen_bytes > round(WHOLE_PROCESS_SHARE * limit_bytes)
+        told = len(self._confirmer.configs) + len(self._rejections.known_excesses)
+        return told < TELLING and seen_bytes > round(WHOLE_PROCESS_SHARE * limit_bytes)
 
     def stop_guessing(self) -> None:
         """Leaves what whole processes that held the limit were seen to need, and nothing where none was."""

@@ -60,9 +60,10 @@ class EarlyAnswer:
             return None
         if not self._is_due(finalist, reserve_seconds, PATIENCE_TO_LEARN if teaches else PATIENCE):
             return None
+        best = self._confirmer.confirm(finalist)
         # What was run to learn from is overtaken soon, and the next one is due as if it had not been.
-        self._count += not teaches
-        return self.keep(SearchEnd.INTERRUPTED) if self._confirmer.confirm(finalist) is not None else None
+        self._count += best is None or not teaches
+        return self.keep(SearchEnd.INTERRUPTED) if best is not None else None
 
     def keep(self, search_end: SearchEnd) -> Result:
         """Writes down the answer so far; nothing where the user stopped it and nothing was confirmed.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from types import SimpleNamespace
 
 import pytest
 
+from autorecompute.errors import NothingFitsError
+from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies import StudyFolder
@@ -105,6 +108,22 @@ def test_one_process_that_held_more_by_chance_does_not_rule_the_search(make_gues
     able = [config for config in tuning.tried if peaks[config] <= best.limit_bytes - 10 * MIB]
     assert best.config == min(able, key=lambda config: tuning.bench.seconds(config, 32))
     assert peaks[best.config] > best.limit_bytes - 35 * MIB
+
+
+def test_where_whole_processes_fail_few_are_run_to_learn_from(make_guessing):
+    """A process that ends for another reason tells nothing, and those after the next trials would not either."""
+    tuning = make_guessing()
+    watch = tuning.bench.watch
+
+    def be_lost(*args):
+        watch(*args)
+        return Measurement(outcome=Outcome.SCRIPT_ERROR, message="the port is taken")
+
+    tuning.bench.watch = be_lost
+    with pytest.raises(NothingFitsError):
+        tuning.run()
+    searching = itertools.takewhile(lambda note: "racing" not in note, tuning.watcher.notes)
+    assert sum("confirming in a fresh process" in note for note in searching) <= 2
 
 
 def test_whoever_stops_after_a_confirmation_has_an_answer(make_root, tune_in, make_timed_bench, clock, undisturbed):
