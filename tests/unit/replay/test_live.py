@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from autorecompute.plans import Config
 from autorecompute.units import MIB
 from live import judge
 from replay import Replay
@@ -18,23 +17,23 @@ def replay(make_table, make_machine):
     return Replay(make_table(machine, rows))
 
 
-def answer(config):
-    """What a tuning prints that came to this config."""
-    best = {"config": config.texts, "description": "these", "peak_bytes": 400 * MIB}
+def answer(config, peak_bytes):
+    """What a tuning prints that came to this config, whose process held so much."""
+    best = {"config": config.texts, "description": "these", "peak_bytes": peak_bytes}
     return {"best": best, "trials": 9, "wall_seconds": 60.0}
 
 
-@pytest.mark.parametrize(("over_bytes", "verdict"), [(0, "met"), (1024, "met"), (MIB, "truly over the limit")])
-def test_what_truly_exceeds_the_limit_is_not_met(replay, over_bytes, verdict):
-    """However fast: only what is over by less than a recorded peak is off may be taken for one that fits."""
-    limit_bytes = round(replay.truths[Config()].peak_bytes) - over_bytes
-    *_, lost, told = judge(replay, limit_bytes, answer(Config()))
+@pytest.mark.parametrize(("left_bytes", "verdict"), [(0, "met"), (1024 * MIB, "missed")])
+def test_an_answer_is_held_against_what_would_fit_where_it_does(replay, left_bytes, verdict):
+    """The config of least peak is the best where it just fits, and loses to others where its process left room."""
+    least = min(replay.truths, key=lambda config: replay.truths[config].peak_bytes)
+    process_bytes = round(replay.truths[least].peak_bytes) + 30 * MIB
+    *_, lost, told = judge(replay, process_bytes + left_bytes, answer(least, process_bytes))
     assert told == verdict
-    assert lost == ("-" if told != "met" else "0.0%")
+    assert (lost == "0.0%") == (verdict == "met")
 
 
-def test_an_answer_that_loses_more_than_the_goal_misses_it(replay):
-    """All plans on take far more time than what the limit asks for."""
-    slow = max(replay.truths, key=lambda config: replay.truths[config].ratio)
-    limit_bytes = round(replay.truths[Config()].peak_bytes)
-    assert judge(replay, limit_bytes, answer(slow))[-1] == "missed"
+def test_no_answer_is_told_as_that(replay):
+    """Where nothing fits there is nothing to look up."""
+    nothing = {"best": None, "trials": 4, "wall_seconds": 9.0}
+    assert judge(replay, 400 * MIB, nothing)[2] == "nothing fits"
