@@ -60,7 +60,11 @@ def merge(file, found):
 
 def join(columns):
     """The columns of several tables as one."""
-    names = [name for name, values in columns[0].items() if isinstance(values, list)]
+    names = [
+        name
+        for name, values in columns[0].items()
+        if isinstance(values, list) and all(name in found for found in columns)
+    ]
     joined = {name: list(chain.from_iterable(found[name] for found in columns)) for name in names}
     return {
         **joined,
@@ -106,9 +110,11 @@ def draw_searchers(title, searchers):
 
 
 def _cells(found):
-    first = found[f"regret_{CHECKPOINTS[0]}"]
+    trials, first = found["trials"], found[f"regret_{CHECKPOINTS[0]}"]
     return (
-        *(_counts(found[name]) for name in ("trials", "ended")),
+        _counts(trials),
+        # Results that were kept before do not tell it.
+        _counts(found["ended"]) if "ended" in found else "-",
         *(_share(found[f"regret_{count}"]) for count in CHECKPOINTS),
         f"{sum(share is None for share in first)} of {len(first)}",
         _share(found["answer_regret"]),
