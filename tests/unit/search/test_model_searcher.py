@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -84,32 +85,36 @@ def test_where_memory_is_known_few_presets_are_measured_for_their_names(make_lim
     assert presets[0].config == leanest
 
 
-def test_a_lower_limit_is_searched_anew(make_limited, monkeypatch):
-    """What was measured under the first limit and holds no more does not count as a trial that gained nothing."""
+@pytest.mark.parametrize(("first", "then"), [(0.8, 0.3), (0.3, 0.8)], ids=["lower", "higher"])
+def test_another_limit_is_searched_anew(make_limited, monkeypatch, first, then):
+    """What was measured under the first limit, and holds no more or has room now, does not end the search."""
     monkeypatch.setattr(OrtMemoryModel, "likely_error", 0.001)
     for seed in SEEDS:
-        bench = make_limited(0.8, seed=seed)
+        bench = make_limited(first, seed=seed)
         trials = bench.run()
-        bench.limit_to(0.3)
-        trials = [trial.under(bench.limit_bytes) for trial in trials]
-        searcher = bench.searcher()
-        while proposal := searcher.propose(trials):
-            trials.append(bench.try_out(proposal, len(trials), reference_seconds=1.0).under(bench.limit_bytes))
-        assert bench.found_share(trials) > 0.99
-
-
-def test_a_limit_that_is_raised_is_searched_anew(make_limited, monkeypatch):
-    """Trials that gained nothing under the first limit do not end the search under the next one."""
-    monkeypatch.setattr(OrtMemoryModel, "likely_error", 0.001)
-    for seed in SEEDS:
-        bench = make_limited(0.3, seed=seed)
-        trials = bench.run()
-        bench.limit_to(0.8)
+        bench.limit_to(then)
         trials = [trial.under(bench.limit_bytes) for trial in trials]
         searcher = bench.searcher(known_trials=len(trials))
         while proposal := searcher.propose(trials):
             trials.append(bench.try_out(proposal, len(trials), reference_seconds=1.0).under(bench.limit_bytes))
         assert bench.found_share(trials) > 0.99
+
+
+def test_trials_under_another_limit_do_not_end_the_search(make_limited, monkeypatch):
+    """Those that gained nothing there count for nothing here: a search has some trials of its own."""
+    monkeypatch.setattr(OrtMemoryModel, "likely_error", 0.001)
+    monkeypatch.setattr("autorecompute.search.model_searcher.LEAST_GAIN", 0.0)
+    counts = {0: [], 1: []}
+    for share, is_known in itertools.product((0.3, 0.4, 0.5), counts):
+        bench = make_limited(share)
+        trials = bench.run()
+        bench.limit_to(share + 0.1)
+        trials = [trial.under(bench.limit_bytes) for trial in trials]
+        searcher, before = bench.searcher(known_trials=is_known * len(trials)), len(trials)
+        while proposal := searcher.propose(trials):
+            trials.append(bench.try_out(proposal, len(trials), reference_seconds=1.0).under(bench.limit_bytes))
+        counts[is_known].append(len(trials) - before)
+    assert max(counts[0]) < min(counts[1])
 
 
 @pytest.mark.parametrize(
