@@ -59,13 +59,11 @@ class Recipe:
         study: The folder of the training script.
         batch: Samples a step.
         arguments: Sizes of the model.
-        sampled: How many configs to draw by chance from a space of all plans; 0 for every config of the larger plans.
     """
 
     study: str
     batch: int
     arguments: tuple[str, ...]
-    sampled: int = 0
 
 
 _TEXT = ("--layers", "3", "--hidden", "64", "--sequence", "64")
@@ -80,21 +78,10 @@ RECIPES = {
 }
 
 
-def list_configs(space, dims, peak_bytes, sampled):
-    """All configs of the plans that matter, or so many drawn from those of all plans; presets are among them."""
-    savings = {plan: evaluate(plan.saving, dims) or 0 for plan in space.plans}
-    plans = [plan for plan in space.plans if sampled or savings[plan] > NEGLIGIBLE_SHARE * peak_bytes]
+def list_configs(space, dims, peak_bytes):
+    """The plans that matter, and all configs of them; presets are among them."""
+    plans = [plan for plan in space.plans if (evaluate(plan.saving, dims) or 0) > NEGLIGIBLE_SHARE * peak_bytes]
     presets = list(space.presets.values())
-    if sampled:
-        chance = random.Random(0)
-        alone = [config for plan in plans for config in (Config.of([plan]), space.all_on.without_plan(plan))]
-        drawn = (Config.of([plan for plan in plans if chance.random() < 0.5]) for _ in itertools.count())
-        distinct = dict.fromkeys([*presets, *alone])
-        for config in drawn:
-            if len(distinct) == sampled:
-                break
-            distinct[config] = None
-        return plans, list(distinct)
     subsets = itertools.chain.from_iterable(itertools.combinations(plans, count) for count in range(len(plans) + 1))
     return plans, list(dict.fromkeys([*presets, *map(Config.of, subsets)]))
 
@@ -186,12 +173,12 @@ def begin(job, recipe, logs):
         detection = bench.detect()
         peak_bytes = bench.measure(Config(), Effort()).peak_bytes
     dims = {**detection.dims, BATCH: recipe.batch}
-    plans, configs = list_configs(detection.space, dims, peak_bytes, recipe.sampled)
+    plans, configs = list_configs(detection.space, dims, peak_bytes)
     return {
         "study": recipe.study,
         "arguments": list(recipe.arguments),
         "batch": recipe.batch,
-        "is_sampled": bool(recipe.sampled),
+        "is_sampled": False,
         "threads": 1,
         "effort": {"warmup": EFFORT.warmup, "steps": EFFORT.steps},
         "peak_bytes": peak_bytes,
