@@ -4,6 +4,7 @@
 # make docs-serve  shows it on this machine, and builds again what is changed
 # make system  installs the Debian packages that tests need, where they are missing
 # make fuzz  changes studies and archives at random and has every verb read them: CASES=20000, SEED=2, one CASE=17
+# make bench-all  runs all benchmarks, and keeps what they print: some hours, and it goes on where it stopped
 # make bench  measures what tuning costs and gains, as ratios
 # make bench-noise  counts how often noise makes a race choose a wrong winner
 # make bench-load  measures what other work on the machine makes of relative figures
@@ -50,7 +51,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install install-torch26 system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
+.PHONY: install install-torch26 system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
 
 install: $(VENV)/.installed
 
@@ -189,6 +190,9 @@ golden-plans: install
 
 golden-plans-check: install
 	$(VENV)/bin/python $(PYTEST) tests/integration/test_golden_plans.py --every-study
+
+bench-all: install
+	$(VENV)/bin/python benchmarks/sitting.py
 
 bench: install
 	$(VENV)/bin/python studies/bert_mlm/benchmark.py

@@ -79,19 +79,18 @@ class Measurement:
         outcome: How it ended.
         message: Why, in words, where it did not end well.
         trace: Last lines of the script's own traceback, where it raised.
-        peak_bytes: Largest memory held during the measured steps: the allocator's reserved peak on CUDA; on a CPU what
-            was held and live tensors at their most where those are counted, else the resident high-water mark.
+        peak_bytes: Largest memory held in the measured steps: the allocator's reserved peak on CUDA; on a CPU what was
+            held and live tensors at their most where those are counted, else the resident high-water mark.
         held_bytes: What was held between two steps, in the measure of ``peak_bytes``, when the measured ones began.
         allocated_bytes: The peak of live tensors: on CUDA all that the allocator knows, on a CPU those of one step
             beyond what was held before it. ``None`` where nobody counts them.
         resident_bytes: What the process held at most in the timed steps, where ``peak_bytes`` counts live tensors.
         device_bytes: CUDA only: memory in use on the whole card after the timed steps, as the driver counts it.
         step_seconds: Wall time of each timed step, from one optimizer step's end to the next one's.
-        cpu_seconds: Processor time of the process in each timed step, all its threads together; empty where another
-            device does the work.
-        others_share: Which share of its processors other processes kept busy in the timed steps; ``None`` if unknown.
+        cpu_seconds: Processor time of all threads in each timed step; empty where another device does the work.
+        others_share: Which share of its processors other processes kept busy meanwhile; ``None`` if unknown.
         warmup_seconds: Wall time of the steps before them.
-        compile_seconds: How much of that the compiler of a compiled model took.
+        compile_seconds: How much of that a compiler took.
         samples: Samples in each timed step, over all its forwards.
         batch: Samples that one forward received.
         losses: Value that ``backward`` was called on, one for each timed step; empty where it was no scalar.
@@ -145,7 +144,7 @@ class Measurement:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether other processes took so much of the processors that the wall time of the steps says little."""
+        """Whether other processes took so much of the processors that wall times say little."""
         return bool(self.cpu_seconds) and (self.others_share or 0.0) > NEGLIGIBLE_SHARE
 
     @property
@@ -183,6 +182,9 @@ class GradientCheck:
     steps: Count
     message: str = ""
     step_bytes: Bytes | None = None
+
+
+UNCOMPARED = GradientCheck(agrees=True, worst=0.0, steps=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +269,7 @@ class Detection:
         batch: Samples a forward is to receive: the target batch, or what the script gave first where there is none.
         resting_bytes: Memory held before the first activation existed.
         left_bytes: What finding this out left in the process; neither ``resting_bytes`` nor a trial's peak has it.
-        outside_bytes: CUDA only: memory of the card in use outside of this process's allocator at that moment; ``None``
-            where nobody can tell.
+        outside_bytes: CUDA only: memory in use outside of this process's allocator then; ``None`` if unknown.
         loader: Digest of the lines that made the DataLoader which was told the batch; empty where none was.
         extra: What the training system's own code wants to know of it later, as JSON.
     """

@@ -30,7 +30,7 @@ from autorecompute.backends import registry
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.units import MIB, format_bytes
 
 STUDIES = Path(__file__).parents[1] / "studies"

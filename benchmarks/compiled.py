@@ -26,8 +26,8 @@ from autorecompute.plans import Config
 from autorecompute.search.candidates import choices_of
 from autorecompute.search.choice import GREEDY, MODEL, make_searcher
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
 from autorecompute.trials.caches import forget_compiled_code
+from autorecompute.trials.effort import Effort
 from autorecompute.units import format_bytes
 
 STUDIES = Path(__file__).parents[1] / "studies"

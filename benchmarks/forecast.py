@@ -23,7 +23,7 @@ from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.candidates import choices_of
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.tuning.step_profiles import PROFILED_BATCH, survey, telling_configs
 from autorecompute.units import MIB, format_bytes
 

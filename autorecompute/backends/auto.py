@@ -117,7 +117,7 @@ class _Told:
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         return self._listener.on_session(detect) if self._decide() else Config()
 
-    def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
+    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
         if self._decide():
             self._listener.on_forward(batch, check)
 

@@ -32,12 +32,13 @@ class Listener(Protocol):
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """A training session exists and no step has run in it; the answer is the config to train with."""
 
-    def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
+    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
         """The model is about to be called for training with this many samples.
 
         Args:
             batch: Samples of the call.
-            check: Compares a config's gradients on this very batch with those without recompute.
+            check: Compares a config's gradients on this very batch with those without recompute, and looks at a whole
+                step with it; with ``compares=False`` it does that alone.
         """
 
     def on_several_models(self) -> None:

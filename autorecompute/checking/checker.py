@@ -18,13 +18,14 @@ from autorecompute.result import Best, Result
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.studies.identity import compare
 from autorecompute.studies.problem import Problem, Sizes
-from autorecompute.trials.bench import Bench, Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.trials.lock import hold_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.measurement import Detection
+    from autorecompute.trials.bench import Bench
 
 ROUNDS = 3
 """So often the config and no recompute take turns."""

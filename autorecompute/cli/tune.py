@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     timeout_seconds = parse_seconds(args.timeout) if args.timeout else None
     from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
-    from autorecompute.trials.bench import Effort
+    from autorecompute.trials.effort import Effort
     from autorecompute.tuning import TuningSession, TuningSettings, default_name
     from autorecompute.waiting import interruptible
 

@@ -13,7 +13,7 @@ from autorecompute.search.prior import Prior
 from autorecompute.search.sampler import RecomputeSampler
 from autorecompute.search.sampling import OptunaSearcher, require_installed
 from autorecompute.search.searcher import Limit, Proposal, Searcher
-from autorecompute.search.whole_steps import WholeStepSearcher
+from autorecompute.search.whole_steps import WholeStepSearcher, missing_in
 
 __all__ = [
     "NAMES",
@@ -33,5 +33,6 @@ __all__ = [
     "Searcher",
     "WholeStepSearcher",
     "make_searcher",
+    "missing_in",
     "require_installed",
 ]

@@ -8,12 +8,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
+    from autorecompute.memory import MemoryModel
     from autorecompute.plans import Config
     from autorecompute.prediction import Prediction
     from autorecompute.search.searcher import Proposal, Searcher
 
 MOST = 8
 """So many configs may turn out too large before the search ends: the parts do not tell this model's steps."""
+
+
+def missing_in(
+    memory: MemoryModel, dims: Mapping[str, int], step_bytes_of: Callable[[Config], int | None]
+) -> Callable[[Config], int]:
+    """Tells by how many bytes the forecast of a config is too low; 0 where it is not, or nobody knows.
+
+    Args:
+        memory: Forecasts.
+        dims: The dimensions of a step at the target batch.
+        step_bytes_of: What a whole step with a config takes beyond what is there before; ``None`` where none was run.
+    """
+
+    def missing_of(config: Config) -> int:
+        step_bytes = step_bytes_of(config)
+        return max(0, step_bytes - memory.forecast(config, dims).live_bytes) if step_bytes is not None else 0
+
+    return missing_of
 
 
 class WholeStepSearcher:
@@ -24,12 +43,21 @@ class WholeStepSearcher:
 
     Args:
         searcher: Who proposes.
-        missing_of: By how many bytes the forecast of a config is too low; 0 where it is not, or nobody knows.
+        missing_of: By how many bytes the forecast of a config is too low.
         limit_bytes: The memory limit.
+        only_postpones: Whether a trial that needs too much does no harm: what should is proposed when nothing else is.
     """
 
-    def __init__(self, searcher: Searcher, missing_of: Callable[[Config], int], limit_bytes: int) -> None:
+    def __init__(
+        self,
+        searcher: Searcher,
+        missing_of: Callable[[Config], int],
+        limit_bytes: int,
+        *,
+        only_postpones: bool = False,
+    ) -> None:
         self._searcher, self._missing_of, self._limit_bytes = searcher, missing_of, limit_bytes
+        self._only_postpones = only_postpones
         self._too_large: dict[Config, tuple[int, Proposal]] = {}
 
     @property
@@ -47,6 +75,8 @@ class WholeStepSearcher:
             if peak_bytes <= self._limit_bytes:
                 return proposal
             self._too_large[proposal.config] = peak_bytes, proposal
+        if self._only_postpones:
+            return self._searcher.propose(trials, claimed)
         is_first = not trials and not claimed
         least = min(self._too_large.values(), key=lambda found: found[0], default=None) if is_first else None
         return least[1] if least is not None else None

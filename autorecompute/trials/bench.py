@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from autorecompute.backends import registry
@@ -12,6 +12,7 @@ from autorecompute.errors import SetupError
 from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials.caches import cache_variables
+from autorecompute.trials.effort import Effort
 from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
@@ -28,28 +29,6 @@ LEAST_STALL_SECONDS = 300.0
 SLOWDOWN = 20.0
 """A step may take so many times what it took at first before the script is said to hang, and five minutes at least: an
 evaluation or a checkpoint can lie between two steps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How long a config is measured.
-
-    Attributes:
-        warmup: Steps before the timed ones; 0 for a config that is timed in turns with others (``interleaving.py``).
-        steps: Timed steps.
-        profiles: Whether the last step is profiled, which takes time of its own.
-        batch: Samples a forward instead of the target batch, on a bench that can change it.
-    """
-
-    warmup: int = 2
-    steps: int = 5
-    profiles: bool = False
-    batch: int | None = None
-
-    def order(self, config: Config, target: int | None = None) -> Order:
-        """What the worker is told, where the target batch is this."""
-        batch = self.batch or target
-        return Order(config=config, warmup=self.warmup, steps=self.steps, profiles=self.profiles, batch=batch)
 
 
 class Bench:
@@ -93,6 +72,7 @@ class Bench:
         self.output_at = "Its output: {log}"
         self.starts = 0
         self._taken: dict[Path, int] = {}
+        self._step_bytes: dict[Config, int | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -185,6 +165,21 @@ class Bench:
             if not isinstance(message, Ended):
                 break
         return as_measurement(message)
+
+    def step_bytes(self, config: Config) -> int | None:
+        """What a whole step on fake tensors takes beyond what is there before, which costs the training no step.
+
+        ``None`` where none can be run, and where no live worker has measured anything.
+        """
+        if config in self._step_bytes or self._worker is None or not self._has_measured:
+            return self._step_bytes.get(config)
+        self._worker.send(Check(config=config, compares=False))
+        message = self._worker.receive(START_TIMEOUT_SECONDS)
+        if not isinstance(message, GradientCheck):
+            self.close()
+            return None
+        self._step_bytes[config] = message.step_bytes
+        return message.step_bytes
 
     def watch(self, environment: Mapping[str, str], effort: Effort, batch: int | None) -> Measurement:
         """Measures a fresh process under nothing but this environment, as a user would run it.

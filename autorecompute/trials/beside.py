@@ -10,7 +10,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, NoReturn
 
-from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import UNCOMPARED, Detection, GradientCheck, Measurement, Outcome
 from autorecompute.trials.bench import Bench
 from autorecompute.trials.endings import as_measurement, mark_busy_host
 from autorecompute.waiting import OutOfTime
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autorecompute.plans import Config
-    from autorecompute.trials.bench import Effort
+    from autorecompute.trials.effort import Effort
     from autorecompute.trials.job import Job
     from autorecompute.worker.protocol import Message
 
@@ -42,7 +42,6 @@ FEWEST_RACED = 2
 CHECK_STEPS = 1
 """What a comparison of gradients counts as."""
 
-NOTHING_TO_COMPARE = GradientCheck(agrees=True, worst=0.0, steps=0)
 
 STDERR = 2
 
@@ -168,7 +167,7 @@ class TrainingBench(Bench):
             TrainingEndedError: the training has ended.
         """
         if config.is_none:
-            return NOTHING_TO_COMPARE
+            return UNCOMPARED
         if config not in self.checks:
             began = time.monotonic()
             self._send(Check(config=config))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.backends import registry
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.trials.endings import mark_busy_host
 
 if TYPE_CHECKING:

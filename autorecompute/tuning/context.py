@@ -15,7 +15,7 @@ from autorecompute.studies import Problem, StudyFolder
 from autorecompute.studies.sharing import SharedStudy
 from autorecompute.studies.writing import write_files
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.tuning.answer.race import FINALISTS, LOOKS
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.resources import choose_limit

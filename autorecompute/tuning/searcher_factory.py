@@ -9,7 +9,7 @@ from autorecompute.backends.registry import backend_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.search import InheritedFirst, PlannedFirst, Proposal, make_searcher
+from autorecompute.search import InheritedFirst, PlannedFirst, Proposal, WholeStepSearcher, make_searcher, missing_in
 from autorecompute.search.choice import MODEL
 from autorecompute.tuning.step_profiles import analyse
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import PeakForecaster
+    from autorecompute.memory import MemoryModel, PeakForecaster
     from autorecompute.prediction import Prediction
     from autorecompute.search import Limit, Prior, Searcher
     from autorecompute.tuning.context import TuningContext
@@ -34,6 +34,7 @@ class SearcherFactory:
     def __init__(self, context: TuningContext, prior: Prior | None) -> None:
         self._context, self._prior = context, prior
         self._memory: PeakForecaster | None = None
+        self._steps: MemoryModel | None = None
         self._limit_bytes: int | None = None
         self._known_trials = 0
         self._is_analysed = context.settings.sampler != MODEL or not context.detection.plans
@@ -61,6 +62,7 @@ class SearcherFactory:
         dims = {**detection.dims, BATCH: detection.batch}
         if not self._is_analysed:
             backend = backend_of(detection.versions)
+            self._steps = backend.memory_of(detection)
             self._memory = analyse(self._context) or backend.peaks_of(detection)
             self._is_analysed = True
         searcher: Searcher = make_searcher(
@@ -74,6 +76,9 @@ class SearcherFactory:
             needs=backend_of(detection.versions).needs_of(detection),
             known_trials=self._known_trials,
         )
+        if self._steps is not None:
+            missing_of = missing_in(self._steps, dims, self._context.bench.step_bytes)
+            searcher = WholeStepSearcher(searcher, missing_of, limit_bytes, only_postpones=True)
         if self._prior is not None:
             growth = self._prior.growth(detection.batch, detection.dims)
             searcher = InheritedFirst(searcher, self._prior, growth=growth, limit_bytes=limit_bytes)

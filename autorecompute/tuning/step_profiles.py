@@ -14,7 +14,7 @@ from autorecompute.studies.analysis import keep_analysis, read_analysis
 from autorecompute.studies.detected import keep_detection
 from autorecompute.studies.writing import saying_what_fails
 from autorecompute.trials import Bench
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.tuning.budget import Task
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies.writing import write_files
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.trials.interleaving import measure_in_turns, takes_turns
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.ledger import settled

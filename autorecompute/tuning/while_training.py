@@ -10,12 +10,12 @@ from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, SetupError
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.result import Best, SearchEnd
-from autorecompute.search import ModelSearcher, WholeStepSearcher
+from autorecompute.search import ModelSearcher, WholeStepSearcher, missing_in
 from autorecompute.search.whole_steps import MOST
 from autorecompute.studies.plain import require_plain
 from autorecompute.studies.use import using
-from autorecompute.trials.bench import Effort
 from autorecompute.trials.beside import TrainingEndedError
+from autorecompute.trials.effort import Effort
 from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
 from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
 from autorecompute.tuning.answer.judgement import Judgement
@@ -166,11 +166,7 @@ class _Tuning:
         dims = {**detection.dims, BATCH: detection.batch}
         limit_bytes = self._context.problem.limit_bytes
         searcher = ModelSearcher(detection.space, limit_bytes=limit_bytes, memory=memory, dims=dims, least_fit=SURE)
-
-        def missing_of(config: Config) -> int:
-            step_bytes = self._bench.step_bytes(config)
-            return max(0, step_bytes - memory.forecast(config, dims).live_bytes) if step_bytes is not None else 0
-
+        missing_of = missing_in(memory, dims, self._bench.step_bytes)
         return WholeStepSearcher(measure_planned(searcher, self._context, SURE), missing_of, limit_bytes)
 
     def _search(self, searcher: WholeStepSearcher, runner: TrialRunner) -> SearchEnd:

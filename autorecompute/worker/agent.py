@@ -114,11 +114,11 @@ class Agent:
         resting_bytes = meter.held_bytes() - self._left_bytes
         return replace(detection, resting_bytes=resting_bytes, outside_bytes=meter.outside_bytes())
 
-    def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
-        """Notes the batch of one training forward, and compares gradients on it if that was ordered."""
+    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
+        """Notes the batch of one training forward, and looks at a config on it if that was ordered."""
         while (wanted := self._check) is not None:
             self._check = None
-            self._compare(check, wanted.config)
+            self._look_at(wanted, check)
         self._batches.append(batch)
         if self._target is None:
             self._target = batch
@@ -215,11 +215,11 @@ class Agent:
 
     def _receive_first(self) -> Order:
         order = self._channel.receive_order()
-        assert isinstance(order, Order), "gradients are compared between measurements"
+        assert isinstance(order, Order), "nothing is looked at before the first measurement"
         return order
 
-    def _compare(self, check: Callable[[Config], GradientCheck], config: Config) -> None:
-        self._channel.send(check(config))
+    def _look_at(self, wanted: Check, check: Callable[..., GradientCheck]) -> None:
+        self._channel.send(check(wanted.config, compares=wanted.compares))
         self._obey(self._channel.receive_order())
 
     def _report(self, window: Window) -> None:

@@ -75,7 +75,7 @@ class Guard:
         self._guarded(begin)
         return self._config
 
-    def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
+    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
         """The model is about to be called."""
         self._guarded(self._agent.on_forward, batch, check)
 

@@ -81,13 +81,16 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Compare a config's gradients, on the next batch, with those without recompute.
+    """Look at a config on the next batch, before it trains with it.
 
     Attributes:
         config: What to recompute.
+        compares: Whether its gradients are compared with those without recompute. What a whole step takes is told in
+            any case, where one can be run on fake tensors.
     """
 
     config: Config
+    compares: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class TrainingAgent(Agent):
         self.line, self._expected = channel, expected
         self._awaits_answer = False
         self._progress = TrialsBar(0)
-        self._first_check: Callable[[Config], GradientCheck] | None = None
+        self._first_check: Callable[..., GradientCheck] | None = None
 
     def stop(self) -> None:
         """Ends the measurement that is going on."""
@@ -71,8 +71,8 @@ class TrainingAgent(Agent):
         self._progress = TrialsBar(self._settings.tuning_steps)
         return config
 
-    def on_forward(self, batch: int, check: Callable[[Config], GradientCheck]) -> None:
-        """Notes the batch of one training forward, and compares gradients on it if that was ordered."""
+    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
+        """Notes the batch of one training forward, and looks at a config on it if that was ordered."""
         if not self.has_trained:
             self._first_check = check
         super().on_forward(batch, check)
@@ -80,15 +80,15 @@ class TrainingAgent(Agent):
     def _receive_first(self) -> Order:
         while isinstance(order := self.line.receive_order(), Check):
             assert self._first_check is not None, "a session begins in a forward"
-            self.line.send(_compare(self._first_check, order.config))
+            self.line.send(_look_at(order, self._first_check))
         return order
 
     def _weighed(self, detection: Detection) -> Detection:
         # This process is the training, and holds what the detection left to its end.
         return super()._weighed(replace(detection, left_bytes=0))
 
-    def _compare(self, check: Callable[[Config], GradientCheck], config: Config) -> None:
-        self.line.send(_compare(check, config))
+    def _look_at(self, wanted: Check, check: Callable[..., GradientCheck]) -> None:
+        self.line.send(_look_at(wanted, check))
         self._look_for_order(ANSWER_SECONDS)
 
     def _look_for_order(self, seconds: float) -> None:
@@ -120,10 +120,10 @@ class TrainingAgent(Agent):
         )
 
 
-def _compare(check: Callable[[Config], GradientCheck], config: Config) -> GradientCheck:
+def _look_at(wanted: Check, check: Callable[..., GradientCheck]) -> GradientCheck:
     """What raises while gradients are compared would have raised in a step of the training."""
     try:
-        return check(config)
+        return check(wanted.config, compares=wanted.compares)
     except Exception as error:  # noqa: BLE001  (the model's own code runs there)
         return GradientCheck(agrees=False, worst=math.inf, steps=0, message=first_line_of(error))
 

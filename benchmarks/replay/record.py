@@ -21,7 +21,7 @@ from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.savings import evaluate
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.tuning.step_profiles import PROFILED_BATCH, survey, telling_configs
 from autorecompute.units import MIB
 from journal import Journal

@@ -24,7 +24,7 @@ from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.trials.interleaving import measure_in_turns
 from journal import Journal
 from record import STUDIES, TABLES, set_up_workers

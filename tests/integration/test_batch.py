@@ -10,7 +10,7 @@ import pytest
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 
 QUICK = Effort(warmup=1, steps=2)
 

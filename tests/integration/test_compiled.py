@@ -11,7 +11,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.studies.writing import write_files
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 
 EFFORT = Effort(warmup=1, steps=2)
 NONE, BUDGET, BLOCKS = Config(), Config.parse(["graph:budget_0.5"]), Config.parse(["*:checkpoint"])

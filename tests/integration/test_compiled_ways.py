@@ -5,7 +5,7 @@ from __future__ import annotations
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 
 EFFORT = Effort(warmup=1, steps=2)
 

@@ -9,7 +9,7 @@ import pytest
 from autorecompute.backends.common.gradients import TOLERANCES
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 
 EFFORT = Effort(warmup=1, steps=2)
 

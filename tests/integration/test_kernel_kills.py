@@ -16,7 +16,7 @@ import pytest
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.units import MIB
 
 EFFORT = Effort(warmup=1, steps=2)

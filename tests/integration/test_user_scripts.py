@@ -15,7 +15,7 @@ from autorecompute.errors import ScriptError
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 

@@ -9,7 +9,7 @@ import pytest
 
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.units import MIB
 
 WRONG = "Dropout+"

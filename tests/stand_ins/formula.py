@@ -82,6 +82,7 @@ class FormulaBench:
         self.measured, self.watched = [], []
         self.checked, self.wrong, self.warnings = [], (), ()
         self.checked_under = []
+        self.step_bytes_of = {}
         """Whose gradients were compared under a knob."""
         self.broken = {}
         """Measurements by config, instead of the formula's."""
@@ -139,6 +140,10 @@ class FormulaBench:
         agrees = not any(config.has(plan) for plan in self.wrong)
         self.checked.append(config)
         return GradientCheck(agrees=agrees, worst=0.0 if agrees else 0.5, parameter="" if agrees else "w", steps=3)
+
+    def step_bytes(self, config):
+        """What a whole step takes, where the test says so."""
+        return self.step_bytes_of.get(config)
 
     def watch(self, environment, effort, batch):
         """What the formula says of a run under this environment."""

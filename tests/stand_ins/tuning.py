@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autorecompute.studies import StudyFolder
 from autorecompute.trials import Job
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.tuning import Tuner, TuningContext, TuningSettings
 from autorecompute.units import MIB
 

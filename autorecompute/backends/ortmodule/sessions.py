@@ -23,6 +23,7 @@ from autorecompute.backends.ortmodule.grammar import Level, level_of, rows_of
 from autorecompute.backends.ortmodule.pairing import ForwardPairing
 from autorecompute.backends.ortmodule.profiling import Profiler
 from autorecompute.files import write_whole
+from autorecompute.measurement import UNCOMPARED
 from autorecompute.plans import Config
 
 if TYPE_CHECKING:
@@ -140,7 +141,11 @@ class OrtModuleBackend:
         """What the exception that ended the script means, and a sentence about it."""
         return exceptions.classify(error)
 
-    def _check(self, manager: Any, forward: Callable[[], Any], config: Config) -> GradientCheck:
+    def _check(
+        self, manager: Any, forward: Callable[[], Any], config: Config, *, compares: bool = True
+    ) -> GradientCheck:
+        if not compares:
+            return UNCOMPARED
         folder = self._folder
         check = check_gradients(
             manager, config, forward=forward, rebuild=lambda candidate: rebuild(manager, candidate, folder)

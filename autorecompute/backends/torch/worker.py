@@ -35,6 +35,7 @@ from autorecompute.backends.torch.survey import bytes_of, survey_steps
 from autorecompute.backends.torch.telling import surveyed, tell
 from autorecompute.backends.torch.tuned import Tuned
 from autorecompute.errors import ScriptError
+from autorecompute.measurement import UNCOMPARED
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 
@@ -131,7 +132,7 @@ class TorchBackend:
             batch = observe_batch([*args, *kwargs.values()])
             self._sizes.note(args, kwargs, batch)
             self._batch = [weakref.ref(tensor) for tensor in tensors_in((args, kwargs))]
-            listener.on_forward(batch, functools.partial(self._check, root, batch, args, kwargs))
+            listener.on_forward(batch, functools.partial(self._check, root, batch, (args, kwargs)))
             if root not in self._tuned and not self._leaves_alone:
                 self._welcome(root, args, kwargs)
 
@@ -287,11 +288,12 @@ class TorchBackend:
         return [*batch, *(tensor for root in roots for tensor in tensors_of(root, self._roots.optimizers_of(root)))]
 
     def _check(
-        self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config
+        self, root: Module, batch: int, call: tuple[Any, Any], config: Config, *, compares: bool = True
     ) -> GradientCheck:
-        few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
-        tuned = self._tuned[root]
-        check = check_gradients(root, tuned.board, config.choices, few_args, few_kwargs)
+        (args, kwargs), tuned, check = call, self._tuned[root], UNCOMPARED
+        if compares:
+            few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
+            check = check_gradients(root, tuned.board, config.choices, few_args, few_kwargs)
         if not check.agrees or self._no_fakes(root):
             return check
         script = self._script(root, batch, args, kwargs)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.ranking import RaceEnd, Ranking
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.trials.interleaving import measure_in_turns, takes_turns
 from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, Round, gap, rank
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autorecompute.result import Best
     from autorecompute.studies import Problem
     from autorecompute.trials import Bench
-    from autorecompute.trials.bench import Effort
+    from autorecompute.trials.effort import Effort
     from autorecompute.tuning.context import TuningContext, TuningSettings
 
 

@@ -40,9 +40,9 @@ def configs(make_space):
     return [Config.of(plans[:count]) for count in range(1, 6)]
 
 
-def searching(configs, missing):
+def searching(configs, missing, **kwargs):
     """A search among configs of whose forecasts so many bytes are missing."""
-    return WholeStepSearcher(InOrder(configs), lambda config: missing.get(config, 0), LIMIT)
+    return WholeStepSearcher(InOrder(configs), lambda config: missing.get(config, 0), LIMIT, **kwargs)
 
 
 def test_a_config_whose_whole_step_takes_too_much_is_passed_over(configs):
@@ -64,6 +64,15 @@ def test_where_nothing_fits_the_least_is_proposed_first_and_nothing_after_it(con
     first = searcher.propose([])
     assert first.config == configs[3]
     assert searcher.propose([make_trial(first.config)]) is None
+
+
+def test_where_a_trial_does_no_harm_what_should_be_too_large_comes_last(configs, make_trial):
+    """Trials tell more than forecasts: nothing is left out for good."""
+    searcher = searching(configs, {configs[0]: 11 * MIB, configs[2]: 11 * MIB}, only_postpones=True)
+    trials = []
+    while (proposal := searcher.propose(trials)) is not None:
+        trials.append(make_trial(proposal.config))
+    assert [trial.config for trial in trials] == [configs[place] for place in (1, 3, 4, 0, 2)]
 
 
 def test_the_search_ends_where_parts_do_not_tell_of_steps(make_space):

@@ -9,13 +9,14 @@ import os
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from autorecompute.backends.torch import applying
 from autorecompute.backends.torch.controller import memory_of
 from autorecompute.backends.torch.detection import RefusedModelError
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile
+from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.worker import TorchBackend
 from autorecompute.errors import UsageError
 from autorecompute.measurement import Outcome
@@ -120,6 +121,26 @@ def test_a_check_tells_what_a_whole_step_takes(name, begin):
     memory = memory_of(detection)
     forecasts = [memory.forecast(config, detection.dims).live_bytes for config in configs]
     assert [check.step_bytes for check in listener.checks] == forecasts * 2
+
+
+def test_a_whole_step_is_looked_at_without_comparing_gradients(begin):
+    """Nothing of the model runs on tensors with values."""
+    listener, backend = begin()
+    ran, looked = [], []
+
+    def on_forward(batch, check):
+        del batch
+        if listener.detections:
+            ran.clear()
+            looked.extend([check(listener.detections[0].space.presets["blocks"], compares=False), Tensor in ran])
+
+    listener.on_forward = on_forward
+    training = make("gpt2")
+    training.model.register_forward_hook(lambda *call: ran.extend(map(type, tensors_in(call[2]))))
+    train(training, between=backend.end_step)
+    check, has_run = looked
+    assert (check.agrees, check.steps, has_run) == (True, 0, False)
+    assert check.step_bytes > 0
 
 
 class Squares(nn.Module):

@@ -44,7 +44,7 @@ class FakeWorker:
         self.rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         self.channel = Channel(self.settings.address)
         self.channel.send(Hello(rank=self.rank, world_size=world_size, pid=os.getpid()))
-        self.ordered = None
+        self.ordered, self.answers = None, 0
         for name in ("pid", f"pid{number}"):
             (folder / name).write_text(str(os.getpid()))
 
@@ -88,9 +88,13 @@ class FakeWorker:
     def answer(self):
         """Sends a measurement that tells what was ordered, and under what."""
         order = self.ordered
+        self.answers += 1
         seen = {"start": self.number, "choices": order.config.texts, "environment": dict(os.environ)}
         if isinstance(order, Check):
-            self.channel.send(GradientCheck(agrees=True, worst=0.0, steps=1, message=json.dumps(seen)))
+            steps, step_bytes = int(order.compares), 100 * self.answers
+            self.channel.send(
+                GradientCheck(agrees=True, worst=0.0, steps=steps, message=json.dumps(seen), step_bytes=step_bytes)
+            )
             return
         seen["batch"] = order.batch
         self.channel.send(

@@ -12,8 +12,8 @@ from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, bench, endings, process
-from autorecompute.trials.bench import Effort
 from autorecompute.trials.caches import cache_variables
+from autorecompute.trials.effort import Effort
 
 EFFORT = Effort(warmup=2, steps=3)
 CHOICES = ["blocks.*/gelu:drop"]
@@ -292,6 +292,23 @@ def test_a_check_that_breaks_its_worker_says_how(make_bench):
     measured = make_bench("detect measure order signal:SIGSEGV then detect forever")
     measured.measure(CONFIG, EFFORT)
     assert measured.check(CONFIG).outcome is Outcome.CRASH
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
+
+
+def test_a_whole_step_is_looked_at_on_the_worker_that_measured_once_for_each_config(make_bench):
+    """Nothing is started for it, and what was told of a config is known."""
+    measured = make_bench("detect forever")
+    assert measured.step_bytes(CONFIG) is None
+    measured.measure(CONFIG, EFFORT)
+    assert [measured.step_bytes(config) for config in (CONFIG, Config(), CONFIG)] == [200, 300, 200]
+    assert measured.starts == 1
+
+
+def test_a_look_that_breaks_its_worker_tells_nothing(make_bench):
+    """A worker that dies of it is replaced where the next config is measured."""
+    measured = make_bench("detect measure order signal:SIGSEGV then detect forever")
+    measured.measure(CONFIG, EFFORT)
+    assert measured.step_bytes(CONFIG) is None
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
 
 

@@ -10,8 +10,8 @@ import pytest
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Job
-from autorecompute.trials.bench import Effort
 from autorecompute.trials.beside import TrainingBench, TrainingEndedError
+from autorecompute.trials.effort import Effort
 from autorecompute.waiting import OutOfTime
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Order, Stay, decode, encode
 

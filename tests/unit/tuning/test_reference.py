@@ -6,7 +6,7 @@ import pytest
 
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.tuning.trial_runner import FASTEST_PLAUSIBLE, LONGEST_INTERVAL, SLOWEST_PLAUSIBLE, Reference
 
 NOTHING_MEASURED = Measurement(outcome=Outcome.OOM)

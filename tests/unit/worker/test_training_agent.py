@@ -75,12 +75,12 @@ def begun(beside):
     return beside
 
 
-def wrong(_config):
+def wrong(_config, **_kwargs):
     """A check that finds other gradients."""
     return GradientCheck(agrees=False, worst=0.5, parameter="head.weight", steps=2)
 
 
-def raises(_config):
+def raises(_config, **_kwargs):
     """A check in which the model's own code raises."""
     raise KeyError("a block that was run again")
 

@@ -10,7 +10,7 @@ import pytest
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.ranking import RaceEnd
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.tuning.answer.finalists import Finalist
 from autorecompute.tuning.answer.race import LOOKS, MOST_ROUNDS, race
 from autorecompute.units import MIB

@@ -7,7 +7,7 @@ import pytest
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.studies import Problem
-from autorecompute.trials.bench import Effort
+from autorecompute.trials.effort import Effort
 from autorecompute.tuning.answer.rivals import measure_baseline_batch
 from autorecompute.units import MIB
 
