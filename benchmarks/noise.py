@@ -17,8 +17,9 @@ import random
 import statistics
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
-from autorecompute.measurement import Measurement, Outcome, Trial
+from autorecompute.measurement import Device, Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.ranking import RaceEnd
 from autorecompute.tuning.answer.finalists import TIE, Finalist
@@ -91,6 +92,10 @@ class ReplayBench:
     def __init__(self, true_seconds, weather):
         self.true_seconds, self.weather, self.steps = true_seconds, weather, 0
 
+    def detect(self):
+        """A card: each config has its steps in a row, as the recorded ones were made."""
+        return SimpleNamespace(device=Device(kind="cuda", name="replayed", total_bytes=0))
+
     def measure(self, config, effort):
         """The timed steps; those of the warm-up pass like the time of the swap."""
         self.steps += effort.warmup + effort.steps
@@ -123,7 +128,7 @@ def run_race(difference, make_weather, seed):
 
 
 def _entry(number, peak_bytes):
-    measurement = Measurement(outcome=Outcome.OK, peak_bytes=peak_bytes, step_seconds=(1.0,))
+    measurement = Measurement(outcome=Outcome.OK, peak_bytes=peak_bytes, step_seconds=(1.0,), samples=1)
     name = f"finalist {number}"
     return Finalist(
         trial=Trial(number=number, config=CONFIGS[number], description=name, reason="", measurement=measurement)
