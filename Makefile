@@ -93,6 +93,7 @@ lint: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --config-file benchmarks/mypy.ini
 
 test-unit: install
 	$(VENV)/bin/python $(PYTEST) tests/unit

@@ -35,7 +35,9 @@ def training_of(name, layers, hidden):
     study = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(study)
     found = []
-    study.train = lambda args, make_model, make_samples: found.extend((make_model(args).train(), make_samples(BATCH)))
+    vars(study)["train"] = lambda args, make_model, make_samples: found.extend(
+        (make_model(args).train(), make_samples(BATCH))
+    )
     sizes = ("--layers", str(layers), "--hidden", str(hidden), *SMALL.get(name, OF_TEXTS))
     sys.argv = [name, "--device", "cpu", *sizes]
     torch.manual_seed(0)

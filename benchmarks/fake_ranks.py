@@ -110,8 +110,12 @@ def report_trackers(*, shards):
         with LiveBytes(tensors_of(model, [optimizer], tokens)) as ours:
             step(model, optimizer, tokens)
         ours_took, began = time.process_time() - began, time.process_time()
-        theirs = FSDPMemTracker(model, optimizer) if shards else MemTracker()
-        theirs.track_inputs((tokens,)) if shards else theirs.track_external(model, optimizer, tokens)
+        if shards:
+            theirs = FSDPMemTracker(model, optimizer)
+            theirs.track_inputs((tokens,))
+        else:
+            theirs = MemTracker()
+            theirs.track_external(model, optimizer, tokens)
         with theirs:
             step(model, optimizer, tokens)
         theirs_took = time.process_time() - began

@@ -85,7 +85,7 @@ class Switch:
         backend = OrtModuleBackend(folder)
         self.agent = Agent(Channel(address), backend, Settings(address=address))
         self.is_on = True
-        backend.install(self.agent)
+        backend.install(self.agent, wrap=False)
         hooks.follow_losses(self.agent.on_loss)
         hooks.follow_steps(self._on_step, self.agent.on_skip)
         for owner, name in hooked:
