@@ -10,14 +10,19 @@ import argparse
 import datetime as dt
 import os
 import platform
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PRINTED = ROOT / "benchmarks" / "printed"
+
+OWN_PLACES = re.compile(rf"({re.escape(tempfile.gettempdir())}/\w+|{re.escape(str(ROOT))})/")
+"""Folders that say nothing to others."""
 
 QUICK = (
     "bench-noise",
@@ -78,7 +83,7 @@ def run(name):
     ) as process:
         for line in process.stdout:
             sys.stdout.write(line)
-            lines.append(line)
+            lines.append(OWN_PLACES.sub("", line))
     if process.returncode == 0:
         ended = f"{dt.datetime.now(dt.UTC).date()}, {(time.monotonic() - began) / 60:.0f} minutes\n\n"
         (PRINTED / f"{name}.txt").write_text(kept + ended + "".join(lines), encoding="utf-8")
