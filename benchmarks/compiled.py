@@ -37,6 +37,9 @@ SMALL = {"vit_images": ("--size", "32")}
 
 OF_TEXTS = ("--sequence", "128")
 
+UNENDING = ("--device", "cpu", "--steps", "1000000")
+"""A script that comes to its end is started again, and compiles again all that it is asked for."""
+
 LIMITS = (0.25, 0.40, 0.55, 0.70, 0.85)
 """Shares of the way from the least peak to that of the compiler by itself."""
 
@@ -214,9 +217,7 @@ def main():
     args = parser.parse_args()
     for name in args.studies:
         sizes = ("--layers", str(args.layers), "--hidden", str(args.hidden), *SMALL.get(name, OF_TEXTS))
-        job = Job(
-            script=STUDIES / name / "train.py", arguments=("--device", "cpu", "--compile", *sizes), backend="torch"
-        )
+        job = Job(script=STUDIES / name / "train.py", arguments=(*UNENDING, "--compile", *sizes), backend="torch")
         if args.caches:
             Console(width=200).print(compile_twice(name, job, args.batch))
             continue
