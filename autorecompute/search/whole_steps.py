@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autorecompute.search.searcher import Proposal, Searcher
 
 MOST = 8
-"""So many configs may turn out too large before the search ends: the parts do not tell this model's steps."""
+"""After so many configs that turned out too large no whole step is run: the parts do not tell this model's steps."""
 
 
 def missing_in(
@@ -62,7 +62,7 @@ class WholeStepSearcher:
 
     @property
     def gave_up(self) -> bool:
-        """Whether it proposes nothing any more because ``MOST`` configs turned out too large."""
+        """Whether no further whole step is run because ``MOST`` configs turned out too large."""
         return len(self._too_large) >= MOST
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
