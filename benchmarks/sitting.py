@@ -78,9 +78,7 @@ def is_known(name):
 def run(name):
     """Runs a benchmark, shows what it prints, and keeps that if it ends well; its exit code."""
     began, lines, kept = time.monotonic(), [], head(name)
-    with subprocess.Popen(
-        ["make", "--silent", name], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    with subprocess.Popen(["make", "--silent", name], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             sys.stdout.write(line)
             lines.append(OWN_PLACES.sub("", line))
