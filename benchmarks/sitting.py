@@ -47,6 +47,10 @@ LONG = ("bench-live", "bench-anchors", "bench-peers", "bench-fake", "bench-by-ha
 """Half an hour to some hours each."""
 
 
+EXIT_CODE = "exit code"
+"""What comes before it in the head of what was printed: a goal was missed, or the benchmark failed."""
+
+
 def tree_of(folder):
     """The digest that git has of a folder at the commit that is checked out."""
     asked = ["git", "rev-parse", "--short", f"HEAD:{folder}"]
@@ -70,21 +74,22 @@ def head(name):
 
 
 def is_known(name):
-    """Whether it was printed by the package as it is."""
+    """Whether it was printed by the package as it is, and no goal of it was missed by an exit code."""
     file = PRINTED / f"{name}.txt"
-    return file.is_file() and tree_of("autorecompute") in file.read_text(encoding="utf-8").partition("\n\n")[0]
+    told = file.read_text(encoding="utf-8").partition("\n\n")[0] if file.is_file() else ""
+    return tree_of("autorecompute") in told and EXIT_CODE not in told
 
 
 def run(name):
-    """Runs a benchmark, shows what it prints, and keeps that if it ends well; its exit code."""
+    """Runs a benchmark, shows what it prints, and keeps that with its exit code, which is returned."""
     began, lines, kept = time.monotonic(), [], head(name)
     with subprocess.Popen(["make", "--silent", name], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             sys.stdout.write(line)
             lines.append(OWN_PLACES.sub("", line))
-    if process.returncode == 0:
-        ended = f"{dt.datetime.now(dt.UTC).date()}, {(time.monotonic() - began) / 60:.0f} minutes\n\n"
-        (PRINTED / f"{name}.txt").write_text(kept + ended + "".join(lines), encoding="utf-8")
+    failed = f", {EXIT_CODE} {process.returncode}" if process.returncode else ""
+    ended = f"{dt.datetime.now(dt.UTC).date()}, {(time.monotonic() - began) / 60:.0f} minutes{failed}\n\n"
+    (PRINTED / f"{name}.txt").write_text(kept + ended + "".join(lines), encoding="utf-8")
     return process.returncode
 
 
