@@ -34,7 +34,8 @@ def merge(messages: Mapping[int, Message]) -> Message:
     if len(measurements) == len(said):
         return _merge_measurements(measurements)
     if len(checks) == len(said):
-        return min(checks, key=lambda check: (check.agrees, -check.worst))
+        worst = min(checks, key=lambda check: (check.agrees, -check.worst))
+        return replace(worst, step_bytes=_worst(check.step_bytes for check in checks))
     kinds = ", ".join(f"rank {rank}: {type(messages[rank]).__name__}" for rank in sorted(messages))
     return Failed(outcome=Outcome.SCRIPT_ERROR, message=f"the ranks are not at the same point ({kinds})")
 

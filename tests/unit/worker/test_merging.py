@@ -68,6 +68,12 @@ def test_the_worst_gradients_count():
     assert merge({0: dataclasses.replace(good, worst=0.9), 1: bad}) == bad
 
 
+def test_a_whole_step_takes_what_it_takes_on_the_rank_that_needs_most():
+    """Whichever rank has the worst gradients; one that can run none tells nothing."""
+    told = (GradientCheck(agrees=True, worst=0.0, steps=0, step_bytes=size) for size in (300, None, 500))
+    assert merge(dict(enumerate(told))).step_bytes == 500
+
+
 def test_ranks_at_different_points_fail(make_detection, make_measurement):
     """A rank that measures while another still detects cannot be told as one."""
     merged = merge({0: make_detection(), 1: make_measurement()})
