@@ -12,8 +12,6 @@ from autorecompute.tuning.answer.confirmation import TELLING, Confirmer, Rejecti
 from autorecompute.tuning.answer.early import EarlyAnswer
 from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
 from autorecompute.tuning.answer.judgement import Judgement
-from autorecompute.tuning.budget import Task
-from autorecompute.tuning.context import NEEDED
 from autorecompute.tuning.explanations import advise_on_glibc
 from autorecompute.tuning.searcher_factory import SearcherFactory
 from autorecompute.tuning.trial_limit import TrialLimit
@@ -109,14 +107,14 @@ class Attempt:
     def _has_confirmed_leanest(self) -> bool:
         """Whether the guess left no room for anything, and a whole process that holds the limit told what is needed.
 
-        Not without time for another one, which the best of those that fit has to have.
+        It is the likeliest to hold it, so it has its process where there is time for no other one.
         """
         earlier: set[Config] = set()
         for _ in range(TELLING):
             leanest = self._limit.leanest_beyond(self._ledger.trials)
             if leanest is None or leanest.config in earlier:
                 return False
-            if not self._context.budget.allows(*self._confirmer.needs(leanest.config), Task.START, *NEEDED):
+            if not self._context.budget.allows_late(*self._confirmer.needs(leanest.config)):
                 return False
             if self._confirmer.confirm(Finalist(trial=leanest)) is not None:
                 return True

@@ -89,6 +89,21 @@ def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_ne
     assert best.peak_bytes == min(tuning.bench.peak_bytes(config, 32) for config in tuning.tried) + 10 * MIB
 
 
+def test_little_time_goes_to_the_leanest_where_the_guess_left_room_for_nothing(
+    make_tuning, make_timed_bench, let_baseline_hold, clock
+):
+    """The fastest of those within the limit breaks it as a whole process, and there is no time for a third."""
+    savings = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))
+    bench = make_timed_bench(savings=savings, costs=(0.01, 0.01, 0.01, 0.3, 0.3), start_seconds=10.0)
+    bench.every_life_bytes = 10 * MIB
+    let_baseline_hold(bench, 25 * MIB)
+    tuning = make_tuning(bench, limit_bytes=488 * MIB, timeout_seconds=90.0, began_seconds=clock.now)
+    best = tuning.run().best
+    assert best.config == bench.detection.space.all_on
+    assert best.peak_bytes == bench.peak_bytes(best.config, 32) + 10 * MIB
+    assert [config for config, _ in bench.watched] == [best.config]
+
+
 def test_one_process_that_held_more_by_chance_says_nothing_of_the_others(make_tuning, make_bench, let_baseline_hold):
     """The leanest breaks the limit and the next one holds it: of what then fits the fastest is the answer."""
     savings = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))
