@@ -60,7 +60,7 @@ install-torch26: $(TORCH26_VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,studies,report,postgresql]" --group test --group docs
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[ortmodule-cpu,studies,report,postgresql]" --group test --group docs
 	$(VENV)/bin/autorecompute doctor --fix
 	touch $@
 
@@ -160,7 +160,7 @@ $(TORCH26_VENV)/.installed:
 	$(PYTHON) -m venv $(TORCH26_VENV)
 	$(TORCH26_VENV)/bin/python -m pip install --quiet --upgrade pip
 	sed -e 's/^torch==.*/torch==2.6.0/' -e 's/^sympy==.*/sympy==1.13.1/' constraints.txt > $(TORCH26_VENV)/constraints.txt
-	$(TORCH26_VENV)/bin/python -m pip install --quiet --constraint $(TORCH26_VENV)/constraints.txt ".[cpu,studies,report]" --group test
+	$(TORCH26_VENV)/bin/python -m pip install --quiet --constraint $(TORCH26_VENV)/constraints.txt ".[ortmodule-cpu,studies,report]" --group test
 	$(TORCH26_VENV)/bin/python -m pip uninstall --quiet --yes autorecompute
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m autorecompute doctor --fix
 	touch $@

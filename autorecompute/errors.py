@@ -67,3 +67,14 @@ class InterruptedByUser(AutorecomputeError):  # noqa: N818  (an interruption is 
     """The user stopped the command; the study is kept."""
 
     exit_code = 130
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+    """The error, and all that it was raised from or in the handling of, the nearest first and each once."""
+    links: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    for link in waiting:
+        if link is not None and link not in links:
+            links.append(link)
+            waiting += [link.__cause__, link.__context__]
+    return links

@@ -20,7 +20,7 @@ from cattrs.gen import make_dict_structure_fn
 from autorecompute.errors import UsageError
 from autorecompute.jsontext import UnreadableError
 from autorecompute.plans import Choice, Config
-from autorecompute.ranges import LARGEST, Range
+from autorecompute.ranges import Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,13 +35,11 @@ MOST_ENTRIES = 100_000
 MOST_NAMES = 1_000
 """What has a name in a record, such as a dimension, a version or a preset, is printed line by line, and compared so."""
 
-MOST_CHOICES = 2_000
 LONGEST_TEXT = 1 << 20
 NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 """The numbers that JSON has no word for, as :func:`autorecompute.jsontext.write` writes them."""
 
 _INT64 = Range(-(1 << 63), (1 << 63) - 1)
-_COUNT = Range(0, LARGEST)
 _HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Halves of characters, which nothing can print, but for those that stand for a byte of a name that is no UTF-8."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
@@ -14,7 +15,17 @@ if TYPE_CHECKING:
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 SECONDS_PER_MINUTE = 60
 
-_BYTES_PER_UNIT = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_BYTES_PER_UNIT = {
+    "b": 1,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": TIB,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What a terminal obeys instead of showing it, and what turns the direction of reading around."""
 
@@ -60,6 +71,14 @@ def parse_seconds(text: str) -> float:
             f"'{printable(text, '')}' is no time in which anything can be done. Write it like 90s, 30m or 1h30m."
         )
     return seconds
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV``; ``signal 39`` where Python has no name for it, as for those of real time."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def format_bytes(number_of_bytes: float | None) -> str:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import enum
+import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autorecompute import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Status(enum.StrEnum):
@@ -31,6 +38,13 @@ class Finding:
     status: Status
     found: str
     remedy: str = ""
+
+
+def print_findings(look: Callable[[], list[Finding]]) -> None:
+    """Prints what a look finds as JSON, and nothing else: what libraries print while they load goes to stderr."""
+    with os.fdopen(os.dup(1), "wb") as answer:
+        os.dup2(2, 1)
+        answer.write(codec.encode(look()))
 
 
 def blocking(found: list[Finding]) -> list[Finding]:

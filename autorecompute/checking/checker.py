@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.checking.rules import check_gradients, check_peak, check_plans, check_relative, check_speed
 from autorecompute.errors import ScriptError, UsageError
+from autorecompute.figures import comparable_steps
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result
@@ -150,11 +151,11 @@ class Checker:
     def _take_turns(self) -> None:
         for number in range(1, ROUNDS + 1):
             self._on_note(f"round {number} of {ROUNDS}, beside no recompute")
-            reference = self._bench.measure(Config(), self._effort).median_step_seconds
-            median = self._take(self._stored.best.config).median_step_seconds
-            if not reference or not median:
+            reference = self._bench.measure(Config(), self._effort)
+            reference_seconds, seconds = comparable_steps([reference, self._take(self._stored.best.config)])
+            if not reference_seconds or not seconds:
                 return
-            self._ratios.append(reference / median)
+            self._ratios.append(reference_seconds / seconds)
 
     def _take(self, config: Config) -> Measurement:
         measurement = self._bench.measure(config, self._effort)

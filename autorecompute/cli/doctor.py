@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.registry import PACKAGES
 from autorecompute.errors import SetupError
+from autorecompute.units import signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +77,7 @@ def diagnose(backend: ControllerBackend) -> list[Finding]:
     """
     from autorecompute import codec
     from autorecompute.backends.findings import Finding
+    from autorecompute.jsontext import UnreadableError
 
     command = [sys.executable, "-m", backend.DIAGNOSIS]
     try:
@@ -90,14 +91,17 @@ def diagnose(backend: ControllerBackend) -> list[Finding]:
         ) from error
     if done.returncode != 0:
         raise SetupError(explain_death(done.returncode, done.stderr.decode(errors="replace"), command))
-    return codec.decode(done.stdout, list[Finding])
+    try:
+        return codec.decode(done.stdout, list[Finding])
+    except UnreadableError as error:
+        raise SetupError(explain_death(done.returncode, done.stdout.decode(errors="replace"), command)) from error
 
 
 def explain_death(returncode: int, stderr: str, command: list[str]) -> str:
     """A sentence, the last lines that the process printed, and the command that shows them all."""
     end = f"ended with exit code {returncode}"
     if returncode < 0:
-        end = f"crashed ({signal.Signals(-returncode).name}): a compiled part is broken"
+        end = f"crashed ({signal_name(-returncode)}): a compiled part is broken"
     tail = "\n".join(stderr.rstrip().splitlines()[-TAIL_LINES:])
     return (
         f"The installation check {end}. Last output:\n{tail}\n"

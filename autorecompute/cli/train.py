@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.trials import Job
     from autorecompute.tuning import TuningSettings, default_name
 
-    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit else None
+    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit is not None else None
     job = Job(
         script=args.script,
         is_module=args.is_module,

@@ -44,7 +44,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"
     )
-    parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from script and batch)")
+    parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from the command)")
     parser.add_argument(
         "--storage",
         metavar="URL",
@@ -79,8 +79,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Tunes, or answers from the finished study."""
     began_seconds = time.monotonic()
-    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit else None
-    timeout_seconds = parse_seconds(args.timeout) if args.timeout else None
+    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit is not None else None
+    timeout_seconds = parse_seconds(args.timeout) if args.timeout is not None else None
     from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
     from autorecompute.trials.effort import Effort

@@ -6,6 +6,7 @@ import ctypes
 import gc
 from pathlib import Path
 
+from autorecompute.errors import SetupError
 from autorecompute.meters.meter import Reading
 from autorecompute.units import KIB
 
@@ -15,10 +16,21 @@ RESET_HIGH_WATER_MARK = "5"
 
 
 class HostMeter:
-    """The process's resident memory (VmRSS) and its high-water mark (VmHWM)."""
+    """The process's resident memory (VmRSS) and its high-water mark (VmHWM).
+
+    Raises:
+        SetupError: the kernel does not let a process reset its high-water mark.
+    """
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
+        try:
+            self.reset()
+        except OSError as error:
+            raise SetupError(
+                f"Peaks cannot be measured here: {CLEAR_REFS} cannot be written ({error.strerror}). Run this on a "
+                "Linux kernel that lets a process reset its high-water mark; some sandboxes do not."
+            ) from error
 
     def limit(self, limit_bytes: int) -> None:
         """Nothing: a CPU process is not limited, its peak is held against the limit afterwards.

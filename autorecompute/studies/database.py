@@ -103,4 +103,4 @@ def _has_tables(database: Path) -> bool:
 
 def _uri_of(database: Path) -> str:
     # A path is no URL: what would mean something in one is written as SQLite's own URI, which knows percent signs.
-    return f"file:{urllib.parse.quote(str(database))}"
+    return f"file:{urllib.parse.quote(os.fsencode(database))}"

@@ -186,7 +186,8 @@ class StudyFolder:
 
     def end_trial(self) -> None:
         """Forgets that a trial was begun."""
-        (self.path / IN_PROGRESS).unlink(missing_ok=True)
+        with saying_what_fails(self.path):
+            (self.path / IN_PROGRESS).unlink(missing_ok=True)
 
     def trial_in_progress(self) -> Trial | None:
         """The trial that was begun and never ended."""
@@ -282,8 +283,8 @@ def _provenance_of(head: Head, machine: object, *, is_imported: bool) -> Provena
 
 def list_studies(root: Path | None = None) -> list[StudyFolder]:
     """The studies there are, by name."""
-    folders = (StudyFolder(name, root) for name in names_in(root or STUDIES) if is_name(name))
-    return [folder for folder in folders if folder.exists()]
+    names = filter(is_name, names_in(root or STUDIES))
+    return [folder for name in names if (folder := StudyFolder(name, root)).exists()]
 
 
 def load_result(name: str, root: Path | None = None) -> Result:
@@ -294,7 +295,6 @@ def load_result(name: str, root: Path | None = None) -> Result:
     """
     folder = StudyFolder(name, root)
     folder.head()
-    result = folder.result()
-    if result is None:
+    if (result := folder.result()) is None:
         raise UsageError(f"Study '{name}' has no answer yet. Finish it: run its tune command again.")
     return result

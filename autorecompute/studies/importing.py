@@ -69,14 +69,18 @@ def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force:
 
 
 def _put(made: Path, folder: StudyFolder, *, force: bool) -> None:
+    replaced = made.with_name(f"{made.name}.replaced")
     with saying_what_fails(folder.path):
         if force and (folder.path.exists() or folder.path.is_symlink()):
-            folder.path.rename(made.with_name(f"{made.name}.replaced"))
+            folder.path.rename(replaced)
         try:
             # No study is replaced by this: the system moves a folder to where nothing is, or an empty one.
             made.rename(folder.path)
-        except OSError as error:
-            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+        except BaseException as error:
+            # What is left in the folder of drafts goes away with it.
+            if os.path.lexists(replaced) and not os.path.lexists(folder.path):
+                replaced.rename(folder.path)
+            if not isinstance(error, OSError) or error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
                 raise
             raise UsageError(
                 f"Another command made study '{folder.name}' meanwhile, which was left as it is. Import it once more "

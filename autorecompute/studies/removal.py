@@ -64,10 +64,13 @@ def require_removable(folder: StudyFolder) -> None:
 
 
 def size_of(path: Path) -> int:
-    """The bytes of a file, or of all files in a folder; links count as themselves."""
-    if path.is_symlink() or not path.is_dir():
-        return path.lstat().st_size
-    return sum(size_of(entry) for entry in path.iterdir())
+    """The bytes of a file, or of all files in a folder as far as they can be read; links count as themselves."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            return path.lstat().st_size
+        return sum(size_of(entry) for entry in path.iterdir())
+    except OSError:  # it went away meanwhile, or is closed to this user
+        return 0
 
 
 def find_removable() -> Iterator[Removable]:

@@ -14,7 +14,7 @@ import sqlalchemy.exc
 from alembic.util import CommandError
 
 from autorecompute import codec
-from autorecompute.errors import SetupError
+from autorecompute.errors import SetupError, chain_of
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
 from autorecompute.ranges import Seconds
@@ -157,9 +157,14 @@ def _decode(study: optuna.Study) -> list[Trial]:
 
 def _describe(database: Path, error: BaseException) -> str:
     name = _sqlite_error_name(error)
-    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
+    if name.startswith("SQLITE_FULL"):
         return (
             f"The disk is full at {database}. Trials so far are kept: free some space and run the same command again."
+        )
+    if name.startswith("SQLITE_IOERR"):
+        return (
+            f"{database} cannot be read or written ({name}). The disk may be full, broken or out of reach. Trials so "
+            "far are kept: look at it, and run the same command again."
         )
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return f"{database} is in use by another process. Wait for it, and run the same command again."
@@ -174,10 +179,7 @@ def _describe(database: Path, error: BaseException) -> str:
     )
 
 
-def _sqlite_error_name(error: BaseException | None) -> str:
+def _sqlite_error_name(error: BaseException) -> str:
     """SQLite's own name of the failure at the end of the chain, ``SQLITE_FULL`` for instance."""
-    while error is not None:
-        if isinstance(error, sqlite3.Error):
-            return getattr(error, "sqlite_errorname", "")
-        error = error.__cause__ or error.__context__
-    return ""
+    of_sqlite = (link for link in chain_of(error) if isinstance(link, sqlite3.Error))
+    return getattr(next(of_sqlite, None), "sqlite_errorname", "")

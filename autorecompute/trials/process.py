@@ -20,6 +20,7 @@ from autorecompute.paths import shown
 from autorecompute.trials.oom import OomKills
 from autorecompute.trials.quiet import quieten
 from autorecompute.trials.sockets import SocketFolder
+from autorecompute.units import signal_name
 from autorecompute.waiting import left_seconds, raise_if_over
 from autorecompute.worker.merging import merge
 from autorecompute.worker.protocol import (
@@ -215,7 +216,7 @@ class WorkerProcess:
             return self._describe_silence(rank, has_ended=code == 0, is_held=is_held)
         if code < 0 and code != -signal.SIGKILL:
             # Whatever the kernel killed for want of memory meanwhile, it was not this.
-            return Failed(outcome=Outcome.CRASH, message=f"ended by {signal.Signals(-code).name}")
+            return Failed(outcome=Outcome.CRASH, message=f"ended by {signal_name(-code)}")
         if self._oom_kills.has_risen():
             return Failed(outcome=Outcome.OOM, message=NO_MEMORY)
         if code == -signal.SIGKILL:

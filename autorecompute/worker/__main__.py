@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends import registry
-from autorecompute.errors import ScriptError, SetupError
+from autorecompute.errors import ScriptError, SetupError, chain_of
 from autorecompute.measurement import Outcome
 from autorecompute.worker import hooks
 from autorecompute.worker.agent import Abandon, Agent
@@ -34,8 +34,6 @@ from autorecompute.worker.rank import explain_missing_rank
 from autorecompute.worker.script import find_module, last_lines, main_file, run_as_main, run_module_as_main
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from autorecompute.backends.interface import WorkerBackend
 
 PR_SET_PDEATHSIG = 1
@@ -96,7 +94,7 @@ def _run(channel: Channel, backend: WorkerBackend, agent: Agent, words: list[str
 
 def _describe_failure(error: BaseException, backend: WorkerBackend, script: str) -> Failed:
     # What a breakpoint in the model raises reaches us wrapped in what the training system makes of it.
-    for origin in _origins(error):
+    for origin in chain_of(error):
         if isinstance(origin, bdb.BdbQuit):
             return Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(origin, script))
         if isinstance(origin, ScriptError):  # it names the line: a traceback through torch would bury that
@@ -106,14 +104,6 @@ def _describe_failure(error: BaseException, backend: WorkerBackend, script: str)
     traceback.print_exc()
     outcome, message = backend.classify(error)
     return Failed(outcome=outcome, message=message, trace=last_lines(error, script))
-
-
-def _origins(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and all that it was raised from or in the handling of."""
-    if error is not None:
-        yield error
-        yield from _origins(error.__cause__)
-        yield from _origins(error.__context__)
 
 
 def _describe_breakpoint(error: BaseException, script: str) -> str:

@@ -59,6 +59,7 @@ def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
     return replace(
         first,
         peak_bytes=_worst(measurement.peak_bytes for measurement in measurements),
+        held_bytes=_worst(measurement.held_bytes for measurement in measurements),
         allocated_bytes=_worst(measurement.allocated_bytes for measurement in measurements),
         resident_bytes=_worst(measurement.resident_bytes for measurement in measurements),
         device_bytes=_worst(measurement.device_bytes for measurement in measurements),
@@ -70,6 +71,7 @@ def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
         samples=sum(measurement.samples or 0 for measurement in measurements),
         retries=_worst(measurement.retries for measurement in measurements),
         marks=tuple(dict.fromkeys(mark for measurement in measurements for mark in measurement.marks)),
+        warnings=tuple(dict.fromkeys(text for measurement in measurements for text in measurement.warnings)),
     )
 
 

@@ -22,8 +22,10 @@ def run_as_main(script: str, arguments: list[str]) -> None:
     """Runs the script as ``__main__``, with its folder first on the module path and its own arguments."""
     # Not runpy: it takes the module away when the script ends, and puts its path in place of the user's in argv.
     sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
-    _run(compile(Path(script).read_bytes(), main_file(script), "exec"), __file__=main_file(script))
+    _lead_module_path(str(Path(script).resolve().parent))
+    # The script has its own future statements, not those of this module.
+    code = compile(Path(script).read_bytes(), main_file(script), "exec", dont_inherit=True)
+    _run(code, __file__=main_file(script))
 
 
 def run_module_as_main(name: str, arguments: list[str]) -> None:
@@ -32,7 +34,7 @@ def run_module_as_main(name: str, arguments: list[str]) -> None:
     Raises:
         ImportError: there is no such module, or it has nothing to run.
     """
-    sys.path[0] = os.getcwd()  # noqa: PTH109  (a string, as Python puts it there)
+    _lead_module_path(os.getcwd())  # noqa: PTH109  (a string, as Python puts it there)
     spec = find_module(name)
     code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
     sys.argv = [str(spec.origin), *arguments]
@@ -51,6 +53,12 @@ def find_module(name: str) -> ModuleSpec:
     if spec is None or not spec.has_location:
         raise ModuleNotFoundError(f"No module named {name}", name=name)
     return spec
+
+
+def _lead_module_path(folder: str) -> None:
+    # Under -P or PYTHONSAFEPATH Python puts no folder there: the first entry is the user's own.
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
 
 
 def _run(code: CodeType, **names: object) -> None:

@@ -15,6 +15,7 @@ from autorecompute.backends.findings import Finding, Status, blocking
 from autorecompute.backends.ortmodule import controller, cuda_headers, diagnose, distributions, extensions
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.backends.registry import PACKAGES
+from autorecompute.backends.torch import controller as torch_controller
 from autorecompute.cli import doctor
 from autorecompute.errors import SetupError
 
@@ -105,6 +106,17 @@ def test_a_crash_while_looking_is_a_sentence(monkeypatch):
         doctor.diagnose(controller)
     assert caught.value.exit_code == 3
     assert "crashed (SIGBUS)" in doctor.explain_death(-7, "last words", ["python"])
+    assert "crashed (signal 39)" in doctor.explain_death(-39, "", ["python"])
+
+
+def test_what_a_library_prints_while_it_loads_is_no_finding(tmp_path, monkeypatch):
+    """A line that torch, or whatever Python imports first, prints to stdout does not take the findings' place."""
+    (tmp_path / "torch.py").write_text("print('loading torch')\n__version__ = '1.0.0'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert [finding.name for finding in doctor.diagnose(torch_controller)][-1] == "torch"
+    (tmp_path / "sitecustomize.py").write_text("print('welcome')\n")
+    with pytest.raises(SetupError, match=r"(?s)welcome.*Reinstall"):
+        doctor.diagnose(torch_controller)
 
 
 def test_the_controller_imports_neither_torch_nor_ort():

@@ -26,6 +26,8 @@ from autorecompute.units import (
         ("40 gib", 40 * 2**30),
         (" 1.5GiB ", 1536 * 2**20),
         ("16GB", 16_000_000_000),
+        ("2TiB", 2 * 2**40),
+        ("2TB", 2 * 10**12),
         ("900MiB", 900 * 2**20),
         ("1kb", 1000),
         ("1KiB", 1024),
@@ -53,7 +55,7 @@ def test_a_number_beyond_all_memory_is_refused():
         parse_bytes("9" * 400)
 
 
-@pytest.mark.parametrize("number_of_bytes", [MIB, 735 * MIB, GIB, 5 * GIB // 4, 40 * GIB])
+@pytest.mark.parametrize("number_of_bytes", [MIB, 735 * MIB, GIB, 5 * GIB // 4, 40 * GIB, 2048 * GIB])
 def test_what_is_printed_can_be_typed(number_of_bytes):
     """An amount that needs no rounding is read back from what is printed."""
     assert parse_bytes(format_bytes(number_of_bytes)) == number_of_bytes

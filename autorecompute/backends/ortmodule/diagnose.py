@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from autorecompute.backends.findings import Finding, Status, blocking
+from autorecompute.backends.findings import Finding, Status, blocking, print_findings
 from autorecompute.backends.ortmodule import adapter, cuda_libraries, extensions
 from autorecompute.backends.ortmodule.distributions import owns_file, parse_release, pip, version_of
 from autorecompute.errors import SetupError
@@ -225,14 +225,5 @@ def _last_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
 
 
-def main() -> None:
-    """Prints the findings as JSON, and nothing else: what torch and ORT print while they load goes to stderr."""
-    from autorecompute import codec
-
-    with os.fdopen(os.dup(1), "wb") as answer:
-        os.dup2(2, 1)
-        answer.write(codec.encode(findings()))
-
-
 if __name__ == "__main__":
-    main()
+    print_findings(findings)

@@ -7,9 +7,9 @@ import traceback
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.common.failures import is_out_of_memory, last_line
-from autorecompute.backends.ortmodule.operators import chain, explanation_of, find_call, is_of_export, uses_bfloat16
+from autorecompute.backends.ortmodule.operators import explanation_of, find_call, is_of_export, uses_bfloat16
 from autorecompute.backends.ortmodule.wrapping import WrappingError
-from autorecompute.errors import SetupError
+from autorecompute.errors import SetupError, chain_of
 from autorecompute.measurement import Outcome
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _INTERNAL = ("::", "onnxruntime_src", "gradient builder")
 
 def classify(error: BaseException) -> tuple[Outcome, str]:
     """The outcome that an exception stands for, and a sentence about it."""
-    links = chain(error)
+    links = chain_of(error)
     text = "\n".join(str(link) for link in links)
     if is_out_of_memory(error, text):
         return Outcome.OOM, f"out of memory: {last_line(error)}"

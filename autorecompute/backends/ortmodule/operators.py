@@ -12,6 +12,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from autorecompute.errors import chain_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import FrameType
@@ -67,18 +69,6 @@ class Call(NamedTuple):
         return f"{self.operator}{place}{f' ({self.line})' if self.line else ''}"
 
 
-def chain(error: BaseException) -> list[BaseException]:
-    """The exception, and all that it was raised from or in the handling of."""
-    links: list[BaseException] = []
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        link = waiting.pop(0)
-        if link is not None and link not in links:
-            links.append(link)
-            waiting += [link.__cause__, link.__context__]
-    return links
-
-
 def is_of_export(error: BaseException) -> bool:
     """Whether ORTModule raised it while it made a session, and neither the model nor the script did."""
     functions = {frame.f_code.co_name for frame in _frames(error)}
@@ -87,7 +77,7 @@ def is_of_export(error: BaseException) -> bool:
 
 def find_call(error: BaseException) -> Call | None:
     """The call of the operator that the exception is about, as far as it can be known."""
-    links = chain(error)
+    links = chain_of(error)
     frames = [frame for link in links for frame in _frames(link)]
     text = "\n".join(str(link) for link in links)
     manager = _manager_of(frames)
@@ -102,7 +92,7 @@ def find_call(error: BaseException) -> Call | None:
 
 def explanation_of(error: BaseException) -> str:
     """Why an operator cannot be exported, where whoever refused it says more than its name; empty otherwise."""
-    refusals = [link for link in chain(error) if any(map(_is_exporter, _frames(link)))]
+    refusals = [link for link in chain_of(error) if any(map(_is_exporter, _frames(link)))]
     if not refusals or type(refusals[0]).__name__ == "UnsupportedOperatorError":
         return ""
     # What follows is the exporter's graph, and where to file a bug.
@@ -113,7 +103,7 @@ def uses_bfloat16(error: BaseException) -> bool:
     """Whether anything in the model that was exported is in bfloat16."""
     from onnx import TensorProto
 
-    graph = _graph_of(_manager_of([frame for link in chain(error) for frame in _frames(link)]))
+    graph = _graph_of(_manager_of([frame for link in chain_of(error) for frame in _frames(link)]))
     values = [] if graph is None else [*graph.value_info, *graph.input, *graph.output]
     return any(value.type.tensor_type.elem_type == TensorProto.BFLOAT16 for value in values)
 

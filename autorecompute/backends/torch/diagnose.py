@@ -8,8 +8,7 @@ from __future__ import annotations
 import platform
 import sys
 
-from autorecompute import codec
-from autorecompute.backends.findings import Finding, Status
+from autorecompute.backends.findings import Finding, Status, print_findings
 
 OLDEST = (2, 4)
 INSTALL = f"Run: {sys.executable} -m pip install torch"
@@ -45,4 +44,4 @@ def _operators() -> Finding:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(codec.encode(findings()).decode())
+    print_findings(findings)

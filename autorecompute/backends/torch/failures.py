@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch.utils.checkpoint import CheckpointError
 
 from autorecompute.backends.common.failures import is_out_of_memory, last_line
 from autorecompute.backends.torch.detection import RefusedModelError
-from autorecompute.errors import AutorecomputeError
+from autorecompute.errors import AutorecomputeError, chain_of
 from autorecompute.measurement import Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 NOTHING_TRAINED = (
     "No module that holds the parameters of a torch optimizer was called in training mode. Call the model itself, "
@@ -25,7 +19,7 @@ NOTHING_TRAINED = (
 
 def classify(error: BaseException) -> tuple[Outcome, str]:
     """The outcome that an exception stands for, and a sentence about it."""
-    links = list(_chain(error))
+    links = chain_of(error)
     text = "\n".join(str(link) for link in links)
     if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory(error, text):
         return Outcome.OOM, f"out of memory: {last_line(error)}"
@@ -40,10 +34,3 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
                 "than its inputs."
             )
     return Outcome.SCRIPT_ERROR, f"{type(error).__name__}: {last_line(error)}"
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and what it was raised from or in the handling of."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.card_kernels import CardKernels
     from autorecompute.backends.torch.live import LiveBytes
     from autorecompute.backends.torch.speeds import Speeds
     from autorecompute.backends.torch.switchboard import Switchboard
@@ -114,7 +113,6 @@ class FakeSteps:
         units: Paths of its units, which the events tell apart.
         script: What the script does around it.
         values: What modules looked at in the probe.
-        kernels: Those of a card; of the device of the fake tensors if ``None``.
     """
 
     def __init__(
@@ -123,13 +121,11 @@ class FakeSteps:
         units: Iterable[str],
         script: Script,
         values: Values,
-        kernels: CardKernels | None = None,
     ) -> None:
         self._model, self._redirection = model, vars(model).get("forward")
         self._units = [model.get_submodule(path) for path in units]
         self._script = script
         self._values = values
-        self._kernels = kernels
         self._batch = script.batch[1] if script.batch else observe_batch([*script.args, *script.kwargs.values()])
         self.has_loss = False
         """Whether the model of the last step returned a loss, or a number that gradients go back through."""
@@ -256,9 +252,8 @@ class FakeSteps:
         meter = FakeLiveBytes(known, fake.timeline.segment, operators, self._values)
         collectives = Collectives(self._model, meter, buckets)
         del known
-        kernels = contextlib.nullcontext() if self._kernels is None else self._kernels.active(optimizers)
         torch.clear_autocast_cache()  # the script's autocast is entered anew for every step
-        with torch.enable_grad(), self._followed(fake.timeline, skipped), kernels, meter, collectives.followed():
+        with torch.enable_grad(), self._followed(fake.timeline, skipped), meter, collectives.followed():
             if self._redirection is not None:  # Lightning's, under DDP, which holds for one call
                 self._model.forward = self._redirection
             result = self._model(*fake.args, **fake.kwargs)

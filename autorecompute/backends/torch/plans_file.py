@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import UsageError
+from autorecompute.paths import shown
 from autorecompute.plans import Config
 
 if TYPE_CHECKING:
@@ -59,9 +60,15 @@ def read_plans_file(file: Path) -> PlansFile:
         with file.open(encoding="utf-8") as stream:
             plain = json.loads(stream.read(LARGEST_FILE))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{file} cannot be read as a file of plans: {error}.") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        raise UsageError(
+            f"{shown(file)} cannot be read as a file of plans: {reason}. Emit it again from its study, or unset "
+            f"{VARIABLE}."
+        ) from error
     if not _is_ours(plain):
-        raise UsageError(f"{file} is no file of plans that this autorecompute reads. Emit it again from its study.")
+        raise UsageError(
+            f"{shown(file)} is no file of plans that this autorecompute reads. Emit it again from its study."
+        )
     return PlansFile(
         config=Config.parse(plain["plans"]),
         model=plain["model"],

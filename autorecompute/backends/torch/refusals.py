@@ -50,7 +50,6 @@ class Reason(enum.Enum):
     TENSOR_PARALLEL = "{place} has parameters that tensor parallelism has spread over ranks."
     OUTPUT = "{place} returns no tensor that gradients go back through."
     OWN_CHECKPOINT = "{place} is recomputed by the script itself, and is kept as it is."
-    OWN_FORWARD = "{place} has a forward set on the instance, which its class does not know."
     UNVERIFIED = "{place} could not be made again bit for bit, so it is not offered."
     NODES = "{place} has operators of a torch version that is not known here, so only its modules are recomputed."
 

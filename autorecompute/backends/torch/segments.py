@@ -69,11 +69,6 @@ class Piece(NamedTuple):
     segment: Segment
     nodes: tuple[tuple[int, Extent], ...]
 
-    @property
-    def extent(self) -> Extent:
-        """What it does as a whole."""
-        return _together(extent for _, extent in self.nodes)
-
 
 def cut(events: Iterable[Event], calls: int) -> list[Piece]:
     """The segments in order, those among them in which nothing changes: steps with other choices may change it.

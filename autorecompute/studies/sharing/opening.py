@@ -11,7 +11,7 @@ import optuna
 import sqlalchemy
 from optuna.storages import JournalStorage, RDBStorage
 
-from autorecompute.errors import SetupError, UsageError
+from autorecompute.errors import SetupError, UsageError, chain_of
 from autorecompute.studies.dashboard import name_value
 from autorecompute.studies.sharing.journal import open_journal
 from autorecompute.waiting import left_seconds, pause
@@ -153,7 +153,7 @@ def describe(url: StorageUrl, error: BaseException) -> str:
 
 def is_away(error: BaseException) -> bool:
     """Whether the storage may be back in a while."""
-    chain = list(_chain(error))
+    chain = chain_of(error)
     if any(isinstance(link, OSError) for link in chain) or "did not possess lock" in str(error):
         return True
     if any(getattr(link, "connection_invalidated", False) for link in chain):
@@ -164,7 +164,7 @@ def is_away(error: BaseException) -> bool:
 def is_collision(error: BaseException) -> bool:
     """Whether somebody else made the same tables at the same moment."""
     kinds = sqlalchemy.exc.IntegrityError | sqlalchemy.exc.ProgrammingError
-    return any(isinstance(link, kinds) for link in _chain(error))
+    return any(isinstance(link, kinds) for link in chain_of(error))
 
 
 def _open(url: StorageUrl) -> JournalStorage | RDBStorage:
@@ -183,16 +183,8 @@ def _server_options() -> str:
     return " ".join([*limits, os.environ.get("PGOPTIONS", "")])
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    links: list[BaseException] = []
-    while error is not None and error not in links:
-        links.append(error)
-        error = error.__cause__ or error.__context__
-    return links
-
-
 def _cause(error: BaseException) -> BaseException:
-    chain = _chain(error)
+    chain = chain_of(error)
     return next((link for link in chain if _is_of_driver(link) or isinstance(link, OSError)), chain[-1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,24 @@ def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhe
         with pytest.raises(UsageError, match="meanwhile"):
             take(file)
         assert Path("studies/bert/first.txt").exists()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
+def test_a_study_outlives_an_import_that_fails(archive, elsewhere, monkeypatch):
+    """Where the disk fails between the two moves, the study that was to be replaced is back in its place."""
+    file = written(elsewhere, archive)
+    (take(file).workers / "07.log").write_text("kept")
+    rename = Path.rename
+
+    def rename_once(path, target):
+        if path.parent.name.startswith(importing.DRAFT_PREFIX) and not path.name.endswith(".replaced"):
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename_once)
+    with pytest.raises(SetupError):
+        take(file, force=True)
+    assert (Path("studies/bert/workers") / "07.log").read_text() == "kept"
     assert [path.name for path in Path("studies").iterdir()] == ["bert"]
 
 

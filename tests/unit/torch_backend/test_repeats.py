@@ -102,7 +102,7 @@ def test_a_step_that_goes_another_way_is_not_taken_for_a_whole_one():
     order = [Segment("forward", unit) for unit in (0, 1, 2, 3)] + [Segment("forward", 3, is_behind=True)]
     pieces = [Piece(Segment("forward", unit), ((0, Extent(unit, unit)),)) for unit in (0, 1, 2)]
     pieces.append(Piece(Segment("forward", 2, is_behind=True), ((0, Extent(3, 3)),)))
-    assert [piece.extent.change for piece in row.whole(order, pieces)] == [0, 1, 1, 2, 3]
+    assert [extent.change for piece in row.whole(order, pieces) for _, extent in piece.nodes] == [0, 1, 1, 2, 3]
     for wrong in (pieces[1:], pieces[:-1], [*pieces, pieces[1]]):
         with pytest.raises(DifferentStepsError):
             row.whole(order, wrong)

@@ -29,6 +29,17 @@ def test_measurements_are_merged_to_the_worst(make_measurement):
     assert merged.device_bytes is None
 
 
+def test_what_is_held_and_warned_of_is_that_of_all_ranks(make_measurement):
+    """The peak of one rank is not told beside what another one holds."""
+    merged = merge(
+        {
+            0: make_measurement(peak_bytes=7, held_bytes=2, warnings=("odd",)),
+            1: make_measurement(peak_bytes=9, held_bytes=4, warnings=("odd", "strange")),
+        }
+    )
+    assert (merged.peak_bytes, merged.held_bytes, merged.warnings) == (9, 4, ("odd", "strange"))
+
+
 def test_figures_of_some_ranks_are_not_lost(make_measurement):
     """A figure that one rank could not read is that of those who could."""
     merged = merge({0: make_measurement(allocated_bytes=None), 1: make_measurement(allocated_bytes=5)})

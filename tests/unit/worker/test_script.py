@@ -15,11 +15,12 @@ import json, sys
 import sibling
 
 class Thing:
-    pass
+    size: int
 
 print(json.dumps({
     "argv": sys.argv, "name": __name__, "path": sys.path[0], "sibling": sibling.__file__, "file": __file__,
     "module": Thing.__module__, "is main": sys.modules["__main__"].Thing is Thing,
+    "annotation": repr(Thing.__annotations__["size"]),
 }))
 """
 RUN = ["-c", "import sys; from autorecompute.worker.script import run_as_main; run_as_main(sys.argv[1], sys.argv[2:])"]
@@ -43,10 +44,20 @@ def tell(how, script, folder):
 
 
 @pytest.mark.parametrize("script", ["src/train.py", "./src/train.py", "link.py"])
-@pytest.mark.parametrize("what", ["argv", "name", "path", "sibling", "file", "module", "is main"])
+@pytest.mark.parametrize("what", ["argv", "name", "path", "sibling", "file", "module", "is main", "annotation"])
 def test_a_script_sees_what_python_would_show_it(project, script, what):
-    """Arguments, name, module path and neighbours are those of ``python SCRIPT``, through a link too."""
+    """Arguments, name, module path, neighbours and types are those of ``python SCRIPT``, through a link too."""
     assert tell(RUN, script, project)[what] == tell([], script, project)[what]
+
+
+def test_a_safe_module_path_stays_as_it_is(project, monkeypatch):
+    """Under ``PYTHONSAFEPATH`` the first entry is the user's own: the script's folder does not take its place."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("PYTHONPATH", f"{project / 'src'}:{':'.join(path for path in sys.path if path)}")
+    (project / "elsewhere").mkdir()
+    script = project / "elsewhere" / "train.py"
+    script.write_text(TELL)
+    assert tell(RUN, script, project) == tell([], script, project)
 
 
 def test_a_script_is_found_by_its_whole_path(project, tmp_path):
