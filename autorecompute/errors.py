@@ -78,3 +78,9 @@ def chain_of(error: BaseException) -> list[BaseException]:
             links.append(link)
             waiting += [link.__cause__, link.__context__]
     return links
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of its text, without a full stop; its type where there is none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

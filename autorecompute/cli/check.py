@@ -171,13 +171,11 @@ def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None
     from autorecompute.backends.registry import render
     from autorecompute.plans import Config
     from autorecompute.studies.plain import require_plain
-    from autorecompute.studies.writing import saying_what_fails
+    from autorecompute.studies.writing import make_folder
     from autorecompute.trials import Bench
 
     require_plain(folder)
-    logs = folder.workers / "check"
-    with saying_what_fails(logs):
-        logs.mkdir(parents=True, exist_ok=True)
+    logs = make_folder(folder.workers / "check")
     knobs = render(Config(), stored.best.knobs, stored.result.versions, logs).variables
     bench = Bench(job, batch, logs, limit_bytes=stored.problem.limit_bytes, study=folder.path)
     return bench.under(knobs, logs) if knobs else bench

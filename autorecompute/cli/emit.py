@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from autorecompute.emit import RENDERERS
+from autorecompute.emit.formats import RENDERERS
 from autorecompute.paths import write_named
 
 EXAMPLES = """examples:

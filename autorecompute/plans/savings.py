@@ -1,4 +1,4 @@
-"""Savings as expressions: sums of element counts over symbolic dimensions."""
+"""Savings as expressions, sums of element counts over symbolic dimensions, and whether they are worth anything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from autorecompute.plans.expressions import ExpressionError, as_sympy, evaluate_tree, read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from autorecompute.plans.plan import Plan
+
+NEGLIGIBLE_BYTES = 2**20
+"""A training process takes hundreds of MiB: plans that save less than one together make no batch fit."""
 
 
 def simplify(raw: str, names: Mapping[str, str] | None = None) -> str:
@@ -35,3 +40,18 @@ def evaluate(raw: str, dims: Mapping[str, int]) -> int | None:
         return round(evaluate_tree(read(raw), dims))
     except (ExpressionError, KeyError, ZeroDivisionError):
         return None
+
+
+def explain_worthless(plans: Iterable[Plan], dims: Mapping[str, int]) -> str:
+    """Two sentences where all plans together save next to nothing; empty where they may save more.
+
+    Args:
+        plans: All that can be recomputed.
+        dims: The dimensions at which their savings are evaluated; a saving that depends on others may be large.
+    """
+    savings = [evaluate(plan.saving, dims) for plan in plans]
+    known = [saving for saving in savings if saving is not None]
+    if len(known) < len(savings) or sum(known) >= NEGLIGIBLE_BYTES:
+        return ""
+    offer = f"all plans together save {sum(known):,} bytes" if known else "the model offers no plan"
+    return f"Nothing is worth recomputing at this batch: {offer}. A smaller batch saves memory here."

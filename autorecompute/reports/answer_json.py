@@ -14,7 +14,7 @@ from autorecompute.reports.answer import runners_up
 from autorecompute.reports.identity_parts import NearestStudy
 from autorecompute.reports.predictions import Summary, summarise
 from autorecompute.result import Best, Result
-from autorecompute.studies.study_origin import Provenance
+from autorecompute.studies.problem import Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from autorecompute.search.searcher import Proposal
+from autorecompute.search.searcher import Proposal, SearcherWrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from autorecompute.measurement import Trial
     from autorecompute.plans import Config
-    from autorecompute.prediction import Prediction
     from autorecompute.search.prior import Prior
     from autorecompute.search.searcher import Searcher
 
@@ -26,7 +25,7 @@ SLACK = 0.05
 """A peak carried over to other sizes is off by a few percent: what misses the limit by less is tried all the same."""
 
 
-class InheritedFirst:
+class InheritedFirst(SearcherWrapper):
     """Proposes the best configs of a stored study right after the reference, then what another searcher proposes.
 
     Args:
@@ -37,7 +36,8 @@ class InheritedFirst:
     """
 
     def __init__(self, searcher: Searcher, prior: Prior, *, growth: float, limit_bytes: int) -> None:
-        self._searcher, self._prior = searcher, prior
+        super().__init__(searcher)
+        self._prior = prior
         self._firsts = dict(itertools.islice(_worth_trying(prior, growth, limit_bytes).items(), MOST))
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
@@ -52,16 +52,8 @@ class InheritedFirst:
         reason = f"{self._firsts[untried]} of study {self._prior.source}"
         return Proposal(config=untried, reason=reason, prediction=self._searcher.predict(untried, trials))
 
-    def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
-        """What the other searcher expects of it."""
-        return self._searcher.predict(config, trials)
 
-    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """What the other searcher expects."""
-        return self._searcher.expect_steps(trials)
-
-
-class PlannedFirst:
+class PlannedFirst(SearcherWrapper):
     """Proposes a config that was planned as soon as anything was measured, then what another searcher proposes.
 
     Args:
@@ -71,7 +63,8 @@ class PlannedFirst:
     """
 
     def __init__(self, searcher: Searcher, config: Config, least_fit: float = 0.0) -> None:
-        self._searcher, self._config, self._least_fit = searcher, config, least_fit
+        super().__init__(searcher)
+        self._config, self._least_fit = config, least_fit
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """The next config to measure, or ``None`` when nothing is left to gain."""
@@ -81,14 +74,6 @@ class PlannedFirst:
         if prediction is not None and prediction.fits < self._least_fit:
             return self._searcher.propose(trials, claimed)
         return Proposal(config=self._config, reason="planned, unmeasured", prediction=prediction)
-
-    def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
-        """What the other searcher expects of it."""
-        return self._searcher.predict(config, trials)
-
-    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """What the other searcher expects."""
-        return self._searcher.expect_steps(trials)
 
 
 def _worth_trying(prior: Prior, growth: float, limit_bytes: int) -> dict[Config, str]:

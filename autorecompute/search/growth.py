@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from autorecompute.figures import CurvePoint
 
-TWO = 2
-"""Points that a line takes."""
+POINTS_OF_A_LINE = 2
+"""Fewer points have no line through them."""
 
 FLAT = 0.01
 """Peaks that differ by less than this share do not grow."""
@@ -65,8 +65,8 @@ def largest_without(curve: Sequence[CurvePoint], limits: Limits) -> int | None:
 
 def is_hidden(curve: Sequence[CurvePoint]) -> bool:
     """Whether the two largest batches have one peak: that of the process's start, which says nothing of samples."""
-    peaks = [point.without.peak_bytes for point in curve if point.without.peak_bytes is not None][-TWO:]
-    return len(peaks) == TWO and peaks[1] < peaks[0] * (1 + FLAT)
+    peaks = [point.without.peak_bytes for point in curve if point.without.peak_bytes is not None][-POINTS_OF_A_LINE:]
+    return len(peaks) == POINTS_OF_A_LINE and peaks[1] < peaks[0] * (1 + FLAT)
 
 
 def largest_with(curve: Sequence[CurvePoint], limits: Limits, share: float) -> float:
@@ -99,7 +99,7 @@ def throughput_without(curve: Sequence[CurvePoint], batch: float) -> float:
         for point in curve
         if point.without.samples_per_second
     }
-    if len(seconds) < TWO:
+    if len(seconds) < POINTS_OF_A_LINE:
         return math.inf
     slope, start = statistics.linear_regression(list(seconds), list(seconds.values()))
     step_seconds = start + slope * batch

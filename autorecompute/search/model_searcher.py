@@ -70,9 +70,9 @@ class ModelSearcher:
         needs: What each config has to have made ready.
         known_trials: How many trials were held against another limit before. They say little about this one, which
             takes its own trials before nothing is left to gain.
-        least_fit: How surely a config has to fit. Where that is asked for, presets are tried like all others, and
-            nothing else is tried but what should need least, while nothing is so sure, or peaks are known roughly and
-            none was measured.
+        least_fit: How likely a config has to be to fit. With it, presets get no turn of their own. While no config is
+            that likely, only the one with the least expected peak is tried. It is also tried first where peaks are only
+            known roughly.
     """
 
     def __init__(  # noqa: PLR0913  (what is known before the first trial)

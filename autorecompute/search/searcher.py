@@ -63,3 +63,22 @@ class Searcher(Protocol):
         Only their order has a meaning.
         """
         ...
+
+
+class SearcherWrapper:
+    """Expects what another searcher does; each subclass has its own way to propose.
+
+    Args:
+        searcher: The other one.
+    """
+
+    def __init__(self, searcher: Searcher) -> None:
+        self._searcher = searcher
+
+    def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
+        """What the other searcher expects of a config."""
+        return self._searcher.predict(config, trials)
+
+    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
+        """What the other searcher expects of the timed trials."""
+        return self._searcher.expect_steps(trials)

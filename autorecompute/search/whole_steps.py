@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autorecompute.search.searcher import SearcherWrapper
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
     from autorecompute.memory import MemoryModel
     from autorecompute.plans import Config
-    from autorecompute.prediction import Prediction
     from autorecompute.search.searcher import Proposal, Searcher
 
 MOST = 8
@@ -35,7 +36,7 @@ def missing_in(
     return missing_of
 
 
-class WholeStepSearcher:
+class WholeStepSearcher(SearcherWrapper):
     """Proposes what another searcher does, but nothing of which a whole step takes too much.
 
     Where every config does, the first proposal is the one that should need least: a training that has to have some
@@ -56,7 +57,8 @@ class WholeStepSearcher:
         *,
         only_postpones: bool = False,
     ) -> None:
-        self._searcher, self._missing_of, self._limit_bytes = searcher, missing_of, limit_bytes
+        super().__init__(searcher)
+        self._missing_of, self._limit_bytes = missing_of, limit_bytes
         self._only_postpones = only_postpones
         self._too_large: dict[Config, tuple[int, Proposal]] = {}
 
@@ -80,14 +82,6 @@ class WholeStepSearcher:
         is_first = not trials and not claimed
         least = min(self._too_large.values(), key=lambda found: found[0], default=None) if is_first else None
         return least[1] if least is not None else None
-
-    def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
-        """What the other searcher expects of it."""
-        return self._searcher.predict(config, trials)
-
-    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """What the other searcher expects."""
-        return self._searcher.expect_steps(trials)
 
     def _peak_of(self, proposal: Proposal) -> int:
         """What the config should need by a whole step; nothing where that is as forecast, for better or worse."""

@@ -27,9 +27,8 @@ from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.machine import this_machine
 from autorecompute.studies.names import is_name, require_name
 from autorecompute.studies.plain import require_plain
-from autorecompute.studies.problem import Head, Sizes
-from autorecompute.studies.study_origin import Provenance
-from autorecompute.studies.writing import saying_what_fails, write_atomically
+from autorecompute.studies.problem import Head, Provenance, Sizes
+from autorecompute.studies.writing import make_folder, saying_what_fails, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -173,8 +172,7 @@ class StudyFolder:
     def keep_trial(self, trial: Trial, command: Sequence[str], environment: Mapping[str, str], output: str) -> None:
         """Fills the folder of a trial: what was run, under what, what it printed and what came of it."""
         folder = self.trial(trial.number)
-        with saying_what_fails(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_atomically(folder / "command.txt", shlex.join(command) + "\n")
         write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=2) + "\n")
         write_atomically(folder / "output.log", output)

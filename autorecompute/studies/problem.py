@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from autorecompute import codec
+from autorecompute.documents import INLINED, Absent, Document
 from autorecompute.errors import UsageError
 from autorecompute.plans import Space, parse_choices
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, PositiveBytes, Range
+from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, Number, PositiveBytes, Range
 from autorecompute.studies.identity import compare
 from autorecompute.units import describe_software, format_bytes, format_count
 
@@ -126,9 +127,9 @@ class Problem:
         return [difference.sentence for difference in compare(self.parts, self.seen_here(other).parts)]
 
     def seen_here(self, other: Problem) -> Problem:
-        """The other problem with this device's memory, where theirs is another by no more than a restart makes it.
+        """The other problem, with this device's memory if the two differ by less than a restart changes it.
 
-        Digests stay exact: they say what was stored, and compare nothing.
+        Digests are not adjusted: they name what was stored.
         """
         largest = max(self.device_bytes, other.device_bytes)
         is_alike = abs(self.device_bytes - other.device_bytes) <= MEMORY_TOLERANCE * largest
@@ -221,3 +222,22 @@ def require_own(folder: StudyFolder) -> None:
             f"Study '{folder.name}' was imported, and what is measured here goes into a study of its own. Add --study "
             f"NAME: the tuning starts from what '{folder.name}' knows."
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance(Document):
+    """What the study is about: its ``study.json``.
+
+    Attributes:
+        format: Counts up when studies can no longer be read as they were.
+        digest: Sixteen hexadecimal digits, equal for equal problems.
+        head: What it is about.
+        machine: Digest of the machine that began it; not there where it was imported.
+        is_imported: True where it came from an archive; not there otherwise.
+    """
+
+    format: Number
+    digest: str
+    head: Annotated[Head, INLINED]
+    machine: str | Absent
+    is_imported: Literal[True] | Absent

@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def make_folder(path: Path) -> Path:
+    """Makes a folder of a study, with those above it, where there is none; gives it.
+
+    Raises:
+        SetupError: the disk is full, or the place cannot be written.
+    """
+    with saying_what_fails(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Writes a text file of a study whole or not at all.
 
@@ -37,8 +48,7 @@ def write_files(files: Mapping[Path, str]) -> None:
         SetupError: the disk is full, or a place cannot be written.
     """
     for path, text in files.items():
-        with saying_what_fails(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_atomically(path, text)
 
 

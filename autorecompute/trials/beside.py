@@ -81,8 +81,8 @@ class TrainingBench(Bench):
         """Has :attr:`is_live` say no where a trial would leave too few steps to compare what was measured in turns.
 
         Args:
-            steps: So many are kept back from the third trial on,
-            share: and no more than this share of all that may be spent.
+            steps: How many are kept back, from the third trial on.
+            share: The largest part of all steps that may be kept back.
             trial: What the next trials take.
         """
         self._reserve, self._next = (steps, share), trial

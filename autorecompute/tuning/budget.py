@@ -24,7 +24,7 @@ LEEWAY = 0.05
 other half is for ending the workers and for the answer."""
 
 ROUNDS_OF_A_TRIAL = 2
-"""A heat of a race has four steps, a trial seven, and four of its reference before most of them."""
+"""A round of a race has four steps, a trial seven, and four of its reference before most of them."""
 
 
 class Task(enum.Enum):
@@ -34,7 +34,7 @@ class Task(enum.Enum):
     """Of the script, up to its first training session."""
     TRIAL = "trial"
     """A config's, and the reference beside it."""
-    ROUND = "heat"
+    ROUND = "round"
     """One config in one round of a race."""
     CHECK = "check"
     """Of a config's gradients."""

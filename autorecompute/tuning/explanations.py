@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.worth import explain_worthless
+from autorecompute.plans.savings import explain_worthless
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.finalists import fitting_finalists
 from autorecompute.tuning.answer.kept_race import race_winner

@@ -13,7 +13,7 @@ from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config, Space
-from autorecompute.studies.writing import saying_what_fails
+from autorecompute.studies.writing import make_folder
 from autorecompute.trials.lock import hold_device
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.intervals import interval
@@ -115,8 +115,7 @@ class KnobSearch:
         return result
 
     def _try(self, knob: str, best: Best) -> tuple[KnobFigures, Best]:
-        with saying_what_fails(self._logs):
-            self._logs.mkdir(parents=True, exist_ok=True)
+        make_folder(self._logs)
         names = (*best.knobs, knob)
         variables = self._context.emit(Config(), names)
         failed = KnobFigures(name=knob)

@@ -17,7 +17,7 @@ from autorecompute.studies.problem import require_own
 from autorecompute.studies.sharing import SharedStudy, StorageUrl
 from autorecompute.studies.sharing.mirror import required_of
 from autorecompute.studies.use import using
-from autorecompute.studies.writing import saying_what_fails
+from autorecompute.studies.writing import make_folder
 from autorecompute.trials import Bench, Job
 from autorecompute.tuning.batches.batch_tuner import BatchTuner
 from autorecompute.tuning.context import Progress, TuningContext, TuningSettings
@@ -72,8 +72,7 @@ class TuningSession:
 
             def open_bench(batch: int | None, study: StudyFolder) -> Bench:
                 logs = study.workers if shared is None else study.workers / shared.session
-                with saying_what_fails(logs):
-                    logs.mkdir(parents=True, exist_ok=True)
+                make_folder(logs)
                 debugs = self.debugs and study is self.folder
                 limit_bytes, path = self.settings.limit_bytes, self.folder.path
                 return Bench(self.job, batch, logs, limit_bytes=limit_bytes, debugs=debugs, study=path)

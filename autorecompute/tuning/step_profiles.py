@@ -12,7 +12,7 @@ from autorecompute.plans import Config
 from autorecompute.search.opening_configs import Opening
 from autorecompute.studies.analysis import keep_analysis, read_analysis
 from autorecompute.studies.detected import keep_detection
-from autorecompute.studies.writing import saying_what_fails
+from autorecompute.studies.writing import make_folder
 from autorecompute.trials import Bench
 from autorecompute.trials.effort import Effort
 from autorecompute.tuning.budget import Task
@@ -125,8 +125,6 @@ def _profile_small_steps(context: TuningContext) -> StepProfiles:
         return survey(context.bench, configs, small)
     # What takes the batch from its command line has to be started again; two at once might not fit the device.
     context.bench.close()
-    logs = context.logs / "analysis"
-    with saying_what_fails(logs):
-        logs.mkdir(parents=True, exist_ok=True)
+    logs = make_folder(context.logs / "analysis")
     with Bench(context.job, small, logs, study=context.folder.path) as bench:
         return survey(bench, configs)

@@ -44,7 +44,7 @@ class TrialLimit:
         return limit_bytes - (own_bytes if self._guesses else 0)
 
     def is_guess(self, trials: Sequence[Trial]) -> bool:
-        """Whether a guess lowers the limit, or a single whole process that held more than any is guessed to.
+        """Whether the limit rests on a guess, or on one whole process that held more than a guess would allow.
 
         Args:
             trials: What was measured.

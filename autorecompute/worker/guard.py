@@ -7,12 +7,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends import registry
+from autorecompute.errors import first_line
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.worker.agent import Abandon
 from autorecompute.worker.protocol import Ended, Failed
 from autorecompute.worker.side_channel import GONE, ControllerGoneError, StayError, goes_on
-from autorecompute.worker.training_agent import first_line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ class Guard:
 
     @property
     def fake_ranks(self) -> int:
-        """None: they are real."""
+        """0: the ranks of a training are real."""
         return 0
 
     def leave(self) -> None:
@@ -95,7 +95,7 @@ class Guard:
     def on_fault(self, error: Exception) -> None:
         """What follows the script has failed."""
         if self._is_on:
-            self._let_go(first_line_of(error))
+            self._let_go(first_line(error))
 
     def on_optimizer(self) -> None:
         """The script has made an optimizer."""
@@ -154,7 +154,7 @@ class Guard:
         try:
             return self._backend.classify(error)
         except Exception as fault:  # noqa: BLE001  (the script's own error is what its user has to see)
-            return Outcome.SCRIPT_ERROR, first_line_of(fault)
+            return Outcome.SCRIPT_ERROR, first_line(fault)
 
     def _guarded(self, tell: Callable[..., None], *args: Any) -> None:
         """Tells the agent while the search is on, and ends the search where that fails."""
@@ -169,7 +169,7 @@ class Guard:
         except ControllerGoneError:
             self._lose_line()
         except (Exception, Abandon) as error:  # noqa: BLE001  (nothing of ours may end the training)
-            self._let_go(first_line_of(error))
+            self._let_go(first_line(error))
 
     def _lose_line(self) -> None:
         self._let_go(GONE)
@@ -187,4 +187,4 @@ class Guard:
                 self._backend.switch(config)
                 self._config = config
         except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
-            self._say(logging.WARNING, first_line_of(error))
+            self._say(logging.WARNING, first_line(error))

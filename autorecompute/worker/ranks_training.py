@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autorecompute.errors import first_line
 from autorecompute.measurement import Outcome
 from autorecompute.worker.agent import Abandon
 from autorecompute.worker.guard import Guard
@@ -11,7 +12,7 @@ from autorecompute.worker.leading_line import LeadingLine
 from autorecompute.worker.noticeboard import NoStoreError, Noticeboard
 from autorecompute.worker.protocol import Failed, Order
 from autorecompute.worker.ranks_line import FollowingLine
-from autorecompute.worker.training_agent import TrainingAgent, first_line_of
+from autorecompute.worker.training_agent import TrainingAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +126,7 @@ class RankGuard(Guard):
             if not has_failed:
                 self._agent.fail(reason)
         except NoStoreError as error:
-            super()._let_go(first_line_of(error))
+            super()._let_go(first_line(error))
             return
         if not self._agent.has_begun:
             super()._let_go(reason)
@@ -145,7 +146,7 @@ def _silent(level: int, text: str) -> None:
 
 
 class _NoLine:
-    """That of a rank which the first one has not met yet."""
+    """The line of a rank before it has joined the others."""
 
     def send(self, message: Message) -> None:
         """Nothing."""

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autorecompute.errors import first_line
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.worker.agent import Agent
 from autorecompute.worker.protocol import Beat, Check
@@ -125,10 +126,4 @@ def _look_at(wanted: Check, check: Callable[..., GradientCheck]) -> GradientChec
     try:
         return check(wanted.config, compares=wanted.compares)
     except Exception as error:  # noqa: BLE001  (the model's own code runs there)
-        return GradientCheck(agrees=False, worst=math.inf, steps=0, message=first_line_of(error))
-
-
-def first_line_of(error: BaseException) -> str:
-    """What an error says, or its name."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+        return GradientCheck(agrees=False, worst=math.inf, steps=0, message=first_line(error))

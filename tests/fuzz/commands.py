@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autorecompute import cli
-from autorecompute.emit import RENDERERS
+from autorecompute.emit.formats import RENDERERS
 from fuzz.valid import QUICK, SCRIPT, TUNED, UNANSWERED
 from fuzz.values import ESCAPES, PATHS, TEXTS, with_paths
 

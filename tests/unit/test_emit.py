@@ -13,7 +13,7 @@ import pytest
 
 from autorecompute.backends.registry import render, variables
 from autorecompute.cli import emit
-from autorecompute.emit import RENDERERS
+from autorecompute.emit.formats import RENDERERS
 from autorecompute.emit.handing import hand_out
 from autorecompute.emit.provenance import NOT_MEASURED
 from autorecompute.errors import NothingFitsError, UsageError

@@ -27,9 +27,3 @@ def last_line(error: BaseException) -> str:
     """The last line of its text that says anything; its type where there is none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of its text, without a full stop; its type where there is none."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -19,7 +19,7 @@ def compare(named: list[tuple[str, Any]], expected: list[list[Any]], found: list
         expected: For each step, the gradient of each parameter without recompute; ``None`` where it has none.
         found: The same with recompute.
     """
-    worst, parameter, dtype = worst_difference(named, expected, found)
+    worst, parameter, dtype = _worst_difference(named, expected, found)
     agrees = worst <= TOLERANCES.get(dtype, 0.0)
     return GradientCheck(agrees=agrees, worst=worst, parameter="" if agrees else parameter, steps=len(expected))
 
@@ -48,25 +48,35 @@ def _flatten(value: Any) -> list[Any]:
     return [tensor for item in value for tensor in _flatten(item)] if isinstance(value, list | tuple) else []
 
 
-def worst_difference(
+def relative_difference(expected: Any, found: Any) -> float:
+    """The largest difference of two gradients, relative to the largest entry of the first; infinite where one is none.
+
+    Both are compared in double precision, so that a difference is not rounded away. Not a number is infinitely far off,
+    and so is a gradient where there should be none.
+
+    Args:
+        expected: A tensor, or ``None``.
+        found: The other one.
+    """
+    import torch
+
+    if expected is None or found is None:
+        return 0.0 if expected is found else math.inf
+    if torch.equal(expected, found):
+        return 0.0
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    expected, found = expected.to(wide), found.to(wide)
+    scale, difference = expected.abs().max().item(), (expected - found).abs().max().item()
+    return difference / scale if math.isfinite(difference) and scale > 0 else math.inf
+
+
+def _worst_difference(
     named: list[tuple[str, Any]], expected: list[list[Any]], found: list[list[Any]]
 ) -> tuple[float, str, str]:
     """The largest relative difference, the parameter it is in, and that parameter's type."""
     differences = [
-        (_difference(theirs, ours), name, str(parameter.dtype).removeprefix("torch."))
+        (relative_difference(theirs, ours), name, str(parameter.dtype).removeprefix("torch."))
         for step_expected, step_found in zip(expected, found, strict=True)
         for (name, parameter), theirs, ours in zip(named, step_expected, step_found, strict=True)
-        if theirs is not None or ours is not None
     ]
     return max(differences, default=(0.0, "", "float32"))
-
-
-def _difference(expected: Any, found: Any) -> float:
-    if expected is None or found is None:
-        return math.inf
-    scale = expected.abs().max().item()
-    difference = (expected - found).abs().max().item()
-    if difference == 0:
-        return 0.0
-    # Not a number must not pass for small, nor a gradient where there should be none.
-    return difference / scale if math.isfinite(difference) and scale > 0 else math.inf

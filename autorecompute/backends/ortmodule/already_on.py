@@ -14,7 +14,7 @@ from autorecompute.backends.ortmodule.grammar import (
     write_row,
 )
 from autorecompute.plans import Choice, Config, Offer, saving_of
-from autorecompute.plans.worth import explain_worthless
+from autorecompute.plans.savings import explain_worthless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,7 +16,7 @@ from autorecompute.backends.torch.script import write_script
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice, Config, Offer
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.worth import explain_worthless
+from autorecompute.plans.savings import explain_worthless
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit
     libraries take for themselves, such as the workspace of cuBLAS, is not in it.
 
     Args:
-        step: A step of every step after the first.
+        step: A step, as all after the first are.
         settings: What of ``PYTORCH_ALLOC_CONF`` decides about memory.
         limit: The most bytes that may be reserved; ``None`` for no limit.
 
@@ -61,7 +61,7 @@ def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[Request]:
     """What training asks the allocator for: the model and a batch, then steps, in the first of them the state.
 
     Args:
-        step: A step of every step after the first.
+        step: A step, as all after the first are.
         steps: How many there are.
     """
     yield from (Request(number, size) for number, size in step.held.items() if number not in step.state)

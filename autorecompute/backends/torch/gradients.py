@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from autorecompute.backends.common.gradients import TOLERANCES, scalar_of
+from autorecompute.backends.common.gradients import TOLERANCES, relative_difference, scalar_of
 from autorecompute.backends.torch.sharded import forgotten, gradients_of, is_sharded
 from autorecompute.backends.torch.untouched import copies_of, untouched, without_autocast
 from autorecompute.measurement import GradientCheck
@@ -82,19 +81,8 @@ def _gradients(model: Module, loss: Tensor, parameters: Sequence[Parameter]) -> 
 
 def _worst(expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | None]) -> tuple[float, str]:
     """The largest relative difference, and where it is."""
-    differences = ((_difference(one, found[name]), name) for name, one in expected.items())
+    differences = ((relative_difference(one, found[name]), name) for name, one in expected.items())
     return max(differences, default=(0.0, ""))
-
-
-def _difference(expected: Tensor | None, found: Tensor | None) -> float:
-    if expected is None or found is None:
-        return 0.0 if expected is found else math.inf
-    if torch.equal(expected, found):
-        return 0.0
-    scale = expected.abs().max().item()
-    difference = (expected.double() - found.double()).abs().max().item()
-    # Not a number must not pass for small, nor a gradient where there should be none.
-    return difference / scale if math.isfinite(difference) and scale > 0 else math.inf
 
 
 def _kind_of(model: Module, name: str) -> str:

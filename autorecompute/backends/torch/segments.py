@@ -158,7 +158,7 @@ def lifetimes(events: Iterable[Event]) -> Lifetimes:
 
 
 def moved(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
-    """What came in a forward segment and goes somewhere else in another step, where another unit decides than its own.
+    """Tensors made in a forward segment that are freed elsewhere in the other step, because a neighbour keeps them.
 
     What a checkpoint keeps of its own comes as the unit before it ends. A mask that blocks share is such a tensor, too:
     checkpointed ones keep it with their other arguments. So is what a ReLU in place leaves: the block keeps it for

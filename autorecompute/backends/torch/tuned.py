@@ -33,7 +33,7 @@ class Tuned:
     The model is not kept by it.
 
     Attributes:
-        reference: To the model.
+        reference: A weak reference to the model.
         found: What a probe found in it.
         board: Its switches.
     """

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
 from autorecompute.backends.common.batches import observe_batch, slice_batch
-from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.accumulation import accumulates_gradients
 from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
@@ -34,7 +33,7 @@ from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.survey import bytes_of, survey_steps
 from autorecompute.backends.torch.telling import surveyed, tell
 from autorecompute.backends.torch.tuned import Tuned
-from autorecompute.errors import ScriptError
+from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH

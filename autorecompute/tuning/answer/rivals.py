@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.figures import Comparison, Figures
 from autorecompute.measurement import Measurement, Outcome
-from autorecompute.studies.writing import saying_what_fails
+from autorecompute.studies.writing import make_folder
 from autorecompute.tuning.answer.paired_comparison import PAIR, PAIRS, PairedComparison
 from autorecompute.tuning.budget import Task
 from autorecompute.verdict import LEAST_RATIO, Verdict, judge
@@ -146,9 +146,7 @@ def compare_with_plain(context: TuningContext, best: Best | None, *, is_just_con
     if not context.budget.allows(Task.CONFIRMATION):
         return Rival(is_complete=False)
     context.note("measuring the script as it is, without --wrap")
-    logs = context.logs / "as_it_is"
-    with saying_what_fails(logs):
-        logs.mkdir(parents=True, exist_ok=True)
+    logs = make_folder(context.logs / "as_it_is")
     plain = context.bench.unwrapped(logs)
     measurement = plain.watch({}, context.settings.effort, context.settings.batch).under(context.problem.limit_bytes)
     if measurement.outcome is not Outcome.OK:

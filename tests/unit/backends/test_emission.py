@@ -14,7 +14,7 @@ from autorecompute.backends.ortmodule.controller import NAME
 from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE
 from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.backends.registry import render
-from autorecompute.emit import RENDERERS
+from autorecompute.emit.formats import RENDERERS
 from autorecompute.plans import Config
 from autorecompute.startup import HOOKS_VARIABLE
 from autorecompute.studies import Problem, StudyFolder

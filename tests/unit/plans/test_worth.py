@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autorecompute.plans.plan import plan_of_id
-from autorecompute.plans.worth import NEGLIGIBLE_BYTES, explain_worthless
+from autorecompute.plans.savings import NEGLIGIBLE_BYTES, explain_worthless
 
 
 def make_plans(*savings):

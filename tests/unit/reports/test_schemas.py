@@ -13,7 +13,7 @@ from autorecompute import codec
 from autorecompute.backends.findings import Finding, Status
 from autorecompute.cli import main
 from autorecompute.cli.doctor import as_json
-from autorecompute.emit import RENDERERS
+from autorecompute.emit.formats import RENDERERS
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn.modules.batchnorm import _NormBase
 
-from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.compiled.board import CompiledBoard
 from autorecompute.backends.torch.compiled.budgets import VALUES, option_of
@@ -19,6 +18,7 @@ from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_m
 from autorecompute.backends.torch.savings import Saving, saving_of_modules
 from autorecompute.backends.torch.structure import Structure, is_within, structure_of
 from autorecompute.backends.torch.switchboard import Site
+from autorecompute.errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

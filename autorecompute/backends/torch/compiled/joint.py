@@ -15,10 +15,10 @@ from torch._inductor import config as inductor
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch.fx import GraphModule, Node
 
-from autorecompute.backends.common.failures import first_line
 from autorecompute.backends.torch.compiled.clusters import bytes_of
 from autorecompute.backends.torch.compiled.marks import Marks
 from autorecompute.backends.torch.untouched import copies_of, untouched
+from autorecompute.errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
