@@ -9,21 +9,30 @@ notes on CUDA semantics under "Memory management".
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from autorecompute.backends.torch.allocator_pools import LARGE_SEGMENT, MIN_BLOCK_SIZE, SMALL_SIZE, rounded_up
 from autorecompute.backends.torch.allocator_pools import segment_size as segment_size_of
 from autorecompute.backends.torch.allocator_segments import FixedSegments, GrowingSegment
+from autorecompute.errors import SetupError
+from autorecompute.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from autorecompute.backends.torch.allocator_pools import Block, Pool
+
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+EXPANDABLE, MAX_SPLIT, NATIVE = "expandable_segments", "max_split_size_mb", "native"
+WITHOUT_EFFECT = frozenset(
+    {"garbage_collection_threshold", "pinned_use_cuda_host_register", "pinned_num_register_threads"}
+)
+"""What tells of memory that is given back near a limit, or of the host's: nothing that is reserved is other with it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllocatorSettings:
-    """What of ``PYTORCH_ALLOC_CONF`` decides about memory.
+    """What of ``PYTORCH_ALLOC_CONF``, or ``PYTORCH_CUDA_ALLOC_CONF`` as it was called, decides about memory.
 
     Attributes:
         expandable_segments: Whether each pool is one segment that grows.
@@ -43,6 +52,31 @@ class AllocatorSettings:
             raise ValueError("max_split_size_mb has to be more than 20")
         if self.expandable_segments:
             raise ValueError("max_split_size_mb has no known effect with expandable_segments:True")
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Self:
+        """What these variables say.
+
+        Raises:
+            SetupError: they set what is not modelled, or PyTorch would refuse them.
+        """
+        name = next((name for name in VARIABLES if environment.get(name)), VARIABLES[0])
+        pairs = (part.partition(":") for part in environment.get(name, "").split(",") if part.strip())
+        options = {option.strip(): value.strip() for option, _, value in pairs}
+        if options.get("backend", NATIVE) == NATIVE:
+            options.pop("backend", None)
+        unknown = sorted(options.keys() - {EXPANDABLE, MAX_SPLIT, *WITHOUT_EFFECT})
+        split_mb = options.get(MAX_SPLIT, "")
+        try:
+            if unknown or not (split_mb.isdecimal() or MAX_SPLIT not in options):
+                raise ValueError(f"{unknown[0] if unknown else f'{MAX_SPLIT}:{split_mb}'} is not known")  # noqa: TRY301
+            is_expandable = options.get(EXPANDABLE, "").lower() == "true"
+            return cls(expandable_segments=is_expandable, max_split_size=int(split_mb) * MIB if split_mb else None)
+        except ValueError as error:
+            raise SetupError(
+                f"What a card's allocator would reserve cannot be told with {name}={environment[name]}: {error}. Unset "
+                "it, or leave out --card."
+            ) from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.torch.caching_allocator import AllocatorSettings
 from autorecompute.backends.torch.extra import OnCard
 from autorecompute.backends.torch.fake_step import card_memory
 from autorecompute.backends.torch.fakes import FakeSteps
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Config]) -> tuple[OnCard, ...]:
-    """What each config takes on a card with the allocator's default settings.
+    """What each config takes on a card, with the allocator's settings of the environment.
 
     A fragment of memory is what many requests in a row leave, so the figures of plans do not add up: each config has a
     whole step of its own.
@@ -29,10 +31,14 @@ def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Confi
         tuned: What was found in it, and its switches.
         script: What the script does around the model.
         configs: What is recomputed.
+
+    Raises:
+        SetupError: the environment sets what is not modelled.
     """
+    settings = AllocatorSettings.of(os.environ)
     steps, told = FakeSteps(model, tuned.found.structure.units, script, tuned.found.values), []
     with steps.prepared(tuned.board) as (_, take):
         for config in configs:
-            peak = card_memory(take(config.choices, optimizes=True))
+            peak = card_memory(take(config.choices, optimizes=True), settings)
             told.append(OnCard(config=config, allocated_bytes=peak.allocated, reserved_bytes=peak.reserved))
     return tuple(told)

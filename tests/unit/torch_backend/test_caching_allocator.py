@@ -15,6 +15,7 @@ from autorecompute.backends.torch.caching_allocator import (
     OutOfCardMemoryError,
     Request,
 )
+from autorecompute.errors import SetupError
 from autorecompute.units import MIB
 
 GROWING = AllocatorSettings(expandable_segments=True)
@@ -34,6 +35,37 @@ def emptied(*sizes, settings=None, limit=None):
     for number in range(len(sizes)):
         allocator.free(number)
     return allocator
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("", AllocatorSettings()),
+        ("expandable_segments:True", GROWING),
+        ("backend:native, max_split_size_mb:32,garbage_collection_threshold:0.8", UNSPLIT),
+    ],
+)
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_settings_are_those_of_the_environment(name, text, settings):
+    """Under either name, and what reserves nothing more is passed over."""
+    assert AllocatorSettings.of({name: text}) == settings
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "roundup_power2_divisions:[256:1,512:2]",
+        "backend:cudaMallocAsync",
+        "max_split_size_mb:many",
+        "max_split_size_mb:",
+        "max_split_size_mb:5",
+        "expandable_segments:True,max_split_size_mb:32",
+    ],
+)
+def test_settings_that_are_not_modelled_are_refused(text):
+    """No figure is better than that of other settings."""
+    with pytest.raises(SetupError, match="Unset it, or leave out --card"):
+        AllocatorSettings.of({"PYTORCH_CUDA_ALLOC_CONF": text})
 
 
 @pytest.mark.parametrize(("size", "allocated"), [(1, 512), (512, 512), (513, 1024), (0, 0)])
