@@ -41,7 +41,8 @@ def search(line: socket.socket, request: SearchRequest) -> None:
     from autorecompute.errors import AutorecomputeError
     from autorecompute.trials.beside import TrainingBench, TrainingEndedError
     from autorecompute.tuning import TuningSettings
-    from autorecompute.tuning.while_training import GOES_ON, tune_training
+    from autorecompute.tuning.while_training import tune_training
+    from autorecompute.worker.protocol import explain_end
 
     job = _job_of(request)
     bench = TrainingBench(job, Path(), line, request.steps)
@@ -54,7 +55,7 @@ def search(line: socket.socket, request: SearchRequest) -> None:
         pass
     except AutorecomputeError as error:
         with suppress(TrainingEndedError):
-            bench.stay(None, f"{GOES_ON}: {error}")
+            bench.stay(None, explain_end(str(error)))
     finally:
         bench.hang_up()
 

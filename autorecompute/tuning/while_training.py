@@ -29,6 +29,7 @@ from autorecompute.tuning.step_profiles import analyse
 from autorecompute.tuning.training_summary import SearchSummary, describe, name_of, step_seconds
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.waiting import OutOfTime
+from autorecompute.worker.protocol import explain_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,8 +54,6 @@ RACE_STEPS = FINALISTS * LOOKS[0] * (ROUND_EFFORT.warmup + ROUND_EFFORT.steps)
 
 RACE_SHARE = 0.4
 """Of the steps there are, no more than this share is kept back for the race."""
-
-GOES_ON = "no further config is tried, and the training goes on"
 
 NEXT_START = "The steps that may be spent on trials are used up; the next start tries more"
 
@@ -141,7 +140,7 @@ class _Tuning:
     def give_up(self, reason: str) -> None:
         """Leaves the training as it is."""
         with suppress(TrainingEndedError):
-            self._bench.stay(None, f"{GOES_ON}: {reason}")
+            self._bench.stay(None, explain_end(reason))
 
     def _use_known(self, best: Best) -> None:
         study = f"as study {self._context.folder.name} has it"

@@ -11,8 +11,8 @@ from autorecompute.errors import first_line
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.worker.agent import Abandon
-from autorecompute.worker.protocol import Ended, Failed
-from autorecompute.worker.side_channel import GONE, ControllerGoneError, StayError, goes_on
+from autorecompute.worker.protocol import Ended, Failed, explain_end
+from autorecompute.worker.side_channel import GONE, ControllerGoneError, StayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,7 +176,7 @@ class Guard:
 
     def _let_go(self, reason: str, config: Config | None = None) -> None:
         self._end_search(config)
-        self._say(logging.WARNING, goes_on(reason))
+        self._say(logging.WARNING, explain_end(reason))
 
     def _end_search(self, config: Config | None) -> None:
         self._is_on = False

@@ -6,9 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from autorecompute.worker.merging import merge
-from autorecompute.worker.protocol import Beat, Ended, Failed, Message, Stay, decode
+from autorecompute.worker.protocol import Beat, Ended, Failed, Message, Stay, decode, explain_end
 from autorecompute.worker.ranks_line import FAULT, GO, VERDICT, RanksLine
-from autorecompute.worker.side_channel import GONE, PATIENCE_SECONDS, ControllerGoneError, StayError, goes_on
+from autorecompute.worker.side_channel import GONE, PATIENCE_SECONDS, ControllerGoneError, StayError
 
 if TYPE_CHECKING:
     from autorecompute.worker.noticeboard import Noticeboard
@@ -57,14 +57,14 @@ class LeadingLine(RanksLine):
             self._tell(message)
         elif isinstance(message, Ended | Failed):
             self._tell(message)
-            self._end(Stay(config=None, message=goes_on(getattr(message, "message", "the script has ended"))))
+            self._end(Stay(config=None, message=explain_end(getattr(message, "message", "the script has ended"))))
         else:
             self._own, self._looks = message, 0
             self._answers += 1
 
     def tell_fault(self, fault: Failed) -> None:
         """Ends the search for all ranks: at once before the first step, and else when the next order is due."""
-        self._stay = self._stay or Stay(config=None, message=goes_on(fault.message))
+        self._stay = self._stay or Stay(config=None, message=explain_end(fault.message))
         if not self._orders:
             self._end(self._stay)
 
@@ -75,9 +75,9 @@ class LeadingLine(RanksLine):
             StayError: nothing is to be measured.
         """
         if not self._gather(PATIENCE_SECONDS):
-            self._offer(self._stay or Stay(config=None, message=goes_on("the ranks do not answer")), 0)
+            self._offer(self._stay or Stay(config=None, message=explain_end("the ranks do not answer")), 0)
         else:
-            self._offer(self._ask(PATIENCE_SECONDS) or Stay(config=None, message=goes_on(GONE)), 0)
+            self._offer(self._ask(PATIENCE_SECONDS) or Stay(config=None, message=explain_end(GONE)), 0)
         order = self._take()
         assert order is not None, "an order before the first step is due at once"
         return order
@@ -123,7 +123,7 @@ class LeadingLine(RanksLine):
         if self._stay is None and self._own is not None and not self._gather(seconds):
             self._looks += 1
             if self._looks > LATE_STEPS:
-                self._stay = Stay(config=None, message=goes_on("not all ranks measure at the same steps"))
+                self._stay = Stay(config=None, message=explain_end("not all ranks measure at the same steps"))
         if self._stay is not None or self._own is not None:
             return self._stay
         return self._ask(seconds)
@@ -144,7 +144,7 @@ class LeadingLine(RanksLine):
         merged = merge(said)
         self._tell(merged)
         if isinstance(merged, Failed):
-            self._stay = Stay(config=None, message=goes_on(merged.message))
+            self._stay = Stay(config=None, message=explain_end(merged.message))
         return self._stay is None
 
     def _hear_fault(self) -> None:
@@ -152,7 +152,7 @@ class LeadingLine(RanksLine):
         if note is not None:
             fault = decode(note)
             assert isinstance(fault, Failed), "a fault is told as one"
-            self._stay = Stay(config=None, message=goes_on(fault.message))
+            self._stay = Stay(config=None, message=explain_end(fault.message))
 
     def _ask(self, seconds: float) -> Order | Check | Stay | None:
         try:
@@ -160,7 +160,7 @@ class LeadingLine(RanksLine):
         except StayError as end:
             return end.stay
         except ControllerGoneError:
-            return Stay(config=None, message=goes_on(GONE))
+            return Stay(config=None, message=explain_end(GONE))
 
     def _tell(self, message: Message) -> None:
         try:
@@ -168,4 +168,4 @@ class LeadingLine(RanksLine):
         except StayError as end:
             self._stay = end.stay
         except ControllerGoneError:
-            self._stay = self._stay or Stay(config=None, message=goes_on(GONE))
+            self._stay = self._stay or Stay(config=None, message=explain_end(GONE))

@@ -93,6 +93,11 @@ class Check:
     compares: bool = True
 
 
+def explain_end(reason: str) -> str:
+    """What the user is told of a search that ends with what is on, and why."""
+    return f"no further config is tried, and the training goes on: {reason.rstrip('.')}."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
     """The search is over: train on, to the end.

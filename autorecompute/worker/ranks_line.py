@@ -13,8 +13,19 @@ from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Outcome
 from autorecompute.worker.agent import Abandon
-from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Message, Order, Stay, decode, encode
-from autorecompute.worker.side_channel import PATIENCE_SECONDS, StayError, goes_on
+from autorecompute.worker.protocol import (
+    Beat,
+    Check,
+    Ended,
+    Failed,
+    Message,
+    Order,
+    Stay,
+    decode,
+    encode,
+    explain_end,
+)
+from autorecompute.worker.side_channel import PATIENCE_SECONDS, StayError
 
 if TYPE_CHECKING:
     from autorecompute.worker.noticeboard import Noticeboard
@@ -124,7 +135,7 @@ class FollowingLine(RanksLine):
         """
         key = f"order/{self._orders + 1}"
         if not self._board.wait([key], FOLLOW_SECONDS, unless=key):
-            self._offer(Stay(config=None, message=goes_on(f"rank {self._board.rank} has got no order")), 0)
+            self._offer(Stay(config=None, message=explain_end(f"rank {self._board.rank} has got no order")), 0)
         else:
             self._look()
         order = self._take()

@@ -22,11 +22,6 @@ FAREWELL_SECONDS = 5.0
 GONE = "the search has ended without an answer"
 
 
-def goes_on(reason: str) -> str:
-    """What the user is told of a search that ends, and why."""
-    return f"no further config is tried, and the training goes on: {reason.rstrip('.')}."
-
-
 class ControllerGoneError(Exception):
     """The controller does not answer any more."""
 
