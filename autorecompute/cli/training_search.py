@@ -42,7 +42,6 @@ def search(line: socket.socket, request: SearchRequest) -> None:
     from autorecompute.trials.beside import TrainingBench, TrainingEndedError
     from autorecompute.tuning import TuningSettings
     from autorecompute.tuning.while_training import tune_training
-    from autorecompute.worker.protocol import explain_end
 
     job = _job_of(request)
     bench = TrainingBench(job, Path(), line, request.steps)
@@ -55,7 +54,7 @@ def search(line: socket.socket, request: SearchRequest) -> None:
         pass
     except AutorecomputeError as error:
         with suppress(TrainingEndedError):
-            bench.stay(None, explain_end(str(error)))
+            bench.give_up(str(error))
     finally:
         bench.hang_up()
 

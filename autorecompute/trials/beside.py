@@ -14,7 +14,7 @@ from autorecompute.measurement import UNCOMPARED, Detection, GradientCheck, Meas
 from autorecompute.trials.bench import Bench
 from autorecompute.trials.endings import as_measurement, mark_busy_host
 from autorecompute.waiting import OutOfTime
-from autorecompute.worker.protocol import Beat, Check, Failed, Stay, decode, encode
+from autorecompute.worker.protocol import Beat, Check, Failed, Stay, decode, encode, explain_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,6 +196,14 @@ class TrainingBench(Bench):
             TrainingEndedError: it has ended.
         """
         self._send(Stay(config=config, message=message))
+
+    def give_up(self, reason: str) -> None:
+        """Ends the search with what is on.
+
+        Raises:
+            TrainingEndedError: the script has ended.
+        """
+        self.stay(None, explain_end(reason))
 
     def hang_up(self) -> None:
         """Tells the training that nobody is here any more."""

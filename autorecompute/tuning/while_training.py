@@ -29,7 +29,6 @@ from autorecompute.tuning.step_profiles import analyse
 from autorecompute.tuning.training_summary import SearchSummary, describe, name_of, step_seconds
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.waiting import OutOfTime
-from autorecompute.worker.protocol import explain_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,7 +139,7 @@ class _Tuning:
     def give_up(self, reason: str) -> None:
         """Leaves the training as it is."""
         with suppress(TrainingEndedError):
-            self._bench.stay(None, explain_end(reason))
+            self._bench.give_up(reason)
 
     def _use_known(self, best: Best) -> None:
         study = f"as study {self._context.folder.name} has it"
