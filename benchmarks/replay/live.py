@@ -47,7 +47,7 @@ def job_of(table):
 
 
 def tune(table, limit_bytes):
-    """The answer as ``tune --json`` prints it."""
+    """The answer as ``tune --json`` prints it, and the seconds that its trials took."""
     plain, job = table.plain, job_of(table)
     options = [
         "--backend",
@@ -63,7 +63,14 @@ def tune(table, limit_bytes):
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "autorecompute", "tune", str(job.script), *options, *training]
         done = subprocess.run(command, cwd=folder, check=False, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout)
+        kept = [json.loads(file.read_text()) for file in Path(folder).glob("studies/*/trials/*/result.json")]
+    return json.loads(done.stdout), sum(map(trial_seconds, kept))
+
+
+def trial_seconds(trial):
+    """What one trial took: its steps, those without recompute between them, and all around them."""
+    measured, beside = trial["measurement"], trial["reference_seconds"] or 0.0
+    return trial["overhead_seconds"] + measured["warmup_seconds"] + sum(s + beside for s in measured["step_seconds"])
 
 
 def limits_here(replay, shares):
@@ -85,10 +92,10 @@ def look_up(replay, best):
     return Config.parse([row for row in best["config"] if row in recorded])
 
 
-def judge(replay, limit_bytes, answer):
+def judge(replay, limit_bytes, answer, measuring_seconds):
     """The cells of one tuning's row: what was found, its regret, and what it took."""
     best = answer["best"]
-    cells = [str(answer["trials"]), f"{answer['wall_seconds']:.0f} s"]
+    cells = [str(answer["trials"]), f"{measuring_seconds:.0f} s", f"{answer['wall_seconds']:.0f} s"]
     if best is None:
         return [*cells, "nothing fits", "-", "-", "-"]
     config = look_up(replay, best)
@@ -109,12 +116,12 @@ def main():
     args = parser.parse_args()
     set_up_workers()
     grid = Grid(title=f"answers beside the best of all recorded configs (goal: {GOAL:.0%} lost at most)")
-    for column in ("table", "limit", "trials", "time", "answer", "its process", "lost", "goal"):
+    for column in ("table", "limit", "trials", "measuring", "time", "answer", "its process", "lost", "goal"):
         grid.add_column(column)
     for name in args.tables:
         replay = Replay(load(TABLES / f"{name}{SUFFIX}"))
         for limit_bytes in limits_here(replay, args.shares):
-            cells = judge(replay, limit_bytes, tune(replay.table, limit_bytes))
+            cells = judge(replay, limit_bytes, *tune(replay.table, limit_bytes))
             grid.add_row(name, f"{limit_bytes // MIB} MiB", *cells)
     Console(width=160).print(grid)
 

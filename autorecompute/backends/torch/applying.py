@@ -72,7 +72,10 @@ def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
         return
     if not can_be_intercepted(trained):
         raise UsageError(f"{type(trained).__name__} has a forward set on the instance. Apply the plans before that.")
+    _apply_at_first_call(wanted, trained)
 
+
+def _apply_at_first_call(wanted: PlansFile, model: Module) -> None:
     def begin(forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
         if not module.training or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
@@ -80,8 +83,8 @@ def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
         apply_now(wanted, module, args, kwargs)
         return module.forward(*args, **kwargs)
 
-    if not is_sharded(trained):
-        put_around(trained, [begin])
+    if not is_sharded(model):
+        put_around(model, [begin])
         return
 
     def begin_sharded(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -90,7 +93,7 @@ def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
             apply_now(wanted, module, args, kwargs)
 
     # Before its parameters are gathered for the call: a run that is forgotten makes shards of them again.
-    hook = trained.register_forward_pre_hook(begin_sharded, prepend=True, with_kwargs=True)
+    hook = model.register_forward_pre_hook(begin_sharded, prepend=True, with_kwargs=True)
 
 
 def require_model(wanted: PlansFile, model: Module) -> None:
