@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 DOCS = "docs"
 LINK = re.compile(r"\]\(([^)#:\s]+)((?:#[^)\s]*)?)\)")
-SAMPLE = "<!-- the last screen of make tune -->"
+SAMPLE = "<!-- the last screen of a first tuning -->"
 OPTIONS = "<!-- the options of every verb -->"
 FIELDS = "<!-- the fields of every object -->"
 COLUMNS = "82"
