@@ -17,7 +17,7 @@ PROMISED = 1.1
 SOON_SECONDS = 60
 """Starting Python and ending a script take no longer, however busy the machine is."""
 
-ENOUGH = 4
+ENOUGH = 6
 """Times what one start, one trial and one confirmation take."""
 
 COMMAND = ("plain_transformer.py", "--backend", "torch", "--json")
