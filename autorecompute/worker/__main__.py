@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends import registry
-from autorecompute.errors import ScriptError, SetupError, chain_of
+from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, chain_of
 from autorecompute.measurement import Outcome
 from autorecompute.worker import hooks
 from autorecompute.worker.agent import Abandon, Agent
@@ -103,7 +103,9 @@ def _describe_failure(error: BaseException, backend: WorkerBackend, script: str)
         return Failed(outcome=Outcome.SCRIPT_ERROR, message=text)
     traceback.print_exc()
     outcome, message = backend.classify(error)
-    return Failed(outcome=outcome, message=message, trace=last_lines(error, script))
+    # What we refuse is told in a sentence, and the script's lines say nothing of it.
+    is_refusal = any(isinstance(origin, AutorecomputeError) for origin in chain_of(error))
+    return Failed(outcome=outcome, message=message, trace=() if is_refusal else last_lines(error, script))
 
 
 def _describe_breakpoint(error: BaseException, script: str) -> str:

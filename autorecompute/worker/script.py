@@ -65,6 +65,8 @@ def _run(code: CodeType, **names: object) -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update(names, __builtins__=builtins)
     sys.modules["__main__"] = main
+    # Processes that the script spawns know its classes by this name, which multiprocessing set when it was imported.
+    sys.modules["__mp_main__"] = main
     exec(code, main.__dict__)  # noqa: S102  (the user's own script, as Python would)
 
 

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections import Counter
 from typing import Any
 
 COMPARED_SAMPLES = 2
 """So few samples of a batch are compared: the batch need not fit without recompute."""
 
+STATE_DIMENSIONS = 3
+"""The state of a recurrent layer has so many: layers, samples, features."""
+
 
 def observe_batch(values: list[Any]) -> int:
-    """Samples in one call of the model: the first dimension that most of its tensors share; 0 without any tensor."""
-    sizes = Counter(int(value.shape[0]) for value in _tensors(values) if value.dim() > 0)
-    return sizes.most_common(1)[0][0] if sizes else 0
+    """Samples in one call of the model: the first dimension that most of its arguments share; 1 without any tensor.
+
+    Of an argument that holds several tensors, such as the state of a recurrent layer, the size of most counts.
+    """
+    sizes = [size for value in values if (size := _most_common(_sizes(value)))]
+    return _most_common(sizes) or 1
 
 
-def _tensors(value: Any) -> list[Any]:
+def _most_common(sizes: list[int]) -> int:
+    return Counter(sizes).most_common(1)[0][0] if sizes else 0
+
+
+def _sizes(value: Any) -> list[int]:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return [value]
+        return [int(value.shape[0])] if value.dim() > 0 else []
+    return [size for item in _parts(value) for size in _sizes(item)]
+
+
+def _parts(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        value = list(value.values())
+        return list(value.values())
     if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _tensors(item)]
+        return list(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     return []
 
 
@@ -31,10 +49,28 @@ def slice_batch(value: Any, batch: int, samples: int = COMPARED_SAMPLES) -> Any:
     """The same structure with every tensor of ``batch`` rows cut to its first few."""
     import torch
 
+    def cut(item: Any) -> Any:
+        return slice_batch(item, batch, samples)
+
     if isinstance(value, torch.Tensor):
-        return value[:samples] if value.dim() > 0 and value.shape[0] == batch else value
+        return _cut_tensor(value, batch, samples)
     if isinstance(value, dict):
-        return {key: slice_batch(item, batch, samples) for key, item in value.items()}
+        return {key: cut(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(cut, value))
     if isinstance(value, list | tuple):
-        return type(value)(slice_batch(item, batch, samples) for item in value)
+        return type(value)(map(cut, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        other = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(other, field.name, cut(getattr(value, field.name, None)))  # it may be frozen
+        return other
+    return value
+
+
+def _cut_tensor(value: Any, batch: int, samples: int) -> Any:
+    if value.dim() > 0 and value.shape[0] == batch:
+        return value[:samples]
+    if value.dim() == STATE_DIMENSIONS and value.shape[1] == batch:
+        return value[:, :samples].contiguous()  # as kernels of recurrent layers want it
     return value

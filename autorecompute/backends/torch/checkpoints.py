@@ -12,8 +12,10 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
+from autorecompute.backends.torch.script_state import MISSING, Generators, attributes_of, kept_contents
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from torch import Tensor
@@ -82,17 +84,19 @@ class Checkpoint:
         self._contexts = keeping(kept) if kept else noop_context_fn
         self._modules = [weakref.ref(inner) for inner in module.modules()]  # what is around a module must not keep it
         self._written: set[_Place] | None = None  # unknown before the first call
+        self._generators: Generators | None = None
 
     def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         modules = [inner for reference in self._modules if (inner := reference()) is not None]
-        before = _Before(modules, self._written)
+        self._generators = self._generators or Generators(modules)
+        before = _Before(modules, self._written, self._generators)
 
         def contexts() -> tuple[Context, Context]:
             first, second = self._contexts()
-            return first, _InTurn((before, second))
+            return first, _InTurn((before, _Once(second)))
 
         result = checkpointed(forward, args, kwargs, contexts)
         self._written = before.forget_unwritten() | (self._written or set())
@@ -105,27 +109,34 @@ class _Before:
     In training a module may write its buffers (the running statistics of BatchNorm, the vectors of a spectral norm).
     Made again as they are now, it would write them twice, or compute with what it wrote the first time. Inside the
     context every buffer that the forward wrote is a copy of what it was before, and each module is in the mode it was
-    in.
+    in. It has the parameters that it had, which ``torch.func.functional_call`` sets for one call, and generators of
+    random numbers are where they were.
+
+    Attributes that the forward changed, such as a number of calls, are what they were before it, but for tensors: to
+    keep those would keep the graph of a step before. Behind the context all attributes, and what lists among them hold,
+    are as they were when it was entered.
 
     Args:
         modules: The modules.
         written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is
             known.
+        generators: The script's own generators.
     """
 
-    def __init__(self, modules: list[Module], written: set[_Place] | None) -> None:
+    def __init__(self, modules: list[Module], written: set[_Place] | None, generators: Generators) -> None:
         self._modules = modules
         self._training = [module.training for module in modules]
-        self._parameters = [value for module in modules for value in module._parameters.values() if value is not None]
-        self._versions = [parameter._version for parameter in self._parameters]
+        self._parameters = [dict(module._parameters) for module in modules]
+        self._versions = self._versions_now()
+        self._attributes = [_plain_attributes(module) for module in modules]
+        self._generators, self._states = generators, generators.states()
         buffers = _buffers_of(modules)
         self._state = {place: (buffer, buffer._version) for place, buffer in buffers.items()}
         self._is_first = written is None
         self._values = {
             place: buffer.clone() for place, buffer in buffers.items() if written is None or place in written
         }
-        self._swapped: dict[_Place, Tensor] = {}
-        self._modes: list[bool] = []
+        self._entered = contextlib.ExitStack()
 
     def forget_unwritten(self) -> set[_Place]:
         """Keep copies of the buffers alone that the forward may have written, and say which."""
@@ -135,6 +146,14 @@ class _Before:
             place: self._values[place] if place in self._values else buffers[place].clone() for place in written
         }
         self._state = {}
+        self._attributes = [
+            {
+                name: before.get(name, MISSING)
+                for name in before.keys() | now.keys()
+                if before.get(name) is not now.get(name)
+            }
+            for before, now in zip(self._attributes, map(_plain_attributes, self._modules), strict=True)
+        ]
         return written
 
     def _is_written(self, place: _Place, buffer: Tensor) -> bool:
@@ -145,27 +164,50 @@ class _Before:
         return self._is_first and not is_fake(buffer) and not torch.equal(self._values[place], buffer)
 
     def __enter__(self) -> Self:
-        if [parameter._version for parameter in self._parameters] != self._versions:
+        if self._versions_now() != self._versions:
             raise RuntimeError(
                 "a parameter of a checkpointed module was changed between its forward and its backward pass, so that"
                 " the module cannot be run again as it was; leave this module without recompute"
             )
-        self._modes = [module.training for module in self._modules]
-        self._swapped = {(index, name): self._modules[index]._buffers[name] for index, name in self._values}
-        self._become({place: value.clone() for place, value in self._values.items()}, self._training)
+        self._entered = contextlib.ExitStack()
+        self._entered.enter_context(kept_contents(self._modules))
+        self._entered.enter_context(self._as_now())
+        for module, training, parameters, attributes in zip(
+            self._modules, self._training, self._parameters, self._attributes, strict=True
+        ):
+            module._parameters.update(parameters)
+            for name, value in attributes.items():
+                vars(module).pop(name, None)
+                if value is not MISSING:
+                    vars(module)[name] = value
+            module.training = training
+        for (index, name), value in self._values.items():
+            self._modules[index]._buffers[name] = value.clone()
+        self._generators.set(self._states)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._become(self._swapped, self._modes)
-        self._swapped = {}
+        self._entered.close()
 
-    def _become(self, buffers: dict[_Place, Tensor], modes: list[bool]) -> None:
-        for (index, name), buffer in buffers.items():
-            self._modules[index]._buffers[name] = buffer
-        for module, training in zip(self._modules, modes, strict=True):
-            module.training = training
+    @contextlib.contextmanager
+    def _as_now(self) -> Iterator[None]:
+        """Behind this the modules and generators are as they are now."""
+        states = self._generators.states()
+        now = [(dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in self._modules]
+        try:
+            yield
+        finally:
+            for module, (attributes, parameters, buffers) in zip(self._modules, now, strict=True):
+                vars(module).clear()
+                vars(module).update(attributes)
+                module._parameters.update(parameters)
+                module._buffers.update(buffers)
+            self._generators.set(states)
+
+    def _versions_now(self) -> list[int]:
+        return [value._version for own in self._parameters for value in own.values() if value is not None]
 
 
 def _buffers_of(modules: list[Module]) -> dict[_Place, Tensor]:
@@ -175,6 +217,33 @@ def _buffers_of(modules: list[Module]) -> dict[_Place, Tensor]:
         for name, buffer in module._buffers.items()
         if buffer is not None
     }
+
+
+def _plain_attributes(module: Module) -> dict[str, Any]:
+    return {name: value for name, value in attributes_of(module).items() if not isinstance(value, torch.Tensor)}
+
+
+class _Once:
+    """A context that does nothing when it is entered again.
+
+    What was kept of products is used up when a block has run again. In another backward pass through the same graph
+    they are computed with all else.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context: Context | None = context
+        self._entered = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        if self._context is not None:
+            self._entered.enter_context(self._context)
+            self._context = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        entered, self._entered = self._entered, contextlib.ExitStack()
+        return entered.__exit__(kind, error, traceback)
 
 
 class _InTurn:

@@ -15,7 +15,7 @@ from autorecompute.backends.torch.extra import CompiledPeak
 from autorecompute.backends.torch.operators import Finder
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.probe import Observation, Probe
-from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
+from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
 from autorecompute.backends.torch.repeats import repeated
 from autorecompute.backends.torch.rewriting import Program
 from autorecompute.backends.torch.rules import is_known_version
@@ -40,18 +40,6 @@ LEAST_SHARE = 0.002
 
 MOST_GIVEN = 3
 """With so many of those that are given the result of a module, a step is run with both."""
-
-
-class RefusedModelError(Exception):
-    """Nothing of the model can be recomputed.
-
-    Args:
-        refusal: Why.
-    """
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +104,7 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Det
     with forgotten(model):
         seen = Probe(model, structure.units, finder.visit, compiled_paths(model)).run(args, kwargs)
     if seen.is_hooked:
-        raise RefusedModelError(Refusal(Reason.OWN_CHECKPOINT))
+        raise RefusedModelError(Refusal(Reason.OWN_HOOKS))
     if "" in seen.refused:
         raise RefusedModelError(Refusal(seen.refused[""]))
     return _Sorting(structure, seen, finder, has_operators=not is_sharded(model)).detected()

@@ -6,7 +6,7 @@ import torch
 from torch.utils.checkpoint import CheckpointError
 
 from autorecompute.backends.common.failures import is_out_of_memory, last_line
-from autorecompute.backends.torch.detection import RefusedModelError
+from autorecompute.backends.torch.refusals import RefusedModelError
 from autorecompute.errors import AutorecomputeError, chain_of
 from autorecompute.measurement import Outcome
 

@@ -20,9 +20,9 @@ from autorecompute.backends.torch import attention
 from autorecompute.backends.torch.callers import calling_frame, literals_of
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
-from autorecompute.backends.torch.refusals import Reason, has_cache, has_gradient, is_hooked
+from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, has_cache, has_gradient, is_hooked
 from autorecompute.backends.torch.sharded import gathered, is_sharded
-from autorecompute.backends.torch.storages import Storages, changed_by, tensors_in
+from autorecompute.backends.torch.storages import Storages, changed_by, storage_of, tensors_in
 from autorecompute.backends.torch.structure import is_within
 from autorecompute.backends.torch.untouched import copies_of, untouched
 from autorecompute.backends.torch.values import Values, looks_at_values
@@ -227,7 +227,7 @@ class Probe:
         found = {self.storages.number(tensor): tensor for tensor in given}
         for number, tensor in found.items():
             if number not in self._fixed and number not in self.seen.given:
-                self.seen.given[number] = Saved(tensor.untyped_storage().nbytes(), self._scales(tensor))
+                self.seen.given[number] = Saved(storage_of(tensor).nbytes(), self._scales(tensor))
         return frozenset(found.keys() - self._fixed)
 
     def _called(
@@ -274,7 +274,7 @@ class Probe:
         if tensor is self._mark:
             self._is_marked = True
             return Handle(tensor)
-        number, size = self.storages.number(tensor), tensor.untyped_storage().nbytes()
+        number, size = self.storages.number(tensor), storage_of(tensor).nbytes()
         handle = Handle(tensor)
         if number not in self._fixed:
             saved = self.seen.saved.setdefault(number, Saved(size, self._scales(tensor)))
@@ -290,7 +290,8 @@ class Probe:
 
 
 def _unpack(handle: Handle) -> Tensor:
-    assert handle.tensor is not None, "a tensor of the probe is read after its unit has returned"
+    if handle.tensor is None:  # its unit has returned, and this is still the forward
+        raise RefusedModelError(Refusal(Reason.OWN_GRADIENTS))
     return handle.tensor
 
 

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autorecompute.backends.torch.sharded import can_run_again, is_sharded
 from autorecompute.backends.torch.storages import tensors_in
+from autorecompute.errors import AutorecomputeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +51,8 @@ class Reason(enum.Enum):
     TENSOR_PARALLEL = "{place} has parameters that tensor parallelism has spread over ranks."
     OUTPUT = "{place} returns no tensor that gradients go back through."
     OWN_CHECKPOINT = "{place} is recomputed by the script itself, and is kept as it is."
+    OWN_HOOKS = "{place} runs under hooks of the script on saved tensors, which take the place of ours."
+    OWN_GRADIENTS = "{place} takes gradients inside its forward, which goes back through what recompute would drop."
     UNVERIFIED = "{place} could not be made again bit for bit, so it is not offered."
     NODES = "{place} has operators of a torch version that is not known here, so only its modules are recomputed."
 
@@ -69,6 +72,18 @@ class Refusal:
     def __str__(self) -> str:
         sentence = self.reason.value.format(place=self.place or "the model")
         return sentence[0].upper() + sentence[1:] if not self.place else sentence
+
+
+class RefusedModelError(AutorecomputeError):
+    """Nothing of the model can be recomputed.
+
+    Args:
+        refusal: Why.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
 
 
 def refusals_of_model(model: Module) -> Iterator[Refusal]:

@@ -156,14 +156,11 @@ class Dropped:
     def unpack(self, layout: Layout) -> Tensor:
         """Make it again.
 
-        Raises:
-            RuntimeError: A graph of the backward pass itself is wanted, in which this tensor would have no part.
+        Where the backward pass makes a graph of its own (``create_graph``), autograd puts what is made at the place of
+        what was dropped in the graph: what it was made by is of no interest.
         """
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "create_graph=True does not go through operators that are made again; leave them without recompute"
-            )
-        value = made(self._recipe, self._nodes) if self._value is None else self._value
+        with torch.no_grad():
+            value = made(self._recipe, self._nodes) if self._value is None else self._value
         self._pending -= 1
         self._value = value if self._pending > 0 else None
         return layout.view(value)

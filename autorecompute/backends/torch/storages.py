@@ -32,8 +32,7 @@ class Storages:
 
     def see(self, tensor: Tensor) -> tuple[int, int]:
         """The number of the tensor's storage, and its bytes if it was never seen before; else 0."""
-        # Of a tensor that is spread over ranks, this rank has a part.
-        return self.see_storage(getattr(tensor, "_local_tensor", tensor).untyped_storage())
+        return self.see_storage(storage_of(tensor))
 
     def see_storage(self, storage: torch.UntypedStorage) -> tuple[int, int]:
         """The same of a storage."""
@@ -49,6 +48,16 @@ class Storages:
         if self._numbers.get(address, (None,))[0] == number:
             del self._numbers[address]
             self._gone(number)
+
+
+def storage_of(tensor: Tensor) -> torch.UntypedStorage:
+    """Where a tensor's numbers lie: of one that is spread over ranks this rank's part, of a sparse one its values."""
+    own = getattr(tensor, "_local_tensor", tensor)
+    if own.is_sparse:
+        own = own._values()
+    elif own.layout is not torch.strided:
+        own = own.values()
+    return own.untyped_storage()
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

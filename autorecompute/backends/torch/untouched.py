@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from autorecompute.backends.torch.script_state import Generators, kept_contents
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
 def untouched(model: Module) -> Iterator[None]:
     """Whatever happens inside, the random numbers to come, the buffers and the modules' attributes are as before.
 
-    Python objects that modules change in place (a list to which a forward appends) are not put back.
+    So is what lists of modules hold, and of those of the script and its hooks, what gradients go back through.
     """
-    with _random_numbers(), _attributes(model):
+    with _random_numbers(model), _attributes(model), kept_contents(model.modules()):
         try:
             yield
         finally:
@@ -33,7 +35,9 @@ def untouched(model: Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _random_numbers() -> Iterator[None]:
+def _random_numbers(model: Module) -> Iterator[None]:
+    generators = Generators(model.modules())
+    states = generators.states()
     numpy = sys.modules.get("numpy")
     python, arrays = random.getstate(), numpy.random.get_state() if numpy else None
     cpu = torch.get_rng_state()
@@ -41,6 +45,7 @@ def _random_numbers() -> Iterator[None]:
     try:
         yield
     finally:
+        generators.set(states)
         random.setstate(python)
         torch.set_rng_state(cpu)
         if numpy:

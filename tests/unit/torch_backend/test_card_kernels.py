@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -114,8 +115,8 @@ def test_an_optimizer_updates_all_weights_at_once(options, more):
     optimizer, x = torch.optim.AdamW(model.parameters(), **options), torch.empty(1, 64)
     found = detect(model, (x,), {})
     script, kernels = Script((x,), {}, (optimizer,)), CardKernels(CARDS["A100"].capability)
-    steps = FakeSteps(model, found.structure.units, script, found.values, kernels)
-    with steps.prepared(found.switchboard(model)) as (_, take):
+    steps = FakeSteps(model, found.structure.units, script, found.values)
+    with kernels.active([optimizer]), steps.prepared(found.switchboard(model)) as (_, take):
         step = take([], optimizes=True)
     weights, layer = 8 * 64 * 64 * 4, 64 * 64 * 4
     gradients_and_more = card_memory(step).requested - step.base - weights
@@ -137,8 +138,9 @@ def test_attention_is_what_it_was_afterwards(is_intercepted):
 def peak_of(training, kernels, choices=()):
     """The bytes that a fake step adds to what is alive before it."""
     found = detect(training.model, *call_of(training))
-    steps = FakeSteps(training.model, found.structure.units, Script(*call_of(training)), found.values, kernels)
-    meter = steps.run(found.switchboard(training.model), choices)
+    steps = FakeSteps(training.model, found.structure.units, Script(*call_of(training)), found.values)
+    with kernels.active([]) if kernels is not None else contextlib.nullcontext():
+        meter = steps.run(found.switchboard(training.model), choices)
     return meter.peak - meter.base
 
 

@@ -17,9 +17,8 @@ from autorecompute.backends.torch.compiled.clock import CLOCK
 from autorecompute.backends.torch.compiled.detection import board_of, detect_compiled
 from autorecompute.backends.torch.compiled.forms import CompiledRun, eagerly, has_compiled, original_of
 from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld
-from autorecompute.backends.torch.detection import RefusedModelError
 from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.refusals import Reason
+from autorecompute.backends.torch.refusals import Reason, RefusedModelError
 from autorecompute.backends.torch.space import space_of
 from autorecompute.plans import Config
 from compiled_models import COMPILING

@@ -10,10 +10,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from autorecompute.backends.torch.detection import RefusedModelError, detect
+from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.backends.torch.options import CHECKPOINT, DROP
-from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
+from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
 from autorecompute.plans import Choice
 from stand_ins.surveyed import detect_in
 from tiny_models import Training, cross_entropy, differences, make
@@ -258,8 +258,26 @@ def test_the_checkpoints_that_transformers_switches_on_are_kept(use_reentrant):
 def test_hooks_of_the_script_on_all_tensors_are_left_alone():
     """Under save_on_cpu nothing of ours is offered."""
     training = own(Block)
-    with torch.autograd.graph.save_on_cpu(), pytest.raises(RefusedModelError, match="recomputed by the script"):
+    with torch.autograd.graph.save_on_cpu(), pytest.raises(RefusedModelError, match="under hooks of the script"):
         detect_in(training)
+
+
+def test_a_model_that_takes_gradients_in_its_forward_is_told():
+    """As one that computes forces from an energy does: the probe has let go of what its backward pass reads."""
+
+    class Forces(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)))
+            self.last = nn.Linear(4, 1)
+
+        def forward(self, places):
+            places = places.requires_grad_()
+            energy = self.last(self.blocks(places))
+            return torch.autograd.grad(energy.sum(), places, create_graph=True)[0] + energy
+
+    with pytest.raises(RefusedModelError, match="takes gradients inside its forward"):
+        detect(Forces(), (torch.randn(4, 4),), {})
 
 
 def test_a_failed_forward_leaves_the_model_as_it_was():

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from autorecompute.backends.torch import applying
 from autorecompute.backends.torch.controller import memory_of
-from autorecompute.backends.torch.detection import RefusedModelError
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile
+from autorecompute.backends.torch.refusals import RefusedModelError
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.worker import TorchBackend
 from autorecompute.errors import UsageError
@@ -321,11 +321,10 @@ def test_wrong_gradients_are_found(begin):
     class Drifting(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner, self.calls = nn.Linear(4, 4), 0
+            self.inner, self.calls = nn.Linear(4, 4), itertools.count()
 
         def forward(self, x):
-            self.calls += 1
-            return self.inner(x * torch.ones(1).fill_(self.calls)).relu()
+            return self.inner(x * torch.ones(1).fill_(next(self.calls))).relu()
 
     listener, _ = begin()
     model = nn.Sequential(nn.Linear(4, 4), Drifting(), nn.Linear(4, 4))

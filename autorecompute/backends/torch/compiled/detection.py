@@ -11,10 +11,10 @@ from autorecompute.backends.torch.compiled.board import CompiledBoard
 from autorecompute.backends.torch.compiled.budgets import VALUES, option_of
 from autorecompute.backends.torch.compiled.forms import INNER, eagerly, original_of, refusals_of_compiled
 from autorecompute.backends.torch.compiled.offered import Offered
-from autorecompute.backends.torch.detection import Detected, RefusedModelError
+from autorecompute.backends.torch.detection import Detected
 from autorecompute.backends.torch.options import CHECKPOINT, GRAPH, KEEP_MATMUL, RECOMPUTE, kept_cluster
 from autorecompute.backends.torch.probe import Probe
-from autorecompute.backends.torch.refusals import Reason, Refusal, refusals_of_model
+from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
 from autorecompute.backends.torch.savings import Saving, saving_of_modules
 from autorecompute.backends.torch.structure import Structure, is_within, structure_of
 from autorecompute.backends.torch.switchboard import Site
@@ -48,7 +48,7 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     with eagerly():
         seen = Probe(original, structure.units).run(args, kwargs)
     if seen.is_hooked:
-        raise RefusedModelError(Refusal(Reason.OWN_CHECKPOINT))
+        raise RefusedModelError(Refusal(Reason.OWN_HOOKS))
     if "" in seen.refused:
         raise RefusedModelError(Refusal(seen.refused[""]))
     blocks, refusals = _blocks(original, structure, seen)

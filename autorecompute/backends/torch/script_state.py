@@ -1,0 +1,156 @@
+"""What a forward pass may change beside tensors: lists that it appends to, generators that it draws from."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import Module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+CONTAINERS = frozenset({list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict})
+LARGEST = 10_000
+"""Entries of a container that is looked at: what is larger is data, and not what forward passes leave."""
+
+TORCHS_OWN = frozenset(vars(Module()))
+"""Attributes that every module has: parameters, buffers, modules and hooks."""
+
+MISSING = object()
+
+
+def attributes_of(module: Module) -> dict[str, Any]:
+    """The attributes that a module's own class has given it."""
+    return {name: value for name, value in vars(module).items() if name not in TORCHS_OWN}
+
+
+@contextlib.contextmanager
+def kept_contents(modules: Iterable[Module]) -> Iterator[None]:
+    """What lists, dictionaries and sets hold is afterwards as it was: those of modules, and those within them.
+
+    Others that a forward or a hook has at hand lose what was added inside, if a gradient goes back through any of it:
+    nobody may go back through the graph of another run.
+    """
+    modules = list(modules)
+    own = _copies(value for module in modules for value in attributes_of(module).values())
+    others = _copies(_at_hand(modules))
+    try:
+        yield
+    finally:
+        for container, content in own.values():
+            _refill(container, content)
+        for container, content in others.values():
+            if _has_new_graph(container, content):
+                _refill(container, content)
+
+
+class Generators:
+    """Generators of random numbers that a script made itself, as far as a model or the script's globals hold them.
+
+    Args:
+        modules: The model's modules.
+    """
+
+    def __init__(self, modules: Iterable[Module]) -> None:
+        held = [value for module in modules for value in attributes_of(module).values()]
+        known = {id(value): value for value in (*held, *_globals_of_script().values())}
+        self._ways = [way for value in known.values() if (way := _way_of(value)) is not None]
+
+    def states(self) -> list[Any]:
+        """Where each of them is."""
+        return [tell() for tell, _ in self._ways]
+
+    def set(self, states: list[Any]) -> None:
+        """Puts them back there."""
+        for (_, put), state in zip(self._ways, states, strict=True):
+            put(state)
+
+
+def _way_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
+    """How the state of a generator is read and written; ``None`` for anything else."""
+    if isinstance(value, torch.Generator):
+        return value.get_state, value.set_state
+    if isinstance(value, random.Random):
+        return value.getstate, value.setstate
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(value, numpy.random.RandomState):
+        return value.get_state, value.set_state
+    if isinstance(value, numpy.random.Generator):
+        bits = value.bit_generator
+        return lambda: copy.deepcopy(bits.state), lambda state: setattr(bits, "state", state)
+    return None
+
+
+def _globals_of_script() -> dict[str, Any]:
+    return dict(vars(sys.modules["__main__"]))
+
+
+def _at_hand(modules: Iterable[Module]) -> Iterator[Any]:
+    """What forwards and hooks of modules find without being given it: globals, closures, their own objects."""
+    for module in modules:
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        for function in [type(module).forward, *hooks] if not _is_torchs(module) else hooks:
+            yield from (
+                vars(function.__self__).values() if hasattr(getattr(function, "__self__", None), "__dict__") else ()
+            )
+            code = getattr(function, "__code__", None)
+            for name in code.co_names if code is not None else ():
+                yield getattr(function, "__globals__", {}).get(name)
+            for cell in getattr(function, "__closure__", None) or ():
+                with contextlib.suppress(ValueError):  # a cell that is empty yet
+                    yield cell.cell_contents
+
+
+def _is_torchs(module: Module) -> bool:
+    return type(module).__module__.startswith("torch.")
+
+
+def _copies(values: Iterable[Any]) -> dict[int, tuple[Any, Any]]:
+    """Each container among the values, and within them, with a copy of what it holds."""
+    found: dict[int, tuple[Any, Any]] = {}
+    waiting = list(values)
+    for value in waiting:
+        if type(value) in CONTAINERS and id(value) not in found and len(value) <= LARGEST:
+            found[id(value)] = value, copy.copy(value)
+            waiting += value.values() if isinstance(value, dict) else value
+    return found
+
+
+def _refill(container: Any, content: Any) -> None:
+    if len(container) == len(content) and all(map(_is_same, _entries(container), _entries(content))):
+        return
+    container.clear()
+    (container.update if isinstance(container, dict | set) else container.extend)(content)
+
+
+def _has_new_graph(container: Any, content: Any) -> bool:
+    """Whether gradients go back through a tensor that a container did not hold before."""
+    before = {id(entry) for entry in _values(content)}
+    return any(
+        isinstance(entry, torch.Tensor) and entry.grad_fn is not None
+        for value in _values(container)
+        if id(value) not in before
+        for entry in (value if type(value) in {list, tuple} else [value])
+    )
+
+
+def _values(container: Any) -> list[Any]:
+    return list(container.values() if isinstance(container, dict) else container)
+
+
+def _entries(container: Any) -> list[Any]:
+    return list(container.items() if isinstance(container, dict) else container)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if type(one) is tuple and type(other) is tuple and len(one) == len(other):
+        return all(first is second for first, second in zip(one, other, strict=True))
+    return one is other

@@ -1,0 +1,60 @@
+"""The samples of a call, and fewer of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from autorecompute.backends.common.batches import observe_batch, slice_batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A batch as a dataclass."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+class Pair(NamedTuple):
+    """A batch as a named tuple."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+TEXT, TARGETS = torch.zeros(16, 32, dtype=torch.long), torch.zeros(16)
+STATE = (torch.zeros(3, 16, 8), torch.zeros(3, 16, 8))
+
+
+@pytest.mark.parametrize(
+    ("values", "batch"),
+    [
+        ([TEXT], 16),
+        ([{"ids": TEXT, "mask": TEXT}, torch.zeros(4)], 16),
+        ([TEXT, STATE], 16),
+        ([Record(TEXT, TARGETS)], 16),
+        ([Pair(TEXT, TARGETS)], 16),
+        ([torch.tensor(1.0), "text"], 1),
+    ],
+)
+def test_the_batch_is_that_of_most_arguments(values, batch):
+    """The state of a recurrent layer is one argument, however many tensors it has; without any tensor it is 1."""
+    assert observe_batch(values) == batch
+
+
+@pytest.mark.parametrize("kind", [Record, Pair])
+def test_records_are_cut_as_what_they_are(kind):
+    """Dataclasses, frozen ones too, and named tuples keep their class, and the given one is left as it is."""
+    given = kind(TEXT, TARGETS)
+    cut = slice_batch(given, 16)
+    assert isinstance(cut, kind)
+    assert (len(cut.inputs), len(cut.targets), len(given.inputs)) == (2, 2, 16)
+
+
+def test_the_state_of_a_recurrent_layer_is_cut_along_its_samples():
+    """Samples are its second dimension."""
+    assert [part.shape for part in slice_batch(STATE, 16)] == [(3, 2, 8)] * 2
