@@ -62,6 +62,8 @@ def relative_difference(expected: Any, found: Any) -> float:
 
     if expected is None or found is None:
         return 0.0 if expected is found else math.inf
+    if expected.layout is not torch.strided:  # that of a sparse embedding
+        expected, found = expected.to_dense(), found.to_dense()
     if torch.equal(expected, found):
         return 0.0
     wide = torch.complex128 if expected.is_complex() else torch.float64

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import random
 import sys
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,22 +33,19 @@ def attributes_of(module: Module) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def kept_contents(modules: Iterable[Module]) -> Iterator[None]:
-    """What lists, dictionaries and sets hold is afterwards as it was: those of modules, and those within them.
+    """What lists, dictionaries and sets hold is afterwards as it was.
 
-    Others that a forward or a hook has at hand lose what was added inside, if a gradient goes back through any of it:
-    nobody may go back through the graph of another run.
+    Those are meant that are attributes of modules, or that a forward or a hook of a module has at hand, and those
+    within them. Nobody may go back through the graph of another run, and no figure of it is the training's.
     """
     modules = list(modules)
-    own = _copies(value for module in modules for value in attributes_of(module).values())
-    others = _copies(_at_hand(modules))
+    attributes = (value for module in modules for value in attributes_of(module).values())
+    kept = _copies([*attributes, *_at_hand(modules)])
     try:
         yield
     finally:
-        for container, content in own.values():
+        for container, content in kept.values():
             _refill(container, content)
-        for container, content in others.values():
-            if _has_new_graph(container, content):
-                _refill(container, content)
 
 
 class Generators:
@@ -101,12 +99,19 @@ def _at_hand(modules: Iterable[Module]) -> Iterator[Any]:
             yield from (
                 vars(function.__self__).values() if hasattr(getattr(function, "__self__", None), "__dict__") else ()
             )
-            code = getattr(function, "__code__", None)
-            for name in code.co_names if code is not None else ():
+            for name in _names_in(getattr(function, "__code__", None)):
                 yield getattr(function, "__globals__", {}).get(name)
             for cell in getattr(function, "__closure__", None) or ():
                 with contextlib.suppress(ValueError):  # a cell that is empty yet
                     yield cell.cell_contents
+
+
+def _names_in(code: CodeType | None) -> Iterator[str]:
+    """The globals and attributes that a function names, and the functions that are written in it."""
+    if code is not None:
+        yield from code.co_names
+        for constant in code.co_consts:
+            yield from _names_in(constant if isinstance(constant, CodeType) else None)
 
 
 def _is_torchs(module: Module) -> bool:
@@ -129,21 +134,6 @@ def _refill(container: Any, content: Any) -> None:
         return
     container.clear()
     (container.update if isinstance(container, dict | set) else container.extend)(content)
-
-
-def _has_new_graph(container: Any, content: Any) -> bool:
-    """Whether gradients go back through a tensor that a container did not hold before."""
-    before = {id(entry) for entry in _values(content)}
-    return any(
-        isinstance(entry, torch.Tensor) and entry.grad_fn is not None
-        for value in _values(container)
-        if id(value) not in before
-        for entry in (value if type(value) in {list, tuple} else [value])
-    )
-
-
-def _values(container: Any) -> list[Any]:
-    return list(container.values() if isinstance(container, dict) else container)
 
 
 def _entries(container: Any) -> list[Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def untouched(model: Module) -> Iterator[None]:
     """Whatever happens inside, the random numbers to come, the buffers and the modules' attributes are as before.
 
-    So is what lists of modules hold, and of those of the script and its hooks, what gradients go back through.
+    So is what lists hold that are modules' or that their forwards and hooks have at hand.
     """
     with _random_numbers(model), _attributes(model), kept_contents(model.modules()):
         try:

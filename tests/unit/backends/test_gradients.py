@@ -19,6 +19,7 @@ ONE = torch.tensor([1.0, -4.0])
         (ONE, torch.tensor([1.0, -3.0]), 0.25),
         (torch.tensor([4.0 + 0j]), torch.tensor([4.0 + 1j]), 0.25),
         (torch.tensor([True]), torch.tensor([False]), 1.0),
+        (ONE.to_sparse(), torch.tensor([1.0, -3.0]).to_sparse(), 0.25),
         (None, None, 0.0),
         (ONE, None, math.inf),
         (torch.zeros(2), ONE, math.inf),

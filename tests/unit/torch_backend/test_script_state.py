@@ -18,8 +18,18 @@ from autorecompute.backends.torch.untouched import untouched
 from autorecompute.plans import Choice
 
 X = torch.linspace(-1, 1, 32).reshape(8, 4)
-COLLECTED = []
-"""What a hook of a script collects."""
+COLLECTED, SLOPES = [], []
+"""What hooks of a script collect."""
+
+
+class Logged(nn.Module):
+    """Notes the slopes of what it gives, in the backward pass."""
+
+    def forward(self, x):
+        """Itself."""
+        x = x * 1
+        x.register_hook(lambda slope: SLOPES.append(slope.sum().item()))
+        return x
 
 
 class Block(nn.Module):
@@ -107,12 +117,19 @@ def test_what_is_tried_leaves_no_trace():
     model.kept = {"deep": [1]}
     model[1].register_forward_hook(lambda _module, _given, result: COLLECTED.append(result))
     before = copy.deepcopy((model[0].noise.get_state(), model.python.getstate(), model.numpy.bit_generator.state))
+    model.append(Logged())
     with untouched(model):
-        model(X)
+        model(X).sum().backward()
         model.python.random()
         model.numpy.random()
         model.kept["deep"].append(2)
-    assert (model[0].calls, model[0].seen, model.kept, COLLECTED) == (0, [], {"deep": [1]}, [])
+    assert (model[0].calls, model[0].seen, model.kept, COLLECTED, SLOPES) == (
+        0,
+        [],
+        {"deep": [1]},
+        [],
+        [],
+    )
     assert torch.equal(model[0].noise.get_state(), before[0])
     assert (model.python.getstate(), model.numpy.bit_generator.state) == before[1:]
 
