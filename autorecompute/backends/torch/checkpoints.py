@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
-from autorecompute.backends.torch.script_state import MISSING, Generators, attributes_of, kept_contents
+from autorecompute.backends.torch.script_state import MISSING, Generators, figures_of, is_torchs, kept_contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -112,9 +112,9 @@ class _Before:
     in. It has the parameters that it had, which ``torch.func.functional_call`` sets for one call, and generators of
     random numbers are where they were.
 
-    Attributes that the forward changed, such as a number of calls, are what they were before it, but for tensors: to
-    keep those would keep the graph of a step before. Behind the context all attributes, and what lists among them hold,
-    are as they were when it was entered.
+    Plain values among the attributes that the forward changed, such as a number of calls, are what they were before it.
+    Behind the context all attributes, and what lists hold that a forward has at hand, are as they were when it was
+    entered.
 
     Args:
         modules: The modules.
@@ -128,7 +128,7 @@ class _Before:
         self._training = [module.training for module in modules]
         self._parameters = [dict(module._parameters) for module in modules]
         self._versions = self._versions_now()
-        self._attributes = [_plain_attributes(module) for module in modules]
+        self._figures = [(module, figures_of(module)) for module in modules if not is_torchs(module)]
         self._generators, self._states = generators, generators.states()
         buffers = _buffers_of(modules)
         self._state = {place: (buffer, buffer._version) for place, buffer in buffers.items()}
@@ -146,14 +146,7 @@ class _Before:
             place: self._values[place] if place in self._values else buffers[place].clone() for place in written
         }
         self._state = {}
-        self._attributes = [
-            {
-                name: before.get(name, MISSING)
-                for name in before.keys() | now.keys()
-                if before.get(name) is not now.get(name)
-            }
-            for before, now in zip(self._attributes, map(_plain_attributes, self._modules), strict=True)
-        ]
+        self._figures = [(module, _changed(before, figures_of(module))) for module, before in self._figures]
         return written
 
     def _is_written(self, place: _Place, buffer: Tensor) -> bool:
@@ -172,15 +165,14 @@ class _Before:
         self._entered = contextlib.ExitStack()
         self._entered.enter_context(kept_contents(self._modules))
         self._entered.enter_context(self._as_now())
-        for module, training, parameters, attributes in zip(
-            self._modules, self._training, self._parameters, self._attributes, strict=True
-        ):
+        for module, training, parameters in zip(self._modules, self._training, self._parameters, strict=True):
             module._parameters.update(parameters)
-            for name, value in attributes.items():
+            module.training = training
+        for module, figures in self._figures:
+            for name, value in figures.items():
                 vars(module).pop(name, None)
                 if value is not MISSING:
                     vars(module)[name] = value
-            module.training = training
         for (index, name), value in self._values.items():
             self._modules[index]._buffers[name] = value.clone()
         self._generators.set(self._states)
@@ -195,13 +187,16 @@ class _Before:
     def _as_now(self) -> Iterator[None]:
         """Behind this the modules and generators are as they are now."""
         states = self._generators.states()
-        now = [(dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in self._modules]
+        attributes = [(module, dict(vars(module))) for module, _ in self._figures]
+        now = [(module, module.training, dict(module._parameters), dict(module._buffers)) for module in self._modules]
         try:
             yield
         finally:
-            for module, (attributes, parameters, buffers) in zip(self._modules, now, strict=True):
+            for module, before in attributes:
                 vars(module).clear()
-                vars(module).update(attributes)
+                vars(module).update(before)
+            for module, training, parameters, buffers in now:
+                module.training = training
                 module._parameters.update(parameters)
                 module._buffers.update(buffers)
             self._generators.set(states)
@@ -219,8 +214,11 @@ def _buffers_of(modules: list[Module]) -> dict[_Place, Tensor]:
     }
 
 
-def _plain_attributes(module: Module) -> dict[str, Any]:
-    return {name: value for name, value in attributes_of(module).items() if not isinstance(value, torch.Tensor)}
+def _changed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """What was before of that which is otherwise now."""
+    if before == now:
+        return {}
+    return {name: before.get(name, MISSING) for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
 
 
 class _Once:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import functools
 import random
 import sys
 from types import CodeType
@@ -14,7 +15,7 @@ import torch
 from torch.nn import Module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 CONTAINERS = frozenset({list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict})
 LARGEST = 10_000
@@ -23,12 +24,23 @@ LARGEST = 10_000
 TORCHS_OWN = frozenset(vars(Module()))
 """Attributes that every module has: parameters, buffers, modules and hooks."""
 
+PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 MISSING = object()
+
+
+def is_torchs(module: Module) -> bool:
+    """Whether its class is one of PyTorch's, whose forwards change no attribute."""
+    return type(module).__module__.startswith("torch.")
 
 
 def attributes_of(module: Module) -> dict[str, Any]:
     """The attributes that a module's own class has given it."""
     return {name: value for name, value in vars(module).items() if name not in TORCHS_OWN}
+
+
+def figures_of(module: Module) -> dict[str, Any]:
+    """Those of them that are plain values, such as a number of calls: to keep more could keep a step's graph alive."""
+    return {name: value for name, value in vars(module).items() if type(value) in PLAIN and name not in TORCHS_OWN}
 
 
 @contextlib.contextmanager
@@ -38,9 +50,7 @@ def kept_contents(modules: Iterable[Module]) -> Iterator[None]:
     Those are meant that are attributes of modules, or that a forward or a hook of a module has at hand, and those
     within them. Nobody may go back through the graph of another run, and no figure of it is the training's.
     """
-    modules = list(modules)
-    attributes = (value for module in modules for value in attributes_of(module).values())
-    kept = _copies([*attributes, *_at_hand(modules)])
+    kept = _copies(_within_reach(list(modules)))
     try:
         yield
     finally:
@@ -49,15 +59,14 @@ def kept_contents(modules: Iterable[Module]) -> Iterator[None]:
 
 
 class Generators:
-    """Generators of random numbers that a script made itself, as far as a model or the script's globals hold them.
+    """Generators of random numbers that a script made itself, and that a forward or a hook of its model has at hand.
 
     Args:
         modules: The model's modules.
     """
 
     def __init__(self, modules: Iterable[Module]) -> None:
-        held = [value for module in modules for value in attributes_of(module).values()]
-        known = {id(value): value for value in (*held, *_globals_of_script().values())}
+        known = {id(value): value for value in _within_reach(list(modules))}
         self._ways = [way for value in known.values() if (way := _way_of(value)) is not None]
 
     def states(self) -> list[Any]:
@@ -87,15 +96,15 @@ def _way_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | N
     return None
 
 
-def _globals_of_script() -> dict[str, Any]:
-    return dict(vars(sys.modules["__main__"]))
+def _within_reach(modules: Sequence[Module]) -> Iterator[Any]:
+    """What forwards and hooks of modules find without being given it: attributes, globals, closures.
 
-
-def _at_hand(modules: Iterable[Module]) -> Iterator[Any]:
-    """What forwards and hooks of modules find without being given it: globals, closures, their own objects."""
+    Not all globals of the script: others may be in use by another thread at this moment, such as one that loads data.
+    """
     for module in modules:
+        yield from attributes_of(module).values()
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        for function in [type(module).forward, *hooks] if not _is_torchs(module) else hooks:
+        for function in [type(module).forward, *hooks] if not is_torchs(module) else hooks:
             yield from (
                 vars(function.__self__).values() if hasattr(getattr(function, "__self__", None), "__dict__") else ()
             )
@@ -106,16 +115,13 @@ def _at_hand(modules: Iterable[Module]) -> Iterator[Any]:
                     yield cell.cell_contents
 
 
-def _names_in(code: CodeType | None) -> Iterator[str]:
-    """The globals and attributes that a function names, and the functions that are written in it."""
-    if code is not None:
-        yield from code.co_names
-        for constant in code.co_consts:
-            yield from _names_in(constant if isinstance(constant, CodeType) else None)
-
-
-def _is_torchs(module: Module) -> bool:
-    return type(module).__module__.startswith("torch.")
+@functools.cache
+def _names_in(code: CodeType | None) -> frozenset[str]:
+    """The globals and attributes that a function names, or a function that is written in it."""
+    if code is None:
+        return frozenset()
+    inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return frozenset(code.co_names).union(*inner)
 
 
 def _copies(values: Iterable[Any]) -> dict[int, tuple[Any, Any]]:
