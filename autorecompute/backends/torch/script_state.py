@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 CONTAINERS = frozenset({list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict})
-LARGEST = 10_000
-"""Entries of a container that is looked at: what is larger is data, and not what forward passes leave."""
+MOST_ENTRIES = 10_000
+"""So many entries are looked at in all: what holds more is data, and not what forward passes leave."""
 
 TORCHS_OWN = frozenset(vars(Module()))
 """Attributes that every module has: parameters, buffers, modules and hooks."""
@@ -127,9 +127,10 @@ def _names_in(code: CodeType | None) -> frozenset[str]:
 def _copies(values: Iterable[Any]) -> dict[int, tuple[Any, Any]]:
     """Each container among the values, and within them, with a copy of what it holds."""
     found: dict[int, tuple[Any, Any]] = {}
-    waiting = list(values)
+    waiting, entries = list(values), 0
     for value in waiting:
-        if type(value) in CONTAINERS and id(value) not in found and len(value) <= LARGEST:
+        if type(value) in CONTAINERS and id(value) not in found and entries + len(value) <= MOST_ENTRIES:
+            entries += len(value)
             found[id(value)] = value, copy.copy(value)
             waiting += value.values() if isinstance(value, dict) else value
     return found
