@@ -28,7 +28,7 @@ def test_an_answer_is_held_against_what_would_fit_where_it_does(replay, left_byt
     """The config of least peak is the best where it just fits, and loses to others where its process left room."""
     least = min(replay.truths, key=lambda config: replay.truths[config].peak_bytes)
     process_bytes = round(replay.truths[least].peak_bytes) + 30 * MIB
-    *_, lost, told = judge(replay, process_bytes + left_bytes, answer(least, process_bytes))
+    *_, lost, told = judge(replay, process_bytes + left_bytes, answer(least, process_bytes), 42.0)
     assert told == verdict
     assert (lost == "0.0%") == (verdict == "met")
 
@@ -36,4 +36,4 @@ def test_an_answer_is_held_against_what_would_fit_where_it_does(replay, left_byt
 def test_no_answer_is_told_as_that(replay):
     """Where nothing fits there is nothing to look up."""
     nothing = {"best": None, "trials": 4, "wall_seconds": 9.0}
-    assert judge(replay, 400 * MIB, nothing)[2] == "nothing fits"
+    assert judge(replay, 400 * MIB, nothing, 42.0)[:4] == ["4", "42 s", "9 s", "nothing fits"]
