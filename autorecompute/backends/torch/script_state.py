@@ -6,6 +6,7 @@ import collections
 import contextlib
 import copy
 import functools
+import inspect
 import random
 import sys
 from types import CodeType
@@ -104,10 +105,10 @@ def _within_reach(modules: Sequence[Module]) -> Iterator[Any]:
     for module in modules:
         yield from attributes_of(module).values()
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        for function in [type(module).forward, *hooks] if not is_torchs(module) else hooks:
-            yield from (
-                vars(function.__self__).values() if hasattr(getattr(function, "__self__", None), "__dict__") else ()
-            )
+        # Where a module is intercepted, its class has a forward of ours around the script's.
+        own = [] if is_torchs(module) else [inspect.unwrap(type(module).forward)]
+        for function in (*own, *hooks):
+            yield from getattr(getattr(function, "__self__", None), "__dict__", {}).values()
             for name in _names_in(getattr(function, "__code__", None)):
                 yield getattr(function, "__globals__", {}).get(name)
             for cell in getattr(function, "__closure__", None) or ():

@@ -18,8 +18,8 @@ from autorecompute.backends.torch.untouched import untouched
 from autorecompute.plans import Choice
 
 X = torch.linspace(-1, 1, 32).reshape(8, 4)
-COLLECTED, SLOPES = [], []
-"""What hooks of a script collect."""
+COLLECTED, SLOPES, LOSSES = [], [], []
+"""What hooks and forwards of a script collect."""
 
 
 class Logged(nn.Module):
@@ -46,6 +46,19 @@ class Block(nn.Module):
         self.seen.append(self.calls)
         noise = torch.rand(x.shape, generator=self.noise)
         return x + min(1.0, self.calls / 10) * torch.tanh(self.linear(x) * noise)
+
+
+class Expert(nn.Module):
+    """Notes a loss of its own in a list of the script's."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        """A product."""
+        LOSSES.append(x.square().mean())
+        return torch.tanh(self.linear(x))
 
 
 def make():
@@ -132,6 +145,18 @@ def test_what_is_tried_leaves_no_trace():
     )
     assert torch.equal(model[0].noise.get_state(), before[0])
     assert (model.python.getstate(), model.numpy.bit_generator.state) == before[1:]
+
+
+def test_a_list_of_the_script_has_an_entry_a_call():
+    """Neither the comparison of gradients nor a block that runs again leaves another, where blocks are intercepted."""
+    model = nn.Sequential(Expert(), Expert())
+    board = detect(model, (X,), {}).switchboard(model)
+    assert check_gradients(model, board, [Choice("*", CHECKPOINT)], (X,), {}).agrees
+    assert LOSSES == []
+    board.set([Choice("*", CHECKPOINT)])
+    (model(X).sum() + sum(LOSSES)).backward()
+    assert len(LOSSES) == 2
+    LOSSES.clear()
 
 
 def test_a_block_that_draws_agrees_with_itself():
