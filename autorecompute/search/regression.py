@@ -33,19 +33,41 @@ class Beliefs:
         deviations: How far effects are from that, as a rule.
         own: Standard deviation of what is special about one case, and comes again when it is measured again.
         noise: Standard deviation of one measurement.
+        shared: Standard deviation of what is special about a case and about those that are like it.
+        reach: How far cases are alike: at this square of the distance between two, in the features from ``alike_from`` on,
+            they share a share of 1/e.
+        alike_from: The first of the features by which cases are like each other.
     """
 
     means: np.ndarray
     deviations: np.ndarray
     own: float
     noise: float
+    shared: float = 0.0
+    reach: float = 1.0
+    alike_from: int = 0
+
+    def covariance(self, cases: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Of what cases (lines) should be with what others (columns) should be, but for what is their own."""
+        found: np.ndarray = (cases * np.square(self.deviations)) @ others.T
+        if self.shared:
+            left, right = cases[:, self.alike_from :], others[:, self.alike_from :]
+            squares = np.square(left).sum(axis=1)[:, None] + np.square(right).sum(axis=1) - 2 * left @ right.T
+            found += self.shared**2 * np.exp(-squares / self.reach)
+        return found
+
+    def variance(self, cases: np.ndarray) -> np.ndarray:
+        """Of what cases should be, but for what is their own."""
+        found: np.ndarray = np.square(cases) @ np.square(self.deviations) + self.shared**2
+        return found
 
 
 class Regression:
-    """The posterior of ``value = features @ effects + own + noise``.
+    """The posterior of ``value = features @ effects + shared + own + noise``.
 
-    A measurement that lies far from all others is believed less, as under Student's noise: a shared machine slows down
-    by a factor now and then. How far everything else may be off is scaled by how far the measurements are off (a
+    It is a Gaussian process (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2 and
+    2.7). A measurement that lies far from all others is believed less, as under Student's noise: a shared machine slows
+    down by a factor now and then. How far everything else may be off is scaled by how far the measurements are off (a
     normal-inverse-gamma prior), so that beliefs in too little noise do not stay sure of themselves. Formulas: Gelman
     et al., Bayesian Data Analysis, chapters 14 and 17.
 
@@ -59,13 +81,13 @@ class Regression:
     def __init__(
         self, beliefs: Beliefs, features: np.ndarray, values: np.ndarray, extra_noise: np.ndarray | float = 0.0
     ) -> None:
-        self._beliefs = beliefs
+        self._beliefs, self._features = beliefs, features
         variance = beliefs.own**2 + beliefs.noise**2 + np.square(extra_noise) * np.ones(len(values))
         # Little trust at first: what was believed shows which of a few measurements is the one that lies far off.
         trust = np.full(len(values), FIRST_TRUST)
         self.scale = 1.0
         for _ in range(ROUNDS):
-            squares = self._fit(features, values, variance / trust)
+            squares = self._fit(values, variance / trust)
             surprise = squares / (variance * self.scale**2)
             trust = (FREEDOM + 1) / (FREEDOM + surprise)
 
@@ -76,9 +98,10 @@ class Regression:
 
     def predict(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Means and standard deviations of cases that were not measured, without the noise of a measurement."""
-        spread = np.einsum("ij,ij->i", features @ self._covariance, features)
+        seen = self._beliefs.covariance(features, self._features)
+        spread = self._beliefs.variance(features) - np.einsum("ij,ij->i", seen @ self._precision, seen)
         deviations = self.scale * np.sqrt(np.maximum(spread, 0) + self._beliefs.own**2)
-        return features @ self._effects, deviations
+        return features @ self._beliefs.means + seen @ self._weights, deviations
 
     def settle(self, features: np.ndarray, value: float, own: float = 0.0) -> float:
         """What a case that was measured should really be: a measurement that stands out was partly luck.
@@ -88,21 +111,20 @@ class Regression:
             value: What was measured.
             own: Standard deviation of what is special about it, beyond what is believed of all.
         """
-        mean = float(features @ self._effects)
+        mean = float(self.predict(features[None])[0][0])
         special, noise = self._beliefs.own**2 + own**2, self._beliefs.noise**2
         surprise = (value - mean) ** 2 / (special + noise)
         trust = min((FREEDOM + 1) / (FREEDOM + surprise), 1.0)
         return mean + (value - mean) * special / (special + noise / trust)
 
-    def _fit(self, features: np.ndarray, values: np.ndarray, variance: np.ndarray) -> np.ndarray:
-        """Finds effects and scale, and gives back the square of what each measurement is off by."""
-        beliefs = self._beliefs
-        weighted = features / variance[:, None]
-        self._covariance = np.linalg.inv(np.diag(1 / np.square(beliefs.deviations)) + weighted.T @ features)
-        misfit = values - features @ beliefs.means
-        explained = weighted.T @ misfit
-        self._effects = beliefs.means + self._covariance @ explained
-        total = float(np.sum(misfit**2 / variance) - explained @ self._covariance @ explained) / KEPT
-        self.scale = math.sqrt((PRIOR_WEIGHT + max(total, 0.0)) / (PRIOR_WEIGHT + len(values)))
-        residual: np.ndarray = np.square(values - features @ self._effects)
+    def _fit(self, values: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        """Finds weights and scale, and gives back the square of what each measurement is off by."""
+        beliefs, count = self._beliefs, len(values)
+        common = beliefs.covariance(self._features, self._features)
+        misfit = values - self._features @ beliefs.means
+        self._precision = np.linalg.inv(common + np.diag(variance))
+        self._weights = self._precision @ misfit
+        total = float(misfit @ self._weights) / KEPT
+        self.scale = math.sqrt((PRIOR_WEIGHT + max(total, 0.0)) / (PRIOR_WEIGHT + count))
+        residual: np.ndarray = np.square(misfit - common @ self._weights)
         return residual

@@ -29,8 +29,12 @@ PEAK_SLOPE = 0.05
 PEAK_OFFSET, PEAK_OFFSET_OF_REST = 0.1, 0.02
 """How far off the memory may be that is not simulated: shares of the activations, and of all else."""
 
-PEAK_PER_CHOICE, PEAK_OWN, PEAK_NOISE = 0.005, 0.02, 0.01
+PEAK_PER_CHOICE, PEAK_OWN, PEAK_NOISE = 0.005, 0.01, 0.01
 """What is special about one choice, about one config, and about one measurement, as shares of the activations."""
+
+PEAK_SHARED, PEAK_REACH = 0.02, 2.0
+"""What is special about a config and its like, as a share of the activations, and by how many switches they differ
+where no more than 1/e of it is shared: what runs in another order with one config does so with those near it."""
 
 PEAK_OF_NONE = 0.06
 """Without recompute operations may run in another order, and hold so much more or less."""
@@ -58,6 +62,9 @@ UNKNOWN_OFFSET = 1.0
 
 OF_ANOTHER = 2
 """The feature of step times that is 1 for those of another problem."""
+
+FIRST_SWITCH = 3
+"""The first of the features of peaks that is one for each switch."""
 
 OVER = 0.01
 """A config that ran out of memory needs at least so much more than the limit, as a share of the activations."""
@@ -157,6 +164,9 @@ class Surrogate:
             ),
             own=PEAK_OWN * off,
             noise=PEAK_NOISE * off,
+            shared=PEAK_SHARED * off,
+            reach=PEAK_REACH,
+            alike_from=FIRST_SWITCH,
         )
         seen = {self._place(t): float(t.measurement.peak_bytes) for t in trials if t.measurement.peak_bytes is not None}
         model = self._regress_peaks(beliefs, seen)

@@ -38,7 +38,7 @@ class Recording:
     Attributes:
         outcome: How it ended, by the name of an ``Outcome``; no limit was held against it.
         peak_bytes: Largest memory held; ``None`` where it did not end well.
-        seconds: Wall time of each timed step.
+        seconds: Each timed step, in processor time of one thread; wall time in tables that are older.
         reference_seconds: Median step of the run without recompute, measured a few configs before.
         window: Recordings with one number share one measurement of the reference.
     """
