@@ -45,16 +45,14 @@ def play(job):
 
 
 def compare(file, names, seeds, pool):
-    """The columns of each of these searchers on one table."""
-    found = {}
+    """Each of these searchers on one table, with its columns."""
     for name in names:
         jobs = [
             (file, name, share, seed)
             for share, seed in itertools.product(SHARES, range(seeds or SLOW.get(name, SEEDS)))
         ]
         done = pool.imap(play, jobs)
-        found[name] = as_columns(list(track(done, f"{file.name}: {name}", len(jobs), console=Console(stderr=True))))
-    return found
+        yield name, as_columns(list(track(done, f"{file.name}: {name}", len(jobs), console=Console(stderr=True))))
 
 
 def show(tables, console):
@@ -83,8 +81,10 @@ def main():
     names = args.tables or packed_names()
     files = {Path(name).stem: Path(name) if Path(name).suffix else TABLES / f"{name}{SUFFIX}" for name in names}
     with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
-        found = {name: compare(file, args.searchers, args.seeds, pool) for name, file in files.items()}
-    kept = merge(args.output, found)
+        for name, file in files.items():
+            for searcher, columns in compare(file, args.searchers, args.seeds, pool):
+                merge(args.output, {name: {searcher: columns}})  # a run of hours that ends early has shown something
+    kept = merge(args.output, {})
     show({name: kept[name] for name in files}, Console(width=WIDTH))
 
 
