@@ -5,7 +5,7 @@ with their matrix products kept. Budgets are those from 0.9 to 0.1 that make a d
 and 0 draws the masks of a dropout anew. Clusters of operators are measured one by one. Everything is measured in one
 process, in rounds of random order with the compiler's own before and after each, and what was compiled once is found in
 the compiler's caches. Each peak is held against its forecast. At each of several limits between the least peak and the
-compiler's own the search begins anew on these figures: that of ``tune``, and the greedy one, which has no forecast.
+compiler's own the search of ``tune`` begins anew on these figures, and with ``--greedy`` the one that has no forecast.
 Times are processor time, peaks are bytes of live tensors beyond what is held between two steps.
 """
 
@@ -153,7 +153,7 @@ def words(figures, config):
     return f"{figures.space.describe(config)}: {median:.3f} ({least:.2f}-{most:.2f}), {peak}"
 
 
-def tables(title, figures):
+def tables(title, figures, searches):
     """What was measured, and a row for each limit."""
     budgets, counts, tags = by_hand(figures.space)
     everything = [Config(), *budgets, *counts, *tags]
@@ -173,12 +173,13 @@ def tables(title, figures):
     yield measured
     least, most = min(map(figures.peak, everything)), figures.peak(Config())
     answers = Table(title=f"{title}: the answer beside what is set by hand; trials with the compiler by itself")
-    for column in ("limit", "best budget", "best k of N", "answer", "trials", "greedy", "its trials"):
+    told = [column for name in searches for column in (f"answer of {name}", "trials")]
+    for column in ("limit", "best budget", "best k of N", *told):
         answers.add_column(column)
     for share in LIMITS:
         limit_bytes = round(least + share * (most - least))
         best = [words(figures, figures.fastest(configs, limit_bytes)) for configs in (budgets, counts)]
-        found = [figures.search(name, limit_bytes) for name in (MODEL, GREEDY)]
+        found = [figures.search(name, limit_bytes) for name in searches]
         row = [text for answer, trials in found for text in (words(figures, answer), str(trials))]
         answers.add_row(f"{share:.0%}", *best, *row)
     yield answers
@@ -213,8 +214,10 @@ def main():
     parser.add_argument("--hidden", type=int, default=64, help="(default 64)")
     parser.add_argument("--batch", type=int, default=32, help="(default 32)")
     parser.add_argument("--rounds", type=int, default=3, help="one tells peaks, and throughput roughly (default 3)")
+    parser.add_argument("--greedy", action="store_true", help="the greedy search as well: twice as many compilations")
     parser.add_argument("--caches", action="store_true", help="only what a config takes in the next process")
     args = parser.parse_args()
+    searches = (MODEL, GREEDY) if args.greedy else (MODEL,)
     for name in args.studies:
         sizes = ("--layers", str(args.layers), "--hidden", str(args.hidden), *SMALL.get(name, OF_TEXTS))
         job = Job(script=STUDIES / name / "train.py", arguments=(*UNENDING, "--compile", *sizes), backend="torch")
@@ -222,7 +225,7 @@ def main():
             Console(width=200).print(compile_twice(name, job, args.batch))
             continue
         with tempfile.TemporaryDirectory() as logs, Bench(job, args.batch, Path(logs)) as bench:
-            for table in tables(f"{name} {' '.join(sizes)}, batch {args.batch}", Figures(bench, args.rounds)):
+            for table in tables(f"{name} {' '.join(sizes)}, batch {args.batch}", Figures(bench, args.rounds), searches):
                 Console(width=200).print(table)
 
 

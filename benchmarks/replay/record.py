@@ -1,8 +1,9 @@
 """Records tables of configs measured one by one, for searches to be replayed on: ``make record-tables``.
 
 Every config of a small model is measured on a live worker, in random order, in windows of a few steps; the reference is
-measured again every few configs. Times are processor time of one thread, as other work would be in wall time. Then those that may be the best under some limit are measured again, round after
-round, so that what is best does not hang on luck. The recorder appends to a journal and goes on where it stopped.
+measured again every few configs. Times are processor time of one thread, as other work would be in wall time. Then
+those that may be the best under some limit are measured again, round after round, so that what is best does not hang on
+luck. The recorder appends to a journal and goes on where it stopped.
 """
 
 from __future__ import annotations
