@@ -97,8 +97,8 @@ class Simulator(Protocol):
         ...
 
     @property
-    def step_error(self) -> float:
-        """How far off what one choice adds to a step may be, as a share of the step: a standard deviation."""
+    def step_error(self) -> np.ndarray | float:
+        """How far off what a choice adds may be, as a share of a step: standard deviations, one each or one for all."""
         ...
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:

@@ -45,7 +45,7 @@ class Candidates:
         self.call_seconds = simulator.call_seconds
         """What each switch adds beyond its kernels."""
         self.step_error = simulator.step_error
-        """How far off what one switch adds may be, as a share of a step."""
+        """How far off what a switch adds may be, as a share of a step: of each, or the same of all."""
 
     def __len__(self) -> int:
         return len(self.switches)

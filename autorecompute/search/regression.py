@@ -34,8 +34,8 @@ class Beliefs:
         own: Standard deviation of what is special about one case, and comes again when it is measured again.
         noise: Standard deviation of one measurement.
         shared: Standard deviation of what is special about a case and about those that are like it.
-        reach: How far cases are alike: at this square of the distance between two, in the features from ``alike_from`` on,
-            they share a share of 1/e.
+        reach: How far cases are alike: at this square of the distance between two, in the features from ``alike_from``
+            on, they have 1/e of it in common.
         alike_from: The first of the features by which cases are like each other.
     """
 

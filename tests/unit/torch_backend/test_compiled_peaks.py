@@ -91,6 +91,17 @@ def test_the_search_begins_with_them(detection):
     assert np.isfinite(outlook.step).all()
 
 
+def test_of_what_changes_all_of_the_code_little_is_known():
+    """The step of a budget or of checkpointed blocks may be farther off what its work tells than that of a cluster."""
+    known = [dataclasses.replace(one, work=0.0) for one in KNOWN]
+    memory = CompiledPeaks(SPACE, known, 100, 8)
+    searcher = ModelSearcher(SPACE, limit_bytes=900, memory=memory, dims={"batch": 8})
+    outlook, places = searcher._learn([]).outlook(), searcher._candidates.places
+    budget, blocks, part = (outlook.step_deviation[places[Config.parse([text])]] for text in (BUDGET, BLOCKS, PART))
+    assert budget == pytest.approx(blocks)
+    assert budget > 1.2 * part
+
+
 def measured(make_trial, number, text, step):
     """A trial whose model was compiled for twenty times as long as it was measured."""
     config = Config.parse([text] if text else [])
