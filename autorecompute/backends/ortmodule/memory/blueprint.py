@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.ortmodule.memory.durations import settle_durations
 from autorecompute.memory.step import Operation, Phase, StepProfile
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def draw_blueprint(plain: StepProfile, full: StepProfile) -> Blueprint:
         plain: A step without recompute.
         full: A step of the same graph with all plans on.
     """
+    plain, full = settle_durations((plain, full))
     known = {operation.key: operation for operation in plain.operations}
     again = {operation.repeats for operation in full.operations if operation.phase is Phase.RECOMPUTE}
     operations = tuple(known[op.key] for op in full.operations if op.phase is not Phase.RECOMPUTE and op.key in known)
