@@ -3,8 +3,8 @@
 By hand means: what the compiler does by itself, the best of its budgets, and the first k blocks for every k, whole or
 with their matrix products kept. Budgets are those from 0.9 to 0.1 that make a difference; 1 is the compiler by itself,
 and 0 draws the masks of a dropout anew. Clusters of operators are measured one by one. Everything is measured in one
-process, in rounds of random order with the compiler's own before and after each, and what was compiled once is found in
-the compiler's caches. Each peak is held against its forecast. At each of several limits between the least peak and the
+process, in rounds of random order with the compiler's own before and after each. The compiler's caches begin empty, and
+what was compiled once is found there. Each peak is held against its forecast. At each of several limits between the least peak and the
 compiler's own the search of ``tune`` begins anew on these figures, and with ``--greedy`` the one that has no forecast.
 Times are processor time, peaks are bytes of live tensors beyond what is held between two steps.
 """
@@ -224,9 +224,13 @@ def main():
         if args.caches:
             Console(width=200).print(compile_twice(name, job, args.batch))
             continue
-        with tempfile.TemporaryDirectory() as logs, Bench(job, args.batch, Path(logs)) as bench:
-            for table in tables(f"{name} {' '.join(sizes)}, batch {args.batch}", Figures(bench, args.rounds), searches):
-                Console(width=200).print(table)
+        title = f"{name} {' '.join(sizes)}, batch {args.batch}"
+        # Its own caches begin empty: what is read from those of an earlier run would make each trial seem cheap.
+        with tempfile.TemporaryDirectory() as folder:
+            with Bench(job, args.batch, Path(folder), study=Path(folder)) as bench:
+                for table in tables(title, Figures(bench, args.rounds), searches):
+                    Console(width=200).print(table)
+            forget_compiled_code(Path(folder))
 
 
 if __name__ == "__main__":
