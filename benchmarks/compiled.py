@@ -4,9 +4,9 @@ By hand means: what the compiler does by itself, the best of its budgets, and th
 with their matrix products kept. Budgets are those from 0.9 to 0.1 that make a difference; 1 is the compiler by itself,
 and 0 draws the masks of a dropout anew. Clusters of operators are measured one by one. Everything is measured in one
 process, in rounds of random order with the compiler's own before and after each. The compiler's caches begin empty, and
-what was compiled once is found there. Each peak is held against its forecast. At each of several limits between the least peak and the
-compiler's own the search of ``tune`` begins anew on these figures, and with ``--greedy`` the one that has no forecast.
-Times are processor time, peaks are bytes of live tensors beyond what is held between two steps.
+what was compiled once is found there. Each peak is held against its forecast. At each of several limits between the
+least peak and the compiler's own the search of ``tune`` begins anew on these figures, and with ``--greedy`` the one
+that has no forecast. Times are processor time, peaks are bytes of live tensors beyond what is held between two steps.
 """
 
 from __future__ import annotations

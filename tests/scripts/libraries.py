@@ -13,7 +13,6 @@ SIZES = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "use_cache": False,
 }
 
 

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
+from autorecompute.backends.torch.key_values import can_have_its_own, has_cache, with_its_own
 from autorecompute.backends.torch.script_state import MISSING, Generators, figures_of, is_torchs, kept_contents
 
 if TYPE_CHECKING:
@@ -86,10 +87,13 @@ class Checkpoint:
         self._written: set[_Place] | None = None  # unknown before the first call
         self._generators: Generators | None = None
 
-    def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
-        if not torch.is_grad_enabled():
+        values = (*args, *kwargs.values())
+        if not torch.is_grad_enabled() or not can_have_its_own(module, values):
             return forward(*args, **kwargs)
+        if has_cache(values):
+            forward, args, kwargs = with_its_own(forward, args, kwargs)
         modules = [inner for reference in self._modules if (inner := reference()) is not None]
         self._generators = self._generators or Generators(modules)
         before = _Before(modules, self._written, self._generators)

@@ -20,7 +20,8 @@ from autorecompute.backends.torch import attention
 from autorecompute.backends.torch.callers import calling_frame, literals_of
 from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
-from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, has_cache, has_gradient, is_hooked
+from autorecompute.backends.torch.key_values import can_have_its_own
+from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, has_gradient, is_hooked
 from autorecompute.backends.torch.sharded import gathered, is_sharded
 from autorecompute.backends.torch.storages import Storages, changed_by, storage_of, tensors_in
 from autorecompute.backends.torch.structure import is_within
@@ -209,9 +210,8 @@ class Probe:
         if self._is_sharded:  # what is gathered for this call goes with it, whoever saves it
             self._fixed |= {self.storages.number(parameter) for parameter in gathered(module)}
         given = list(tensors_in((args, kwargs)))
-        versions = [tensor._version for tensor in given]
-        inputs = self._numbers_of(given)
-        self._refuse_before(path, (*args, *kwargs.values()))
+        versions, inputs = [tensor._version for tensor in given], self._numbers_of(given)
+        self._refuse_before(path, module, (*args, *kwargs.values()))
         result = attention.around_attention(self._attend, self._called, path, inputs, forward, *args, **kwargs)
         if [tensor._version for tensor in given] != versions:
             self._refuse(path, Reason.INPLACE)
@@ -253,8 +253,8 @@ class Probe:
             handle.tensor = None
         del self._kept[outer:]
 
-    def _refuse_before(self, path: str, values: Sequence[Any]) -> None:
-        if has_cache(values):
+    def _refuse_before(self, path: str, module: Module, values: Sequence[Any]) -> None:
+        if not can_have_its_own(module, values):
             self._refuse(path, Reason.CACHE)
         if any(is_within(path, compiled) for compiled in self._compiled):
             self._refuse(path, Reason.COMPILED)

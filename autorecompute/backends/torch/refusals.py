@@ -7,7 +7,6 @@ import enum
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from autorecompute.backends.torch.sharded import can_run_again, is_sharded
@@ -121,16 +120,6 @@ def _is_named(value: object, start: str, package: str) -> bool:
 def unwrapped(model: Module) -> Module:
     """The module that is trained: what ``DistributedDataParallel`` holds, or the model itself."""
     return model.module if isinstance(model, DistributedDataParallel) else model
-
-
-def has_cache(values: Any) -> bool:
-    """Whether a key-value cache is among these arguments."""
-    return any(
-        "Cache" in kind.__name__
-        for value in values
-        if value is not None and not isinstance(value, Tensor)
-        for kind in type(value).__mro__
-    )
 
 
 def has_gradient(result: Any) -> bool:

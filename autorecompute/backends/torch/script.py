@@ -51,10 +51,31 @@ def _checkpoint_class(kind):
     def forward(self, *args, **kwargs):
         if self not in _CHOSEN or not torch.is_grad_enabled():
             return original(self, *args, **kwargs)
-        return checkpoint(functools.partial(original, self), *args, use_reentrant=False, **kwargs)
+        places = {{part.layer_idx for part in self.modules() if getattr(part, "layer_idx", None) is not None}}
+
+        def run(*given, **named):
+            named = {{name: _emptied(value, ()) for name, value in named.items()}}
+            return original(self, *(_emptied(value, ()) for value in given), **named)
+
+        args = [_emptied(value, places) for value in args]
+        kwargs = {{name: _emptied(value, places) for name, value in kwargs.items()}}
+        return checkpoint(run, *args, use_reentrant=False, **kwargs)
 
     forward.checkpoints = True
     kind.forward = forward
+
+
+def _emptied(value, places):
+    """An empty cache in place of one that a module would fill twice; what is no cache stays itself."""
+    kind = type(value)
+    if kind.__name__ == "EncoderDecoderCache":
+        parts = value.self_attention_cache, value.cross_attention_cache
+        return kind(*(_emptied(part, places) for part in parts))
+    if kind.__name__ != "DynamicCache":
+        return value
+    if any(value.get_seq_length(place) for place in places):
+        raise ValueError("keys and values of an earlier call are given, which need autorecompute.apply(model)")
+    return kind()
 
 
 def name_of(model):
@@ -73,6 +94,8 @@ BUDGET_SOURCE = '''
 # Of a model without dropout, or anything else that is drawn by chance, this is all that is needed:
 #   import torch._functorch.config
 #   torch._functorch.config.activation_memory_budget = {budget}
+import operator
+
 import torch
 import torch._functorch.config
 import torch._inductor.config
@@ -93,7 +116,8 @@ class KeepRandomNumbers(CustomGraphPass):
 
     def __call__(self, graph):
         for node in graph.nodes:
-            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            whole = node.args[0] if node.target is operator.getitem else node  # one of several results, or the only one
+            if torch.Tag.nondeterministic_seeded in getattr(whole.target, "tags", ()):
                 node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
     def uuid(self):

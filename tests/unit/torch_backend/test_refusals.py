@@ -9,6 +9,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from transformers import DynamicCache, StaticCache
 
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.gradients import check_gradients
@@ -16,7 +17,7 @@ from autorecompute.backends.torch.options import CHECKPOINT, DROP
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
 from autorecompute.plans import Choice
 from stand_ins.surveyed import detect_in
-from tiny_models import Training, cross_entropy, differences, make
+from tiny_models import Training, cross_entropy, differences, make, own_loss
 
 
 def reason_of(found, place):
@@ -91,15 +92,41 @@ def test_the_blocks_that_a_script_recomputes_itself_are_kept():
     assert differences(training.gradients(), expected) == []
 
 
-def test_a_cache_in_training_is_refused():
-    """A Llama that is given its default cache has no plans for what writes it, and says what to do."""
-    training = make("llama")
-    training.batch = {**training.batch, "use_cache": True}
-    found = detect_in(training)
-    assert reason_of(found, "model.layers.*") is Reason.CACHE
-    assert reason_of(found, "model.layers.*.self_attn") is Reason.CACHE
-    assert "use_cache=False" in str(Refusal(Reason.CACHE, "model.layers.*"))
-    assert "model.layers.*.mlp" in {site.name for site in found.sites}
+class Prefixed(nn.Module):
+    """A Llama that is given keys and values with its tokens."""
+
+    def __init__(self, make_cache):
+        super().__init__()
+        self.model, self._make_cache = make("llama").model, make_cache
+
+    def forward(self, input_ids, labels):
+        """Its output."""
+        return self.model(input_ids, labels=labels, use_cache=True, past_key_values=self._make_cache(input_ids))
+
+
+def memory_for_all(tokens):
+    """A cache that has its memory from the start."""
+    return StaticCache(make("llama").model.config, len(tokens), 32)
+
+
+def prefix(tokens):
+    """Keys and values of two layers, as a trained prefix has them."""
+    cache = DynamicCache()
+    for layer in range(2):
+        cache.update(torch.ones(len(tokens), 2, 3, 16), torch.ones(len(tokens), 2, 3, 16), layer)
+    return cache
+
+
+@pytest.mark.parametrize("make_cache", [memory_for_all, prefix])
+def test_a_cache_that_holds_something_is_refused(make_cache):
+    """What reads it cannot do without, and the sentence says what to do; all else has its plans."""
+    batch = make("llama").batch
+    training = Training(Prefixed(make_cache), batch, own_loss)
+    found = detect(training.model, (), batch)
+    assert reason_of(found, "model.model.layers.*") is Reason.CACHE
+    assert reason_of(found, "model.model.layers.*.self_attn") is Reason.CACHE
+    assert "use_cache=False" in str(Refusal(Reason.CACHE, "model.model.layers.*"))
+    assert "model.model.layers.*.mlp" in {site.name for site in found.sites}
 
 
 def test_a_module_that_changes_its_input_is_refused_and_the_block_around_it_is_not():

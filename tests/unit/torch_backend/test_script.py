@@ -58,6 +58,24 @@ def test_some_blocks_are_checkpointed_and_no_bit_changes(name, choice, load):
     assert saved_bytes(twin) == plain
 
 
+def test_a_cache_is_filled_once(load):
+    """A Llama makes one by default; what was in it before is not left out without a word."""
+    from transformers import DynamicCache
+
+    training = make("llama", layers=3)
+    training.batch = {**training.batch, "use_cache": True}
+    expected, plain = copy.deepcopy(training).gradients(), saved_bytes(training)
+    source = load(Config.parse(["model.layers.*:checkpoint:2"]), training.model)
+    source["apply_recompute"](training.model)
+    assert differences(training.gradients(), expected) == []
+    assert saved_bytes(training) < 0.6 * plain
+    samples, filled = len(training.batch["input_ids"]), DynamicCache()
+    for layer in range(3):
+        filled.update(torch.zeros(samples, 2, 1, 16), torch.zeros(samples, 2, 1, 16), layer)
+    with pytest.raises(ValueError, match="an earlier call"):
+        training.model(**training.batch, past_key_values=filled)
+
+
 def test_the_name_of_a_model_is_the_same_there(load):
     """Or the file would refuse what it was measured on."""
     training = make("llama")

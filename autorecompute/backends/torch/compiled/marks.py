@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -72,9 +73,15 @@ class Marks(CustomGraphPass):  # type: ignore[misc]
         if self._next is not None:
             self._next(graph)
         for node in graph.nodes:
-            policy = CheckpointPolicy.MUST_SAVE if is_random(node) else self._tags.policy_of(node)
-            if policy is not None:
+            if (policy := self._policy_of(node)) is not None:
                 node.meta[POLICY] = policy
+
+    def _policy_of(self, node: torch.fx.Node) -> CheckpointPolicy | None:
+        """What is to be done with a node's result: one of several is kept where all are, as a tuple cannot be."""
+        if node.target is operator.getitem:
+            whole = node.args[0].meta.get(POLICY)
+            return whole if whole is CheckpointPolicy.MUST_SAVE else None
+        return CheckpointPolicy.MUST_SAVE if is_random(node) else self._tags.policy_of(node)
 
     def uuid(self) -> Any:
         """What stands for this pass in the keys of the compiler's caches: other clusters make other code."""
