@@ -94,8 +94,6 @@ BUDGET_SOURCE = '''
 # Of a model without dropout, or anything else that is drawn by chance, this is all that is needed:
 #   import torch._functorch.config
 #   torch._functorch.config.activation_memory_budget = {budget}
-import operator
-
 import torch
 import torch._functorch.config
 import torch._inductor.config
@@ -116,8 +114,7 @@ class KeepRandomNumbers(CustomGraphPass):
 
     def __call__(self, graph):
         for node in graph.nodes:
-            whole = node.args[0] if node.target is operator.getitem else node  # one of several results, or the only one
-            if torch.Tag.nondeterministic_seeded in getattr(whole.target, "tags", ()):
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
                 node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
     def uuid(self):

@@ -36,6 +36,9 @@ def test_all_kinds_of_plans_are_offered_and_leave_gradients_as_they_are(compiled
     assert any(option.startswith("budget") for option in options["graph"])
     assert "recompute" in options[f"{BLOCKS}.mlp/mul"]
     expected = compiled.gradients()
-    for text in (f"{BLOCKS}:checkpoint:1", "graph:budget_0.1"):
-        board.set(Config.parse([text]).choices)
-        torch.testing.assert_close(compiled.gradients(), expected, rtol=1e-4, atol=1e-6)
+    try:
+        for text in (f"{BLOCKS}:checkpoint:1", "graph:budget_0.1"):
+            board.set(Config.parse([text]).choices)
+            torch.testing.assert_close(compiled.gradients(), expected, rtol=1e-4, atol=1e-6)
+    finally:
+        board.set(())

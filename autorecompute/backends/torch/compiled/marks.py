@@ -77,8 +77,11 @@ class Marks(CustomGraphPass):  # type: ignore[misc]
                 node.meta[POLICY] = policy
 
     def _policy_of(self, node: torch.fx.Node) -> CheckpointPolicy | None:
-        """What is to be done with a node's result: one of several is kept where all are, as a tuple cannot be."""
-        if node.target is operator.getitem:
+        """What is to be done with a node's result.
+
+        What a checkpoint would make again is kept where it is one of several results that are kept: a tuple cannot be.
+        """
+        if node.target is operator.getitem and POLICY in node.meta:
             whole = node.args[0].meta.get(POLICY)
             return whole if whole is CheckpointPolicy.MUST_SAVE else None
         return CheckpointPolicy.MUST_SAVE if is_random(node) else self._tags.policy_of(node)
