@@ -1,4 +1,4 @@
-"""A compiled Llama as people have it: attention in one kernel, which gives several results, and a cache."""
+"""A compiled Llama as people have it: attention in one kernel, which gives several results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from autorecompute.backends.torch.compiled.detection import detect_compiled
+from autorecompute.backends.torch.refusals import Reason
 from autorecompute.plans import Config
 from compiled_models import COMPILING
 from tiny_models import make
@@ -22,7 +23,6 @@ def compiled():
     for module in training.model.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.0
-    training.batch = {**training.batch, "use_cache": True}
     training.model = torch.compile(training.model)
     return training
 
@@ -42,3 +42,13 @@ def test_all_kinds_of_plans_are_offered_and_leave_gradients_as_they_are(compiled
             torch.testing.assert_close(compiled.gradients(), expected, rtol=1e-4, atol=1e-6)
     finally:
         board.set(())
+
+
+def test_blocks_that_are_given_a_cache_are_left_alone_and_budgets_are_not(compiled):
+    """To make a cache inside of a checkpoint would break the compiler's graph."""
+    found, _ = detect_compiled(compiled.model, (), {**compiled.batch, "use_cache": True})
+    assert Reason.CACHE in {refusal.reason for refusal in found.refusals if refusal.place == BLOCKS}
+    options = {site.name: site.options for site in found.sites}
+    assert BLOCKS not in options
+    assert any(option.startswith("budget") for option in options["graph"])
+    assert "recompute" in options[f"{BLOCKS}.mlp/mul"]

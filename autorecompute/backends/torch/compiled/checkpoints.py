@@ -15,7 +15,6 @@ import torch.utils.checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from autorecompute.backends.torch.checkpoints import MATMULS
-from autorecompute.backends.torch.key_values import has_cache, with_its_own
 from autorecompute.backends.torch.options import KEEP_MATMUL
 
 if TYPE_CHECKING:
@@ -61,9 +60,7 @@ def _forward_of(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
         option = self.__dict__.get("_autorecompute_choice") if type(self) is kind else None
         if option is None:
             return original(self, *args, **kwargs)
-        call: Callable[..., Any] = functools.partial(original, self)
-        if has_cache((*args, *kwargs.values())):
-            call, args, kwargs = with_its_own(call, args, kwargs)
+        call = functools.partial(original, self)
         # The compiler knows what stands under this name now, which ONNX Runtime's import changes.
         checkpoint = torch.utils.checkpoint.checkpoint
         if option == KEEP_MATMUL:

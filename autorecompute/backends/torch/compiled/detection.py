@@ -12,6 +12,7 @@ from autorecompute.backends.torch.compiled.budgets import VALUES, option_of
 from autorecompute.backends.torch.compiled.forms import INNER, eagerly, original_of, refusals_of_compiled
 from autorecompute.backends.torch.compiled.offered import Offered
 from autorecompute.backends.torch.detection import Detected
+from autorecompute.backends.torch.key_values import has_cache
 from autorecompute.backends.torch.options import CHECKPOINT, GRAPH, KEEP_MATMUL, RECOMPUTE, kept_cluster
 from autorecompute.backends.torch.probe import Probe
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.probe import Observation
     from autorecompute.plans import Choice
+
+
+class _Probe(Probe):
+    """Refuses all caches: the compiler cannot make one inside of a checkpoint without breaking its graph."""
+
+    def _refuse_before(self, path: str, module: Module, values: Sequence[Any]) -> None:
+        if has_cache(values):
+            self._refuse(path, Reason.CACHE)
+        super()._refuse_before(path, module, values)
 
 
 def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Detected, CompiledBoard]:
@@ -46,7 +56,7 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
 
     structure = structure_of(original)
     with eagerly():
-        seen = Probe(original, structure.units).run(args, kwargs)
+        seen = _Probe(original, structure.units).run(args, kwargs)
     if seen.is_hooked:
         raise RefusedModelError(Refusal(Reason.OWN_HOOKS))
     if "" in seen.refused:
