@@ -4,11 +4,15 @@ A small transformer trains some steps on the card, in a fresh process for each s
 are compared with ``torch.cuda.memory_stats``: what the model makes of the requests that the allocator recorded, which
 has to be the same to the byte; and what it makes of a step on fake tensors, which lacks what libraries take for
 themselves. It takes a minute, about 3 GiB of the card, and changes no setting of the card.
+
+``--requests`` prints the recorded requests of each setting and the card's peaks as JSON instead. A test replays those
+of an H100 where there is no card (``tests/unit/torch_backend/h100_requests.json.gz``).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -84,59 +88,88 @@ def forecast(model, text, optimizer):
 
 
 def requests_in(trace):
-    """What was asked of the allocator, from the history that it recorded: a block's address is its number."""
+    """What was asked of the allocator, from the history that it recorded: storages are numbered as they come."""
+    numbers, count = {}, itertools.count()
     for entry in trace:
         if entry["action"] == "alloc":
-            yield Request(entry["addr"], entry["size"])
+            numbers[entry["addr"]] = next(count)
+            yield Request(numbers[entry["addr"]], entry["size"])
         elif entry["action"] == "free_completed":
-            yield Request(entry["addr"], -entry["size"])
+            yield Request(numbers.pop(entry["addr"]), -entry["size"])
 
 
-def compare(settings):
-    """The figures of the card, of its recorded requests and of a fake step, in bytes."""
+def recorded():
+    """What was trained on the card, its requests, and the peaks of its allocator in bytes."""
     torch.cuda.memory._record_memory_history(context=None, max_entries=10**7)
     kept = trained("cuda")
     stats = torch.cuda.memory_stats()
     trace = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
     torch.cuda.memory._record_memory_history(enabled=None)
+    peaks = {name: stats[f"{figure}.all.peak"] for name, figure in FIGURES.items()}
+    return kept, list(requests_in(trace)), peaks
+
+
+def compare(settings):
+    """The figures of the card, of its recorded requests and of a fake step, in bytes."""
+    kept, requests, peaks = recorded()
     allocator = CachingAllocator(settings)
-    allocator.answer(requests_in(trace))
+    allocator.answer(requests)
     faked = card_memory(forecast(*kept), settings)
     return {
-        name: {
-            "card": stats[f"{figure}.all.peak"],
-            "replayed": getattr(allocator.peak, name),
-            "faked": getattr(faked, name),
-        }
-        for name, figure in FIGURES.items()
+        name: {"card": peaks[name], "replayed": getattr(allocator.peak, name), "faked": getattr(faked, name)}
+        for name in FIGURES
     }
 
 
+def requests_under(name):
+    """The same for a test without a card."""
+    _, requests, peaks = recorded()
+    return {"settings": name, "peaks": peaks, "requests": [[one.storage, one.size] for one in requests]}
+
+
 def compared():
-    """The figures under each setting, each from a process of its own."""
+    """The figures under each setting."""
+    return each_alone("--of")
+
+
+def each_alone(flag):
+    """What this script prints for each setting, from a process of its own."""
     for name in SETTINGS:
-        command = [sys.executable, __file__, "--of", name]
+        command = [sys.executable, __file__, flag, name]
         environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": name}
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
         yield name, json.loads(done.stdout)
 
 
-def main():
-    """Prints all figures, or those of one setting as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--of", choices=SETTINGS, help="print the figures of this setting alone, as JSON")
-    wanted = parser.parse_args().of
-    if not torch.cuda.is_available():
-        return "torch sees no CUDA device, and this compares with one"
-    if wanted is not None:
-        print(json.dumps(compare(SETTINGS[wanted])))
-        return 0
+def tell():
+    """Prints all figures."""
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
     for name, figures in compared():
         print(name or "default")
         for figure, found in figures.items():
             texts = (f"{source} {format_bytes(number)} ({number})" for source, number in found.items())
             print(f"  {figure:<11}{'  '.join(texts)}")
+
+
+def main():
+    """Prints all figures, or as JSON what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", action="store_true", help="print the recorded requests as JSON")
+    parser.add_argument("--of", choices=SETTINGS, help="print the figures of this setting alone, as JSON")
+    parser.add_argument("--requests-of", choices=SETTINGS, help="print the requests of this setting alone, as JSON")
+    wanted = parser.parse_args()
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device, and this compares with one"
+    if wanted.of is not None:
+        print(json.dumps(compare(SETTINGS[wanted.of])))
+    elif wanted.requests_of is not None:
+        print(json.dumps(requests_under(wanted.requests_of)))
+    elif wanted.requests:
+        found = [one for _, one in each_alone("--requests-of")]
+        told = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "recorded": found}
+        print(json.dumps(told, separators=(",", ":")))
+    else:
+        tell()
     return 0
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from autorecompute.measurement import Detection, Trial
+    from autorecompute.measurement import Detection, Measurement, Trial
     from autorecompute.prediction import Prediction
 
 DESCRIPTION_WIDTH = 52
@@ -120,7 +120,7 @@ class LiveView:
         color = _COLORS.get(measurement.outcome, "red")
         self._say(
             f"{trial.number:>3}  {escape(shorten(trial.description, DESCRIPTION_WIDTH)):<{DESCRIPTION_WIDTH}} "
-            f"{format_bytes(measurement.peak_bytes):>9} {format_relative(trial.relative_throughput):>6}  "
+            f"{format_bytes(measurement.peak_bytes):>9} {_speed(measurement, trial.relative_throughput):>6}  "
             f"[{color}]{measurement.outcome}[/] {escape('; '.join(filter(None, remarks)))}".rstrip()
         )
 
@@ -152,8 +152,8 @@ class LiveView:
         if best is None:
             return f"best  none of {format_count(len(self._trials), 'trial')} fits yet" if self._trials else ""
         relative = best.relative_throughput if self._leader is None else self._leader[1]
-        gain = format_relative(relative) if relative is not None else format_rate(best.measurement.samples_per_second)
-        return f"best  {format_bytes(best.measurement.peak_bytes)}, {gain}: {best.description}"
+        speed = _speed(best.measurement, relative)
+        return f"best  {format_bytes(best.measurement.peak_bytes)}, {speed}: {best.description}"
 
     def _time(self) -> str:
         now = time.monotonic()
@@ -165,6 +165,13 @@ class LiveView:
         if math.isfinite(self._deadline_seconds):
             parts.append(f"ends within {format_seconds(max(self._deadline_seconds - now, 0))}")
         return "; ".join(parts)
+
+
+def _speed(measurement: Measurement, relative_throughput: float | None) -> str:
+    """As a share of no recompute; in samples/s where that did not train, as is usual on a card."""
+    if relative_throughput is not None:
+        return format_relative(relative_throughput)
+    return format_rate(measurement.samples_per_second)
 
 
 def _describe(prediction: Prediction) -> str:

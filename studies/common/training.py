@@ -32,6 +32,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--log-every", type=int, default=5, help="steps between two printed lines (default 5)")
     parser.add_argument("--ortmodule", action="store_true", help="train in ONNX Runtime's ORTModule")
     parser.add_argument("--compile", action="store_true", help="run the model through torch.compile")
+    parser.add_argument("--autocast", action="store_true", help="run the forward pass in bfloat16 where autocast does")
     return parser
 
 
@@ -59,7 +60,8 @@ def train(
     started, seen = time.perf_counter(), 0
     for step, batch in enumerate(DataLoader(samples, batch_size=args.batch, drop_last=True), start=1):
         batch = {name: tensor.to(args.device) for name, tensor in batch.items()}  # noqa: PLW2901
-        loss = model(**batch).loss
+        with torch.autocast(torch.device(args.device).type, torch.bfloat16, enabled=args.autocast):
+            loss = model(**batch).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

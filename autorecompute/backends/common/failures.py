@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "Failed to allocate memory",
@@ -12,6 +14,8 @@ OUT_OF_MEMORY_TEXTS = (
 )
 """Seen from torch's allocators, the C++ runtime and CUDA libraries."""
 
+_ASKED = re.compile(r"CUDA out of memory\. Tried to allocate ([\d.]+ \w+)")
+
 
 def is_out_of_memory(error: BaseException, text: str) -> bool:
     """Whether an exception means that memory ran out.
@@ -21,6 +25,12 @@ def is_out_of_memory(error: BaseException, text: str) -> bool:
         text: Its text, and those of the exceptions behind it.
     """
     return isinstance(error, MemoryError) or any(known in text for known in OUT_OF_MEMORY_TEXTS)
+
+
+def describe_out_of_memory(error: BaseException) -> str:
+    """What to say of an exception that means so: CUDA's own text is a paragraph about the whole card."""
+    asked = _ASKED.search(str(error))
+    return f"out of memory: it asked for {asked[1]} more" if asked else f"out of memory: {last_line(error)}"
 
 
 def last_line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import re
 import traceback
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.common.failures import is_out_of_memory, last_line
+from autorecompute.backends.common.failures import describe_out_of_memory, is_out_of_memory, last_line
 from autorecompute.backends.ortmodule.operators import explanation_of, find_call, is_of_export, uses_bfloat16
 from autorecompute.backends.ortmodule.wrapping import WrappingError
 from autorecompute.errors import SetupError, chain_of
@@ -46,7 +46,7 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
     links = chain_of(error)
     text = "\n".join(str(link) for link in links)
     if is_out_of_memory(error, text):
-        return Outcome.OOM, f"out of memory: {last_line(error)}"
+        return Outcome.OOM, describe_out_of_memory(error)
     if refusal := next((link for link in links if isinstance(link, WrappingError)), None):
         return Outcome.EXPORT_ERROR, str(refusal)
     if any(known in text for known in CHECKPOINTING_TEXTS):

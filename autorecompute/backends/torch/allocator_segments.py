@@ -18,28 +18,54 @@ from autorecompute.backends.torch.allocator_pools import (
     rounded_up,
     segment_size,
 )
+from autorecompute.units import MIB
+
+ADDRESS_RANGE = 32 * MIB
+"""What a driver takes of its addresses at once."""
+
+
+class Driver:
+    """Gives segments their addresses, which decide about free blocks of one size: the lowest is taken.
+
+    It takes ranges of whole 32 MiB from above, and fills up what is left of an earlier range before. So it was seen
+    with CUDA 13.0 on an H100. What is given back is not given again.
+    """
+
+    def __init__(self) -> None:
+        self._begin = ADDRESS_SPACE
+        self._rests: list[tuple[int, int]] = []  # size and address
+
+    def give(self, size: int) -> int:
+        """The address of a segment of so many bytes."""
+        rest = min((rest for rest in self._rests if rest[0] >= size), default=None)
+        if rest is not None:
+            self._rests.remove(rest)
+            room, address = rest
+        else:
+            room = rounded_up(size, ADDRESS_RANGE)
+            self._begin -= room
+            address = self._begin
+        if room > size:
+            self._rests.append((room - size, address + size))
+        return address
 
 
 class FixedSegments(Pool):
     """A pool of segments that the driver gave one by one.
 
-    A later segment has higher addresses, as a driver mostly gives them: of free blocks of one size in two segments, the
-    one in the older segment is taken.
-
     Args:
+        driver: Where they come from.
         is_small: Whether it is for requests up to ``SMALL_SIZE``.
         max_split_size: Blocks of these bytes or more are not split; ``None`` to split all.
     """
 
-    def __init__(self, *, is_small: bool, max_split_size: int | None = None) -> None:
+    def __init__(self, driver: Driver, *, is_small: bool, max_split_size: int | None = None) -> None:
         super().__init__(is_small=is_small)
-        self._max_split_size = max_split_size
-        self._end = 0
+        self._driver, self._max_split_size = driver, max_split_size
 
     def grow(self, size: int) -> Block:
         """One more segment (``alloc_block``)."""
-        block = Block(self._end, segment_size(size))
-        self._end += block.size
+        block = Block(self._driver.give(segment_size(size)), segment_size(size))
         self.reserved += block.size
         return block
 

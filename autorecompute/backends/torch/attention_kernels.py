@@ -3,7 +3,8 @@
 The rules are those of ``cuda/sdp_utils.cpp`` and ``sdp_utils_cpp.h`` in ``aten/src/ATen/native/transformers`` of
 PyTorch 2.13, for tensors that are not nested and for settings of ``torch.backends.cuda`` that nobody changed. Each
 function names the one that it follows there. What cuDNN takes depends on its version: here it is later than 9.15.0,
-with heads up to 128.
+with heads up to 128. Before PyTorch 2.12, cuDNN took any dropout, and heads up to 256 on compute capability 9.0, as
+seen on an H100 with PyTorch 2.11.
 
 What a kernel keeps for the backward pass beside query, key and value, for a batch ``B``, ``H`` heads of ``E`` and a
 sequence of ``L``:
@@ -12,7 +13,7 @@ sequence of ``L``:
 * cuDNN: the same with 16 bytes, and a mask as numbers;
 * memory efficient: the same as cuDNN with ``L`` rounded up to 32;
 * math: the scores after the softmax, ``B·H·L·S``, and scaled copies of query, key and value, in float32 where they have
-  16 bits; with dropout, two more of the size of the scores.
+  16 bits; with dropout, the scores once more and a byte for each.
 """
 
 from __future__ import annotations
@@ -62,11 +63,21 @@ class AttentionCall:
     is_grouped: bool = False
 
 
-def kernel_of(call: AttentionCall, capability: tuple[int, int]) -> Kernel:
-    """The kernel that a training step takes on a card of this compute capability (``select_sdp_backend``)."""
+CHOOSIER = (2, 12)
+"""The first PyTorch whose cuDNN drops in sixteenths alone."""
+
+
+def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int] = CHOOSIER) -> Kernel:
+    """The kernel that a training step takes on a card (``select_sdp_backend``).
+
+    Args:
+        call: What is computed.
+        capability: The card's compute capability.
+        release: Major and minor version of PyTorch.
+    """
     if not _is_fusable(call):
         return Kernel.MATH
-    if _prefers_cudnn(capability) and _fits_cudnn(call):
+    if _prefers_cudnn(capability) and _fits_cudnn(call, capability, release):
         return Kernel.CUDNN
     if _fits_flash(call, capability):
         return Kernel.FLASH
@@ -96,14 +107,15 @@ def _prefers_cudnn(capability: tuple[int, int]) -> bool:
     return capability in {(9, 0), (10, 0), (10, 3)}
 
 
-def _fits_cudnn(call: AttentionCall) -> bool:
+def _fits_cudnn(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int]) -> bool:
     """``can_use_cudnn_attention``."""
     heads = (call.query[3], call.value[3])
+    largest = 256 if release < CHOOSIER and capability == (9, 0) else 128
     return (
         call.dtype in {HALF, BFLOAT16}
         and _has_fitting_mask(call)
-        and (call.dropout * 16).is_integer()
-        and all(size <= 128 and size % 8 == 0 for size in heads)  # noqa: PLR2004 (the limits of cuDNN)
+        and (release < CHOOSIER or (call.dropout * 16).is_integer())
+        and all(size <= largest and size % 8 == 0 for size in heads)
         and call.key[2] != 1
         and (not call.dropout or call.query[2] != 1)
     )

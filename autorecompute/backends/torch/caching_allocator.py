@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from autorecompute.backends.torch.allocator_pools import LARGE_SEGMENT, MIN_BLOCK_SIZE, SMALL_SIZE, rounded_up
 from autorecompute.backends.torch.allocator_pools import segment_size as segment_size_of
-from autorecompute.backends.torch.allocator_segments import FixedSegments, GrowingSegment
+from autorecompute.backends.torch.allocator_segments import Driver, FixedSegments, GrowingSegment
 from autorecompute.errors import SetupError
 from autorecompute.units import MIB
 
@@ -127,8 +127,9 @@ class CachingAllocator:
 
     def __init__(self, settings: AllocatorSettings | None = None, limit: int | None = None) -> None:
         settings = settings or AllocatorSettings()
-        self._small = _pool(settings, is_small=True)
-        self._large = _pool(settings, is_small=False)
+        driver = Driver()
+        self._small = _pool(settings, driver, is_small=True)
+        self._large = _pool(settings, driver, is_small=False)
         self._limit = limit
         self._blocks: dict[int, Block] = {}
         self._allocated = self._requested = self._retries = 0
@@ -226,7 +227,7 @@ class CachingAllocator:
         )
 
 
-def _pool(settings: AllocatorSettings, *, is_small: bool) -> Pool:
+def _pool(settings: AllocatorSettings, driver: Driver, *, is_small: bool) -> Pool:
     if settings.expandable_segments:
         return GrowingSegment(is_small=is_small)
-    return FixedSegments(is_small=is_small, max_split_size=settings.max_split_size)
+    return FixedSegments(driver, is_small=is_small, max_split_size=settings.max_split_size)

@@ -29,6 +29,7 @@ _FUSED = {
     Kernel.CUDNN: _ATEN._scaled_dot_product_cudnn_attention,
     Kernel.EFFICIENT: _ATEN._scaled_dot_product_efficient_attention,
 }
+HALF_BYTES = 2
 _OPTIONS = ("attn_mask", "dropout_p", "is_causal")
 """What may stand behind query, key and value without its name."""
 
@@ -48,6 +49,8 @@ class CardKernels:
     def __init__(self, capability: tuple[int, int]) -> None:
         self.taken: collections.Counter[Kernel] = collections.Counter()
         self._capability = capability
+        major, minor, *_ = torch.__version__.split(".")
+        self._release = (int(major), int(minor))
 
     @contextlib.contextmanager
     def active(self, optimizers: Iterable[Optimizer] = ()) -> Iterator[None]:
@@ -74,7 +77,7 @@ class CardKernels:
         options = dict(zip(_OPTIONS, args, strict=False)) | kwargs
         query, key, value = (_in_autocast(tensor) for tensor in (query, key, value))
         call = _call_of((query, key, value), options)
-        kernel = kernel_of(call, self._capability)
+        kernel = kernel_of(call, self._capability, self._release)
         self.taken[kernel] += 1
         mask = options.get("attn_mask")
         mask = None if mask is None else _as_numbers(_in_autocast(mask), query.dtype)
@@ -83,9 +86,7 @@ class CardKernels:
             if kernel is Kernel.FLASH:
                 return _flash((query, key, value), call, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
             if kernel is Kernel.MATH:
-                rest = {"dropout_p": call.dropout, "is_causal": call.is_causal, "scale": scale}
-                attend = _ATEN._scaled_dot_product_attention_math
-                return _first(attend(query, key, value, mask, **rest, enable_gqa=call.is_grouped))
+                return _written_out((query, key, value), mask, call, scale)
             if kernel is Kernel.EFFICIENT:
                 mask = _aligned(mask, query, key)
             given = (query, key, value, mask, torch.is_grad_enabled(), call.dropout, call.is_causal)
@@ -162,6 +163,29 @@ def _flash(tensors: tuple[Tensor, Tensor, Tensor], call: AttentionCall, scale: f
     attend = _ATEN._scaled_dot_product_flash_attention
     result = _first(attend(query, key, value, call.dropout, call.is_causal, scale=scale))
     return result[..., :size] if size % 8 else result
+
+
+def _written_out(
+    tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, call: AttentionCall, scale: float | None
+) -> Tensor:
+    """Attention by products (``_scaled_dot_product_attention_math``), where a dropout's mask has a byte for each score.
+
+    PyTorch's own function drops as the CPU does, where its tensors are. It has to be written out for another mask.
+    """
+    if not call.dropout:
+        rest = {"is_causal": call.is_causal, "scale": scale, "enable_gqa": call.is_grouped}
+        return _first(_ATEN._scaled_dot_product_attention_math(*tensors, mask, **rest))
+    query, key, value = (tensor.float() if tensor.itemsize == HALF_BYTES else tensor for tensor in tensors)
+    if call.is_causal:
+        allowed = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        mask = _as_numbers(allowed, query.dtype)
+    if call.is_grouped:
+        key, value = (tensor.repeat_interleave(call.query[1] // call.key[1], 1) for tensor in (key, value))
+    factor = (abs(scale) if scale is not None else 1 / math.sqrt(query.shape[-1])) ** 0.5
+    scores = torch.matmul(query * factor, key.transpose(-2, -1) * factor)
+    shares = _ATEN._safe_softmax(scores if mask is None else scores + mask, -1)
+    dropped = _first(torch.native_dropout(shares, call.dropout, train=True))
+    return torch.matmul(dropped, value).to(tensors[0].dtype)
 
 
 def _first(results: Sequence[Any]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils.checkpoint import CheckpointError
 
-from autorecompute.backends.common.failures import is_out_of_memory, last_line
+from autorecompute.backends.common.failures import describe_out_of_memory, is_out_of_memory, last_line
 from autorecompute.backends.torch.refusals import RefusedModelError
 from autorecompute.errors import AutorecomputeError, chain_of
 from autorecompute.measurement import Outcome
@@ -22,7 +22,7 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
     links = chain_of(error)
     text = "\n".join(str(link) for link in links)
     if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory(error, text):
-        return Outcome.OOM, f"out of memory: {last_line(error)}"
+        return Outcome.OOM, describe_out_of_memory(error)
     for link in links:
         if isinstance(link, RefusedModelError):
             return Outcome.EXPORT_ERROR, f"The model cannot be recomputed: {link}"

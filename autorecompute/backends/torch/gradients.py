@@ -25,6 +25,16 @@ SEEDS = (20_230, 20_231)
 
 LOSS, BUFFER = "the loss", "buffer "
 
+NOISE_FACTOR = 4.0
+"""Where kernels add up in any order, a config may be off by so many times what two steps without recompute differ by.
+
+Attention's backward pass does on a card: in bfloat16, those two differ by some thousandths of the largest gradient. Two
+pairs of steps are compared, whose difference is below that of others now and then.
+"""
+
+MOST_NOISE = 0.05
+"""But by no more than this share of the largest gradient. Other dropout masks in one of six layers make 0.3 of it."""
+
 
 def check_gradients(
     model: Module, board: Switchboard, choices: Iterable[Choice], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -39,7 +49,7 @@ def check_gradients(
         kwargs: Its keyword arguments, likewise.
     """
     before = board.choices
-    worst, place = 0.0, ""
+    worst, place, message = 0.0, "", ""
     try:
         for seed in SEEDS:
             board.set([])
@@ -49,13 +59,23 @@ def check_gradients(
             difference, name = _worst(expected, found)
             if not difference <= worst:
                 worst, place = difference, name
+        # On a card, and in other compiled code, sums may come in another order. On a CPU nothing else may differ.
+        is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in model.parameters())
+        agrees = worst <= (0.0 if is_exact else TOLERANCES.get(_kind_of(model, place), 0.0))
+        if not agrees and not is_exact:
+            board.set([])
+            noise = max(_noise(model, seed, args, kwargs) for seed in SEEDS)
+            agrees = worst <= min(NOISE_FACTOR * noise, MOST_NOISE)
+            message = f"{place} is off by {worst:.1e} of its largest gradient, steps without recompute by {noise:.1e}"
     finally:
         board.set(before)
-    kind = _kind_of(model, place)
-    # On a card, and in other compiled code, sums may come in another order. On a CPU nothing else may differ.
-    is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in model.parameters())
-    agrees = worst <= (0.0 if is_exact else TOLERANCES.get(kind, 0.0))
-    return GradientCheck(agrees=agrees, worst=worst, parameter="" if agrees else place, steps=len(SEEDS))
+    parameter, message = ("", "") if agrees else (place, message)
+    return GradientCheck(agrees=agrees, worst=worst, parameter=parameter, steps=len(SEEDS), message=message)
+
+
+def _noise(model: Module, seed: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """The largest relative difference of the same step, run twice."""
+    return _worst(_step(model, seed, args, kwargs), _step(model, seed, args, kwargs))[0]
 
 
 def _step(model: Module, seed: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor | None]:

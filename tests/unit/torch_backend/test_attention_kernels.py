@@ -10,11 +10,11 @@ from autorecompute.backends.torch.cards import CARDS
 CUDNN, FLASH, EFFICIENT, MATH = Kernel.CUDNN, Kernel.FLASH, Kernel.EFFICIENT, Kernel.MATH
 
 
-def taken(card, dtype="bfloat16", *, heads=(4, 4), lengths=(128, 128), size=64, **more):
+def taken(card, dtype="bfloat16", *, heads=(4, 4), lengths=(128, 128), size=64, release=(2, 13), **more):
     """The kernel of a call for a query and a key with these heads and lengths."""
     query, key = ((2, number_of_heads, length, size) for number_of_heads, length in zip(heads, lengths, strict=True))
     call = AttentionCall(dtype=dtype, query=query, key=key, value=key, **more)
-    return kernel_of(call, CARDS[card].capability)
+    return kernel_of(call, CARDS[card].capability, release)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,14 @@ def test_the_alignment_of_heads_depends_on_the_card(card, kernel):
 def test_cudnn_drops_in_sixteenths(dropout, kernel):
     """A common dropout of 0.1 is for flash attention."""
     assert taken("H100", dropout=dropout) == kernel
+
+
+@pytest.mark.parametrize(
+    ("card", "size", "kernel"), [("H100", 64, CUDNN), ("H100", 256, CUDNN), ("B200", 256, FLASH), ("A100", 64, FLASH)]
+)
+def test_cudnn_took_more_before_pytorch_2_12(card, size, kernel):
+    """Any dropout, and on Hopper heads twice as large."""
+    assert taken(card, size=size, dropout=0.1, release=(2, 11)) == kernel
 
 
 def test_flash_takes_a_causal_mask_of_squares_alone():

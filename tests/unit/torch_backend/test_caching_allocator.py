@@ -122,10 +122,22 @@ def test_the_smallest_block_that_holds_a_request_is_taken():
 def test_of_blocks_of_one_size_the_lowest_address_is_taken():
     """Holes fill up from the front."""
     allocator = filled(4 * MIB, 4 * MIB, 4 * MIB, 4 * MIB, 4 * MIB)
+    hole = allocator.blocks[1].address
     for number in (3, 1):
         allocator.free(number)
     allocator.allocate(5, 4 * MIB)
-    assert allocator.blocks[-1].address == 4 * MIB
+    assert allocator.blocks[-1].address == hole
+
+
+@pytest.mark.parametrize(("mib", "taken"), [(32, 2), (12, 2), (10, 0)])
+def test_of_segments_of_one_size_the_lowest_address_is_taken(mib, taken):
+    """A driver gives ranges of 32 MiB from above, and fills each from below: the third of 12 MiB begins another one."""
+    allocator = filled(mib * MIB, mib * MIB, mib * MIB)
+    addresses = [block.address for block in allocator.blocks]
+    for number in range(3):
+        allocator.free(number)
+    allocator.allocate(3, mib * MIB)
+    assert allocator.blocks[0].address == addresses[taken]
 
 
 def test_a_free_block_joins_its_free_neighbours():

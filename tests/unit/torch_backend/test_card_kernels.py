@@ -74,6 +74,12 @@ def test_attention_that_is_written_out_keeps_the_scores():
     assert size == 4 * ROWS * LENGTH + 3 * 4 * NUMBERS
 
 
+@pytest.mark.parametrize("more", [{}, {"is_causal": True}])
+def test_dropout_costs_attention_that_is_written_out_the_scores_and_a_byte_for_each(more):
+    """As native_dropout keeps them on a card; the CPU's mask has the size of the scores."""
+    assert kept("V100", dropout_p=0.1, **more)[1] - kept("V100", **more)[1] == 5 * ROWS * LENGTH
+
+
 def test_heads_are_filled_up_for_flash_attention():
     """And cut to their size again, which gradients go back through."""
     with FakeTensorMode(), CardKernels(CARDS["A100"].capability).active():
