@@ -56,6 +56,7 @@ MORE = (
     "kinds.py --model t5",
     "kinds.py --model unet",
     "language_model.py",
+    "language_model.py --way trainer --bf16",
     "libraries.py --model diffusers",
     "libraries.py --model mixtral",
     "libraries.py --model peft",

@@ -20,6 +20,7 @@ WITH_A_LOADER = (
     "evaluating.py",
     "habits.py",
     "hf_trainer.py",
+    "language_model.py --way trainer --bf16",
     "lightning_trainer.py",
     "mixed_precision.py --dtype bfloat16",
     "submodule.py",

@@ -64,7 +64,7 @@ def train(model, batch, dtype):
         print("loss", loss.item())
 
 
-def train_with_trainer(model, batch):
+def train_with_trainer(model, batch, bf16):
     args = TrainingArguments(
         "checkpoints",
         per_device_train_batch_size=batch,
@@ -72,6 +72,7 @@ def train_with_trainer(model, batch):
         save_strategy="no",
         report_to="none",
         use_cpu=True,
+        bf16=bf16,
         disable_tqdm=True,
     )
     Trainer(model=model, args=args, train_dataset=Texts()).train()
@@ -80,6 +81,7 @@ def train_with_trainer(model, batch):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--way", choices=["loop", "autocast", "lora", "trainer"], default="loop")
+    parser.add_argument("--bf16", action="store_true", help="mixed precision of the trainer")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--folder", help="load the model from here")
     args = parser.parse_args()
@@ -88,7 +90,7 @@ def main():
     else:
         model = make_model(is_adapted=args.way == "lora")
     if args.way == "trainer":
-        train_with_trainer(model, args.batch)
+        train_with_trainer(model, args.batch, args.bf16)
     else:
         model.train()
         train(model, args.batch, torch.bfloat16 if args.way == "autocast" else None)

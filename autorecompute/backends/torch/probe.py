@@ -23,7 +23,7 @@ from autorecompute.backends.torch.interception import can_be_intercepted, put_ar
 from autorecompute.backends.torch.key_values import can_have_its_own
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, has_gradient, is_hooked
 from autorecompute.backends.torch.sharded import gathered, is_sharded
-from autorecompute.backends.torch.storages import Storages, changed_by, storage_of, tensors_in
+from autorecompute.backends.torch.storages import Storages, batch_of, changed_by, storage_of, tensors_in
 from autorecompute.backends.torch.structure import is_within
 from autorecompute.backends.torch.untouched import copies_of, untouched
 from autorecompute.backends.torch.values import Values, looks_at_values
@@ -174,12 +174,15 @@ class Probe:
         Training goes on bit for bit as if it had not been run.
         """
         args, kwargs = copies_of((tuple(args), dict(kwargs)))
-        self.seen = Observation(batch=_batch_of(args, kwargs))
+        self.seen = Observation(batch=batch_of(args, kwargs))
         with untouched(self._model), self._intercepted(), torch.enable_grad():
             self._fixed = {self.storages.number(tensor) for tensor in self._tensors_of_model()}
             self.seen.is_hooked = is_hooked()
             with saved_tensors_hooks(self._pack, _unpack), _Watch(self):
-                self._model(*args, **kwargs)
+                if can_be_intercepted(self._model):
+                    self._model(*args, **kwargs)
+                else:  # its forward is on the instance, as Accelerate puts it there for mixed precision
+                    self._around(self._model, self._model, *args, **kwargs)
         self._kept.clear()
         return self.seen
 
@@ -221,7 +224,7 @@ class Probe:
 
     def _attend(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         inputs = self._numbers_of(tensors_in((args, kwargs)))
-        return self._called(f"{self._stack[-1]}/{attention.NAME}", inputs, function, *args, **kwargs)
+        return self._called(f"{self.path}/{attention.NAME}", inputs, function, *args, **kwargs)
 
     def _numbers_of(self, given: Iterable[Tensor]) -> frozenset[int]:
         found = {self.storages.number(tensor): tensor for tensor in given}
@@ -278,7 +281,7 @@ class Probe:
         handle = Handle(tensor)
         if number not in self._fixed:
             saved = self.seen.saved.setdefault(number, Saved(size, self._scales(tensor)))
-            saved.savers.add(self._stack[-1])
+            saved.savers.add(self.path)
             saved.times += 1
         self._kept.append(handle)
         return handle
@@ -293,8 +296,3 @@ def _unpack(handle: Handle) -> Tensor:
     if handle.tensor is None:  # its unit has returned, and this is still the forward
         raise RefusedModelError(Refusal(Reason.OWN_GRADIENTS))
     return handle.tensor
-
-
-def _batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """The samples in a batch: the first dimension of its first tensor that has one."""
-    return next((tensor.shape[0] for tensor in tensors_in((args, kwargs)) if tensor.dim()), 1)

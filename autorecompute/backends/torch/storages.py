@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 class Storages:
@@ -73,6 +73,11 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:
             yield from tensors_in(getattr(value, name, None))
+
+
+def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """The samples in a batch: the first dimension of its first tensor that has one."""
+    return next((tensor.shape[0] for tensor in tensors_in((args, kwargs)) if tensor.dim()), 1)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 
 import numpy as np
 import pytest
@@ -38,6 +39,16 @@ def test_training_goes_on_as_if_nobody_had_looked(training):
         return state | {"losses": torch.stack(losses), "next": torch.rand(1), "numpy": torch.tensor(np.random.rand())}  # noqa: NPY002
 
     assert differences(train(copy.deepcopy(training), look=False), train(training, look=True)) == []
+
+
+def test_a_forward_on_the_instance_hides_nothing():
+    """Accelerate puts one there for mixed precision: what the model itself saves, for its loss, is told as before."""
+    training = make("llama")
+    plain = detect_in(training)
+    training.model.forward = functools.partial(type(training.model).forward, training.model)
+    found = detect_in(training)
+    assert [site.name for site in found.sites] == [site.name for site in plain.sites]
+    found.switchboard(training.model).set([])
 
 
 @pytest.mark.parametrize("bfloat16", [False, True])
