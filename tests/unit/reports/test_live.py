@@ -89,6 +89,14 @@ def test_a_trial_is_told_with_its_figures(watch):
     assert failed.split("] ")[1].split() == ["3", "all", "plans", "-", "-", "oom", "no", "memory"]
 
 
+def test_without_a_reference_a_trial_is_told_in_samples_a_second(make_trial):
+    """No recompute runs out of memory on a card as a rule: there is no share of it then."""
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    with LiveView(console) as view:
+        view.trial_ended(make_trial(step_seconds=(0.5,)))
+    assert "64.0 samples/s  ok" in console.file.getvalue()
+
+
 def test_a_disturbed_trial_says_so_in_its_line(make_trial):
     """Marks stand behind the outcome of the trial they belong to."""
     console = Console(file=io.StringIO(), width=200, highlight=False)

@@ -25,6 +25,7 @@ class Unordered(nn.Module):
         self.random = random.Random(5)
 
     def forward(self, x):
+        """A number whose slope is off."""
         error = self.error if self.is_recomputed else 0.0
         return (x * self.weight * (1 + error + self.noise * self.random.uniform(-1, 1))).sum()
 
@@ -39,6 +40,7 @@ class Board:
         self.model = model
 
     def set(self, choices):
+        """Nothing is recomputed without one."""
         self.choices = tuple(choices)
         self.model.is_recomputed = bool(self.choices)
 
@@ -55,3 +57,20 @@ def test_a_config_may_differ_by_what_steps_differ_by(noise, error, agrees):
     assert check.agrees is agrees
     assert ("steps without recompute" in check.message) is not agrees
     assert not model.is_recomputed
+
+
+class Rounded(Unordered):
+    """Multiplies in bfloat16, as autocast has it: the gradient of the weight is rounded, which is in float32."""
+
+    def forward(self, x):
+        """The sum of its products, each with a weight of its own."""
+        products = torch.outer(x[0].bfloat16(), (self.weight * (1 + self.error * self.is_recomputed)).bfloat16())
+        return (products.float() * torch.linspace(0.1, 1, products.numel()).view_as(products)).sum()
+
+
+@pytest.mark.parametrize(("error", "agrees"), [(0.0, True), (0.01, True), (0.1, False)])
+def test_what_autocast_rounded_may_be_rounded_another_way(error, agrees):
+    """By what bfloat16 allows, and not float32."""
+    model = Rounded(0.0, error)
+    model.weight = nn.Parameter(torch.rand(2048))
+    assert check_gradients(model, Board(model), CHOICES, (X,), {}).agrees is agrees
