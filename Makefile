@@ -25,6 +25,7 @@
 # make bench-peers  holds it beside the ways of Hugging Face, of PyTorch and of its compiler
 # make bench-compiled  holds the search on compiled models beside budgets and checkpoints that are set by hand, of all
 #                      four studies or of one: make bench-compiled STUDY=llama_clm LAYERS=4
+# make bench-card  on a GPU: holds the answers of whole tunings beside the best that people do by hand
 # make bench-outside-loss  holds forecasts beside live bytes where the script computes its loss itself
 # make bench-torch-overheads  measures what the torch backend costs beside training itself
 # make bench-forecast  holds the peaks that plans predicts against measured ones
@@ -51,7 +52,7 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: install install-torch26 system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
+.PHONY: install install-torch26 system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
 
 install: $(VENV)/.installed
 
@@ -228,6 +229,9 @@ bench-by-hand: install
 
 bench-peers: install
 	$(VENV)/bin/python benchmarks/peers.py
+
+bench-card: install
+	$(VENV)/bin/python benchmarks/card_tuning.py
 
 bench-compiled: install
 	$(VENV)/bin/python benchmarks/compiled.py $(STUDY) $(if $(LAYERS),--layers $(LAYERS))
