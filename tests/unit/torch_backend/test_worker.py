@@ -318,8 +318,8 @@ def test_errors_are_told_by_what_ended_the_script(error, outcome):
 def test_a_cards_paragraph_about_its_memory_is_one_figure():
     """CUDA tells of the whole card, on one line."""
     text = (
-        "CUDA out of memory. Tried to allocate 86.00 MiB. GPU 0 has a total capacity of 79.18 GiB of which 69.47 GiB is "
-        "free. 9.00 GiB allowed; Of the allocated memory 8.66 GiB is allocated by PyTorch."
+        "CUDA out of memory. Tried to allocate 86.00 MiB. GPU 0 has a total capacity of 79.18 GiB of which 69.47 GiB "
+        "is free. 9.00 GiB allowed; Of the allocated memory 8.66 GiB is allocated by PyTorch."
     )
     found = TorchBackend().classify(torch.OutOfMemoryError(text))
     assert found == (Outcome.OOM, "out of memory: it asked for 86.00 MiB more")
