@@ -10,6 +10,7 @@ import io
 import os
 import pty
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -24,9 +25,12 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-COLUMNS, LINES = 120, 26
+COLUMNS, LINES = 128, 36
 SEARCHING, RACING = "now   trial", "racing in interleaved rounds"
 """What stands on the screen while a trial is measured, and once no other will be."""
+
+INTERRUPTED = 130
+"""The exit code of a tuning that was stopped."""
 
 
 def _take_picture(file):
@@ -57,9 +61,11 @@ def _last_frame(folder, command):
     for seen in iter(lambda: _read(ours), b""):
         stream.feed(seen)
         shown = "\n".join(screen.display)
-        if SEARCHING in shown and RACING not in shown:
+        if RACING in shown:
+            process.send_signal(signal.SIGINT)  # all that is to be seen was seen
+        elif SEARCHING in shown:
             frame = [_line(screen, number) for number in range(LINES)]
-    if process.wait():
+    if process.wait() not in {0, INTERRUPTED}:
         sys.exit(f"the tuning ended with code {process.returncode}")
     return [line for line in frame if line.plain.strip()]
 

@@ -161,7 +161,7 @@ class LiveView:
         left = max(self._budget - len(self._trials), 0)
         if self._searches and self._durations and left:
             seconds = left * statistics.median(self._durations)
-            parts.append(f"{left} trials left at most, about {format_seconds(seconds)}")
+            parts.append(f"{format_count(left, 'trial')} left at most, about {format_seconds(seconds)}")
         if math.isfinite(self._deadline_seconds):
             parts.append(f"ends within {format_seconds(max(self._deadline_seconds - now, 0))}")
         return "; ".join(parts)
