@@ -132,19 +132,19 @@ def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
 
 
 def describe_fragments(result: Result, trials: Sequence[Trial]) -> str:
-    """What a card's allocator reserved beyond the winner's tensors; empty where that is little, or was looked into.
+    """What a card's allocator reserved beyond the winner's tensors; empty where that is little.
 
     On an H100, a tenth of the peaks and more was such memory, with the allocator's default settings.
     """
     best = next((trial for trial in trials if result.best is not None and trial.config == result.best.config), None)
-    if best is None or result.device.kind != CARD or result.knobs:
+    if best is None or result.device.kind != CARD:
         return ""
     reserved, allocated = best.measurement.peak_bytes, best.measurement.allocated_bytes
     if not reserved or not allocated or reserved - allocated < LOST_SHARE * reserved:
         return ""
     return (
-        f"its trial reserved {format_bytes(reserved)} of the card for {format_bytes(allocated)} of tensors: --knobs "
-        "tries whether expandable segments lose less"
+        f"its trial reserved {format_bytes(reserved)} of the card for {format_bytes(allocated)} of tensors: less may be "
+        "lost with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set for a new tuning and for the training"
     )
 
 
