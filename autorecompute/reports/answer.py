@@ -143,8 +143,8 @@ def describe_fragments(result: Result, trials: Sequence[Trial]) -> str:
     if not reserved or not allocated or reserved - allocated < LOST_SHARE * reserved:
         return ""
     return (
-        f"its trial reserved {format_bytes(reserved)} of the card for {format_bytes(allocated)} of tensors: less may be "
-        "lost with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set for a new tuning and for the training"
+        f"its trial reserved {format_bytes(reserved)} of the card for {format_bytes(allocated)} of tensors: less may "
+        "be lost with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set for a new tuning and for the training"
     )
 
 
