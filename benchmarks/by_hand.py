@@ -135,7 +135,8 @@ def rows(hand):
         best = fastest([trial.under(limit_bytes) for trial in tried])
         answer, trials = hand.search(limit_bytes)
         if best is None or answer is None:
-            yield [f"{share:.0%}", best.description if best else "none fits", "-", str(trials), "-", "-"]
+            told = " ".join(answer.config.texts) if answer else "none fits"
+            yield [f"{share:.0%}", best.description if best else "none fits", told, str(trials), "-", "-"]
             continue
         blocks = space.presets["blocks"]
         times = hand.race(list(dict.fromkeys([answer.config, best.config, blocks])))
