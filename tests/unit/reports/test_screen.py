@@ -13,7 +13,7 @@ from rich.console import Console
 from autorecompute.emit.emitted import Emitted
 from autorecompute.emit.provenance import comment_lines
 from autorecompute.figures import Comparison, Figures, KnobFigures
-from autorecompute.measurement import Device, Outcome
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.ranking import RaceEnd, Ranking
@@ -21,7 +21,7 @@ from autorecompute.reports.answer import RUNNERS_UP
 from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.screen import print_result, print_trials
 from autorecompute.result import SearchEnd, Transfer
-from autorecompute.units import GIB, MIB
+from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
 from stand_ins.emitted import rendered
 
@@ -384,19 +384,6 @@ def test_a_winner_far_from_its_own_trial_is_told(show, make_result, make_trial, 
     own = make_trial(result.best.config, step_seconds=(seconds,))
     text = " ".join(" ".join(show(result, [own])).split())
     assert ("51.2 samples/s in its own process and 160.0 samples/s in its trial" in text) is is_told
-
-
-@pytest.mark.parametrize(
-    ("kind", "allocated", "is_told"),
-    [("cuda", 600, True), ("cuda", 690, False), ("cpu", 600, False)],
-    ids=["a seventh lost", "little lost", "no card"],
-)
-def test_what_an_allocator_loses_to_fragments_is_told(show, make_result, make_trial, kind, allocated, is_told):  # noqa: PLR0917
-    """With what may lose less; a CPU's allocator is another matter."""
-    result = make_result(device=Device(kind=kind, name="Some Card", total_bytes=80 * GIB))
-    own = make_trial(result.best.config, peak_bytes=700 * MIB, allocated_bytes=allocated * MIB)
-    text = " ".join(" ".join(show(result, [own])).split())
-    assert ("reserved 700 MiB of the card for 600 MiB of tensors" in text) is is_told
 
 
 def test_lines_of_a_table_end_with_their_last_word(capsys, trials):
