@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,33 +29,43 @@ from autorecompute.trials.effort import Effort
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "tests" / "scripts" / "plain_transformer.py"
 REFERENCE, TRIAL = Effort(warmup=1, steps=3), Effort(warmup=2, steps=5)
-COMPUTE = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
-"""Until whoever started it is gone, however it went."""
+COMPUTE = "import os, sys\nwhile os.path.exists(sys.argv[1]): pass"
+"""Until this benchmark is gone, however it went."""
+
+START = """import subprocess, sys
+print(subprocess.Popen(sys.argv[1:], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)
+"""
+"""Starts a command and ends: what is a child of the benchmark would count as the tuning's own work. In a session of its
+own it does not share the processors with the training as one group."""
+
+SECONDS = 1.0
+"""What a number of processes stays for in the mean; a pair of windows takes about as long."""
 
 
 class Load:
-    """Processes that come and go: none to as many as there are cores, each number of them for some seconds."""
+    """Processes that come and go: none to as many as there are cores, each number of them for a second or so."""
 
     def __init__(self, seed):
         self.chance, self.is_over = random.Random(seed), threading.Event()
         self.busy = []
 
     def run(self):
-        """Lets them come and go until it is over."""
+        """Lets them come and go until it is over: every number once in a random order, then all again."""
+        numbers = []
         while not self.is_over.is_set():
-            self.set(self.chance.randint(0, len(os.sched_getaffinity(0))))
-            self.is_over.wait(self.chance.expovariate(1 / 3))
+            numbers = numbers or self.chance.sample(every := range(len(os.sched_getaffinity(0)) + 1), len(every))
+            self.set(numbers.pop())
+            self.is_over.wait(self.chance.expovariate(1 / SECONDS))
         self.set(0)
 
     def set(self, count):
         """Has so many of them at work."""
         while len(self.busy) > count:
-            process = self.busy.pop()
-            process.kill()
-            process.wait()
+            os.kill(self.busy.pop(), signal.SIGKILL)
         while len(self.busy) < count:
-            # In a session of its own, or it would share the processors with the training as one group.
-            self.busy.append(subprocess.Popen([sys.executable, "-c", COMPUTE], start_new_session=True))
+            command = [sys.executable, "-c", START, sys.executable, "-c", COMPUTE, f"/proc/{os.getpid()}"]
+            started = subprocess.run(command, check=True, capture_output=True, text=True)
+            self.busy.append(int(started.stdout))
 
     @contextlib.contextmanager
     def switched(self, *, on):
