@@ -1,6 +1,7 @@
 """Trains in plain PyTorch under DistributedDataParallel, as one of a launcher's ranks or as the only one."""
 
 import argparse
+import gc
 import itertools
 import os
 from pathlib import Path
@@ -29,6 +30,8 @@ for step in itertools.count(1):
     if step == args.steps:
         break
 print("names", *model.state_dict())
-# The reducer holds the group, whose threads may abort the interpreter where they end with it.
+# The reducer holds the group, whose threads may abort the interpreter where they end with it. A wrapped model lies in a
+# cycle, which only the collector ends.
 del model, optimizer, loss
+gc.collect()
 torch.distributed.destroy_process_group()
