@@ -11,7 +11,7 @@
 # make golden-plans  records the plans of the studies, which the tests compare with
 # make golden-plans-check  compares those of all studies; the tests take two of them
 # make bench-hooks  measures what following a script costs each of its steps
-# make bench-search  replays searches on recorded tables, beside Optuna's samplers
+# make bench-search  replays the search on recorded tables, and shows it beside what Optuna's samplers came to there
 # make record-tables  records those tables; takes hours, and goes on where it stopped
 # make record-torch-tables  records tables in plain PyTorch; about half an hour each
 # make bench-live  tunes a model of the tables from scratch, and looks its answer up

@@ -1,4 +1,7 @@
-"""Replays every searcher on every recorded table: ``make bench-search``, or a part with the options of this script.
+"""Replays the search on every recorded table, and shows it beside what other searchers came to: ``make bench-search``.
+
+Others are those of Optuna, presets and an engineer's ways, which do not change with this package. ``--searchers``
+replays them again, which takes hours. What a searcher came to last is kept in ``studies/tables/results.jsonl``.
 
 A search is given recordings instead of a machine. It is asked how many trials it takes until a config was measured that
 truly fits and whose throughput is within 1 % of the best that fits, over several limits and seeds. What a config truly
@@ -69,9 +72,9 @@ def show(tables, console):
 
 def main():
     """Runs what the options ask for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", nargs="+", help="names, or files of journals (default: all packed tables)")
-    parser.add_argument("--searchers", nargs="+", choices=SEARCHERS, default=list(SEARCHERS))
+    parser.add_argument("--searchers", nargs="+", choices=SEARCHERS, default=[OURS], help=f"(default {OURS})")
     parser.add_argument("--seeds", type=int, help=f"(default {SEEDS}, and fewer for {', '.join(SLOW)})")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--output", type=Path, default=TABLES / "results.jsonl")
