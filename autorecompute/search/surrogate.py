@@ -11,6 +11,7 @@ import numpy as np
 
 from autorecompute.figures import comparable_steps
 from autorecompute.search.regression import Beliefs, Regression
+from autorecompute.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,10 @@ PEAK_OFFSET, PEAK_OFFSET_OF_REST = 0.1, 0.02
 
 PEAK_PER_CHOICE, PEAK_OWN, PEAK_NOISE = 0.005, 0.01, 0.01
 """What is special about one choice, about one config, and about one measurement, as shares of the activations."""
+
+LEAST_ACTIVATIONS = float(MIB)
+"""Shares are of no less than this. Beside gigabytes of all else, a belief to the byte is lost in rounding, and the
+regression has no solution on some processors."""
 
 PEAK_SHARED, PEAK_REACH = 0.02, 2.0
 """What is special about a config and its like, as a share of the activations, and by how many switches they differ
@@ -119,7 +124,7 @@ class Surrogate:
     ) -> None:
         self._candidates, self._limit_bytes = candidates, limit_bytes
         self._firmness = peak_error / USUAL_ERROR
-        self._activations = max(float(candidates.simulated.peak_bytes.max()), 1.0)
+        self._activations = max(float(candidates.simulated.peak_bytes.max()), LEAST_ACTIVATIONS)
         known = [trial for trial in trials if _is_known(trial.config, candidates)]
         timed = [trial for trial in trials if trial.measurement.step_seconds]
         steps = comparable_steps([trial.measurement for trial in timed])
