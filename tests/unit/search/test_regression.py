@@ -33,7 +33,7 @@ class World:
         configs = draw.permutation(list(itertools.product((0, 1), repeat=SWITCHES)))
         self.features = np.column_stack([np.ones(len(configs)), configs])
         self.beliefs, common = beliefs, beliefs.covariance(self.features, self.features)
-        # Eigenvectors of equal values differ from one processor to the next, and so would what is drawn; a factor does not.
+        # Eigenvectors of equal values differ between processors, and so would what is drawn; a factor does not.
         common = common + 1e-10 * np.eye(len(configs))
         self.truth = draw.multivariate_normal(self.features @ beliefs.means, common, method="cholesky")
         self.truth += worse * draw.normal(0, beliefs.own, len(configs))
