@@ -25,6 +25,9 @@ OWN_TRAINING = str(SCRIPTS / "own_training.py")
 QUICK = ("--steps", "2", "--warmup", "1")
 """The least effort at which every part of a tuning still takes place."""
 
+PLAIN_BATCH = 192
+"""Recompute saves far more of the plain transformer here than a library has pages, which processors differ in."""
+
 FREED_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
 """Has glibc give back what tensors leave, so that a process takes what lives in it; all that matter are larger."""
 

@@ -17,11 +17,10 @@ import pytest
 
 from autorecompute.units import MIB, parse_bytes
 from training_scripts import STAND_IN
-from workplace import FREED_AT_ONCE, OWN_TRAINING, SCRIPTS, Finished, Workplace
+from workplace import FREED_AT_ONCE, OWN_TRAINING, PLAIN_BATCH, SCRIPTS, Finished, Workplace
 
 ONE_THREAD = Path(__file__).parents[2] / "benchmarks" / "replay" / "one_thread"
 
-PLAIN_BATCH = 96
 PLAIN = ("plain_transformer.py", "--backend", "torch", "--batch-flag=--bs")
 """What follows ``tune`` for the transformer in plain PyTorch, which starts much sooner than in ORTModule."""
 

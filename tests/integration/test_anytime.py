@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workplace import FREED_AT_ONCE
+from workplace import FREED_AT_ONCE, PLAIN_BATCH
 
 PROMISED = 1.1
 """What a command may take of its timeout."""
@@ -21,11 +21,11 @@ ENOUGH = 6
 """Times what one start, one trial and one confirmation take."""
 
 COMMAND = ("plain_transformer.py", "--backend", "torch", "--json")
-TARGET = ("--batch-flag=--bs", "--target-batch", "96")
+TARGET = ("--batch-flag=--bs", "--target-batch", str(PLAIN_BATCH))
 LONG = ("--sampler", "random")
 """A search that goes on until its trials are used up outlasts the first confirmation by far."""
 
-SCRIPTS_OWN = ("--bs", "96")
+SCRIPTS_OWN = ("--bs", str(PLAIN_BATCH))
 """What gives the script its batch without a target: the answer is compared with no smaller one, which takes as long."""
 
 

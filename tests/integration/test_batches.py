@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from workplace import PLAIN_BATCH
+
 STUDY = "several"
-BATCHES = (48, 96)
+BATCHES = (PLAIN_BATCH // 2, PLAIN_BATCH)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +22,7 @@ def place(make_plain_copy):
 @pytest.fixture(scope="module")
 def compare(tune_plain, place):
     """Compares two batches under a limit that the larger one breaks without recompute."""
-    return lambda: tune_plain(place, STUDY, "--batches", "48,96")
+    return lambda: tune_plain(place, STUDY, "--batches", ",".join(map(str, BATCHES)))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from datetime import datetime
 
 import pytest
 
-from workplace import FREED_AT_ONCE
+from workplace import FREED_AT_ONCE, PLAIN_BATCH
 
 HOUR = 3600
 LONGEST_SECONDS = 600
@@ -40,7 +40,7 @@ def start(place, scripts, plain_limit_bytes):
         shift.write_bytes(struct.pack("q", 5 * HOUR))
         options = (*command, "--study", study, "--timeout", timeout, "--json", *more)
         clock = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)}
-        return place.start_tuning(*options, arguments=("--bs", "96"), **clock)
+        return place.start_tuning(*options, arguments=("--bs", str(PLAIN_BATCH)), **clock)
 
     return start
 

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from workplace import PLAIN_BATCH
+
 SCRIPT = Path(__file__).parents[2] / "studies" / "bert_mlm" / "train.py"
 SHIPPED = "warm start from study bert_mlm"
+NEXT_BATCH = PLAIN_BATCH + 4
 
 
 @pytest.fixture
@@ -45,10 +48,10 @@ def test_the_same_problem_costs_no_trial_in_another_study(plain_tuned, tune_plai
 
 def test_another_batch_starts_from_what_was_found(plain_tuned, tune_plain, place):
     """The config that was found for one batch is the first that is tried for the next."""
-    larger = tune_plain(place, "larger", "--target-batch", "100", "--max-trials", "2")
+    larger = tune_plain(place, "larger", "--target-batch", str(NEXT_BATCH), "--max-trials", "2")
     assert larger.code in {0, 4}, larger.stderr
     assert "warm start from study limited" in larger.stderr
-    assert "batch 100, not 96" in larger.stderr
+    assert f"batch {NEXT_BATCH}, not {PLAIN_BATCH}" in larger.stderr
     first, second = place.study("larger").trials
     assert first["config"] == []
     assert (second["config"], second["reason"]) == (plain_tuned.answer["best"]["config"], "answer of study limited")

@@ -10,9 +10,9 @@ import pytest
 
 from autorecompute.backends.torch.plans_file import VARIABLE
 from autorecompute.units import MIB
+from workplace import PLAIN_BATCH
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-BATCH = 96
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_an_answer_holds_the_limit_and_has_the_gradients_of_no_recompute(tuned):
 
 def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, place):
     """``run`` switches the plans on, and the losses are those without recompute."""
-    train = (sys.executable, str(SCRIPTS / "plain_transformer.py"), "--bs", str(BATCH), "--steps", "3")
+    train = (sys.executable, str(SCRIPTS / "plain_transformer.py"), "--bs", str(PLAIN_BATCH), "--steps", "3")
     plain = place.finish(place.start(*train[1:]))
     given = place.finish(place.start("-m", "autorecompute", "run", "limited", "--", *train))
     assert given.code == plain.code == 0, given.stderr
