@@ -96,11 +96,12 @@ def report_llama():
 
 
 def main():
-    """All studies, all scripts and the Llama, or those that are named."""
+    """The Llama, all studies and all scripts, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"a study, a script with its arguments, or {LLAMA}")
     os.environ |= {"PYTHONPATH": str(STAND_IN), "HF_HUB_OFFLINE": "1"}
-    for name in parser.parse_args().names or (*PLAIN_STUDIES, *WITH_A_LOADER, *WITH_A_FLAG, LLAMA):
+    # The Llama comes first: what its command took is told by what all children took so far.
+    for name in parser.parse_args().names or (LLAMA, *PLAIN_STUDIES, *WITH_A_LOADER, *WITH_A_FLAG):
         if name == LLAMA:
             report_llama()
         elif name in PLAIN_STUDIES:
