@@ -116,7 +116,7 @@ def test_opaque_presets_are_tried(make_bench):
     assert configs_of(bench.run(budget=10))[:4] == presets
 
 
-@pytest.mark.parametrize(("plans", "budget"), [(30, 40), (30, 12), (13, 20)])
+@pytest.mark.parametrize(("plans", "budget"), [(18, 40), (30, 12), (13, 20)])
 def test_a_long_opening_leaves_a_third_of_the_budget(make_bench, plans, budget):
     """A cut opening tries as many plans alone as left out, and leaves the rest of the budget to steps."""
     bench = make_bench(plans=plans)
