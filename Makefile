@@ -118,8 +118,9 @@ test-browser: install system
 test-workers: install system
 	$(VENV)/bin/python $(PYTEST) tests/workers
 
+# Commands wait for processes to start and to end: two at a time leave a quarter of two cores idle.
 test-integration: install
-	$(VENV)/bin/python $(PYTEST) tests/integration
+	$(VENV)/bin/python $(PYTEST) --numprocesses 3 tests/integration
 
 # Builds the site, and runs or reads every command on it: a few tests of one file take most of the time.
 test-docs: install
@@ -153,7 +154,7 @@ SAME_ON_TORCH26 = \
 	startup.py::test_an_interpreter_that_ignores_the_folder_runs_as_ever \
 	tune.py::test_the_same_command_answers_from_the_study
 test-torch26: $(TORCH26_VENV)/.installed
-	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python $(PYTEST) $(ON_TORCH26:%=tests/integration/test_%.py) \
+	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python $(PYTEST) --numprocesses 3 $(ON_TORCH26:%=tests/integration/test_%.py) \
 		$(UNIT_ON_TORCH26:%=tests/unit/torch_backend/test_%.py) \
 		$(SAME_ON_TORCH26:%=--deselect tests/integration/test_%)
 
