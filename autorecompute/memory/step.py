@@ -81,6 +81,7 @@ class Tensor:
         element_bytes: Bytes of one element.
         first: Position of the operation that makes it.
         last: Position of the last operation that reads it, or of the step's end where it outlives the step.
+        phase: What it is for, where that is not what the operation that makes it is for.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Tensor:
     element_bytes: Bytes
     first: Count
     last: Count
+    phase: Phase | None = None
 
     def bytes_at(self, dims: Mapping[str, int]) -> int:
         """Its size at these dimensions.
@@ -124,8 +126,8 @@ class StepProfile:
         _require_sizes(self)
 
     def phase_of(self, tensor: Tensor) -> Phase:
-        """What the operation that made the tensor was for."""
-        return self.operations[tensor.first].phase
+        """What the tensor is for: that of the operation that made it, where it has none of its own."""
+        return tensor.phase or self.operations[tensor.first].phase
 
     def layer_of(self, operation: Operation) -> str:
         """The repeated block that an operation belongs to: ``h.0``; empty where it is in none.

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autorecompute.measurement import GradientCheck
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2}
 """Largest difference, relative to the largest gradient of a parameter, that kernels with unordered sums may leave."""
 
+PART = 2**22
+"""So many numbers are compared at once: 32 MiB as doubles."""
 
-def compare(named: list[tuple[str, Any]], expected: list[list[Any]], found: list[list[Any]]) -> GradientCheck:
+
+def compare(
+    named: Sequence[tuple[str, Any]], expected: Sequence[Sequence[Any]], found: Iterable[Sequence[Any]]
+) -> GradientCheck:
     """Whether gradients agree within the tolerance of their type.
 
     Args:
         named: The parameters with their names.
         expected: For each step, the gradient of each parameter without recompute; ``None`` where it has none.
-        found: The same with recompute.
+        found: The same with recompute, where it is asked for.
     """
     worst, parameter, dtype = _worst_difference(named, expected, found)
     agrees = worst <= TOLERANCES.get(dtype, 0.0)
@@ -51,29 +59,37 @@ def _flatten(value: Any) -> list[Any]:
 def relative_difference(expected: Any, found: Any) -> float:
     """The largest difference of two gradients, relative to the largest entry of the first; infinite where one is none.
 
-    Both are compared in double precision, so that a difference is not rounded away. Not a number is infinitely far off,
-    and so is a gradient where there should be none.
+    Both are compared in double precision, so that a difference is not rounded away, and in parts, as doubles of a large
+    gradient may not fit. Not a number is infinitely far off, and so is a gradient where there should be none.
 
     Args:
-        expected: A tensor, or ``None``.
+        expected: A tensor, or ``None``; it may be on another device.
         found: The other one.
     """
     import torch
 
     if expected is None or found is None:
         return 0.0 if expected is found else math.inf
+    expected = expected.to(found.device)
     if expected.layout is not torch.strided:  # that of a sparse embedding
         expected, found = expected.to_dense(), found.to_dense()
     if torch.equal(expected, found):
         return 0.0
+    if expected.shape != found.shape:
+        return math.inf
     wide = torch.complex128 if expected.is_complex() else torch.float64
-    expected, found = expected.to(wide), found.to(wide)
-    scale, difference = expected.abs().max().item(), (expected - found).abs().max().item()
-    return difference / scale if math.isfinite(difference) and scale > 0 else math.inf
+    scale = difference = 0.0
+    for part, other in zip(expected.flatten().split(PART), found.flatten().split(PART), strict=True):
+        exact = part.to(wide)
+        off = (exact - other.to(wide)).abs().max().item()
+        if not math.isfinite(off):
+            return math.inf
+        scale, difference = max(scale, exact.abs().max().item()), max(difference, off)
+    return difference / scale if scale > 0 else math.inf
 
 
 def _worst_difference(
-    named: list[tuple[str, Any]], expected: list[list[Any]], found: list[list[Any]]
+    named: Sequence[tuple[str, Any]], expected: Sequence[Sequence[Any]], found: Iterable[Sequence[Any]]
 ) -> tuple[float, str, str]:
     """The largest relative difference, the parameter it is in, and that parameter's type."""
     differences = [

@@ -17,7 +17,7 @@ from autorecompute.backends.common.gradients import compare, scalar_of
 from autorecompute.plans import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from autorecompute.measurement import GradientCheck
 
@@ -34,6 +34,8 @@ def check_gradients(
 ) -> GradientCheck:
     """Compares the config with no recompute over a few steps; the weights stay as they are.
 
+    The gradients without recompute are kept in the host's memory: several steps' would be more than a card has left.
+
     Args:
         manager: ORT's ``TrainingManager`` whose session is rebuilt for the check.
         config: What to recompute.
@@ -42,9 +44,11 @@ def check_gradients(
     """
     named = [pair for pair in manager._flattened_module.named_parameters() if pair[1].requires_grad]  # noqa: SLF001
     with _seeded_dropouts(manager._onnx_models.optimized_model.graph):  # noqa: SLF001
-        expected = _gradients(Config(), named, forward, rebuild)
-        found = _gradients(config, named, forward, rebuild)
-    return compare(named, expected, found)
+        expected = [
+            [None if gradient is None else gradient.cpu() for gradient in step]
+            for step in _gradients(Config(), named, forward, rebuild)
+        ]
+        return compare(named, expected, _gradients(config, named, forward, rebuild))
 
 
 @contextmanager
@@ -69,7 +73,8 @@ def _seeded_dropouts(graph: Any) -> Iterator[None]:
 
 def _gradients(
     config: Config, named: list[tuple[str, Any]], forward: Callable[[], Any], rebuild: Callable[[Config], None]
-) -> list[list[Any]]:
+) -> Iterator[Sequence[Any]]:
+    """The gradients of one step after the other."""
     import onnxruntime
     import torch
 
@@ -77,6 +82,7 @@ def _gradients(
     onnxruntime.set_seed(SEED)
     parameters = [parameter for _, parameter in named]
     try:
-        return [list(torch.autograd.grad(scalar_of(forward()), parameters, allow_unused=True)) for _ in range(STEPS)]
+        for _ in range(STEPS):
+            yield torch.autograd.grad(scalar_of(forward()), parameters, allow_unused=True)
     finally:
         onnxruntime.set_seed(torch.initial_seed() % sys.maxsize)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,16 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.extra import Part
 
-_Piece = tuple[str, int, int, int]
-"""A name, the first and the last part in which it is alive, and its bytes."""
+
+class _Piece(NamedTuple):
+    """Bytes that are alive from one part to another, and what they are for where it is not what the first part is."""
+
+    name: str
+    first: int
+    last: int
+    size: int
+    phase: Phase | None = None
+
 
 FORWARD, BACKWARD = "forward", "backward"
 
@@ -35,15 +43,19 @@ def draw(
     """
     parts, change, alive = _whole(parts, change, alive)
     kept = _in_time(_kept(parts, change), alive)
-    held = [sum(size for _, first, last, size in kept if first <= place <= last) for place in range(len(parts))]
     passing = [
-        (f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(alive[place])) - held[place])
+        _Piece(
+            f"while it runs: {_name(part)} ({part.phase})",
+            place,
+            place,
+            round(float(alive[place])) - _held(kept, place),
+        )
         for place, part in enumerate(parts)
     ]
-    pieces = [piece for piece in (*kept, *passing) if piece[3] > 0]
+    pieces = [piece for piece in (*kept, *passing) if piece.size > 0]
     tensors = tuple(
-        Tensor(name=name, shape=(str(size),), element_bytes=1, first=first, last=last)
-        for name, first, last, size in pieces
+        Tensor(name=name, shape=(str(size),), element_bytes=1, first=first, last=last, phase=phase)
+        for name, first, last, size, phase in pieces
     )
     operations = tuple(
         Operation(
@@ -53,11 +65,11 @@ def draw(
     )
     backward = next((place for place, part in enumerate(parts) if part.phase != FORWARD), len(parts))
     profile = StepProfile(operations=operations, tensors=tensors, backward=backward, dims=dict(dims), by_module=True)
-    sizes = tuple(size for *_, size in pieces)
+    sizes = tuple(piece.size for piece in pieces)
     changes = [0] * (len(parts) + 1)
-    for _, first, last, size in pieces:
-        changes[first] += size
-        changes[last + 1] -= size
+    for piece in pieces:
+        changes[piece.first] += piece.size
+        changes[piece.last + 1] -= piece.size
     return Timeline(profile=profile, sizes=sizes, live_bytes=tuple(itertools.accumulate(changes[:-1])))
 
 
@@ -74,12 +86,19 @@ def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tupl
 def _in_time(kept: list[_Piece], alive: np.ndarray) -> list[_Piece]:
     """The same pieces, none of them alive in the part that makes or frees it where that holds less than all of them."""
     for place, most in enumerate(alive):
-        if sum(size for _, first, last, size in kept if first <= place <= last) > most:
+        if _held(kept, place) > most:
             kept = [
-                (name, first + (first == place < last), last - (first < last == place), size)
-                for name, first, last, size in kept
+                piece._replace(
+                    first=piece.first + (piece.first == place < piece.last),
+                    last=piece.last - (piece.first < piece.last == place),
+                )
+                for piece in kept
             ]
     return kept
+
+
+def _held(kept: Sequence[_Piece], place: int) -> int:
+    return sum(piece.size for piece in kept if piece.first <= place <= piece.last)
 
 
 def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
@@ -92,14 +111,15 @@ def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
         if part.phase == FORWARD:
             pending[part.name] = pending.get(part.name, 0) + size
             if size < 0 and found:  # it lets go of what an earlier part kept
-                name, first, last, kept = found.pop()
-                found.append((name, first, last, kept + size))
+                earlier = found.pop()
+                found.append(earlier._replace(size=earlier.size + size))
                 continue
-            found.append((f"kept by {_name(part)}", place, last_of.get(part.name, len(parts) - 1), size))
+            found.append(_Piece(f"kept by {_name(part)}", place, last_of.get(part.name, len(parts) - 1), size))
         elif part.phase == BACKWARD:
             left = size + pending.pop(part.name, 0)
             if place + 1 < len(parts):
-                found.append((f"gradients of {_name(part)}", place + 1, len(parts) - 1, left))
+                name = f"gradients of {_name(part)}"
+                found.append(_Piece(name, place + 1, len(parts) - 1, left, Phase.BACKWARD))
     return found
 
 

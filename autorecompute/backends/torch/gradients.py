@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,12 +15,14 @@ from autorecompute.backends.torch.untouched import copies_of, untouched, without
 from autorecompute.measurement import GradientCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from torch.nn import Module, Parameter
+    from torch.nn import Module
 
     from autorecompute.backends.torch.switchboard import Switchboard
     from autorecompute.plans import Choice
+
+    See = Callable[[str, Tensor], None]
 
 SEEDS = (20_230, 20_231)
 """A step is compared from each."""
@@ -44,6 +48,9 @@ def check_gradients(
 ) -> GradientCheck:
     """Compares choices with no recompute; training goes on bit for bit as if nothing had been run.
 
+    No more gradients are held at once than at the end of a step: those without recompute are kept, and each of the
+    others is dropped as soon as it was compared.
+
     Args:
         model: The model, which is about to be called.
         board: Its switches.
@@ -51,24 +58,19 @@ def check_gradients(
         args: The positional arguments of the call, with few samples.
         kwargs: Its keyword arguments, likewise.
     """
-    before = board.choices
-    worst, place, message = 0.0, "", ""
+    before, step = board.choices, _Step(model, args, kwargs)
+    worst, place, message, kind = 0.0, "", "", ""
     try:
         for seed in SEEDS:
-            board.set([])
-            expected = _step(model, seed, args, kwargs)
-            board.set(choices)
-            found = _step(model, seed, args, kwargs)
-            difference, name = _worst(expected, found)
+            difference, name, rounded = _compare(step, seed, board, choices)
+            kind = kind or rounded
             if not difference <= worst:
                 worst, place = difference, name
         # On a card, and in other compiled code, sums may come in another order. On a CPU nothing else may differ.
         is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in model.parameters())
-        kind = _rounded_to(expected) or _kind_of(model, place)
-        agrees = worst <= (0.0 if is_exact else TOLERANCES.get(kind, 0.0))
+        agrees = worst <= (0.0 if is_exact else TOLERANCES.get(kind or _kind_of(model, place), 0.0))
         if not agrees and not is_exact:
-            board.set([])
-            noise = max(_noise(model, seed, args, kwargs) for seed in SEEDS)
+            noise = max(_compare(step, seed, board, ())[0] for seed in SEEDS)
             agrees = worst <= min(NOISE_FACTOR * noise, MOST_NOISE)
             message = f"{place} is off by {worst:.1e} of its largest gradient, steps without recompute by {noise:.1e}"
     finally:
@@ -77,41 +79,67 @@ def check_gradients(
     return GradientCheck(agrees=agrees, worst=worst, parameter=parameter, steps=len(SEEDS), message=message)
 
 
-def _noise(model: Module, seed: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
-    """The largest relative difference of the same step, run twice."""
-    return _worst(_step(model, seed, args, kwargs), _step(model, seed, args, kwargs))[0]
+def _compare(step: _Step, seed: int, board: Switchboard, choices: Iterable[Choice]) -> tuple[float, str, str]:
+    """The largest relative difference to the same step without recompute, where it is, and what type rounded it."""
+    board.set([])
+    expected: dict[str, Tensor] = {}
+    step.run(seed, expected.__setitem__)
+    board.set(choices)
+    differences = dict.fromkeys(expected, math.inf)  # for what does not come again
+
+    def see(name: str, found: Tensor) -> None:
+        differences[name] = relative_difference(expected.get(name), found)
+
+    step.run(seed, see)
+    place = max(differences, key=lambda name: (differences[name], name))
+    return differences[place], place, _rounded_to(expected) if differences[place] else ""
 
 
-def _step(model: Module, seed: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor | None]:
-    """The loss, the gradients and the buffers of one forward and backward pass."""
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    args, kwargs = copies_of((tuple(args), dict(kwargs)))  # a model may change its arguments in place
-    with untouched(model), forgotten(model), torch.enable_grad():
-        torch.manual_seed(seed)
-        loss = scalar_of(model(*args, **kwargs))
-        with without_autocast():
-            gradients = _gradients(model, loss, [parameter for _, parameter in named])
-        buffers = {f"{BUFFER}{name}": buffer.clone() for name, buffer in model.named_buffers()}
-    found = {name: gradient for (name, _), gradient in zip(named, gradients, strict=True)}
-    return {LOSS: loss.detach(), **found, **buffers}
+class _Step:
+    """One forward and one backward pass, which can be run again on the same samples and random numbers."""
+
+    def __init__(self, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._model, self._args, self._kwargs = model, args, kwargs
+
+    def run(self, seed: int, see: See) -> None:
+        """Shows the loss, each gradient as soon as it is there, and the buffers; it keeps none of them."""
+        args, kwargs = copies_of((tuple(self._args), dict(self._kwargs)))  # a model may change its arguments in place
+        with untouched(self._model), forgotten(self._model), torch.enable_grad():
+            torch.manual_seed(seed)
+            loss = scalar_of(self._model(*args, **kwargs))
+            with without_autocast():
+                self._show_gradients(loss, see)
+            see(LOSS, loss.detach())
+            for name, buffer in self._model.named_buffers():
+                see(f"{BUFFER}{name}", buffer.clone())
+
+    def _show_gradients(self, loss: Tensor, see: See) -> None:
+        named = [(name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad]
+        parameters = [parameter for _, parameter in named]
+        if is_sharded(self._model):
+            for (name, _), gradient in zip(named, gradients_of(self._model, loss, parameters), strict=True):
+                if gradient is not None:
+                    see(name, gradient)
+            return
+        hooks = [parameter.register_hook(functools.partial(_show, see, name)) for name, parameter in named]
+        try:
+            torch.autograd.grad(loss, parameters, allow_unused=True)
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
-def _gradients(model: Module, loss: Tensor, parameters: Sequence[Parameter]) -> Sequence[Tensor | None]:
-    if is_sharded(model):
-        return gradients_of(model, loss, parameters)
-    gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return gradients
+def _show(see: See, name: str, gradient: Tensor) -> Tensor | None:
+    """Shows a gradient, and gives autograd, which would keep it to the end, one that takes no memory in its place."""
+    see(name, gradient)
+    if type(gradient) is not Tensor or gradient.layout is not torch.strided:
+        return None
+    return gradient.new_zeros(()).expand_as(gradient)
 
 
-def _worst(expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | None]) -> tuple[float, str]:
-    """The largest relative difference, and where it is."""
-    differences = ((relative_difference(one, found[name]), name) for name, one in expected.items())
-    return max(differences, default=(0.0, ""))
-
-
-def _rounded_to(found: Mapping[str, Tensor | None]) -> str:
+def _rounded_to(found: Mapping[str, Tensor]) -> str:
     """The coarsest of the types that gradients of float32 were computed in; empty where that is their own."""
-    gradients = [one for name, one in found.items() if one is not None and not name.startswith(BUFFER)]
+    gradients = [one for name, one in found.items() if not name.startswith(BUFFER)]
     wide = [one for one in gradients if one.dtype == torch.float32 and one.numel() >= LEAST_ROUNDED]
     wide = [one for one in wide if one.layout == torch.strided and one.any()]
     for kind in (torch.bfloat16, torch.float16):

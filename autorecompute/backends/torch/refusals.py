@@ -30,7 +30,9 @@ class Reason(enum.Enum):
         "{place} is compiled, and this torch cannot tell what its compiler would keep: take a later one, or leave "
         "torch.compile out."
     )
-    CUDA_GRAPHS = '{place} is compiled with CUDA graphs, whose memory stays: leave mode="reduce-overhead" out.'
+    CUDA_GRAPHS = (
+        '{place} is compiled with CUDA graphs, whose memory stays: compile it in another mode, such as "default".'
+    )
     COMPILED_RANKS = "{place} is compiled and trained by several ranks, which may compile at different times."
     COMPILED_STATISTICS = "{place} is compiled and has running statistics, which a second run would write again."
     COMPILED_OPERATORS = (

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 import torch
 from torch import nn
 
+from autorecompute.backends.common.gradients import PART, relative_difference
 from autorecompute.backends.torch.gradients import check_gradients
+from autorecompute.backends.torch.live import LiveBytes
 from autorecompute.plans import Choice
 
 X = torch.ones(4, 8)
@@ -74,3 +77,63 @@ def test_what_autocast_rounded_may_be_rounded_another_way(error, agrees):
     model = Rounded(0.0, error)
     model.weight = nn.Parameter(torch.rand(2048))
     assert check_gradients(model, Board(model), CHOICES, (X,), {}).agrees is agrees
+
+
+class Plain:
+    """Switches nothing, and promises the same bits."""
+
+    is_exact = True
+    choices = ()
+
+    def set(self, choices):
+        """Kept, as those of the tool are."""
+        self.choices = tuple(choices)
+
+
+def test_no_more_gradients_are_held_than_at_the_end_of_a_step():
+    """A model that fills the memory with its weights is compared where it can train."""
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(16)))
+    x = torch.rand(2, 256)
+    weights = list(model.parameters())
+    gradient_bytes = sum(parameter.nbytes for parameter in weights)
+    with LiveBytes([*weights, x]) as live:
+        check = check_gradients(model, Plain(), CHOICES, (x,), {})
+    assert check.agrees
+    largest = max(parameter.nbytes for parameter in weights)
+    assert gradient_bytes < live.peak - live.base < gradient_bytes + 4 * largest
+
+
+class Forgetful(nn.Module):
+    """A weight of it takes part without recompute only."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept, self.lost = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(8))
+        self.is_recomputed = False
+
+    def forward(self, x):
+        """Both weights, or one."""
+        kept = x * self.kept
+        return (kept if self.is_recomputed else kept + 0 * self.lost).sum()
+
+
+def test_a_gradient_that_is_missing_is_infinitely_far_off():
+    """Also where it would be zero."""
+    model = Forgetful()
+    check = check_gradients(model, Board(model), CHOICES, (X,), {})
+    assert not check.agrees
+    assert check.parameter == "lost"
+    assert check.worst == math.inf
+
+
+@pytest.mark.parametrize("place", [0, PART - 1, PART, 2 * PART + 4])
+def test_large_gradients_are_compared_in_parts(place):
+    """A difference counts wherever it is, beside the largest number of all, and what is no number in any part."""
+    expected = torch.ones(2 * PART + 5)
+    expected[PART // 2] = 4
+    found = expected.clone()
+    assert relative_difference(expected, found) == 0
+    found[place] = 2
+    assert relative_difference(expected, found) == 0.25
+    found[place] = math.nan
+    assert relative_difference(expected, found) == math.inf

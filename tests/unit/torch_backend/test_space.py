@@ -15,6 +15,7 @@ from autorecompute.backends.torch.extra import OptionStep, Part, Steps, TorchDet
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.identity import digest_of, name_of
 from autorecompute.jsontext import UnreadableError
+from autorecompute.memory.step import Phase
 from autorecompute.plans import Choice, Config
 from autorecompute.plans.savings import evaluate
 from stand_ins.surveyed import Surveyed
@@ -102,6 +103,9 @@ def test_a_timeline_adds_up_to_the_forecast(surveyed):
     assert none.peak_bytes == surveyed.memory.forecast(Config(), surveyed.memory.dims).live_bytes
     assert blocks.stash_bytes < none.stash_bytes
     assert any(operation.phase == "recompute" for operation in blocks.profile.operations)
+    by_phase = blocks.live_by_phase()
+    assert by_phase[Phase.RECOMPUTE][-1] == 0, "gradients are what is left"
+    assert by_phase[Phase.BACKWARD][-1] == blocks.live_bytes[-1] > 0
 
 
 def test_what_crosses_the_wall_comes_back(surveyed):
