@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from autorecompute.studies import StudyFolder
     from autorecompute.trials import Job
-    from autorecompute.tuning import TuningSettings
+    from autorecompute.tuning.context import TuningSettings
     from autorecompute.worker.protocol import Settings
 
 DEFAULT_TUNING_STEPS = 100
@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.problem import require_own
     from autorecompute.trials import Job
-    from autorecompute.tuning import TuningSettings, default_name
+    from autorecompute.tuning.context import TuningSettings
+    from autorecompute.tuning.session import default_name
 
     limit_bytes = parse_limit(args.memory_limit) if args.memory_limit is not None else None
     job = Job(

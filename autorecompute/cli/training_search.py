@@ -40,7 +40,7 @@ def search(line: socket.socket, request: SearchRequest) -> None:
     """Tunes the training at the other end; whatever stands in the way is told there."""
     from autorecompute.errors import AutorecomputeError
     from autorecompute.trials.beside import TrainingBench, TrainingEndedError
-    from autorecompute.tuning import TuningSettings
+    from autorecompute.tuning.context import TuningSettings
     from autorecompute.tuning.while_training import tune_training
 
     job = _job_of(request)
@@ -78,7 +78,7 @@ def _folder_of(request: SearchRequest, job: Job, bench: TrainingBench) -> StudyF
     """The study of this name, or else the one of what is trained: a notebook trains one thing after another."""
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.problem import require_own
-    from autorecompute.tuning import default_name
+    from autorecompute.tuning.session import default_name
 
     if request.study is None:
         found = bench.detect()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.sharing import StorageUrl
-    from autorecompute.tuning import TuningSession
+    from autorecompute.tuning.session import TuningSession
 
 SAMPLERS = ("model", "greedy", "tpe", "gp", "nsga2", "random", "brute")
 """The searchers there are; their code is imported once one is needed."""
@@ -84,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
     from autorecompute.trials.effort import Effort
-    from autorecompute.tuning import TuningSession, TuningSettings, default_name
+    from autorecompute.tuning.context import TuningSettings
+    from autorecompute.tuning.session import TuningSession, default_name
     from autorecompute.waiting import interruptible
 
     require_installed(args.sampler)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from autorecompute.studies import StudyFolder
 from autorecompute.trials import Job
 from autorecompute.trials.effort import Effort
-from autorecompute.tuning import Tuner, TuningContext, TuningSettings
+from autorecompute.tuning.context import TuningContext, TuningSettings
+from autorecompute.tuning.tuner import Tuner
 from autorecompute.units import MIB
 
 

@@ -32,7 +32,8 @@ from autorecompute.studies.analysis import keep_analysis  # noqa: E402
 from autorecompute.studies.sharing import SharedStudy, opening, parse_storage, pulse  # noqa: E402
 from autorecompute.studies.storage import read_trials  # noqa: E402
 from autorecompute.trials import Job  # noqa: E402
-from autorecompute.tuning import Tuner, TuningContext, TuningSettings  # noqa: E402
+from autorecompute.tuning.context import TuningContext, TuningSettings  # noqa: E402
+from autorecompute.tuning.tuner import Tuner  # noqa: E402
 from autorecompute.waiting import interruptible, pause  # noqa: E402
 from replay import Replay  # noqa: E402
 from tables import SUFFIX, TABLES, load  # noqa: E402

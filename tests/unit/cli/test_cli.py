@@ -22,7 +22,7 @@ from autorecompute.studies import StudyFolder
 from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.use import using
 from autorecompute.trials import Job
-from autorecompute.tuning import default_name
+from autorecompute.tuning.session import default_name
 
 HANGS = "#!/bin/sh\nexec sleep 600\n"
 

@@ -8,7 +8,8 @@ import pytest
 
 from autorecompute.studies import StudyFolder
 from autorecompute.trials import Job
-from autorecompute.tuning import BatchTuner, TuningContext, TuningSettings
+from autorecompute.tuning.batches.batch_tuner import BatchTuner
+from autorecompute.tuning.context import TuningContext, TuningSettings
 from autorecompute.units import MIB
 
 
