@@ -232,10 +232,15 @@ def imported_by(*arguments):
 
 def test_tuning_leaves_the_training_system_out():
     """Importing all that a tuning needs brings neither torch nor ONNX Runtime, not even over a library."""
-    modules = "autorecompute.cli, autorecompute.tuning, autorecompute.studies, autorecompute.reports.screen"
+    modules = "autorecompute.cli, autorecompute.tuning.session, autorecompute.studies, autorecompute.reports.screen"
     imported = imported_by("-c", f"import {modules}")
-    assert "optuna" in imported
+    assert imported >= {"optuna", "sqlalchemy"}
     assert imported & TRAINING == set()
+
+
+def test_plans_are_shown_without_a_database():
+    """What they are predicted with reads no study."""
+    assert "sqlalchemy" not in imported_by("-c", "import autorecompute.cli.looking, autorecompute.tuning.step_profiles")
 
 
 def test_help_brings_nothing_heavy():
