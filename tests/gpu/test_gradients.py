@@ -1,4 +1,4 @@
-"""How much memory the comparison of gradients takes on a real card."""
+"""Gradients compared on a real card, and the memory that it takes."""
 
 from __future__ import annotations
 
@@ -38,3 +38,35 @@ def test_no_more_gradients_are_held_than_at_the_end_of_a_step():
     assert check_gradients(model, Board(), [Choice("*", "checkpoint")], (x,), {}).agrees
     taken = torch.cuda.max_memory_allocated() - before
     assert gradient_bytes < taken < 1.6 * gradient_bytes
+
+
+def block(width):
+    """Keeps eight times its input."""
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width))
+
+
+def test_gradients_are_compared_where_a_step_without_recompute_does_not_fit():
+    """Four GiB of activations, on a card of which two can be had."""
+    import torch
+
+    from autorecompute.backends.torch.gradients import check_gradients
+    from autorecompute.backends.torch.tuned import Tuned
+
+    model = torch.nn.Sequential(*(block(512) for _ in range(32)), torch.nn.Linear(512, 1)).cuda().train()
+    x = torch.rand(2, 4096, 512, device="cuda")
+    with torch.no_grad():
+        model(x)  # cuBLAS takes its workspace
+    tuned = Tuned.of(model, (x,), {})
+    whole = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(2**31 / whole)
+    try:
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            model(x).sum().backward()
+        model.zero_grad()
+        checked = check_gradients(model, tuned.board, [Choice("*", "checkpoint")], (x,), {}, blocks=tuned.blocks)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert checked.agrees

@@ -21,7 +21,7 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
     """The outcome that an exception stands for, and a sentence about it."""
     links = chain_of(error)
     text = "\n".join(str(link) for link in links)
-    if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory(error, text):
+    if isinstance(error, torch.cuda.OutOfMemoryError) or is_out_of_memory(error, text):
         return Outcome.OOM, describe_out_of_memory(error)
     for link in links:
         if isinstance(link, RefusedModelError):

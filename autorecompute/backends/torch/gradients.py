@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from autorecompute.backends.common.gradients import TOLERANCES, relative_difference, scalar_of
+from autorecompute.backends.torch.block_by_block import block_by_block
+from autorecompute.backends.torch.failures import classify
+from autorecompute.backends.torch.options import CHECKPOINT
 from autorecompute.backends.torch.sharded import forgotten, gradients_of, is_sharded
+from autorecompute.backends.torch.structure import is_within
 from autorecompute.backends.torch.untouched import copies_of, untouched, without_autocast
-from autorecompute.measurement import GradientCheck
+from autorecompute.measurement import GradientCheck, Outcome
+from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from torch.nn import Module
+    from collections.abc import Callable, Iterable
 
     from autorecompute.backends.torch.switchboard import Switchboard
-    from autorecompute.plans import Choice
 
-    See = Callable[[str, Tensor], None]
+    _See = Callable[[str, Tensor], None]
+    _Part = tuple[str, int]  # a name, and which of its gradients
 
 SEEDS = (20_230, 20_231)
 """A step is compared from each."""
@@ -43,13 +51,20 @@ MOST_NOISE = 0.05
 """But by no more than this share of the largest gradient. Other dropout masks in one of six layers make 0.3 of it."""
 
 
-def check_gradients(
-    model: Module, board: Switchboard, choices: Iterable[Choice], args: Sequence[Any], kwargs: Mapping[str, Any]
+def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and where memory can be saved)
+    model: Module,
+    board: Switchboard,
+    choices: Iterable[Choice],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    blocks: Mapping[str, Module] = MappingProxyType({}),
 ) -> GradientCheck:
     """Compares choices with no recompute; training goes on bit for bit as if nothing had been run.
 
     No more gradients are held at once than at the end of a step: those without recompute are kept, and each of the
-    others is dropped as soon as it was compared.
+    others is dropped as soon as it was compared. Where that runs out of memory, as the step without recompute does that
+    the choices are for, gradients are compared block by block, and kept in the host's memory.
 
     Args:
         model: The model, which is about to be called.
@@ -57,79 +72,133 @@ def check_gradients(
         choices: What to recompute.
         args: The positional arguments of the call, with few samples.
         kwargs: Its keyword arguments, likewise.
+        blocks: The repeated modules of the model by their paths, none of them inside another one.
     """
-    before, step = board.choices, _Step(model, args, kwargs)
-    worst, place, message, kind = 0.0, "", "", ""
+    before, choices, step = board.choices, list(choices), _Step(model, args, kwargs)
     try:
-        for seed in SEEDS:
-            difference, name, rounded = _compare(step, seed, board, choices)
-            kind = kind or rounded
-            if not difference <= worst:
-                worst, place = difference, name
-        # On a card, and in other compiled code, sums may come in another order. On a CPU nothing else may differ.
-        is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in model.parameters())
-        agrees = worst <= (0.0 if is_exact else TOLERANCES.get(kind or _kind_of(model, place), 0.0))
-        if not agrees and not is_exact:
-            noise = max(_compare(step, seed, board, ())[0] for seed in SEEDS)
-            agrees = worst <= min(NOISE_FACTOR * noise, MOST_NOISE)
-            message = f"{place} is off by {worst:.1e} of its largest gradient, steps without recompute by {noise:.1e}"
+        try:
+            return _check(step, board, choices)
+        except Exception as error:
+            if classify(error)[0] is not Outcome.OOM or not blocks or is_sharded(model):
+                raise
+        # Behind the handler, as the exception keeps what the step has made.
+        return _check_in_parts(replace(step, is_lean=True), board, choices, blocks)
     finally:
         board.set(before)
+
+
+def _check_in_parts(
+    step: _Step, board: Switchboard, choices: Sequence[Choice], blocks: Mapping[str, Module]
+) -> GradientCheck:
+    """What is recomputed in blocks, each of which is run alone; and the rest, with all blocks checkpointed."""
+    inside = [
+        choice
+        for choice in choices
+        if all(any(is_within(path, block) for block in blocks) for path in board.paths(choice))
+    ]
+    outside = [choice for choice in choices if choice not in inside]
+    every = [
+        Choice(site.name, CHECKPOINT)
+        for site in board.sites.values()
+        if CHECKPOINT in site.options and set(site.occurrences) <= blocks.keys()
+    ]
+    check = _check(replace(step, blocks=tuple(blocks.values())), board, inside)
+    return _check(step, board, [*every, *outside], every) if outside and check.agrees else check
+
+
+def _check(step: _Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice] = ()) -> GradientCheck:
+    """Compares choices with those of others that are on in both."""
+    worst, place, message, kind = 0.0, "", "", ""
+    for seed in SEEDS:
+        difference, name, rounded = _compare(step, seed, board, choices, others)
+        kind = kind or rounded
+        if not difference <= worst:
+            worst, place = difference, name
+    # On a card, and in other compiled code, sums may come in another order. On a CPU nothing else may differ.
+    is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in step.model.parameters())
+    agrees = worst <= (0.0 if is_exact else TOLERANCES.get(kind or _kind_of(step.model, place), 0.0))
+    if not agrees and not is_exact:
+        noise = max(_compare(step, seed, board, others, others)[0] for seed in SEEDS)
+        agrees = worst <= min(NOISE_FACTOR * noise, MOST_NOISE)
+        message = f"{place} is off by {worst:.1e} of its largest gradient, steps without recompute by {noise:.1e}"
     parameter, message = ("", "") if agrees else (place, message)
     return GradientCheck(agrees=agrees, worst=worst, parameter=parameter, steps=len(SEEDS), message=message)
 
 
-def _compare(step: _Step, seed: int, board: Switchboard, choices: Iterable[Choice]) -> tuple[float, str, str]:
-    """The largest relative difference to the same step without recompute, where it is, and what type rounded it."""
-    board.set([])
-    expected: dict[str, Tensor] = {}
-    step.run(seed, expected.__setitem__)
+def _compare(
+    step: _Step, seed: int, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
+) -> tuple[float, str, str]:
+    """The largest relative difference to the same step with others on, where it is, and what type rounded it."""
+    board.set(others)
+    expected: dict[_Part, Tensor] = {}
+    step.run(seed, lambda part, tensor: expected.update({part: tensor.cpu() if step.is_lean else tensor}))
     board.set(choices)
     differences = dict.fromkeys(expected, math.inf)  # for what does not come again
 
-    def see(name: str, found: Tensor) -> None:
-        differences[name] = relative_difference(expected.get(name), found)
+    def see(part: _Part, found: Tensor) -> None:
+        differences[part] = relative_difference(expected.get(part), found)
 
     step.run(seed, see)
-    place = max(differences, key=lambda name: (differences[name], name))
-    return differences[place], place, _rounded_to(expected) if differences[place] else ""
+    worst = max(differences, key=lambda part: (differences[part], part))
+    return differences[worst], worst[0], _rounded_to(expected) if differences[worst] else ""
 
 
+@dataclass(frozen=True)
 class _Step:
-    """One forward and one backward pass, which can be run again on the same samples and random numbers."""
+    """One forward and one backward pass, which can be run again on the same samples and random numbers.
 
-    def __init__(self, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self._model, self._args, self._kwargs = model, args, kwargs
+    Attributes:
+        model: The model.
+        args: The positional arguments of its call.
+        kwargs: Its keyword arguments.
+        is_lean: Whether what it gives has to be kept in the host's memory.
+        blocks: Modules that are run one by one, to hold less; none of them to run the model as a whole.
+    """
 
-    def run(self, seed: int, see: See) -> None:
-        """Shows the loss, each gradient as soon as it is there, and the buffers; it keeps none of them."""
-        args, kwargs = copies_of((tuple(self._args), dict(self._kwargs)))  # a model may change its arguments in place
-        with untouched(self._model), forgotten(self._model), torch.enable_grad():
+    model: Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    is_lean: bool = False
+    blocks: tuple[Module, ...] = ()
+
+    def run(self, seed: int, show: Callable[[_Part, Tensor], None]) -> None:
+        """Shows the loss, each gradient as soon as it is there, and the buffers; it keeps none of them.
+
+        Block by block, the gradient of a weight comes in parts where it is used in several places.
+        """
+        shown: collections.Counter[str] = collections.Counter()
+
+        def see(name: str, tensor: Tensor) -> None:
+            shown[name] += 1
+            show((name, shown[name]), tensor)
+
+        args, kwargs = copies_of((tuple(self.args), dict(self.kwargs)))  # a model may change its arguments in place
+        with untouched(self.model), forgotten(self.model), torch.enable_grad(), block_by_block(self.blocks) as asked:
             torch.manual_seed(seed)
-            loss = scalar_of(self._model(*args, **kwargs))
+            loss = scalar_of(self.model(*args, **kwargs))
             with without_autocast():
-                self._show_gradients(loss, see)
+                self._show_gradients(loss, asked, see)
             see(LOSS, loss.detach())
-            for name, buffer in self._model.named_buffers():
+            for name, buffer in self.model.named_buffers():
                 see(f"{BUFFER}{name}", buffer.clone())
 
-    def _show_gradients(self, loss: Tensor, see: See) -> None:
-        named = [(name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad]
+    def _show_gradients(self, loss: Tensor, asked: Tensor, see: _See) -> None:
+        named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
         parameters = [parameter for _, parameter in named]
-        if is_sharded(self._model):
-            for (name, _), gradient in zip(named, gradients_of(self._model, loss, parameters), strict=True):
+        if is_sharded(self.model):
+            for (name, _), gradient in zip(named, gradients_of(self.model, loss, parameters), strict=True):
                 if gradient is not None:
                     see(name, gradient)
             return
         hooks = [parameter.register_hook(functools.partial(_show, see, name)) for name, parameter in named]
         try:
-            torch.autograd.grad(loss, parameters, allow_unused=True)
+            torch.autograd.grad(loss, [*parameters, asked], allow_unused=True)
         finally:
             for hook in hooks:
                 hook.remove()
 
 
-def _show(see: See, name: str, gradient: Tensor) -> Tensor | None:
+def _show(see: _See, name: str, gradient: Tensor) -> Tensor | None:
     """Shows a gradient, and gives autograd, which would keep it to the end, one that takes no memory in its place."""
     see(name, gradient)
     if type(gradient) is not Tensor or gradient.layout is not torch.strided:
@@ -137,9 +206,9 @@ def _show(see: See, name: str, gradient: Tensor) -> Tensor | None:
     return gradient.new_zeros(()).expand_as(gradient)
 
 
-def _rounded_to(found: Mapping[str, Tensor]) -> str:
+def _rounded_to(found: Mapping[_Part, Tensor]) -> str:
     """The coarsest of the types that gradients of float32 were computed in; empty where that is their own."""
-    gradients = [one for name, one in found.items() if not name.startswith(BUFFER)]
+    gradients = [one for (name, _), one in found.items() if not name.startswith(BUFFER)]
     wide = [one for one in gradients if one.dtype == torch.float32 and one.numel() >= LEAST_ROUNDED]
     wide = [one for one in wide if one.layout == torch.strided and one.any()]
     for kind in (torch.bfloat16, torch.float16):

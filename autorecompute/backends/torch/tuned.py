@@ -36,11 +36,13 @@ class Tuned:
         reference: A weak reference to the model.
         found: What a probe found in it.
         board: Its switches.
+        is_compiled: Whether the compiler runs it.
     """
 
     reference: weakref.ref[Module]
     found: Detected
     board: Switchboard
+    is_compiled: bool = False
 
     @classmethod
     def of(cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
@@ -53,9 +55,16 @@ class Tuned:
             from autorecompute.backends.torch.compiled.detection import detect_compiled
 
             found, board = detect_compiled(model, args, kwargs)
-            return cls(weakref.ref(original_of(model)), found, board)
+            return cls(weakref.ref(original_of(model)), found, board, is_compiled=True)
         found = detect(model, args, kwargs)
         return cls(weakref.ref(model), found, found.switchboard(model))
+
+    @property
+    def blocks(self) -> dict[str, Module]:
+        """The repeated modules by their paths; none of a compiled model, whose graph has them all."""
+        model = self.reference()
+        paths = () if model is None or self.is_compiled else self.found.structure.units
+        return {path: model.get_submodule(path) for path in paths} if model is not None else {}
 
     def switch(self, config: Config) -> None:
         """Have the next forward pass recompute what the config says and nothing else.

@@ -292,7 +292,7 @@ class TorchBackend:
         (args, kwargs), tuned, check = call, self._tuned[root], UNCOMPARED
         if compares:
             few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
-            check = check_gradients(root, tuned.board, config.choices, few_args, few_kwargs)
+            check = check_gradients(root, tuned.board, config.choices, few_args, few_kwargs, blocks=tuned.blocks)
         if not check.agrees or self._no_fakes(root):
             return check
         script = self._script(root, batch, args, kwargs)

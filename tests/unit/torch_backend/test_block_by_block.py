@@ -1,0 +1,180 @@
+"""Gradients compared on a device that cannot hold a step without recompute."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import tiny_models
+from autorecompute.backends.torch.block_by_block import block_by_block
+from autorecompute.backends.torch.gradients import check_gradients
+from autorecompute.backends.torch.interception import around_of
+from autorecompute.backends.torch.live import LiveBytes
+from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.plans import Choice
+
+OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 MiB."
+
+
+class Device(LiveBytes):
+    """Memory of so many bytes beyond what is there; more of it fails as on a card."""
+
+    def __init__(self, known, limit_bytes):
+        super().__init__(known)
+        self.limit_bytes = limit_bytes
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        """The result of an operator, which takes memory."""
+        result = super().__torch_dispatch__(function, types, args, kwargs)
+        if self.now - self.base > self.limit_bytes:
+            raise torch.cuda.OutOfMemoryError(OUT_OF_MEMORY)
+        return result
+
+
+class Block(nn.Module):
+    """A block that keeps far more than its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.dropout = nn.Linear(32, 256), nn.Linear(256, 32), nn.Dropout(0.1)
+
+    def forward(self, x):
+        """A residual step."""
+        return x + self.down(self.dropout(torch.nn.functional.gelu(self.up(x))))
+
+
+class Unrestored(Block):
+    """Draws from Python's random numbers, which nobody puts back when it is run again."""
+
+    def forward(self, x):
+        """A residual step of another length each time."""
+        return super().forward(x * (1 + random.random()))
+
+
+def deep(kind=Block):
+    """Eight blocks, as they are tuned, and a batch of two samples."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*(kind() for _ in range(8)), nn.Linear(32, 4)), torch.rand(2, 64, 32)
+    return Tuned.of(model.train(), (x,), {}), model, x
+
+
+def peak_of(model, x, step):
+    """The most bytes that a step takes."""
+    with LiveBytes([*model.parameters(), x]) as live:
+        step()
+    return live.peak - live.base
+
+
+def check_on_device(kind, share=0.5):
+    """The gradients of all blocks run again, on a device with so much of what a step without recompute takes."""
+    tuned, model, x = deep(kind)
+    choices = [Choice("*", "checkpoint")]
+    whole = peak_of(model, x, lambda: model(x).sum().backward())
+    model.zero_grad()
+    with Device([*model.parameters(), x], round(share * whole)):
+        return check_gradients(model, tuned.board, choices, (x,), {}, blocks=tuned.blocks)
+
+
+def test_gradients_are_compared_where_a_step_without_recompute_does_not_fit():
+    """In half of its memory, and not in next to nothing."""
+    check = check_on_device(Block)
+    assert (check.agrees, check.worst) == (True, 0)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        check_on_device(Block, 0.05)
+
+
+def test_wrong_gradients_are_found_there():
+    """Those of a block that draws other random numbers when it is run again."""
+    check = check_on_device(Unrestored)
+    assert not check.agrees
+    assert check.parameter
+
+
+class Ended(nn.Module):
+    """Blocks, and operators behind them."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.head = nn.Sequential(*(Block() for _ in range(8))), nn.Linear(32, 256)
+
+    def forward(self, x):
+        """One number."""
+        return torch.nn.functional.gelu(self.head(self.blocks(x))).square().sum()
+
+
+def test_what_lies_outside_of_blocks_is_compared_too():
+    """With all blocks checkpointed, as the graph is then what it was."""
+    torch.manual_seed(0)
+    model, x = Ended().train(), torch.rand(2, 64, 32)
+    tuned = Tuned.of(model, (x,), {})
+    (site,) = (site.name for site in tuned.board.sites.values() if site.occurrences == ("",))
+    choices = [Choice("blocks.*", "checkpoint"), Choice(site, "drop")]
+    with Device([*model.parameters(), x], 3 * 2**20):
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            check_gradients(model, tuned.board, choices, (x,), {})
+        check = check_gradients(model, tuned.board, choices, (x,), {}, blocks=tuned.blocks)
+    assert check.agrees
+    assert not tuned.missed
+
+
+def test_without_blocks_it_cannot_be_done():
+    """The error is that of the step."""
+    tuned, model, x = deep()
+    with Device([*model.parameters(), x], 2**18), pytest.raises(torch.cuda.OutOfMemoryError):
+        check_gradients(model, tuned.board, [Choice("*", "checkpoint")], (x,), {})
+
+
+def gradients_shown(training, blocks):
+    """The gradient of each weight, added up from all its parts, and the most bytes that were alive."""
+    found = {}
+
+    def add(name, gradient):
+        found[name] = found[name] + gradient if name in found else gradient
+
+    parameters = list(training.model.parameters())
+    hooks = [p.register_hook(lambda g, name=name: add(name, g)) for name, p in training.model.named_parameters()]
+    torch.manual_seed(1)
+    with block_by_block(blocks.values()) as asked:
+        loss = training.loss(training.model, training.batch)
+        torch.autograd.grad(loss, [*parameters, asked], allow_unused=True)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def without_dropout(training):
+    """The same model, which draws no random numbers."""
+    for module in training.model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and (name == "p" or "drop" in name):
+                setattr(module, name, 0.0)
+    return training
+
+
+def test_block_by_block_a_step_computes_what_a_whole_one_does(training):
+    """The same gradients of every kind of model, and nothing stays around its blocks."""
+    args, kwargs = tiny_models.call_of(without_dropout(training))
+    tuned = Tuned.of(training.model, args, kwargs)
+    whole, parts = gradients_shown(training, {}), gradients_shown(training, tuned.blocks)
+    assert tuned.blocks
+    assert parts.keys() == whole.keys()
+    for name, gradient in whole.items():
+        torch.testing.assert_close(parts[name], gradient, rtol=1e-4, atol=1e-6)
+    assert not any(map(around_of, tuned.blocks.values()))
+
+
+def test_every_plan_takes_effect_in_a_block_that_is_run_alone(training):
+    """Its gradients are those without it, bit for bit, and it finds what it drops in the blocks."""
+    args, kwargs = tiny_models.call_of(training)
+    tuned = Tuned.of(training.model, args, kwargs)
+    for site in tuned.board.sites.values():
+        for option in site.options:
+            tuned.board.set([])
+            expected = gradients_shown(training, tuned.blocks)
+            tuned.board.set([Choice(site.name, option)])
+            found = gradients_shown(training, tuned.blocks)
+            assert not tiny_models.differences(expected, found)
+            assert not [path for path in tuned.missed if path in tuned.blocks]
