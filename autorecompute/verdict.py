@@ -73,8 +73,8 @@ GO_ON = "The same command goes on; --timeout gives it more time"
 NOT_ALL_BATCHES = f"undecided: this is the best of the batches so far, and not all were compared. {GO_ON}"
 
 NOT_MEASURED = (
-    "undecided: the batch fits only with recompute, and no smaller one without it was measured. Smaller ones are tried "
-    "where --target-batch gives the batch"
+    "undecided: the batch fits only with recompute, and no smaller one was seen to fit without it. Up to three are "
+    "tried where --target-batch gives the batch"
 )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.search.candidates import Candidates, choices_of
@@ -40,6 +41,10 @@ LIKELY = 0.5
 
 HOPELESS = 1e-4
 """Where no config fits yet, and none is as likely to, only the least peak is still looked for."""
+
+LOST_TRIALS, HOPELESS_THEN = 3, 0.05
+"""After so many configs that ran out of memory, and none that fits, a trial takes a better chance: each one costs a
+process, and tells no peak that the next one could learn from."""
 
 MARGIN = 0.01
 """What recomputes all that another config does, and of a step's kernels no more than this share beyond, may be as
@@ -173,7 +178,7 @@ class ModelSearcher:
             allowed = is_sure
         gain = outlook.fits * _expected_improvement(to_beat, outlook) * allowed / self._costs(trials)
         place = int(gain.argmax())
-        if best is None and float((outlook.fits * (allowed > 0)).max()) < HOPELESS:
+        if best is None and float((outlook.fits * (allowed > 0)).max()) < _hopeless(trials):
             return self._least_peak(trials, outlook, allowed)
         is_done = best is not None and (gain[place] < LEAST_GAIN * best or self._is_tired(fitting))
         if gain[place] <= 0 or is_done:
@@ -271,3 +276,9 @@ def _expected_improvement(to_beat: float, outlook: Outlook) -> np.ndarray:
     density = np.exp(-0.5 * units**2) / math.sqrt(2 * math.pi)
     gain: np.ndarray = ahead * normal(units) + outlook.step_deviation * density
     return gain
+
+
+def _hopeless(trials: Sequence[Trial]) -> float:
+    """How likely a config has to be to fit, where none does yet."""
+    lost = sum(trial.measurement.outcome is Outcome.OOM for trial in trials if not trial.config.is_none)
+    return HOPELESS_THEN if lost >= LOST_TRIALS else HOPELESS

@@ -56,9 +56,9 @@ class Prior:
         """Its trials that should hold a limit with activations that many times as large, the fastest first."""
         peaks = {trial.number: self.peak_bytes_grown(trial, growth) for trial in self.trials}
         fitting = [trial for trial in self.trials if (peak := peaks[trial.number]) is not None and peak <= limit_bytes]
-        return sorted(fitting, key=_slowness)
+        return sorted(fitting, key=slowness)
 
 
-def _slowness(trial: Trial) -> tuple[float, float]:
-    # Where a reference could not run no trial has a share of it.
+def slowness(trial: Trial) -> tuple[float, float]:
+    """Orders trials, the fastest first: by their steps where no reference could run that they have a share of."""
     return -(trial.relative_throughput or 0.0), trial.measurement.median_step_seconds or 0.0

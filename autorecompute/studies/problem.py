@@ -142,7 +142,7 @@ class Sizes:
 
     Attributes:
         dims: Dimensions of the first batch other than the batch itself: the length of its sequences, for instance.
-        resting_bytes: Memory held before the first activation existed.
+        resting_bytes: Memory held between two steps, as far as it was known.
         space: The plans with all that is known of them.
     """
 
@@ -151,10 +151,11 @@ class Sizes:
     space: Space = field(default_factory=lambda: Space(plans=()))
 
     @classmethod
-    def of(cls, detection: Detection) -> Self:
-        """Those of what was detected."""
+    def of(cls, detection: Detection, rest_bytes: int | None = None) -> Self:
+        """Those of what was detected, with what is held between two steps where that is known."""
         dims = {name: size for name, size in detection.dims.items() if name != BATCH}
-        return cls(dims=dims, resting_bytes=detection.resting_bytes, space=detection.space)
+        resting_bytes = detection.resting_bytes if rest_bytes is None else rest_bytes
+        return cls(dims=dims, resting_bytes=resting_bytes, space=detection.space)
 
     @property
     def parts(self) -> dict[str, str]:

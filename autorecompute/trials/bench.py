@@ -188,7 +188,7 @@ class Bench:
         """
         self.close()
         watch = effort.order(Config())
-        message = self._start(lambda address: self._settings(address, batch, watch=watch), environment, batch)
+        message = self._start(lambda address: self._settings(address, batch, watch=watch), environment, batch, watch)
         self.close()
         return mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
 
@@ -249,7 +249,13 @@ class Bench:
         variables = {**registry.trial_variables(self._job.backend), "PYTHONUNBUFFERED": "1"}
         return self._start(lambda address: self._settings(address, self._batch), variables, self._batch)
 
-    def _start(self, settings: Callable[[str], Settings], variables: Mapping[str, str], batch: int | None) -> Message:
+    def _start(
+        self,
+        settings: Callable[[str], Settings],
+        variables: Mapping[str, str],
+        batch: int | None,
+        watch: Order | None = None,
+    ) -> Message:
         self.starts += 1
         self.log = self._logs / f"{self.starts:02d}.log"
         self._forget(self.log)
@@ -258,7 +264,15 @@ class Bench:
         command = self._job.worker_command(batch)
         raise_if_over()
         self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
-        return self._worker.receive(math.inf if self._is_debugged else START_TIMEOUT_SECONDS)
+        return self._wait(watch)
+
+    def _wait(self, order: Order | None) -> Message:
+        """The answer of a script that is started, or has measured nothing yet: how long its steps are is not known."""
+        assert self._worker is not None, "a script that is waited for was started"
+        if self._is_debugged:
+            return self._worker.receive(math.inf)
+        steps = 0 if order is None else order.warmup + order.steps
+        return self._worker.receive(START_TIMEOUT_SECONDS * (1 + steps), stall=START_TIMEOUT_SECONDS)
 
     @staticmethod
     def _forget(log: Path) -> None:
@@ -274,10 +288,8 @@ class Bench:
     def _ask(self, order: Order) -> Message:
         assert self._worker is not None, "detect() comes first"
         self._worker.send(order)
-        if self._is_debugged:
-            return self._worker.receive(math.inf)
-        if self._pace is None:
-            return self._worker.receive(START_TIMEOUT_SECONDS)
+        if self._pace is None or self._is_debugged:
+            return self._wait(order)
         slow_step = max(self._pace * SLOWDOWN, LEAST_STALL_SECONDS)
         return self._worker.receive(slow_step * (order.warmup + order.steps), stall=slow_step)
 

@@ -72,7 +72,11 @@ class Budget:
         """Learns how long a task takes from the block, unless that fails."""
         began = time.monotonic()
         yield
-        self._seen[task].append(time.monotonic() - began)
+        self.learn(task, time.monotonic() - began)
+
+    def learn(self, task: Task, seconds: float) -> None:
+        """Learns how long a task took."""
+        self._seen[task].append(seconds)
 
     def expect(self, *tasks: Task) -> float:
         """Seconds that these tasks should take together, each as long as it took at most of late."""

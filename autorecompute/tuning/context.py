@@ -7,9 +7,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from autorecompute.backends.registry import render
+from autorecompute.backends.registry import backend_of, render
 from autorecompute.figures import Figures
 from autorecompute.measurement import Detection
+from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.choice import MODEL
 from autorecompute.studies import Problem, StudyFolder
 from autorecompute.studies.sharing import SharedStudy
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autorecompute.measurement import Measurement, Trial
+    from autorecompute.memory import MemoryModel
     from autorecompute.plans import Config
     from autorecompute.prediction import Prediction
 
@@ -151,6 +153,22 @@ class TuningContext:
     def command(self) -> list[str]:
         """The command that trains at the target batch."""
         return self.job.plain_command(self.settings.batch)
+
+    @property
+    def memory(self) -> MemoryModel | None:
+        """What the detection alone tells of the memory of every config; ``None`` where it tells nothing."""
+        return backend_of(self.detection.versions).memory_of(self.detection)
+
+    @property
+    def rest_bytes(self) -> int:
+        """What is held between two steps: the model, and the optimizer's state as far as it is foretold."""
+        memory = self.memory
+        return self.detection.resting_bytes if memory is None else memory.base_bytes(self.dims)
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The dimensions of a step at the batch that was detected."""
+        return {**self.detection.dims, BATCH: self.detection.batch}
 
     def note(self, text: str) -> None:
         """Reports a line to whoever watches."""

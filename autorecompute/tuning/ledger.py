@@ -154,7 +154,7 @@ class LocalLedger:
                 f"Study '{self._folder.name}' is shared with other workers: give the --storage that it is in, or begin "
                 "another study with --study NAME."
             )
-        is_new = bind(self._folder, problem, self._context.command, Sizes.of(detection))
+        is_new = bind(self._folder, problem, self._context.command, Sizes.of(detection, self._context.rest_bytes))
         self._opened = TrialStore(
             self._folder.database, self._folder.name_in_database, detection.space, problem.limit_bytes
         )

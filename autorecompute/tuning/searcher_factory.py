@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from autorecompute.backends.registry import backend_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
-from autorecompute.plans.dimensions import BATCH
 from autorecompute.search import InheritedFirst, PlannedFirst, Proposal, WholeStepSearcher, make_searcher, missing_in
 from autorecompute.search.choice import MODEL
 from autorecompute.tuning.step_profiles import analyse
@@ -59,7 +58,7 @@ class SearcherFactory:
             self._known_trials = trials
         self._limit_bytes = limit_bytes
         detection = self._context.detection
-        dims = {**detection.dims, BATCH: detection.batch}
+        dims = self._context.dims
         if not self._is_analysed:
             backend = backend_of(detection.versions)
             self._steps = backend.memory_of(detection)

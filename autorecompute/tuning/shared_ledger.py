@@ -259,7 +259,12 @@ class SharedLedger:
         if (required := required_of(self._folder)) is not None:
             self._shared.require(required)
         share(self._folder, founding, self._shared.place)
-        bind(self._folder, self._context.problem, self._context.command, Sizes.of(self._context.detection))
+        bind(
+            self._folder,
+            self._context.problem,
+            self._context.command,
+            Sizes.of(self._context.detection, self._context.rest_bytes),
+        )
         self._is_bound = True
 
     def _take(self, answer: PublishedAnswer) -> Result:

@@ -109,11 +109,13 @@ class TrialRunner:
             if number is None:
                 return False
             self._context.progress.trial_begins(number, description, proposal.reason, proposal.prediction)
-            with self._context.budget.timing(Task.TRIAL):
-                trial = self._ledger.keep(self._try(number, proposal, description, reference))
-                if trial is None:
-                    return False
-                self.keep(trial)
+            began = time.monotonic()
+            trial = self._ledger.keep(self._try(number, proposal, description, reference))
+            if trial is None:
+                return False
+            self.keep(trial)
+            if trial.measurement.outcome.is_measured:  # one that runs out of memory is over soon
+                self._context.budget.learn(Task.TRIAL, time.monotonic() - began)
         self._context.progress.trial_ended(trial)
         for warning in trial.measurement.warnings:
             self._warn(warning)

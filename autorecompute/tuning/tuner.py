@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import NothingFitsError, TooLittleTimeError
@@ -118,7 +119,7 @@ class Tuner:
 
     def _start_from_nearest(self, *, is_new: bool) -> None:
         context = self._context
-        sizes = Sizes.of(context.detection)
+        sizes = Sizes.of(context.detection, context.rest_bytes)
         tuned = Tuned(problem=context.problem, sizes=sizes, command=tuple(context.command))
         neighbour = find_nearest(tuned, context.folder, context.note)
         if neighbour is not None:
@@ -169,7 +170,8 @@ class Tuner:
 
     def _explain_none(self, result: Result) -> str:
         """Why there is no config to train with."""
-        detection, limit_bytes = self._context.detection, self._context.problem.limit_bytes
+        detection = replace(self._context.detection, resting_bytes=self._context.rest_bytes)
+        limit_bytes = self._context.problem.limit_bytes
         trials, rejections = self._ledger.trials, self._context.folder.rejections()
         has_too_few = result.search_end is SearchEnd.TRIALS and not rejections
         if has_too_few and (untried := explain_too_few_trials(result.expected, limit_bytes)):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.result import Transfer
 from autorecompute.search import Prior
+from autorecompute.search.prior import slowness
 
 if TYPE_CHECKING:
     from autorecompute.plans import Config
@@ -100,5 +101,5 @@ def _finalists_of(neighbour: Neighbour) -> tuple[Config, ...]:
         fitting = [trial for trial in fitting if trial.config.hash in raced]
         fitting.sort(key=lambda trial: raced[trial.config.hash], reverse=True)
     else:
-        fitting.sort(key=lambda trial: trial.relative_throughput or 0.0, reverse=True)
+        fitting.sort(key=slowness)
     return tuple(trial.config for trial in fitting[:FINALISTS])

@@ -70,21 +70,20 @@ def relative_difference(expected: Any, found: Any) -> float:
 
     if expected is None or found is None:
         return 0.0 if expected is found else math.inf
-    expected = expected.to(found.device)
     if expected.layout is not torch.strided:  # that of a sparse embedding
         expected, found = expected.to_dense(), found.to_dense()
-    if torch.equal(expected, found):
-        return 0.0
     if expected.shape != found.shape:
         return math.inf
+    parts = list(zip(expected.flatten().split(PART), found.flatten().split(PART), strict=True))
+    differing = [(one, other) for one, other in parts if not torch.equal(one.to(other.device), other)]
     wide = torch.complex128 if expected.is_complex() else torch.float64
-    scale = difference = 0.0
-    for part, other in zip(expected.flatten().split(PART), found.flatten().split(PART), strict=True):
-        exact = part.to(wide)
-        off = (exact - other.to(wide)).abs().max().item()
+    difference = 0.0
+    for one, other in differing:
+        off = (one.to(other.device).to(wide) - other.to(wide)).abs().max().item()
         if not math.isfinite(off):
             return math.inf
-        scale, difference = max(scale, exact.abs().max().item()), max(difference, off)
+        difference = max(difference, off)
+    scale = max((one.to(wide).abs().max().item() for one, _ in parts), default=0.0) if differing else 1.0
     return difference / scale if scale > 0 else math.inf
 
 

@@ -105,10 +105,10 @@ class _Call:
 
 
 def _autocasts() -> Callable[[], list[Context]]:
-    """Makes contexts in which autocast is as it is now."""
+    """Makes contexts in which autocast is as it is now, without casts of weights that were made without autograd."""
     on = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
     dtypes = {device: torch.get_autocast_dtype(device) for device in on}
-    return lambda: [torch.autocast(device, dtype=dtype) for device, dtype in dtypes.items()]
+    return lambda: [torch.autocast(device, dtype=dtype, cache_enabled=False) for device, dtype in dtypes.items()]
 
 
 class _Again(torch.autograd.Function):  # type: ignore[misc]

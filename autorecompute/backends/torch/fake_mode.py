@@ -184,7 +184,12 @@ _ACTIVE: LargeTensorsAreFake | None = None
 
 def on_fakes() -> AbstractContextManager[FakeTensorMode]:
     """Everything is made as fakes inside: of the process's own mode where it has one, as two modes do not mix."""
-    return FakeTensorMode(allow_non_fake_inputs=True) if _ACTIVE is None else _ACTIVE.everything()
+    if _ACTIVE is not None:
+        return _ACTIVE.everything()
+    # A kernel that is called by address, as Triton's are, would be given 0 as the address of a fake tensor, and run.
+    with torch._functorch.config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
+        mode: AbstractContextManager[FakeTensorMode] = FakeTensorMode(allow_non_fake_inputs=True)
+    return mode
 
 
 def calling_line() -> str:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from autorecompute.backends.torch.live import LiveBytes
+from autorecompute.backends.torch.script_state import kept
 from autorecompute.backends.torch.storages import are_spread
 from autorecompute.backends.torch.values import looks_at_values
 
@@ -118,19 +119,21 @@ class Fakes:
 
     @contextlib.contextmanager
     def in_optimizer(self, optimizer: Optimizer) -> Iterator[None]:
-        """Have an optimizer step the fakes."""
+        """Have an optimizer step the fakes; what it writes in itself and in its groups meanwhile is gone."""
+        attributes = dict(vars(optimizer))
+        faked = {self._parameter(real): self.of(values) for real, values in optimizer.state.items()}
         groups = [(group, group["params"]) for group in optimizer.param_groups]
-        state = optimizer.state
-        faked = {self._parameter(real): self.of(values) for real, values in state.items()}
-        optimizer.state = collections.defaultdict(dict, faked)
-        for group, parameters in groups:
-            group["params"] = [self._parameter(real) for real in parameters]
-        try:
-            yield
-        finally:
-            optimizer.state = state
+        with kept(value for name, value in attributes.items() if name != "state"):
+            optimizer.state = collections.defaultdict(dict, faked)
             for group, parameters in groups:
-                group["params"] = parameters
+                group["params"] = [self._parameter(real) for real in parameters]
+            try:
+                yield
+            finally:
+                vars(optimizer).clear()
+                vars(optimizer).update(attributes)
+                for group, parameters in groups:
+                    group["params"] = parameters
 
 
 def resized(value: Any, batch: int, target: int) -> Any:

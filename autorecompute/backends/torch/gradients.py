@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -15,7 +17,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from autorecompute.backends.common.gradients import TOLERANCES, relative_difference, scalar_of
-from autorecompute.backends.torch.block_by_block import block_by_block
+from autorecompute.backends.torch.block_by_block import AUTOCAST_DEVICES, block_by_block
 from autorecompute.backends.torch.failures import classify
 from autorecompute.backends.torch.options import CHECKPOINT
 from autorecompute.backends.torch.sharded import forgotten, gradients_of, is_sharded
@@ -51,6 +53,16 @@ MOST_NOISE = 0.05
 """But by no more than this share of the largest gradient. Other dropout masks in one of six layers make 0.3 of it."""
 
 
+SCALES = (2.0**14, 2.0**8)
+"""Of the loss, where gradients are in float16, whose smallest steps a mean over many tokens comes close to."""
+
+SAMPLE = 2**20
+"""So many numbers of each gradient are compared where memory is short."""
+
+_TOO_LARGE: weakref.WeakSet[Module] = weakref.WeakSet()
+"""Models of which a step without recompute was seen not to fit, with few samples."""
+
+
 def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and where memory can be saved)
     model: Module,
     board: Switchboard,
@@ -64,7 +76,8 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
 
     No more gradients are held at once than at the end of a step: those without recompute are kept, and each of the
     others is dropped as soon as it was compared. Where that runs out of memory, as the step without recompute does that
-    the choices are for, gradients are compared block by block, and kept in the host's memory.
+    the choices are for, gradients are compared block by block. Those of a sharded model are compared with those of all
+    blocks checkpointed, or of all but one.
 
     Args:
         model: The model, which is about to be called.
@@ -76,12 +89,18 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
     """
     before, choices, step = board.choices, list(choices), _Step(model, args, kwargs)
     try:
-        try:
-            return _check(step, board, choices)
-        except Exception as error:
-            if classify(error)[0] is not Outcome.OOM or not blocks or is_sharded(model):
-                raise
-        # Behind the handler, as the exception keeps what the step has made.
+        if is_sharded(model) and (every := _every_block(board, blocks)):
+            # All ranks take the same steps, whoever has how much memory left.
+            others = _but_one(board, every) if set(choices) == set(every) else every
+            return _check(replace(step, is_lean=True), board, choices, others)
+        if model not in _TOO_LARGE:
+            try:
+                return _check(step, board, choices)
+            except Exception as error:
+                if classify(error)[0] is not Outcome.OOM or not blocks:
+                    raise
+            _TOO_LARGE.add(model)
+            gc.collect()
         return _check_in_parts(replace(step, is_lean=True), board, choices, blocks)
     finally:
         board.set(before)
@@ -97,50 +116,94 @@ def _check_in_parts(
         if all(any(is_within(path, block) for block in blocks) for path in board.paths(choice))
     ]
     outside = [choice for choice in choices if choice not in inside]
-    every = [
+    check = _check(replace(step, blocks=tuple(blocks.values())), board, inside) if inside else None
+    if not outside or (check is not None and not check.agrees):
+        assert check is not None, "what has no choices is not checked"
+        return check
+    every = _every_block(board, blocks)
+    return _check(step, board, [*every, *outside], every)
+
+
+def _every_block(board: Switchboard, blocks: Mapping[str, Module]) -> list[Choice]:
+    """What has all blocks run again, as far as they can be."""
+    return [
         Choice(site.name, CHECKPOINT)
         for site in board.sites.values()
         if CHECKPOINT in site.options and set(site.occurrences) <= blocks.keys()
     ]
-    check = _check(replace(step, blocks=tuple(blocks.values())), board, inside)
-    return _check(step, board, [*every, *outside], every) if outside and check.agrees else check
+
+
+def _but_one(board: Switchboard, every: Sequence[Choice]) -> list[Choice]:
+    """The same without the last block of each kind."""
+    counts = {choice: len(board.paths(choice)) - 1 for choice in every}
+    return [Choice(choice.site, choice.option, count) for choice, count in counts.items() if count]
 
 
 def _check(step: _Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice] = ()) -> GradientCheck:
-    """Compares choices with those of others that are on in both."""
-    worst, place, message, kind = 0.0, "", "", ""
-    for seed in SEEDS:
-        difference, name, rounded = _compare(step, seed, board, choices, others)
-        kind = kind or rounded
-        if not difference <= worst:
-            worst, place = difference, name
+    """Compares choices with others that are on in their place."""
+    board.set(others)
+    step = _scaled(step)
+    found, kind = _differences(step, board, choices, others)
+    place, worst = max(found.items(), key=lambda entry: (entry[1], entry[0]))
     # On a card, and in other compiled code, sums may come in another order. On a CPU nothing else may differ.
     is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in step.model.parameters())
     agrees = worst <= (0.0 if is_exact else TOLERANCES.get(kind or _kind_of(step.model, place), 0.0))
+    message = ""
     if not agrees and not is_exact:
-        noise = max(_compare(step, seed, board, others, others)[0] for seed in SEEDS)
-        agrees = worst <= min(NOISE_FACTOR * noise, MOST_NOISE)
-        message = f"{place} is off by {worst:.1e} of its largest gradient, steps without recompute by {noise:.1e}"
+        noise, _ = _differences(step, board, others, others)
+        # The gradient of a key's bias is zero, but for rounding: what differs so much by itself tells of nothing.
+        telling = [name for name in found if noise.get(name, math.inf) <= MOST_NOISE or math.isinf(found[name])]
+        usual = max((noise.get(name, 0.0) for name in telling), default=math.inf)
+        place, worst = max(
+            ((name, found[name]) for name in telling), key=lambda entry: entry[1], default=(place, worst)
+        )
+        agrees = 2 * len(telling) > len(found) and worst <= min(NOISE_FACTOR * usual, MOST_NOISE)
+        message = f"{place} is off by {worst:.1e} of its largest gradient, steps without recompute by {usual:.1e}"
     parameter, message = ("", "") if agrees else (place, message)
     return GradientCheck(agrees=agrees, worst=worst, parameter=parameter, steps=len(SEEDS), message=message)
 
 
+def _scaled(step: _Step) -> _Step:
+    """The same step with a loss whose gradients float16 can hold, as a GradScaler would have it."""
+    dtypes = {parameter.dtype for parameter in step.model.parameters() if parameter.requires_grad}
+    dtypes |= {torch.get_autocast_dtype(device) for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)}
+    for scale in SCALES if torch.float16 in dtypes else ():
+        scaled, finite = replace(step, scale=scale), [True]
+        scaled.run(SEEDS[0], lambda _, tensor, finite=finite: finite.append(bool(tensor.isfinite().all())))  # type: ignore[misc]
+        if all(finite):
+            return scaled
+    return step
+
+
+def _differences(
+    step: _Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
+) -> tuple[dict[str, float], str]:
+    """The largest relative difference of each gradient to that with others on, and what type rounded some of them."""
+    found: dict[str, float] = {}
+    kind = ""
+    for seed in SEEDS:
+        differences, rounded = _compare(step, seed, board, choices, others)
+        kind = kind or rounded
+        for (name, _), difference in differences.items():
+            found[name] = max(found.get(name, 0.0), difference)
+    return found, kind
+
+
 def _compare(
     step: _Step, seed: int, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
-) -> tuple[float, str, str]:
-    """The largest relative difference to the same step with others on, where it is, and what type rounded it."""
+) -> tuple[dict[_Part, float], str]:
+    """Relative differences to the same step with others on, and what type rounded some of them."""
     board.set(others)
     expected: dict[_Part, Tensor] = {}
-    step.run(seed, lambda part, tensor: expected.update({part: tensor.cpu() if step.is_lean else tensor}))
+    step.run(seed, lambda part, tensor: expected.update({part: step.kept(tensor)}))
     board.set(choices)
     differences = dict.fromkeys(expected, math.inf)  # for what does not come again
 
     def see(part: _Part, found: Tensor) -> None:
-        differences[part] = relative_difference(expected.get(part), found)
+        differences[part] = relative_difference(expected.get(part), step.seen(found))
 
     step.run(seed, see)
-    worst = max(differences, key=lambda part: (differences[part], part))
-    return differences[worst], worst[0], _rounded_to(expected) if differences[worst] else ""
+    return differences, _rounded_to(expected) if any(differences.values()) else ""
 
 
 @dataclass(frozen=True)
@@ -151,7 +214,8 @@ class _Step:
         model: The model.
         args: The positional arguments of its call.
         kwargs: Its keyword arguments.
-        is_lean: Whether what it gives has to be kept in the host's memory.
+        is_lean: Whether a sample of each gradient is kept, in the host's memory: something wrong shows everywhere.
+        scale: What the loss is multiplied by.
         blocks: Modules that are run one by one, to hold less; none of them to run the model as a whole.
     """
 
@@ -159,7 +223,18 @@ class _Step:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     is_lean: bool = False
+    scale: float = 1.0
     blocks: tuple[Module, ...] = ()
+
+    def kept(self, tensor: Tensor) -> Tensor:
+        """What is kept of a tensor to compare with."""
+        return self.seen(tensor).cpu() if self.is_lean else tensor
+
+    def seen(self, tensor: Tensor) -> Tensor:
+        """What is compared of a tensor."""
+        if not self.is_lean or tensor.numel() <= SAMPLE or tensor.layout is not torch.strided:
+            return tensor
+        return tensor.flatten()[:: -(-tensor.numel() // SAMPLE)].contiguous()
 
     def run(self, seed: int, show: Callable[[_Part, Tensor], None]) -> None:
         """Shows the loss, each gradient as soon as it is there, and the buffers; it keeps none of them.
@@ -175,7 +250,7 @@ class _Step:
         args, kwargs = copies_of((tuple(self.args), dict(self.kwargs)))  # a model may change its arguments in place
         with untouched(self.model), forgotten(self.model), torch.enable_grad(), block_by_block(self.blocks) as asked:
             torch.manual_seed(seed)
-            loss = scalar_of(self.model(*args, **kwargs))
+            loss = self.scale * scalar_of(self.model(*args, **kwargs))
             with without_autocast():
                 self._show_gradients(loss, asked, see)
             see(LOSS, loss.detach())

@@ -250,6 +250,8 @@ class _Unit:
         try:
             value = made(recipe, self._nodes)
             return all(_is_same(Layout.of(tensor).view(value), tensor) for tensor in slots.values())
+        except torch.cuda.OutOfMemoryError:
+            raise
         except (RuntimeError, TypeError):  # the rule does not fit what it was tried on
             return False
 

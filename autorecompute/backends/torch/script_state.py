@@ -51,11 +51,18 @@ def kept_contents(modules: Iterable[Module]) -> Iterator[None]:
     Those are meant that are attributes of modules, or that a forward or a hook of a module has at hand, and those
     within them. Nobody may go back through the graph of another run, and no figure of it is the training's.
     """
-    kept = _copies(_within_reach(list(modules)))
+    with kept(_within_reach(list(modules))):
+        yield
+
+
+@contextlib.contextmanager
+def kept(values: Iterable[Any]) -> Iterator[None]:
+    """What lists, dictionaries and sets among these values, and within them, hold is afterwards as it was."""
+    copies = _copies(values)
     try:
         yield
     finally:
-        for container, content in kept.values():
+        for container, content in copies.values():
             _refill(container, content)
 
 

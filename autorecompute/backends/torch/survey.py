@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from autorecompute.backends.torch.amounts import Amount
 from autorecompute.backends.torch.extra import OptionStep, Part, Steps
+from autorecompute.backends.torch.fake_tensors import is_fake
 from autorecompute.backends.torch.fakes import FakeSteps
-from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE, Segment
+from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE, Segment, state_of
 from autorecompute.backends.torch.meetings import beyond, meetings_of, paths_of
 from autorecompute.backends.torch.options import EVERY_2ND
 from autorecompute.backends.torch.repeats import DifferentStepsError, Row
@@ -58,6 +59,9 @@ def survey_steps(
         UnknownValueError: A value is looked at that the probe has not seen.
         RuntimeError: An operator cannot be run on fake tensors.
     """
+    known_bytes = sum(
+        one.nbytes for one in state_of(script.optimizers) if not is_fake(one)
+    )  # of a training that goes on
     began, seconds = time.process_time(), SECONDS if speeds is None else SECONDS_ALONE
     choices = [Choice(site.name, option) for site in offered(found) for option in site.options]
     fakes = FakeSteps(model, found.structure.units, script, found.values)
@@ -88,7 +92,7 @@ def survey_steps(
             beyond(survey.option(one, paths_of(found, board, (one, other)), step, cuts), options[one], options[other])
             for (one, other), step in met.items()
         ),
-        later_bytes=max(0, plain.base - bytes_of(model)),
+        later_bytes=max(0, plain.base - bytes_of(model) - known_bytes),
         has_own_loss=fakes.has_loss,
         batch_bytes=max(0, doubled.base - plain.base) if doubled is not None else 0,
         amount=sum(plain.work.values(), Amount()),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.figures import Comparison, Figures
 from autorecompute.measurement import Measurement, Outcome
+from autorecompute.plans import Config
 from autorecompute.studies.writing import make_folder
 from autorecompute.tuning.answer.paired_comparison import PAIR, PAIRS, PairedComparison
 from autorecompute.tuning.budget import Task
@@ -29,6 +30,10 @@ CLEARLY_LARGER = 1.1
 """After a batch that fits, only one that is larger by this factor is worth another process."""
 
 
+FORECAST_SHARE = 0.9
+"""Of the limit, what is forecast may take so much: a card's allocator reserves a tenth more."""
+
+
 @dataclass(frozen=True, slots=True)
 class BaselineSearch:
     """What came of looking for the baseline batch.
@@ -49,12 +54,13 @@ def measure_baseline_batch(  # noqa: PLR0913  (what its batch is guessed from, a
     *,
     resting_bytes: int,
     peak_bytes: int | None,
+    forecast_batch: int | None = None,
     has_time: Callable[[], bool] = lambda: True,
 ) -> BaselineSearch:
     """Looks for the largest batch that fits without recompute, in fresh processes.
 
     Activations grow in proportion to the batch, so the first guess is near; each further one learns from the last.
-    Where the baseline ran out of memory the first one is a mere half, and more than that may fit.
+    Where the baseline ran out of memory the first one is what is forecast to fit, or a mere half.
 
     Args:
         bench: Where it is measured.
@@ -62,12 +68,14 @@ def measure_baseline_batch(  # noqa: PLR0913  (what its batch is guessed from, a
         problem: The target batch, which does not fit without recompute, and the limit.
         resting_bytes: Memory without any activation.
         peak_bytes: Peak at the target batch without recompute; ``None`` where it ran out of memory.
+        forecast_batch: The largest batch that should fit without recompute; ``None`` where nothing tells.
         has_time: Whether there is time for another fresh process.
     """
     batch, limit_bytes = problem.batch, problem.limit_bytes
     # A single sample is estimated away only by a model that fills the limit without any.
     smallest = 1 if resting_bytes < limit_bytes else 0
-    guess = batch // 2 if peak_bytes is None else _largest(batch, limit_bytes, resting_bytes, peak_bytes)
+    blind = batch // 2 if forecast_batch is None else forecast_batch
+    guess = blind if peak_bytes is None else _largest(batch, limit_bytes, resting_bytes, peak_bytes)
     # A baseline whose steps fit, and whose whole process did not, lets the estimate reach the target itself.
     guess = min(max(guess, smallest), batch - 1)
     found, least, too_large, was_memory = None, 1.0, batch, True
@@ -182,12 +190,14 @@ def _compared_apart(best: Best, baseline_batch: Figures) -> Comparison | None:
 def _find_baseline_batch(context: TuningContext, baseline: Trial | None) -> BaselineSearch:
     if context.budget.allows(Task.CONFIRMATION):
         context.note("measuring the largest batch that fits without recompute")
+    memory, room_bytes = context.memory, round(FORECAST_SHARE * context.problem.limit_bytes)
     return measure_baseline_batch(
         context.bench,
         context.settings.effort,
         context.problem,
-        resting_bytes=context.detection.resting_bytes,
+        resting_bytes=context.rest_bytes,
         peak_bytes=baseline.measurement.peak_bytes if baseline else None,
+        forecast_batch=memory.largest_batch(Config(), context.dims, room_bytes) if memory is not None else None,
         has_time=lambda: context.budget.allows(Task.CONFIRMATION),
     )
 

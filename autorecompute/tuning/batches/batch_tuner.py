@@ -97,7 +97,7 @@ class BatchTuner:
         context.detect()
         context.problem = replace(context.problem, batch=SEVERAL_BATCHES)
         command = context.job.command_of_any_batch()
-        bind(self._folder, context.problem, command, Sizes.of(context.detection))
+        bind(self._folder, context.problem, command, Sizes.of(context.detection, context.rest_bytes))
         self._record = read_batches(self._folder, self._batches)
         result = self._known_result()
         self._set_answer(result)
@@ -128,7 +128,7 @@ class BatchTuner:
 
     def _measure(self) -> Result:
         detection, problem = self._context.detection, self._context.problem
-        limits = Limits(problem.limit_bytes, detection.resting_bytes)
+        limits = Limits(problem.limit_bytes, self._context.rest_bytes)
         chooser = Listed(self._batches, limits) if self._batches else Fastest(limits)
         self._batch_answer = batch_answer = BatchAnswer(self._context, chooser)
         deadline_seconds, budget = self._budget.deadline_seconds, self._settings.max_trials

@@ -194,5 +194,5 @@ def test_a_rival_that_cannot_be_measured_is_not_said_to_be_slower(make_tuning, m
     monkeypatch.setattr(tuning.bench, "watch", fail_below)
     result = tuning.run()
     assert (result.compared, result.rival, result.verdict) == (True, None, Verdict.UNDECIDED)
-    assert "no smaller one without it was measured" in result.verdict_sentence
+    assert "no smaller one was seen to fit without it" in result.verdict_sentence
     assert any("no smaller batch without recompute could be measured" in note for note in tuning.watcher.notes)
