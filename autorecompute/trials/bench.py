@@ -14,6 +14,7 @@ from autorecompute.plans import Config
 from autorecompute.trials.caches import cache_variables
 from autorecompute.trials.effort import Effort
 from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short
+from autorecompute.trials.first_batch import begins_too_large, known_loader
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
@@ -106,14 +107,17 @@ class Bench:
         """
         if self._worker is None:
             message = self._start_trials()
-            if isinstance(message, Failed) and message.outcome is Outcome.LOST:
-                self.close()
+            if isinstance(message, Failed) and (message.outcome is Outcome.LOST or self._detection is not None):
+                self.close()  # what keeps a script from its start that has started before may not last
                 message = self._start_trials()
             if not isinstance(message, Detection):
                 self.close()
                 raise failure_to_start(message, self.log, self.take_output(), self.output_at.format(log=self.log))
             assert self._worker is not None, "it has just spoken"
-            self._detection = message
+            is_first, self._detection = self._detection is None, message
+            if is_first and begins_too_large(message):
+                self.close()
+                return self.detect()
             answers = self._worker.answers[1:]
             self._other_detections = tuple(answer for answer in answers if isinstance(answer, Detection))
         assert self._detection is not None, "a live worker has spoken"
@@ -233,9 +237,7 @@ class Bench:
             tuner=os.getpid(),
             target_batch=batch,
             override_loader=not self._job.takes_batch,
-            # A worker that is replaced has to begin as the first one did, with the script's own batch: what the export
-            # of a model leaves behind depends on it, and peaks would not be those of the same process.
-            loader=self._detection.loader if self._detection is not None and watch is not None else "",
+            loader=known_loader(self._detection, is_watched=watch is not None),
             watch=watch,
             limit_bytes=self._limit_bytes,
             backend=self._job.backend,
@@ -247,14 +249,10 @@ class Bench:
 
     def _start_trials(self) -> Message:
         variables = {**registry.trial_variables(self._job.backend), "PYTHONUNBUFFERED": "1"}
-        return self._start(lambda address: self._settings(address, self._batch), variables, self._batch)
+        return self._start(lambda address: self._settings(address, self._batch), variables, self._batch, None)
 
     def _start(
-        self,
-        settings: Callable[[str], Settings],
-        variables: Mapping[str, str],
-        batch: int | None,
-        watch: Order | None = None,
+        self, settings: Callable[[str], Settings], variables: Mapping[str, str], batch: int | None, watch: Order | None
     ) -> Message:
         self.starts += 1
         self.log = self._logs / f"{self.starts:02d}.log"

@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-import collections
-import functools
 import gc
 import math
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
-from autorecompute.backends.common.gradients import TOLERANCES, relative_difference, scalar_of
-from autorecompute.backends.torch.block_by_block import AUTOCAST_DEVICES, block_by_block
+from autorecompute.backends.common.gradients import TOLERANCES, relative_difference
+from autorecompute.backends.torch.block_by_block import AUTOCAST_DEVICES
 from autorecompute.backends.torch.failures import classify
 from autorecompute.backends.torch.options import CHECKPOINT
-from autorecompute.backends.torch.sharded import forgotten, gradients_of, is_sharded
+from autorecompute.backends.torch.sharded import is_sharded
+from autorecompute.backends.torch.shown_step import Part, Step, rounded_to
 from autorecompute.backends.torch.structure import is_within
-from autorecompute.backends.torch.untouched import copies_of, untouched, without_autocast
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torch.nn import Module
 
     from autorecompute.backends.torch.switchboard import Switchboard
 
-    _See = Callable[[str, Tensor], None]
-    _Part = tuple[str, int]  # a name, and which of its gradients
-
 SEEDS = (20_230, 20_231)
 """A step is compared from each."""
-
-LOSS, BUFFER = "the loss", "buffer "
-
-LEAST_ROUNDED = 1024
-"""A gradient of so many numbers that all fit into 16 bits was computed in 16 bits: under autocast, whatever the type of
-the weight. There a sum in another order may round to the next number, 2**-8 of the largest gradient in bfloat16."""
 
 NOISE_FACTOR = 4.0
 """Where kernels add up in any order, a config may be off by so many times what two steps without recompute differ by.
@@ -52,12 +41,8 @@ Attention's backward pass does so on a card. Seen on an H100 in bfloat16: from 4
 MOST_NOISE = 0.05
 """But by no more than this share of the largest gradient. Other dropout masks in one of six layers make 0.3 of it."""
 
-
 SCALES = (2.0**14, 2.0**8)
 """Of the loss, where gradients are in float16, whose smallest steps a mean over many tokens comes close to."""
-
-SAMPLE = 2**20
-"""So many numbers of each gradient are compared where memory is short."""
 
 _TOO_LARGE: weakref.WeakSet[Module] = weakref.WeakSet()
 """Models of which a step without recompute was seen not to fit, with few samples."""
@@ -87,7 +72,7 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
         kwargs: Its keyword arguments, likewise.
         blocks: The repeated modules of the model by their paths, none of them inside another one.
     """
-    before, choices, step = board.choices, list(choices), _Step(model, args, kwargs)
+    before, choices, step = board.choices, list(choices), Step(model, args, kwargs)
     try:
         if is_sharded(model) and (every := _every_block(board, blocks)):
             # All ranks take the same steps, whoever has how much memory left.
@@ -107,7 +92,7 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
 
 
 def _check_in_parts(
-    step: _Step, board: Switchboard, choices: Sequence[Choice], blocks: Mapping[str, Module]
+    step: Step, board: Switchboard, choices: Sequence[Choice], blocks: Mapping[str, Module]
 ) -> GradientCheck:
     """What is recomputed in blocks, each of which is run alone; and the rest, with all blocks checkpointed."""
     inside = [
@@ -139,11 +124,15 @@ def _but_one(board: Switchboard, every: Sequence[Choice]) -> list[Choice]:
     return [Choice(choice.site, choice.option, count) for choice, count in counts.items() if count]
 
 
-def _check(step: _Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice] = ()) -> GradientCheck:
+def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice] = ()) -> GradientCheck:
     """Compares choices with others that are on in their place."""
     board.set(others)
-    step = _scaled(step)
+    step = _scaled(step) if _computes_in_half(step.model) else step
     found, kind = _differences(step, board, choices, others)
+    if kind == "float16" and step.scale == 1 and any(found.values()):  # under an autocast of the model's own
+        board.set(others)
+        step = _scaled(step)
+        found, kind = _differences(step, board, choices, others)
     place, worst = max(found.items(), key=lambda entry: (entry[1], entry[0]))
     # On a card, and in other compiled code, sums may come in another order. On a CPU nothing else may differ.
     is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in step.model.parameters())
@@ -163,11 +152,15 @@ def _check(step: _Step, board: Switchboard, choices: Sequence[Choice], others: S
     return GradientCheck(agrees=agrees, worst=worst, parameter=parameter, steps=len(SEEDS), message=message)
 
 
-def _scaled(step: _Step) -> _Step:
-    """The same step with a loss whose gradients float16 can hold, as a GradScaler would have it."""
-    dtypes = {parameter.dtype for parameter in step.model.parameters() if parameter.requires_grad}
+def _computes_in_half(model: Module) -> bool:
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
     dtypes |= {torch.get_autocast_dtype(device) for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)}
-    for scale in SCALES if torch.float16 in dtypes else ():
+    return torch.float16 in dtypes
+
+
+def _scaled(step: Step) -> Step:
+    """The same step with a loss whose gradients float16 can hold, as a GradScaler would have it."""
+    for scale in SCALES:
         scaled, finite = replace(step, scale=scale), [True]
         scaled.run(SEEDS[0], lambda _, tensor, finite=finite: finite.append(bool(tensor.isfinite().all())))  # type: ignore[misc]
         if all(finite):
@@ -176,7 +169,7 @@ def _scaled(step: _Step) -> _Step:
 
 
 def _differences(
-    step: _Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
+    step: Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
 ) -> tuple[dict[str, float], str]:
     """The largest relative difference of each gradient to that with others on, and what type rounded some of them."""
     found: dict[str, float] = {}
@@ -190,106 +183,20 @@ def _differences(
 
 
 def _compare(
-    step: _Step, seed: int, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
-) -> tuple[dict[_Part, float], str]:
+    step: Step, seed: int, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
+) -> tuple[dict[Part, float], str]:
     """Relative differences to the same step with others on, and what type rounded some of them."""
     board.set(others)
-    expected: dict[_Part, Tensor] = {}
+    expected: dict[Part, Tensor] = {}
     step.run(seed, lambda part, tensor: expected.update({part: step.kept(tensor)}))
     board.set(choices)
     differences = dict.fromkeys(expected, math.inf)  # for what does not come again
 
-    def see(part: _Part, found: Tensor) -> None:
+    def see(part: Part, found: Tensor) -> None:
         differences[part] = relative_difference(expected.get(part), step.seen(found))
 
     step.run(seed, see)
-    return differences, _rounded_to(expected) if any(differences.values()) else ""
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One forward and one backward pass, which can be run again on the same samples and random numbers.
-
-    Attributes:
-        model: The model.
-        args: The positional arguments of its call.
-        kwargs: Its keyword arguments.
-        is_lean: Whether a sample of each gradient is kept, in the host's memory: something wrong shows everywhere.
-        scale: What the loss is multiplied by.
-        blocks: Modules that are run one by one, to hold less; none of them to run the model as a whole.
-    """
-
-    model: Module
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    is_lean: bool = False
-    scale: float = 1.0
-    blocks: tuple[Module, ...] = ()
-
-    def kept(self, tensor: Tensor) -> Tensor:
-        """What is kept of a tensor to compare with."""
-        return self.seen(tensor).cpu() if self.is_lean else tensor
-
-    def seen(self, tensor: Tensor) -> Tensor:
-        """What is compared of a tensor."""
-        if not self.is_lean or tensor.numel() <= SAMPLE or tensor.layout is not torch.strided:
-            return tensor
-        return tensor.flatten()[:: -(-tensor.numel() // SAMPLE)].contiguous()
-
-    def run(self, seed: int, show: Callable[[_Part, Tensor], None]) -> None:
-        """Shows the loss, each gradient as soon as it is there, and the buffers; it keeps none of them.
-
-        Block by block, the gradient of a weight comes in parts where it is used in several places.
-        """
-        shown: collections.Counter[str] = collections.Counter()
-
-        def see(name: str, tensor: Tensor) -> None:
-            shown[name] += 1
-            show((name, shown[name]), tensor)
-
-        args, kwargs = copies_of((tuple(self.args), dict(self.kwargs)))  # a model may change its arguments in place
-        with untouched(self.model), forgotten(self.model), torch.enable_grad(), block_by_block(self.blocks) as asked:
-            torch.manual_seed(seed)
-            loss = self.scale * scalar_of(self.model(*args, **kwargs))
-            with without_autocast():
-                self._show_gradients(loss, asked, see)
-            see(LOSS, loss.detach())
-            for name, buffer in self.model.named_buffers():
-                see(f"{BUFFER}{name}", buffer.clone())
-
-    def _show_gradients(self, loss: Tensor, asked: Tensor, see: _See) -> None:
-        named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
-        parameters = [parameter for _, parameter in named]
-        if is_sharded(self.model):
-            for (name, _), gradient in zip(named, gradients_of(self.model, loss, parameters), strict=True):
-                if gradient is not None:
-                    see(name, gradient)
-            return
-        hooks = [parameter.register_hook(functools.partial(_show, see, name)) for name, parameter in named]
-        try:
-            torch.autograd.grad(loss, [*parameters, asked], allow_unused=True)
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-
-def _show(see: _See, name: str, gradient: Tensor) -> Tensor | None:
-    """Shows a gradient, and gives autograd, which would keep it to the end, one that takes no memory in its place."""
-    see(name, gradient)
-    if type(gradient) is not Tensor or gradient.layout is not torch.strided:
-        return None
-    return gradient.new_zeros(()).expand_as(gradient)
-
-
-def _rounded_to(found: Mapping[_Part, Tensor]) -> str:
-    """The coarsest of the types that gradients of float32 were computed in; empty where that is their own."""
-    gradients = [one for (name, _), one in found.items() if not name.startswith(BUFFER)]
-    wide = [one for one in gradients if one.dtype == torch.float32 and one.numel() >= LEAST_ROUNDED]
-    wide = [one for one in wide if one.layout == torch.strided and one.any()]
-    for kind in (torch.bfloat16, torch.float16):
-        if any(torch.equal(one, one.to(kind).float()) for one in wide):
-            return str(kind).removeprefix("torch.")
-    return ""
+    return differences, rounded_to(expected) if any(differences.values()) else ""
 
 
 def _kind_of(model: Module, name: str) -> str:

@@ -12,7 +12,7 @@ from autorecompute.backends.ortmodule.memory import OrtMemoryModel, OrtSimulator
 from autorecompute.measurement import Outcome
 from autorecompute.memory import Forecast
 from autorecompute.plans import Config, Space
-from autorecompute.search import ModelSearcher
+from autorecompute.search import ModelSearcher, model_searcher
 from autorecompute.search.model_searcher import MARGIN, SLACK, count_since_gain
 
 SEEDS = range(3)
@@ -348,6 +348,15 @@ def test_a_limit_that_nothing_can_hold_ends_the_search_early(make_limited):
     assert len(trials) < 15
     least = min(peak_bytes for peak_bytes, _ in bench.landscape.values())
     assert min(trial.measurement.peak_bytes for trial in trials) < 1.02 * least
+
+
+@pytest.mark.parametrize("share", [-0.05, -0.1, -0.15])
+def test_trials_that_are_lost_to_memory_are_few_where_nothing_fits(make_limited, monkeypatch, share):
+    """Each costs a process and tells no peak: after three of them the next one has to have a chance."""
+    trials = make_limited(share, runs_out=True).run(budget=100)
+    assert not any(trial.fits for trial in trials)
+    monkeypatch.setattr(model_searcher, "LOST_TRIALS", math.inf)
+    assert len(trials) < len(make_limited(share, runs_out=True).run(budget=100))
 
 
 def test_one_measurement_is_expected_to_have_its_noise(make_limited):

@@ -178,3 +178,17 @@ def test_every_plan_takes_effect_in_a_block_that_is_run_alone(training):
             found = gradients_shown(training, tuned.blocks)
             assert not tiny_models.differences(expected, found)
             assert not [path for path in tuned.missed if path in tuned.blocks]
+
+
+def test_under_autocast_weights_of_blocks_have_gradients():
+    """Casts that were made without autograd are not taken for those that have a graph."""
+    tuned, model, x = deep()
+    parameters, seen = list(model.parameters()), []
+    hooks = [
+        parameter.register_hook(lambda _, name=name: seen.append(name)) for name, parameter in model.named_parameters()
+    ]
+    with block_by_block(tuned.blocks.values()) as asked, torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.autograd.grad(model(x).float().sum(), [*parameters, asked], allow_unused=True)
+    for hook in hooks:
+        hook.remove()
+    assert sorted(seen) == sorted(name for name, _ in model.named_parameters())

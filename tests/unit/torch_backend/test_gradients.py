@@ -137,3 +137,44 @@ def test_large_gradients_are_compared_in_parts(place):
     assert relative_difference(expected, found) == 0.25
     found[place] = math.nan
     assert relative_difference(expected, found) == math.inf
+
+
+class Attending(nn.Module):
+    """Has a gradient that is nothing but rounding, as that of a key's bias, beside one that is right or wrong."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.weight, self.other, self.bias = (nn.Parameter(torch.ones(8)) for _ in range(3))
+        self.error, self.is_recomputed, self.random = error, False, random.Random(5)
+
+    def forward(self, x):
+        """A number."""
+        error = 1 + self.error * self.is_recomputed
+        return (x * (error * self.weight + self.other + 1e-9 * self.random.uniform(-1, 1) * self.bias)).sum()
+
+
+@pytest.mark.parametrize(("error", "agrees"), [(0.0, True), (0.1, False)])
+def test_a_gradient_that_is_only_rounding_tells_nothing(error, agrees):
+    """It differs by any amount between two steps without recompute, and the others are compared all the same."""
+    model = Attending(error)
+    check = check_gradients(model, Board(model), CHOICES, (X,), {})
+    assert check.agrees is agrees
+    assert check.parameter == ("" if agrees else "weight")
+
+
+class Halved(Unordered):
+    """Has gradients in float16 that are too small for it, as of a mean over many tokens."""
+
+    def forward(self, x):
+        """A mean."""
+        error = 1 + self.error * self.is_recomputed
+        return (x.half() * (self.weight.half() * error)).float().mean() * 1e-6
+
+
+@pytest.mark.parametrize(("error", "agrees"), [(0.0, True), (0.2, False)])
+def test_gradients_in_float16_are_compared_with_a_loss_scale(error, agrees):
+    """Without one they would all be zero, and equal whatever is computed."""
+    model = Halved(0.0, error)
+    model.weight = nn.Parameter(torch.rand(2048).half())
+    x = torch.rand(4, 2048)
+    assert check_gradients(model, Board(model), CHOICES, (x,), {}).agrees is agrees

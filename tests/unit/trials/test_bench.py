@@ -109,6 +109,26 @@ def test_a_slow_job_is_given_its_time(make_bench, monkeypatch):
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
 
 
+def test_each_first_step_is_given_the_time_of_a_start(make_bench, monkeypatch):
+    """However many there are: what a step takes is not known yet. One that takes longer is a hang."""
+    monkeypatch.setattr(bench, "START_TIMEOUT_SECONDS", 2.0)
+    steps = " ".join(["beat:0.8"] * 4)
+    measured = make_bench(f"detect order {steps} answer forever")
+    assert measured.measure(Config(), EFFORT).outcome is Outcome.OK
+    assert make_bench(f"{steps} report").watch({}, EFFORT, 32).outcome is Outcome.OK
+    assert make_bench("sleep:600").watch({}, EFFORT, 32).outcome is Outcome.HANG
+
+
+def test_a_script_that_has_started_before_is_started_twice(make_bench):
+    """A file system that is late for a moment ends no tuning of hours; a script that never starts is the user's."""
+    measured = make_bench("detect measure signal:SIGSEGV then failed:script_error:no_file then detect forever")
+    measured.measure(Config(), EFFORT)
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.CRASH
+    assert seen(measured.measure(CONFIG, EFFORT))["start"] == 3
+    with pytest.raises(ScriptError, match="no_file"):
+        make_bench("failed:script_error:no_file").detect()
+
+
 @pytest.mark.parametrize("steps", ["ended:40:0", "order ended:40:0"])
 def test_a_script_that_ends_is_started_again(make_bench, steps):
     """A config whose worker came to its script's end is measured on the next one, as if nothing had been."""

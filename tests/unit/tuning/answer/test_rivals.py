@@ -58,6 +58,13 @@ def test_a_baseline_out_of_memory_begins_at_half_and_goes_up_from_there(bench, p
     assert [batch for _, batch in bench.watched] == [16, 20]
 
 
+def test_a_baseline_out_of_memory_begins_at_what_is_forecast_to_fit(problem):
+    """A large batch is not halved again and again, each time in a process that ends."""
+    bench = Watched(lambda batch: RESTING + 125 * MIB * batch if batch <= 4 else None)
+    search = measure_baseline_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None, forecast_batch=4)
+    assert (search.found.batch, bench.batches) == (4, [4])
+
+
 def test_what_fits_stands_where_nothing_larger_does(problem):
     """An attempt at more that fails costs nothing but its time, and what is barely larger is not attempted."""
     bench = Watched(lambda batch: RESTING + 25 * MIB * batch if batch <= 16 else None)

@@ -1,0 +1,121 @@
+"""One step that is run again and again, and shows its gradients as they come."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from autorecompute.backends.common.gradients import scalar_of
+from autorecompute.backends.torch.block_by_block import block_by_block
+from autorecompute.backends.torch.sharded import forgotten, gradients_of, is_sharded
+from autorecompute.backends.torch.untouched import copies_of, untouched, without_autocast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _See = Callable[[str, Tensor], None]
+
+Part = tuple[str, int]
+"""A name, and which of its gradients: block by block there are several where a weight is used in several places."""
+
+LOSS, BUFFER = "the loss", "buffer "
+
+SAMPLE = 2**20
+"""So many numbers of each gradient are compared where memory is short."""
+
+LEAST_ROUNDED = 1024
+"""A gradient of so many numbers that all fit into 16 bits was computed in 16 bits: under autocast, whatever the type of
+the weight. There a sum in another order may round to the next number, 2**-8 of the largest gradient in bfloat16."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One forward and one backward pass, which can be run again on the same samples and random numbers.
+
+    Attributes:
+        model: The model.
+        args: The positional arguments of its call.
+        kwargs: Its keyword arguments.
+        is_lean: Whether a sample of each gradient is kept, in the host's memory: something wrong shows everywhere.
+        scale: What the loss is multiplied by.
+        blocks: Modules that are run one by one, to hold less; none of them to run the model as a whole.
+    """
+
+    model: Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    is_lean: bool = False
+    scale: float = 1.0
+    blocks: tuple[Module, ...] = ()
+
+    def kept(self, tensor: Tensor) -> Tensor:
+        """What is kept of a tensor to compare with."""
+        return self.seen(tensor).cpu() if self.is_lean else tensor
+
+    def seen(self, tensor: Tensor) -> Tensor:
+        """What is compared of a tensor."""
+        if not self.is_lean or tensor.numel() <= SAMPLE or tensor.layout is not torch.strided:
+            return tensor
+        return tensor.flatten()[:: -(-tensor.numel() // SAMPLE)].contiguous()
+
+    def run(self, seed: int, show: Callable[[Part, Tensor], None]) -> None:
+        """Shows the loss, each gradient as soon as it is there, and the buffers; it keeps none of them.
+
+        Block by block, the gradient of a weight comes in parts where it is used in several places.
+        """
+        shown: collections.Counter[str] = collections.Counter()
+
+        def see(name: str, tensor: Tensor) -> None:
+            shown[name] += 1
+            show((name, shown[name]), tensor)
+
+        args, kwargs = copies_of((tuple(self.args), dict(self.kwargs)))  # a model may change its arguments in place
+        with untouched(self.model), forgotten(self.model), torch.enable_grad(), block_by_block(self.blocks) as asked:
+            torch.manual_seed(seed)
+            loss = self.scale * scalar_of(self.model(*args, **kwargs))
+            with without_autocast():
+                self._show_gradients(loss, asked, see)
+            see(LOSS, loss.detach())
+            for name, buffer in self.model.named_buffers():
+                see(f"{BUFFER}{name}", buffer.clone())
+
+    def _show_gradients(self, loss: Tensor, asked: Tensor, see: _See) -> None:
+        named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        parameters = [parameter for _, parameter in named]
+        if is_sharded(self.model):
+            for (name, _), gradient in zip(named, gradients_of(self.model, loss, parameters), strict=True):
+                if gradient is not None:
+                    see(name, gradient)
+            return
+        hooks = [parameter.register_hook(functools.partial(_show, see, name)) for name, parameter in named]
+        try:
+            torch.autograd.grad(loss, [*parameters, asked], allow_unused=True)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _show(see: _See, name: str, gradient: Tensor) -> Tensor | None:
+    """Shows a gradient, and gives autograd, which would keep it to the end, one that takes no memory in its place."""
+    see(name, gradient)
+    if type(gradient) is not Tensor or gradient.layout is not torch.strided:
+        return None
+    return gradient.new_zeros(()).expand_as(gradient)
+
+
+def rounded_to(found: Mapping[Part, Tensor]) -> str:
+    """The coarsest of the types that gradients of float32 were computed in; empty where that is their own."""
+    gradients = [one for (name, _), one in found.items() if not name.startswith(BUFFER)]
+    wide = [one for one in gradients if one.dtype == torch.float32 and one.numel() >= LEAST_ROUNDED]
+    wide = [one for one in wide if one.layout == torch.strided and one.any()]
+    for kind in (torch.bfloat16, torch.float16):
+        if any(torch.equal(one, one.to(kind).float()) for one in wide):
+            return str(kind).removeprefix("torch.")
+    return ""
