@@ -20,6 +20,8 @@ from autorecompute.backends.torch.untouched import copies_of, untouched, without
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch.nn import Parameter
+
     _See = Callable[[str, Tensor], None]
 
 Part = tuple[str, int]
@@ -76,18 +78,19 @@ class Step:
             shown[name] += 1
             show((name, shown[name]), tensor)
 
+        # Before the forward pass, in which a sharded module's weights become others.
+        named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
         args, kwargs = copies_of((tuple(self.args), dict(self.kwargs)))  # a model may change its arguments in place
         with untouched(self.model), forgotten(self.model), torch.enable_grad(), block_by_block(self.blocks) as asked:
             torch.manual_seed(seed)
             loss = self.scale * scalar_of(self.model(*args, **kwargs))
             with without_autocast():
-                self._show_gradients(loss, asked, see)
+                self._show_gradients(loss, named, asked, see)
             see(LOSS, loss.detach())
             for name, buffer in self.model.named_buffers():
                 see(f"{BUFFER}{name}", buffer.clone())
 
-    def _show_gradients(self, loss: Tensor, asked: Tensor, see: _See) -> None:
-        named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+    def _show_gradients(self, loss: Tensor, named: Sequence[tuple[str, Parameter]], asked: Tensor, see: _See) -> None:
         parameters = [parameter for _, parameter in named]
         if is_sharded(self.model):
             for (name, _), gradient in zip(named, gradients_of(self.model, loss, parameters), strict=True):
