@@ -188,7 +188,7 @@ def _timeline(view: PeakView, timeline: Timeline) -> StepTimeline:
             shape=tensor.shape,
             node=operations[tensor.first].name,
             operator=operations[tensor.first].operator,
-            phase=operations[tensor.first].phase,
+            phase=timeline.profile.phase_of(tensor),
             plan=plans[tensor.name].id if tensor.name in plans else None,
         )
         for tensor, size in timeline.largest_at_peak()

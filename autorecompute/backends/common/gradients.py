@@ -84,7 +84,7 @@ def relative_difference(expected: Any, found: Any) -> float:
             return math.inf
         difference = max(difference, off)
     scale = max((one.to(wide).abs().max().item() for one, _ in parts), default=0.0) if differing else 1.0
-    return difference / scale if scale > 0 else math.inf
+    return difference / scale if 0 < scale < math.inf else math.inf
 
 
 def _worst_difference(

@@ -119,7 +119,8 @@ class _Again(torch.autograd.Function):  # type: ignore[misc]
         ctx.call, ctx.needs = call, [tensor.requires_grad for tensor in tensors]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
-        results = call.run([tensor.clone() for tensor in tensors])  # a block may change its input in place
+        # A block may change its input in place, and may return what it has not made: that is not to be in the graph.
+        results = [result.detach() for result in call.run([tensor.clone() for tensor in tensors])]
         ctx.mark_non_differentiable(*(one for one in results if not one.is_floating_point()))
         return tuple(results)
 
@@ -130,14 +131,15 @@ class _Again(torch.autograd.Function):  # type: ignore[misc]
         ]
         with torch.enable_grad():
             results = ctx.call.run([tensor.clone() for tensor in given])
-        given_back = {
-            result: gradient
+        pairs = [
+            (result, gradient)
             for result, gradient in zip(results, gradients, strict=True)
             if gradient is not None and result.requires_grad
-        }
-        if not given_back:
+        ]
+        wanted = [*(tensor for tensor in given if tensor.requires_grad), *ctx.call.parameters]
+        if not pairs or not wanted:
             return (None,) * (2 + len(given))
         # Hooks of the weights see their gradients, which is all that is wanted of them.
-        wanted = [*(tensor for tensor in given if tensor.requires_grad), *ctx.call.parameters]
-        found = iter(torch.autograd.grad([*given_back], wanted, [*given_back.values()], allow_unused=True))
+        outputs, incoming = zip(*pairs, strict=True)
+        found = iter(torch.autograd.grad(outputs, wanted, incoming, allow_unused=True))
         return (None, None, *(next(found) if needs else None for needs in ctx.needs))

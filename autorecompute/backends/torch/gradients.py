@@ -17,7 +17,7 @@ from autorecompute.backends.torch.block_by_block import AUTOCAST_DEVICES
 from autorecompute.backends.torch.failures import classify
 from autorecompute.backends.torch.options import CHECKPOINT
 from autorecompute.backends.torch.sharded import is_sharded
-from autorecompute.backends.torch.shown_step import Part, Step, rounded_to
+from autorecompute.backends.torch.shown_step import BUFFER, Part, Step, rounded_to
 from autorecompute.backends.torch.structure import is_within
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Choice
@@ -74,9 +74,11 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
     """
     before, choices, step = board.choices, list(choices), Step(model, args, kwargs)
     try:
-        if is_sharded(model) and (every := _every_block(board, blocks)):
+        if is_sharded(model):
             # All ranks take the same steps, whoever has how much memory left.
-            others = _but_one(board, every) if set(choices) == set(every) else every
+            every = _every_block(board, blocks)
+            are_all = board.resolve(choices) == board.resolve(every)
+            others = _but_one(board, every) if are_all else every
             return _check(replace(step, is_lean=True), board, choices, others)
         if model not in _TOO_LARGE:
             try:
@@ -114,7 +116,7 @@ def _every_block(board: Switchboard, blocks: Mapping[str, Module]) -> list[Choic
     return [
         Choice(site.name, CHECKPOINT)
         for site in board.sites.values()
-        if CHECKPOINT in site.options and set(site.occurrences) <= blocks.keys()
+        if CHECKPOINT in site.options and not site.attention and set(site.occurrences) <= blocks.keys()
     ]
 
 
@@ -129,7 +131,8 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
     board.set(others)
     step = _scaled(step) if _computes_in_half(step.model) else step
     found, kind = _differences(step, board, choices, others)
-    if kind == "float16" and step.scale == 1 and any(found.values()):  # under an autocast of the model's own
+    # Under an autocast of the model's own it is seen now.
+    if step.scale == 1 and _anywhere(step.model, kind == "float16" and any(found.values())):
         board.set(others)
         step = _scaled(step)
         found, kind = _differences(step, board, choices, others)
@@ -138,8 +141,9 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
     is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in step.model.parameters())
     agrees = worst <= (0.0 if is_exact else TOLERANCES.get(kind or _kind_of(step.model, place), 0.0))
     message = ""
+    needs_noise = not is_exact and _anywhere(step.model, not agrees)
+    noise = _differences(step, board, others, others)[0] if needs_noise else {}
     if not agrees and not is_exact:
-        noise, _ = _differences(step, board, others, others)
         # The gradient of a key's bias is zero, but for rounding: what differs so much by itself tells of nothing.
         telling = [name for name in found if noise.get(name, math.inf) <= MOST_NOISE or math.isinf(found[name])]
         usual = max((noise.get(name, 0.0) for name in telling), default=math.inf)
@@ -161,11 +165,32 @@ def _computes_in_half(model: Module) -> bool:
 def _scaled(step: Step) -> Step:
     """The same step with a loss whose gradients float16 can hold, as a GradScaler would have it."""
     for scale in SCALES:
-        scaled, finite = replace(step, scale=scale), [True]
-        scaled.run(SEEDS[0], lambda _, tensor, finite=finite: finite.append(bool(tensor.isfinite().all())))  # type: ignore[misc]
-        if all(finite):
+        scaled = replace(step, scale=scale)
+        if not _anywhere(step.model, not _is_finite(scaled)):
             return scaled
     return step
+
+
+def _is_finite(step: Step) -> bool:
+    """Whether all gradients of the step are numbers; a buffer may hold others, such as a mask."""
+    found: list[bool] = []
+
+    def see(part: Part, tensor: Tensor) -> None:
+        if not part[0].startswith(BUFFER):
+            seen = step.seen(tensor)
+            found.append(bool((seen.to_dense() if seen.layout is not torch.strided else seen).isfinite().all()))
+
+    step.run(SEEDS[0], see)
+    return all(found)
+
+
+def _anywhere(model: Module, is_so: bool) -> bool:  # noqa: FBT001  (what is asked of all ranks)
+    """Whether it is so on any rank of a sharded model: all of them have to take the same steps."""
+    if not is_sharded(model):
+        return is_so
+    told = torch.tensor(int(is_so), device=next(model.parameters()).device)
+    torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
+    return bool(told.item())
 
 
 def _differences(

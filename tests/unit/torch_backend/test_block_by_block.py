@@ -192,3 +192,43 @@ def test_under_autocast_weights_of_blocks_have_gradients():
     for hook in hooks:
         hook.remove()
     assert sorted(seen) == sorted(name for name, _ in model.named_parameters())
+
+
+class Returning(Block):
+    """Returns what it has not made, beside what it has."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.bias = torch.ones(4), nn.Parameter(torch.ones(32))
+
+    def forward(self, x):
+        """A step, a table of its own, and one of its weights."""
+        return super().forward(x), self.table, self.bias
+
+
+class Chain(nn.Module):
+    """Such blocks, whose results are all used."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Returning() for _ in range(4))
+
+    def forward(self, x):
+        """One number."""
+        for block in self.blocks:
+            x, table, bias = block(x)
+            x = x * table.mean() + bias
+        return x.sum()
+
+
+def test_what_a_block_returns_of_its_own_stays_as_it_was():
+    """A table is in no graph afterwards, and a weight is a leaf of its own that gets a gradient."""
+    torch.manual_seed(0)
+    model, x = Chain().train(), torch.rand(2, 8, 32)
+    with block_by_block(model.blocks) as asked:
+        torch.autograd.grad(model(x), [*model.parameters(), asked], allow_unused=True)
+    for block in model.blocks:
+        assert not block.table.requires_grad
+        assert block.bias.is_leaf
+    model(x).backward()
+    assert all(block.bias.grad is not None for block in model.blocks)

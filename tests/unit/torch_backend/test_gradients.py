@@ -139,6 +139,16 @@ def test_large_gradients_are_compared_in_parts(place):
     assert relative_difference(expected, found) == math.inf
 
 
+def test_an_overflow_in_another_part_hides_no_difference():
+    """Beside what is infinite nothing would differ."""
+    expected = torch.ones(2 * PART)
+    expected[0] = math.inf
+    found = expected.clone()
+    assert relative_difference(expected, found) == 0
+    found[-1] = 2
+    assert relative_difference(expected, found) == math.inf
+
+
 class Attending(nn.Module):
     """Has a gradient that is nothing but rounding, as that of a key's bias, beside one that is right or wrong."""
 
