@@ -128,7 +128,7 @@ def test_without_blocks_it_cannot_be_done():
 
 
 def gradients_shown(training, blocks):
-    """The gradient of each weight, added up from all its parts, and the most bytes that were alive."""
+    """The gradient of each weight, added up from all its parts."""
     found = {}
 
     def add(name, gradient):
