@@ -1,5 +1,6 @@
 # make tune   installs what is needed and tunes two studies, end to end: a Llama in plain PyTorch, a BERT in an ORTModule
 # make test   lints, type-checks and tests
+# make test-thorough  runs the tests that make test leaves out: further scripts, and what takes minutes
 # make docs   builds the documentation into site/
 # make docs-serve  shows it on this machine, and builds again what is changed
 # make system  installs the Debian packages that tests need, where they are missing
@@ -50,9 +51,13 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 
 # CI has two cores: two test processes, each of which takes whole files, whose tests share what is slow to make. The slowest
 # tests are told, so that a run of CI says what to make cheaper.
-PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
+PYTEST = -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25
 
-.PHONY: install install-torch26 system tune test lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
+# What every run of CI leaves out: tests that repeat on another script what is tested on one, and those that take minutes for
+# what a cheaper one shows in part.
+BRIEF = -m "not thorough"
+
+.PHONY: install install-torch26 system tune test test-thorough lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
 
 install: $(VENV)/.installed
 
@@ -97,7 +102,7 @@ lint: install
 	$(VENV)/bin/mypy --config-file benchmarks/mypy.ini
 
 test-unit: install
-	$(VENV)/bin/python $(PYTEST) tests/unit
+	$(VENV)/bin/python $(PYTEST) $(BRIEF) tests/unit
 
 # Two thousand changes to studies, archives and command lines: a minute and a half of one processor.
 test-fuzz: install
@@ -116,11 +121,15 @@ test-browser: install system
 
 # Several workers on one study, over a journal and a real PostgreSQL, which the tests start and break.
 test-workers: install system
-	$(VENV)/bin/python $(PYTEST) tests/workers
+	$(VENV)/bin/python $(PYTEST) $(BRIEF) tests/workers
 
 # Commands wait for processes to start and to end: two at a time leave a quarter of two cores idle.
 test-integration: install
-	$(VENV)/bin/python $(PYTEST) --numprocesses 3 tests/integration
+	$(VENV)/bin/python $(PYTEST) --numprocesses 3 $(BRIEF) tests/integration
+
+test-thorough: install system
+	$(VENV)/bin/python $(PYTEST) --numprocesses 3 -m thorough tests/integration tests/unit
+	$(VENV)/bin/python $(PYTEST) -m thorough tests/workers
 
 # Builds the site, and runs or reads every command on it: a few tests of one file take most of the time.
 test-docs: install
@@ -134,7 +143,8 @@ test-gpu: install
 # training scripts, models that are wrapped, and one tuning from end to end; and how plain PyTorch recomputes. The package is not
 # installed there: a training script that imports nothing of it must do without.
 UNIT_ON_TORCH26 = applying callers checkpoints fake_operators fakes rewriting
-ON_TORCH26 = compat exports golden_plans gradients identity startup tune user_scripts wrap
+ON_TORCH26 = compat exports golden_plans gradients identity startup user_scripts wrap
+TUNED_ON_TORCH26 = test_a_batch_that_fits_needs_no_recompute test_a_swap_changes_what_is_held
 # What the tool does with a script, or with Python itself, is the same on every torch: further tunings, what is said where there is
 # nothing to wrap, other people's sitecustomize, and an answer that is repeated.
 SAME_ON_TORCH26 = \
@@ -151,10 +161,10 @@ SAME_ON_TORCH26 = \
 	startup.py::test_only_the_first_shadowed_sitecustomize_runs \
 	startup.py::test_another_way_to_the_same_folder_ends \
 	startup.py::test_a_sitecustomize_in_front_that_leads_here_runs_once \
-	startup.py::test_an_interpreter_that_ignores_the_folder_runs_as_ever \
-	tune.py::test_the_same_command_answers_from_the_study
+	startup.py::test_an_interpreter_that_ignores_the_folder_runs_as_ever
 test-torch26: $(TORCH26_VENV)/.installed
-	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python $(PYTEST) --numprocesses 3 $(ON_TORCH26:%=tests/integration/test_%.py) \
+	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python $(PYTEST) --numprocesses 3 $(BRIEF) $(ON_TORCH26:%=tests/integration/test_%.py) \
+		$(TUNED_ON_TORCH26:%=tests/integration/test_tune.py::%) \
 		$(UNIT_ON_TORCH26:%=tests/unit/torch_backend/test_%.py) \
 		$(SAME_ON_TORCH26:%=--deselect tests/integration/test_%)
 

@@ -28,6 +28,32 @@ HAND_WRITTEN_PLAN = "FusedMatMul+Add+:1:-1"
 """What a user of ORTModule could have switched on by hand; it saves a part of the transformer's peak."""
 
 
+LONGEST = (
+    "test_train_ranks.py",
+    "test_train.py",
+    "test_tune.py",
+    "test_knobs.py",
+    "test_anytime.py",
+    "test_auto.py",
+    "test_plans.py",
+    "test_plans_fake.py",
+    "test_torch_scripts.py",
+    "test_batches.py",
+    "test_wrap.py",
+    "test_harmless.py",
+    "test_outcomes.py",
+    "test_user_scripts.py",
+    "test_wrong_gradients.py",
+)
+"""The files that take minutes, the longest first."""
+
+
+def pytest_collection_modifyitems(items):
+    """Begins with the files that take longest, so that no test process is left alone with one in the end."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
 def pytest_addoption(parser):
     """What ``make golden-plans`` and ``make golden-plans-check`` ask for."""
     parser.addoption("--every-study", action="store_true", help="look at the plans of every study, not of two")

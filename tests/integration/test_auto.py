@@ -75,6 +75,7 @@ def test_the_next_start_answers_from_the_study(trained, place, begin, train_plai
     assert place.study("trained").trials == trials
 
 
+@pytest.mark.thorough
 def test_a_killed_search_leaves_the_training_alone(workplace, begin, train_plainly):
     """It goes on with the config that is on, to its own end, and a warning says so."""
     process = begin(workplace, "killed", *SHORT, steps=1000)

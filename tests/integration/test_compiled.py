@@ -54,6 +54,7 @@ def test_compilations_are_told_and_not_timed(measured):
     assert all(min(one.step_seconds) < one.compile_seconds for one in measured)
 
 
+@pytest.mark.thorough
 def test_the_next_process_of_a_study_finds_what_was_compiled(scripts, tmp_path, monkeypatch):
     """Each config takes a fraction of what it took; another study compiles for itself."""
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
@@ -21,6 +23,7 @@ def test_blocks_that_are_compiled_one_by_one_are_measured(scripts, tmp_path):
     assert max(one.allocated_bytes for one in measured[1:]) < measured[0].allocated_bytes
 
 
+@pytest.mark.thorough
 def test_batches_of_every_length_are_measured(scripts, tmp_path):
     """The compiler makes code for any length after the second, in a step that does not count."""
     job = Job(script=scripts / "compiled.py", arguments=("--ragged",), backend="torch")

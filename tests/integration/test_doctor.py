@@ -105,6 +105,7 @@ def test_without_a_compiler_fix_says_what_to_install(own_extensions, tmp_path):
     assert "apt-get install g++" in read(done)["extension aten_op_executor"]["remedy"]
 
 
+@pytest.mark.thorough
 def test_fix_builds_the_extension(own_extensions, tmp_path):
     """``--fix`` puts a working library in the place of a broken one, and the report after it is healthy."""
     broken = own_extensions / ATEN

@@ -59,7 +59,15 @@ def drawn(space):
     return list(configs)
 
 
-@pytest.mark.parametrize("way", ["loop", "autocast", "lora", "trainer", "loaded", "lightning"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "loop",
+        "autocast",
+        "lora",
+        *(pytest.param(way, marks=pytest.mark.thorough) for way in ("trainer", "loaded", "lightning")),
+    ],
+)
 def test_forecasts_are_the_bytes_of_real_steps(way, scripts, tmp_path, monkeypatch):
     """Each preset and every config drawn by chance takes what fake tensors said, to the byte but for the loss."""
     monkeypatch.chdir(tmp_path)

@@ -41,7 +41,7 @@ def forecasts_of(looked):
     return {forecast["config"]: forecast for forecast in looked.answer["peak"]["forecasts"]}
 
 
-@pytest.mark.parametrize("way", ["replicas", "views", "shards", "mixed"])
+@pytest.mark.parametrize("way", ["replicas", pytest.param("views", marks=pytest.mark.thorough), "shards", "mixed"])
 def test_a_rank_takes_what_two_real_ranks_count(place, look, way):
     """To the byte, without recompute and with presets: under DDP, whose buckets stay, and under fully_shard."""
     looked = look("--ranks", "2", "--json", arguments=("--way", way))

@@ -16,6 +16,23 @@ from training_scripts import STAND_IN, WITH_A_FLAG, WITH_A_LOADER, job_of
 BATCH = 6
 EFFORT = Effort(warmup=1, steps=2)
 
+THOROUGH = {
+    "adversarial.py",
+    "closures.py --optimizer lbfgs",
+    "habits.py",
+    "kinds.py --model experts",
+    "kinds.py --model function",
+    "kinds.py --model lora",
+    "kinds.py --model plain --varied",
+    "kinds.py --model unet",
+    "libraries.py --model diffusers",
+    "libraries.py --model mixtral",
+    "libraries.py --model peft",
+    "many_kinds.py",
+    "mixed_precision.py --dtype bfloat16",
+}
+"""Scripts that train in ways of which the others, or ``test_harmless``, have one as well."""
+
 
 @pytest.fixture
 def bench_of(tmp_path, monkeypatch):
@@ -34,7 +51,13 @@ def emitted(config, detection, folder):
     return rendered.variables
 
 
-@pytest.mark.parametrize("command", [*WITH_A_LOADER, *WITH_A_FLAG])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.thorough if command in THOROUGH else ())
+        for command in (*WITH_A_LOADER, *WITH_A_FLAG)
+    ],
+)
 def test_a_script_is_measured_checked_and_confirmed(command, bench_of, tmp_path):
     """One worker trains with each config, gradients are equal bit for bit, and a fresh process trains as well."""
     with bench_of(command) as bench:

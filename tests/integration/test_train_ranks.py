@@ -91,6 +91,7 @@ def test_the_line_in_a_script_does_the_same(workplace, train_plainly, limit):
     assert re.search(r"INFO from step \d+ on: ", ends)
 
 
+@pytest.mark.thorough
 def test_two_nodes_train_the_same(make_workplace, train_plainly, begin):
     """Two agents over the loopback, each started with the tool: the first rank of all has the study."""
     nodes = [make_workplace("first_node"), make_workplace("second_node")]
@@ -110,6 +111,7 @@ def test_two_nodes_train_the_same(make_workplace, train_plainly, begin):
     assert not list(nodes[1].path.glob("studies/*"))
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_starts_the_tool_in_each_rank_does_the_same(workplace, train_plainly, limit):
     """One search is started, and one study written."""
     tool = (
@@ -129,7 +131,9 @@ def test_a_launcher_that_starts_the_tool_in_each_rank_does_the_same(workplace, t
     assert re.search(r"from step \d+ on: ", said(finished)[0])
 
 
-@pytest.mark.parametrize(("followed", "sentence"), [("0", "rank 1 did not begin"), ("1", "")])
+@pytest.mark.parametrize(
+    ("followed", "sentence"), [("0", "rank 1 did not begin"), pytest.param("1", "", marks=pytest.mark.thorough)]
+)
 def test_a_rank_without_the_tool_trains_on_with_the_others(workplace, train_plainly, followed, sentence, limit):
     """Nobody waits for it but before the first step, and nothing is recomputed."""
     arguments = ("--steps", "4")
@@ -193,6 +197,7 @@ def test_sharded_ranks_train_the_same_bit_for_bit(workplace, train_plainly, begi
     assert not [choice for trial in trials for choice in trial["config"] if ":drop" in choice]
 
 
+@pytest.mark.thorough
 def test_a_killed_search_leaves_sharded_ranks_together(workplace, train_plainly, begin):
     """Ranks that recomputed different blocks would wait for each other's parameters."""
     arguments = ("--steps", "24", "--shards")

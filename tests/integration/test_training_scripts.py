@@ -6,8 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 STUDIES = Path(__file__).parents[2] / "studies"
 SMALL = {"--layers": "1", "--hidden": "32", "--heads": "2", "--sequence": "16", "--width": "8", "--stages": "2"}
+
+QUICK = {"bert_mlm", "llama_clm", "resnet_images"}
+"""Those that every run of the tests trains; `make test-thorough` trains all others."""
 
 TRAIN = """
 import runpy
@@ -22,7 +27,15 @@ runpy.run_path(script, run_name="__main__")
 
 def pytest_generate_tests(metafunc):
     """A test for each study."""
-    metafunc.parametrize("script", sorted(STUDIES.glob("*/train.py")), ids=lambda script: script.parent.name)
+    metafunc.parametrize(
+        "script",
+        [
+            pytest.param(
+                script, id=script.parent.name, marks=() if script.parent.name in QUICK else pytest.mark.thorough
+            )
+            for script in sorted(STUDIES.glob("*/train.py"))
+        ],
+    )
 
 
 def test_a_study_trains_without_onnxruntime(script):

@@ -122,6 +122,7 @@ def limit_bytes(place, by_hand):
     return (2 * plain.printed_peak_bytes + saving.printed_peak_bytes) // 3
 
 
+@pytest.mark.thorough
 def test_recompute_saves_memory_in_a_wrapped_model(place, limit_bytes):
     """A plain transformer is made to fit with recompute, and ``run`` reaches the peak that was reported."""
     # At the script's own batch no smaller one is compared, in up to ten processes.

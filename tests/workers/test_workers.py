@@ -14,7 +14,9 @@ LIMITED = ("--max-trials", TRIALS)
 JOURNAL, POSTGRESQL = "journal", "postgresql"
 
 
-@pytest.mark.parametrize(("kind", "count"), [(JOURNAL, 2), (POSTGRESQL, 2), (POSTGRESQL, 8)])
+@pytest.mark.parametrize(
+    ("kind", "count"), [(JOURNAL, 2), (POSTGRESQL, 2), pytest.param(POSTGRESQL, 8, marks=pytest.mark.thorough)]
+)
 def test_workers_share_the_trials_and_agree(storages, tmp_path, kind, count):
     """No config is measured twice, all trials together are as many as asked for, and one worker confirms for all."""
     workers = [Worker(storages[kind], tmp_path / f"worker{number}", *LIMITED) for number in range(count)]

@@ -168,6 +168,7 @@ def test_in_plain_pytorch_trials_of_a_config_that_was_recorded_once_differ():
     assert statistics.median(ratios) == pytest.approx(replay.truths[config].ratio, rel=0.02)
 
 
+@pytest.mark.thorough
 def test_in_plain_pytorch_a_few_trials_find_the_best():
     """On the tables that are kept, half of the searches are within 1 % of the best after eight trials at most."""
     replays = [

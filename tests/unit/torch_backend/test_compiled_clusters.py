@@ -62,7 +62,15 @@ def test_budgets_and_whole_checkpoints_leave_clusters_nothing_to_do(compiled_blo
 
 
 @pytest.mark.parametrize(
-    "texts", [[UP], [DROPPED], [UP, DROPPED], [UP, f"{BLOCKS}:1"], [DROPPED, "blocks.*:keep_matmul:2"]], ids=str
+    "texts",
+    [
+        pytest.param([UP], marks=pytest.mark.thorough),
+        pytest.param([DROPPED], marks=pytest.mark.thorough),
+        [UP, DROPPED],
+        [UP, f"{BLOCKS}:1"],
+        [DROPPED, "blocks.*:keep_matmul:2"],
+    ],
+    ids=str,
 )
 def test_gradients_are_those_of_the_compiled_model(compiled_blocks, texts):
     """With dropout on, alone and beside checkpoints."""
