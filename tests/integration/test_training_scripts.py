@@ -14,6 +14,8 @@ SMALL = {"--layers": "1", "--hidden": "32", "--heads": "2", "--sequence": "16", 
 QUICK = {"bert_mlm", "llama_clm", "resnet_images"}
 """Those that every run of the tests trains; `make test-thorough` trains all others."""
 
+FURTHER = pytest.mark.thorough
+
 TRAIN = """
 import runpy
 import sys
