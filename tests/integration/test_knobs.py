@@ -44,9 +44,8 @@ def turn_knobs(place, peaks):
     """Tunes the script with knobs, under a limit that takes some recompute."""
     without, _, within_layers = peaks
     limit = str((3 * without + within_layers) // 4)
-    # At the script's own batch no smaller one is compared, in up to ten processes.
-    options = ("--memory-limit", limit, "--max-trials", "6", "--knobs", "--json")
-    return lambda: place.tune(SCRIPT, *options, arguments=("--bs", BATCH), **SET_BY_THE_USER)
+    options = ("--target-batch", BATCH, "--memory-limit", limit, "--max-trials", "6", "--knobs", "--json")
+    return lambda: place.tune(SCRIPT, *options, arguments=("--bs", "{batch}"), **SET_BY_THE_USER)
 
 
 @pytest.fixture(scope="module")
