@@ -53,8 +53,8 @@ BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -
 # tests are told, so that a run of CI says what to make cheaper.
 PYTEST = -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25
 
-# What every run of CI leaves out: tests that repeat on another script what is tested on one, and those that take minutes for
-# what a cheaper one shows in part.
+# What CI leaves out, which has 90 minutes: tests that repeat on another script what is tested on one, and four that take minutes:
+# the wrapped transformer with recompute, the cache of compiled code, compiled batches of every length, and an extension's build.
 BRIEF = -m "not thorough"
 
 .PHONY: install install-torch26 system tune test test-thorough lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
@@ -143,8 +143,7 @@ test-gpu: install
 # training scripts, models that are wrapped, and one tuning from end to end; and how plain PyTorch recomputes. The package is not
 # installed there: a training script that imports nothing of it must do without.
 UNIT_ON_TORCH26 = applying callers checkpoints fake_operators fakes rewriting
-ON_TORCH26 = compat exports golden_plans gradients identity startup user_scripts wrap
-TUNED_ON_TORCH26 = test_a_batch_that_fits_needs_no_recompute test_a_swap_changes_what_is_held
+ON_TORCH26 = compat exports golden_plans gradients identity startup tune user_scripts wrap
 # What the tool does with a script, or with Python itself, is the same on every torch: further tunings, what is said where there is
 # nothing to wrap, other people's sitecustomize, and an answer that is repeated.
 SAME_ON_TORCH26 = \
@@ -161,10 +160,10 @@ SAME_ON_TORCH26 = \
 	startup.py::test_only_the_first_shadowed_sitecustomize_runs \
 	startup.py::test_another_way_to_the_same_folder_ends \
 	startup.py::test_a_sitecustomize_in_front_that_leads_here_runs_once \
-	startup.py::test_an_interpreter_that_ignores_the_folder_runs_as_ever
+	startup.py::test_an_interpreter_that_ignores_the_folder_runs_as_ever \
+	tune.py::test_the_same_command_answers_from_the_study
 test-torch26: $(TORCH26_VENV)/.installed
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python $(PYTEST) --numprocesses 3 $(BRIEF) $(ON_TORCH26:%=tests/integration/test_%.py) \
-		$(TUNED_ON_TORCH26:%=tests/integration/test_tune.py::%) \
 		$(UNIT_ON_TORCH26:%=tests/unit/torch_backend/test_%.py) \
 		$(SAME_ON_TORCH26:%=--deselect tests/integration/test_%)
 

@@ -16,8 +16,6 @@ import pytest
 
 from workplace import FREED_AT_ONCE, PLAIN_BATCH
 
-pytestmark = pytest.mark.thorough
-
 HOUR = 3600
 LONGEST_SECONDS = 600
 """Far longer than a step or a swap takes, far shorter than a jump."""

@@ -192,7 +192,6 @@ def test_a_model_that_leaves_torch_is_measured_from_the_leanest_config_on(workpl
     assert all(trial["measurement"]["outcome"] == "ok" for trial in trials)
 
 
-@pytest.mark.thorough
 def test_a_compiled_model_trains_as_without_the_tool(workplace, scripts, limit):
     """Its losses are the same, and one sentence says how it is tuned instead."""
     script = (str(scripts / "compiled.py"), "--steps", "3")

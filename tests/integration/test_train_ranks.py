@@ -91,7 +91,6 @@ def test_the_line_in_a_script_does_the_same(workplace, train_plainly, limit):
     assert re.search(r"INFO from step \d+ on: ", ends)
 
 
-@pytest.mark.thorough
 def test_two_nodes_train_the_same(make_workplace, train_plainly, begin):
     """Two agents over the loopback, each started with the tool: the first rank of all has the study."""
     nodes = [make_workplace("first_node"), make_workplace("second_node")]
@@ -197,7 +196,6 @@ def test_sharded_ranks_train_the_same_bit_for_bit(workplace, train_plainly, begi
     assert not [choice for trial in trials for choice in trial["config"] if ":drop" in choice]
 
 
-@pytest.mark.thorough
 def test_a_killed_search_leaves_sharded_ranks_together(workplace, train_plainly, begin):
     """Ranks that recomputed different blocks would wait for each other's parameters."""
     arguments = ("--steps", "24", "--shards")

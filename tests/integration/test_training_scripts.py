@@ -12,9 +12,7 @@ STUDIES = Path(__file__).parents[2] / "studies"
 SMALL = {"--layers": "1", "--hidden": "32", "--heads": "2", "--sequence": "16", "--width": "8", "--stages": "2"}
 
 QUICK = {"bert_mlm", "llama_clm", "resnet_images"}
-"""Those that every run of the tests trains; `make test-thorough` trains all others."""
-
-FURTHER = pytest.mark.thorough
+"""Those that every run of the tests trains; ``make test-thorough`` trains all others."""
 
 TRAIN = """
 import runpy

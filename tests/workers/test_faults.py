@@ -6,8 +6,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
 from autorecompute.studies.sharing import pulse
 from workers.processes import CONFIRMS, MEASURED, Worker, assert_nothing_is_lost_or_doubled, essence
 from workers.server import url_of
@@ -76,7 +74,6 @@ def test_a_restart_of_the_server_costs_nothing(server, database, tmp_path):
     assert all(("Trying again" in worker.talk) == ("is back" in worker.talk) for worker in workers)
 
 
-@pytest.mark.thorough
 def test_20_seconds_without_the_storage_cost_nothing(journal, server, make_database, make_proxy, tmp_path):
     """Connections are refused or silent, to both workers or to one, or a journal is locked: all go on afterwards."""
     assert pulse.DEAD_SECONDS > LOST_SECONDS
