@@ -31,7 +31,7 @@ PLAIN_BATCH = 192
 FREED_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
 """Has glibc give back what tensors leave, so that a process takes what lives in it; all that matter are larger."""
 
-HANG_SECONDS = 600
+HANG_SECONDS = 1200
 """Far beyond what any command takes: a test that hangs must end."""
 
 

@@ -31,7 +31,8 @@ MARGIN = 0.02
 """A knob must make training faster by more than this share."""
 
 MOST_PAIRS = 6
-"""Two pairs of processes are compared first. Further ones follow where a gain is not sure, or where pairs disagree."""
+"""Two pairs of processes are compared first. Further ones follow where a gain is not sure, or where pairs disagree on
+whether there is one."""
 
 AGREEMENT = 0.1
 """Pairs agree whose ratios differ by no more than this share."""
@@ -169,7 +170,8 @@ class KnobSearch:
         ratios = [pair.log_ratio for pair in pairs]
         gain = interval(ratios, MISS)
         is_alike = max(ratios) - min(ratios) <= math.log1p(AGREEMENT)
-        is_sure = gain.low > 0 or (gain.middle <= math.log1p(MARGIN) and is_alike)
+        is_slower = max(ratios) <= 0
+        is_sure = gain.low > 0 or is_slower or (gain.middle <= math.log1p(MARGIN) and is_alike)
         return is_sure or not self._context.budget.allows(*TWO_PAIRS)
 
     def _run_pair(self, base: Best, other: Best, *, is_base_first: bool) -> Pair:

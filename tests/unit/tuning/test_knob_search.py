@@ -145,6 +145,13 @@ def test_a_gain_that_noise_may_have_made_is_measured_again(turn, turned_by):
     assert not figures.kept
 
 
+def test_a_knob_that_only_makes_it_slower_is_not_measured_again(turn, turned_by):
+    """How much slower does not matter, so that pairs disagree on it asks for no further one."""
+    tuning, result = turn({SLOW: turned_by(speeds=iter([0.9, 0.5]))})
+    assert sum(SLOW in environment for environment in tuning.bench.environments) == 2
+    assert not by_name(result)["slow_allocator"].kept
+
+
 def test_noise_alone_is_hardly_ever_a_gain(finished, turned_by, offer):
     """Of sixty knobs that do nothing, three at most are kept on a machine that swings by a tenth."""
     chance = random.Random(0)

@@ -18,7 +18,7 @@ from autorecompute.studies import list_studies, load_result
 from autorecompute.studies.analysis import FILE
 from autorecompute.studies.batch_studies import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.answer.paired_comparison import PAIRS
+from autorecompute.tuning.answer.paired_comparison import LEAST_PAIRS
 from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
@@ -255,7 +255,8 @@ def test_a_noisy_machine_is_asked_more_often_and_the_doubt_is_told(begin):
 
     several.lead.watch = moody
     result = several.run()
-    assert (result.comparison.pairs, result.comparison.is_clear, result.verdict) == (PAIRS, False, Verdict.UNDECIDED)
+    assert (result.comparison.is_clear, result.verdict) == (False, Verdict.UNDECIDED)
+    assert result.comparison.pairs > LEAST_PAIRS
     assert result.comparison.low < result.comparison.ratio < result.comparison.high
 
 
