@@ -9,6 +9,7 @@ import fcntl
 import io
 import os
 import pty
+import re
 import shutil
 import signal
 import struct
@@ -26,8 +27,14 @@ from rich.style import Style
 from rich.text import Text
 
 COLUMNS, LINES = 128, 36
-SEARCHING, RACING = "now   trial", "racing in interleaved rounds"
-"""What stands on the screen while a trial is measured, and once no other will be."""
+SEARCHING = re.compile(r"^now   trial (\d+):", re.MULTILINE)
+"""What stands on the screen while a trial is measured."""
+
+LISTED = r"^\[[^]]+\] +{}  "
+"""How the line of a trial begins that was measured."""
+
+RACING = "racing in interleaved rounds"
+"""What stands there once no other will be."""
 
 INTERRUPTED = 130
 """The exit code of a tuning that was stopped."""
@@ -35,11 +42,14 @@ INTERRUPTED = 130
 
 def _take_picture(file):
     with tempfile.TemporaryDirectory() as folder:
-        options = ("--target-batch", 32, "--memory-limit", run(folder, *LIMIT), "--max-trials", 12, "--study", "gpt2")
-        command = ["autorecompute", "tune", SCRIPT, *options, *ARGUMENTS]
-        frame = _last_frame(folder, [sys.executable, "-m", *map(str, command)])
+        limit = f"{int(run(folder, *LIMIT)) >> 20}MiB"
+        options = ("--target-batch", 32, "--memory-limit", limit, "--max-trials", 12, "--study", "gpt2", *ARGUMENTS)
+        told, ran = (
+            " ".join(map(str, ("autorecompute", "tune", script, *options))) for script in (SCRIPT.name, SCRIPT)
+        )
+        frame = _last_frame(folder, [sys.executable, "-m", *ran.split()])
         page = Path(folder) / "terminal.html"
-        page.write_text(_page("autorecompute tune train.py --target-batch 32 --memory-limit …", frame))
+        page.write_text(_page(" ".join(told), frame))
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             shown = browser.new_page(viewport={"width": 1200, "height": 800}, device_scale_factor=2)
@@ -63,7 +73,7 @@ def _last_frame(folder, command):
         shown = "\n".join(screen.display)
         if RACING in shown:
             process.send_signal(signal.SIGINT)  # all that is to be seen was seen
-        elif SEARCHING in shown:
+        elif (now := SEARCHING.search(shown)) and not re.search(LISTED.format(now[1]), shown, re.MULTILINE):
             frame = [_line(screen, number) for number in range(LINES)]
     if process.wait() not in {0, INTERRUPTED}:
         sys.exit(f"the tuning ended with code {process.returncode}")
