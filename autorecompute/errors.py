@@ -57,6 +57,10 @@ class ScriptError(AutorecomputeError):
     exit_code = 5
 
 
+class TooLargeError(ScriptError):
+    """It runs out of memory before anything can be recomputed."""
+
+
 class ReaderLeft(AutorecomputeError):  # noqa: N818  (that somebody has seen enough is no error)
     """Standard output was closed early (for example by ``head``): exit code as for SIGPIPE, and no message."""
 

@@ -54,14 +54,16 @@ class Fastest:
 
     Args:
         limits: Between what memory lies.
+        start: The first batch.
     """
 
     limits: Limits
+    start: int = START
 
     def without(self, curve: Sequence[CurvePoint]) -> int | None:
         """Towards the largest batch that fits, then around the fastest."""
         if not curve:
-            return START
+            return self.start
         if len(curve) >= MOST_WITHOUT or any(point.recomputed is not None for point in curve):
             return None
         larger = self._towards_the_limit(curve)
@@ -80,9 +82,9 @@ class Fastest:
             return None
         return math.floor(batch)
 
-    def expected(self, _: Sequence[CurvePoint]) -> int:
-        """A few, whatever was measured."""
-        return SHARES
+    def expected(self, curve: Sequence[CurvePoint]) -> int:
+        """A few; as long as no batch fits, the next one may be all there is."""
+        return SHARES if any(point.fits_without or point.fits_with for point in curve) else 1
 
     def may_answer(self, _: int) -> bool:
         """Any batch may."""

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, WrongBatchError
+from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, TooLargeError, WrongBatchError
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.ranges import NEGLIGIBLE_SHARE
 from autorecompute.worker.protocol import Ended, Failed, Message, Refused
@@ -77,7 +77,8 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
     if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
         return WrongBatchError(message.message)
     if isinstance(message, Failed):
-        return ScriptError(f"{_describe_failure(message, output)}Outcome: {message.outcome}. {where}")
+        kind = TooLargeError if message.outcome.is_about_memory else ScriptError
+        return kind(f"{_describe_failure(message, output)}Outcome: {message.outcome}. {where}")
     assert isinstance(message, Ended), "a worker that does not detect says why"
     if message.exit_code:
         return ScriptError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from autorecompute.backends.registry import backend_of, render
+from autorecompute.errors import TooLargeError
 from autorecompute.figures import Figures
 from autorecompute.measurement import Detection
 from autorecompute.plans.dimensions import BATCH
@@ -22,7 +23,7 @@ from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.resources import choose_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from autorecompute.measurement import Measurement, Trial
@@ -186,6 +187,29 @@ class TuningContext:
             self.detection = self.bench.detect()
         limit_bytes = self.settings.limit_bytes or choose_limit(self.detection, self.folder, self.note)
         self.problem = Problem.of(self.detection, limit_bytes, wrap=self.job.wrap)
+
+    def detect_somewhere(self, open_bench: Callable[[int], Bench]) -> None:
+        """Does so at half the batch, or a half of that, where more has no room: nobody asked for the batch.
+
+        Args:
+            open_bench: Makes a bench for a batch.
+
+        Raises:
+            TooLargeError: a single sample has no room.
+            ScriptError: the script fails by itself.
+            SetupError: the installation lacks something.
+            UsageError: the batch cannot reach the model.
+        """
+        batch = self.settings.batch
+        assert batch, "a batch is looked for"
+        try:
+            self.detect()
+        except TooLargeError:
+            if batch == 1:
+                raise
+            self.note(f"batch {batch}: the script runs out of memory before anything can be recomputed")
+            self.bench, self.settings = open_bench(batch // 2), replace(self.settings, batch=batch // 2)
+            self.detect_somewhere(open_bench)
 
     def at_batch(self, batch: int, bench: Bench) -> TuningContext:
         """The same tuning at one of its batches, within the same time."""

@@ -209,9 +209,13 @@ def explain_no_batch(result: Result, limit_bytes: int) -> str:
     # Smaller ones that fit were asked for earlier.
     smallest = next((point for point in curve if not point.fits_without), curve[0])
     least = smallest.recomputed.least_peak_bytes if smallest.recomputed is not None else smallest.without.peak_bytes
+    why = f"its least peak was {format_bytes(least)}"
+    if least is not None and least <= limit_bytes:
+        why = f"with {format_bytes(least)} it did while it trained, but its whole process did not"
+    or_else = ", or a smaller batch" if smallest.batch > 1 else ""
     return (
-        f"No batch from {smallest.batch} on holds {format_bytes(limit_bytes)}: its least peak was "
-        f"{format_bytes(least)}. Try a higher --memory-limit, or a smaller batch."
+        f"No batch from {smallest.batch} on holds {format_bytes(limit_bytes)}: {why}. "
+        f"Try a higher --memory-limit{or_else}."
     )
 
 

@@ -87,9 +87,9 @@ class TuningSession:
             )
             tuner = Tuner(context) if self.batches is None else BatchTuner(context, self.batches, open_bench)
             try:
-                with context.bench:
-                    return tuner.run()
+                return tuner.run()
             finally:
+                context.bench.close()
                 self.so_far = tuner.so_far
 
     def explain_interruption(self) -> str:

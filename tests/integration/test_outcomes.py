@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from autorecompute.errors import TooLargeError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job, bench
@@ -82,3 +83,12 @@ def test_a_hang_shows_where(begin):
     broken = begin("breaking.py", "--fault", "hang", "--at-step", FAULTY_STEP)
     broken.measure(Config(), EFFORT)
     assert "breaking.py" in broken.log.read_text().split("most recent call first")[-1]
+
+
+def test_a_batch_that_has_no_room_before_anything_is_recomputed_is_told_apart(tmp_path, scripts):
+    """Whoever looks for a batch goes on with half of it, which no other failure of a script would mend."""
+    job = Job(script=scripts / "overloaded.py", batch_flag="--bs")
+    with Bench(job, 4, tmp_path) as bench, pytest.raises(TooLargeError, match="out of memory"):
+        bench.detect()
+    with Bench(job, 2, tmp_path) as bench:
+        assert bench.detect().batch == 2

@@ -94,7 +94,10 @@ class BatchTuner:
 
     def _answer(self) -> Result:
         context = self._context
-        context.detect()
+        if self._batches:
+            context.detect()
+        else:
+            context.detect_somewhere(lambda batch: self._open_bench(batch, self._folder))
         context.problem = replace(context.problem, batch=SEVERAL_BATCHES)
         command = context.job.command_of_any_batch()
         bind(self._folder, context.problem, command, Sizes.of(context.detection, context.rest_bytes))
@@ -129,7 +132,7 @@ class BatchTuner:
     def _measure(self) -> Result:
         detection, problem = self._context.detection, self._context.problem
         limits = Limits(problem.limit_bytes, self._context.rest_bytes)
-        chooser = Listed(self._batches, limits) if self._batches else Fastest(limits)
+        chooser = Listed(self._batches, limits) if self._batches else Fastest(limits, detection.batch)
         self._batch_answer = batch_answer = BatchAnswer(self._context, chooser)
         deadline_seconds, budget = self._budget.deadline_seconds, self._settings.max_trials
         self._context.progress.detected(

@@ -195,6 +195,14 @@ def test_a_neighbour_that_failed_is_not_asked_for_again(fitting, fastest, failed
     assert Fastest(limits).without(sorted([*curve, tried], key=lambda point: point.batch)) is None
 
 
+def test_the_first_batch_that_may_fit_has_all_trials_and_all_the_time():
+    """Nothing fits so far, so that an answer comes first; later a third is for each."""
+    failed = CurvePoint(batch=8, without=Figures(outcome=Outcome.OOM, batch=8))
+    fitting = CurvePoint(batch=4, without=Figures(outcome=Outcome.OK, batch=4))
+    assert Fastest(LIMITS).expected([failed]) == 1
+    assert Fastest(LIMITS).expected([fitting, failed]) > 1
+
+
 def _slower_when_large(figures, batch):
     speed = max(100 - abs(batch - 20), 5)
     return Figures(outcome=figures.outcome, batch=batch, peak_bytes=figures.peak_bytes, samples_per_second=speed)

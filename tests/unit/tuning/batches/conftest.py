@@ -30,8 +30,10 @@ class Several:
         self.folder.prepare()
         self.benches = {}
         self._make_bench = make_bench
-        self.lead = make_bench(batches[0] if batches else 8)
+        batch = batches[0] if batches else 8
+        self.lead = make_bench(batch)
         asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "sampler": "greedy"}
+        asked |= {"batch": batch}
         place = TuningContext(
             job=Job(script=script, batch_flag="--bs"),
             bench=self.lead,

@@ -11,7 +11,7 @@ import pytest
 
 from autorecompute import codec
 from autorecompute.cli import main
-from autorecompute.errors import NothingFitsError, ScriptError, UsageError
+from autorecompute.errors import NothingFitsError, ScriptError, TooLargeError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.studies import list_studies, load_result
@@ -49,6 +49,33 @@ def test_the_best_batch_is_found_with_what_it_recomputes(best):
     # A machine that keeps its pace needs no more than a few pairs.
     assert result.comparison.is_clear
     assert several.watched[:2] == [8, LARGEST]
+
+
+def test_a_model_that_no_eight_samples_fit_is_begun_with_fewer(begin):
+    """Nobody asked for eight: the search begins with the half that can be looked at."""
+
+    def fail_from_four_on(bench):
+        if bench.detection.batch > 2:
+            bench.failure = TooLargeError("out of memory")
+        return bench
+
+    several = begin(adapt=fail_from_four_on)
+    result = several.run()
+    assert result.curve[0].batch == 2
+    assert [note.partition(":")[0] for note in several.watcher.notes[:3]] == ["batch 8", "batch 4", "batch 2"]
+
+
+def test_a_single_sample_has_to_fit(begin):
+    """Where none does, the script's own error ends the command."""
+
+    def fail(bench):
+        bench.failure = TooLargeError("out of memory")
+        return bench
+
+    several = begin(adapt=fail)
+    with pytest.raises(TooLargeError):
+        several.run()
+    assert list(several.benches) == [4, 2, 1]
 
 
 def test_the_curve_has_every_batch_both_ways(best):

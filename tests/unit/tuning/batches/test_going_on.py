@@ -12,6 +12,7 @@ from autorecompute.result import SearchEnd
 from autorecompute.studies import load_result
 from autorecompute.tuning.batches.batch_tuner import LEAST_TRIALS
 from autorecompute.tuning.batches.throughput_curve import NOT_IN_TIME
+from autorecompute.units import MIB
 from stand_ins.emitted import choices_of
 
 LARGEST = 20
@@ -118,6 +119,18 @@ def test_what_fits_of_another_list_is_no_answer(begin):
     begin((8, 16)).run()
     with pytest.raises(NothingFitsError, match="from 48 on"):
         begin((48, 64), max_trials=8).run()
+
+
+def test_a_limit_that_only_whole_processes_break_is_told_as_such(begin):
+    """A least peak below the limit would not say why nothing fits, and a single sample has no smaller batch."""
+
+    def live_long(bench):
+        bench.every_life_bytes = 600 * MIB
+        return bench
+
+    with pytest.raises(NothingFitsError, match="but its whole process did not") as failed:
+        begin((1,), adapt=live_long, max_trials=8).run()
+    assert "smaller batch" not in str(failed.value)
 
 
 def test_a_shorter_list_is_answered_though_more_was_known_before(begin):
