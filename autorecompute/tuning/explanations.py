@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.savings import explain_worthless
+from autorecompute.search.frontier import predict_frontier
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.finalists import fitting_finalists
 from autorecompute.tuning.answer.kept_race import race_winner
+from autorecompute.tuning.answer.rivals import FORECAST_SHARE
 from autorecompute.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autorecompute.measurement import Detection, Trial
+    from autorecompute.memory import MemoryModel
     from autorecompute.prediction import Prediction
     from autorecompute.result import Rejection, Result
     from autorecompute.studies import StudyFolder
@@ -48,12 +51,14 @@ def advise_on_glibc(kind: str) -> str:
     return f"{THRESHOLD}={MIB} in the environment has glibc give back what was freed."
 
 
-def explain_no_fit(
+def explain_no_fit(  # noqa: PLR0913  (all that is known)
     trials: Sequence[Trial],
     detection: Detection,
     limit_bytes: int,
     unconfirmed: Sequence[str] = (),
     rejections: Sequence[Rejection] = (),
+    *,
+    memory: MemoryModel | None = None,
 ) -> str:
     """A sentence on the least peak seen, and what it would take to fit.
 
@@ -63,14 +68,14 @@ def explain_no_fit(
         limit_bytes: What no config holds.
         unconfirmed: What else than memory kept configs that fit from being confirmed, in words, the last at the end.
         rejections: The configs that fit and cannot be the answer.
+        memory: What forecasts peaks where none was measured; ``None`` where nothing does.
     """
     # A trial that failed may have a peak, too, which is not that of a whole step.
     measured = [trial for trial in trials if trial.measurement.outcome.is_measured]
     if not measured:
-        way_out = f"Train with a smaller batch: --target-batch {detection.batch // 2}"
         return (
             f"No config holds {format_bytes(limit_bytes)}, and none ran to its end. "
-            f"{way_out if detection.batch > 1 else 'Train a smaller model.'}{_explain_detected(detection)}"
+            f"{_smaller_batch(detection, limit_bytes, memory)}{_explain_detected(detection)}"
         )
     needed_without = _needed_without(measured, rejections, limit_bytes)
     too_large = {known.config for known in rejections if known.outcome.is_about_memory}
@@ -95,6 +100,23 @@ def explain_no_fit(
         f"{format_bytes(peak_bytes)} with {least.description}. {_higher_limit(enough, needed_without, smaller)}."
         f"{_explain_detected(detection)}"
     )
+
+
+def _smaller_batch(detection: Detection, limit_bytes: int, memory: MemoryModel | None) -> str:
+    """Which one to try where no peak was measured: half of it, or what is forecast to fit."""
+    if detection.batch == 1:
+        return "Train a smaller model."
+    half = f"Train with a smaller batch: --target-batch {detection.batch // 2}"
+    if memory is None:
+        return half
+    dims = {**detection.dims, BATCH: detection.batch}
+    least = predict_frontier(memory, dims)[0]
+    forecast = f"{format_bytes(least.peak_bytes)} is the least that is forecast, with "
+    forecast += f"{memory.space.describe(least.config)}"
+    batch = memory.largest_batch(least.config, dims, round(FORECAST_SHARE * limit_bytes))
+    if not 0 < batch < detection.batch:
+        return f"{forecast}. {half}"
+    return f"{forecast}: --target-batch {batch} should fit."
 
 
 def _enough_as_a_whole(measured: Sequence[Trial], rejections: Sequence[Rejection], limit_bytes: int) -> int:
@@ -159,6 +181,7 @@ def explain_early_end(  # noqa: PLR0913  (all that is known)
     unconfirmed: Sequence[str] = (),
     rejections: Sequence[Rejection] = (),
     *,
+    memory: MemoryModel | None = None,
     winner: Trial | None = None,
 ) -> str:
     """The same where the same command goes on; takes what :func:`explain_no_fit` takes.
@@ -178,7 +201,7 @@ def explain_early_end(  # noqa: PLR0913  (all that is known)
             f"{why} The best that fits so far, not confirmed: {(winner or fitting[0]).description}. The same command "
             "goes on from there; --timeout gives it more time."
         )
-    found = explain_no_fit(trials, detection, limit_bytes, unconfirmed, rejections)
+    found = explain_no_fit(trials, detection, limit_bytes, unconfirmed, rejections, memory=memory)
     return f"The time was over before a config that fits was found; --timeout gives it more. {found}"
 
 

@@ -171,17 +171,18 @@ class Tuner:
     def _explain_none(self, result: Result) -> str:
         """Why there is no config to train with."""
         detection = replace(self._context.detection, resting_bytes=self._context.rest_bytes)
-        limit_bytes = self._context.problem.limit_bytes
+        limit_bytes, memory = self._context.problem.limit_bytes, self._context.memory
         trials, rejections = self._ledger.trials, self._context.folder.rejections()
+        seen = (trials, detection, limit_bytes, result.unconfirmed, rejections)
         has_too_few = result.search_end is SearchEnd.TRIALS and not rejections
         if has_too_few and (untried := explain_too_few_trials(result.expected, limit_bytes)):
             return untried
         if not result.search_end.is_early:
-            return explain_no_fit(trials, detection, limit_bytes, result.unconfirmed, rejections)
+            return explain_no_fit(*seen, memory=memory)
         if not trials:
             return self._explain_lateness()
         winner = race_winner(self._context.folder, trials, {known.config for known in rejections})
-        return explain_early_end(trials, detection, limit_bytes, result.unconfirmed, rejections, winner=winner)
+        return explain_early_end(*seen, memory=memory, winner=winner)
 
     def _explain_lateness(self) -> str:
         return explain_too_little_time(self._context.budget.expect(Task.START), self._context.waited_seconds)

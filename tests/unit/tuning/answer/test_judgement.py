@@ -18,6 +18,7 @@ from autorecompute.tuning.explanations import (
     explain_too_little_time,
 )
 from autorecompute.units import GIB, MIB, parse_bytes
+from stand_ins.surveyed import Surveyed
 
 LIMIT = 600 * MIB
 
@@ -74,6 +75,21 @@ def test_no_fit_without_any_peak_suggests_a_smaller_batch(make_trial, make_detec
     """Where every config ran out of memory there is no least peak, so half the batch is worth a try."""
     text = explain_no_fit([make_trial(outcome=Outcome.OOM)], make_detection(batch=32), LIMIT)
     assert "--target-batch 16" in text
+
+
+def test_no_fit_without_any_peak_tells_the_batch_that_is_forecast_to_fit(make_trial, make_detection):
+    """Forecasts know what no trial could measure: the least of all configs, and up to which batch that one fits."""
+    survey = Surveyed.of("gpt2")
+    memory, all_on = survey.memory, survey.space.all_on
+    dims = {**memory.dims, "batch": 32}
+    without, least = (memory.forecast(config, dims).peak_bytes for config in (Config(), all_on))
+    detection = replace(make_detection(batch=32), dims=dims)
+    text = explain_no_fit([make_trial(outcome=Outcome.OOM)], detection, least // 2, memory=memory)
+    told = re.search(r"([\d.]+) (\wiB) is the least that is forecast, with", text)
+    assert parse_bytes("".join(told.groups())) < 0.9 * without
+    batch = int(re.search(r": --target-batch (\d+) should fit", text)[1])
+    assert memory.forecast(all_on, {**dims, "batch": batch // 2}).peak_bytes < least // 2
+    assert 0 < batch < 32
 
 
 def test_no_fit_at_a_batch_of_one_does_not_suggest_a_batch_of_one(make_trial, make_detection):
