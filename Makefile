@@ -20,8 +20,7 @@
 # make bench-reuse  measures what an answer costs that is known already
 # make bench-workers  measures how much sooner several workers are through with one study
 # make dashboard-picture  takes the picture of optuna-dashboard in the documentation
-# make terminal-picture  tunes a GPT-2 and takes the picture of its terminal
-# make report-picture  tunes a GPT-2 and takes the picture of the README from its page
+# make pictures  tunes a GPT-2, and takes the pictures of its terminal and of its page
 # make bench-by-hand  holds the search in plain PyTorch beside the best that people do by hand
 # make bench-peers  holds it beside the ways of Hugging Face, of PyTorch and of its compiler
 # make bench-compiled  holds the search on compiled models beside budgets and checkpoints that are set by hand, of all
@@ -57,7 +56,7 @@ PYTEST = -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --dur
 # the wrapped transformer with recompute, the cache of compiled code, compiled batches of every length, and an extension's build.
 BRIEF = -m "not thorough"
 
-.PHONY: install install-torch26 system tune test test-thorough lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture report-picture terminal-picture
+.PHONY: install install-torch26 system tune test test-thorough lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture pictures
 
 install: $(VENV)/.installed
 
@@ -288,13 +287,9 @@ bench-workers: install system
 dashboard-picture: install system
 	PYTHONPATH=tests $(VENV)/bin/python benchmarks/dashboard_picture.py docs/dashboard.png
 
-# What a terminal shows of a tuning.
-terminal-picture: install system
-	$(VENV)/bin/python benchmarks/terminal_picture.py docs/terminal.png
-
-# The picture of the README: the memory of a step in the page of a study, which is tuned for it.
-report-picture: install system
-	$(VENV)/bin/python benchmarks/report_picture.py docs/step.png
+# Of the terminal of a tuning, and of the memory of a step in the page of its study.
+pictures: install system
+	$(VENV)/bin/python benchmarks/pictures.py docs
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache
