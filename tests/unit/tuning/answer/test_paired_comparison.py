@@ -185,6 +185,16 @@ def test_giving_up_early_takes_fewer_pairs_and_decides_as_often():
     assert sparing.pairs <= 0.87 * patient.pairs
 
 
+def test_at_the_margin_itself_chance_decides_in_less_than_three_of_ten_cases():
+    """An interval after each pair has more than one chance to miss, so that it is more than one case of ten."""
+    chance, decided = random.Random(0), 0
+    for _ in range(2000):
+        ratios = iter([LEAST_RATIO * math.exp(chance.gauss(0, 0.1)) for _ in range(PAIRS)])
+        comparison = PairedComparison(lambda ratios=ratios: next(ratios), lambda: 1.0, least_ratio=LEAST_RATIO)
+        decided += comparison.run(next(ratios), are_neighbours=True).is_clear
+    assert 200 < decided < 600
+
+
 def test_the_time_ends_a_comparison():
     """Without time for a pair no process is started, and what is near stays unclear."""
     ring = Ring([10.0])
