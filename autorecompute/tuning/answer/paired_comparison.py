@@ -30,8 +30,8 @@ LEAST_TO_GIVE_UP = 3
 
 TOO_NEAR = 0.5
 """The pairs end early where their mean is nearer to what it is held against than this share of half the interval that
-all pairs would have. They decide as often as all pairs do, with fewer pairs where nothing is to be decided; with a whole
-half they would decide less often."""
+all pairs would have. They decide as often as all pairs do, with fewer pairs where nothing is to be decided. With a
+whole half they would decide less often."""
 
 MISS = 0.05
 """Chance that an interval lies on the wrong side of the margin, each time that one is made."""
