@@ -31,8 +31,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "train",
         help="train, and tune in the first steps of that training",
         description="Trains the unmodified script to its own end. Its first steps try what could be\n"
-        "recomputed; a config that may not fit is not tried. Then the best stays on. For plain\n"
-        "PyTorch, in one process or several ranks.",
+        "recomputed, if it is very likely to fit. A step can still run out of memory. Then the\n"
+        "best stays on. For plain PyTorch, in one process or several ranks.",
         usage="%(prog)s [-h] [-m] [--memory-limit SIZE] [--study NAME]\n"
         "                           [--tuning-steps N] [--launcher COMMAND]\n"
         "                           SCRIPT [-- ARGUMENT ...]",

@@ -39,7 +39,7 @@ class Task(enum.Enum):
     CHECK = "check"
     """Of a config's gradients."""
     CONFIRMATION = "confirmation"
-    """In a fresh process; so is the baseline batch's."""
+    """In a fresh process; so is the rival batch's."""
 
 
 class Budget:

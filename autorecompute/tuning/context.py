@@ -36,7 +36,7 @@ NEEDED = (Task.CHECK, Task.CONFIRMATION)
 """What an answer takes."""
 
 WISHED = (*[Task.ROUND] * (LOOKS[0] * (FINALISTS + 1)), Task.CONFIRMATION)
-"""What makes it a better one: a race up to its first look, and the baseline batch."""
+"""What makes it a better one: a race up to its first look, and the rival batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class TuningSettings:
         batch: The target batch; ``None`` takes what the script gives.
         sampler: Who proposes configs, by one of the names in ``search/choice.py``.
         is_fresh: Whether nothing is taken over from other studies.
-        baseline_batch: The largest batch that fits without recompute, where it was measured before.
+        rival_batch: The largest batch that fits without recompute, where it was measured before.
         turns_knobs: Whether other settings are tried on the winner, each in fresh processes.
     """
 
@@ -64,7 +64,7 @@ class TuningSettings:
     batch: int | None = None
     sampler: str = MODEL
     is_fresh: bool = False
-    baseline_batch: Figures | None = None
+    rival_batch: Figures | None = None
     turns_knobs: bool = False
 
 

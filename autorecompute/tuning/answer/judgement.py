@@ -14,10 +14,10 @@ from autorecompute.tuning.answer.kept_race import keep_race, read_race
 from autorecompute.tuning.answer.race import FINALISTS, RaceResult, race
 from autorecompute.tuning.answer.rivals import (
     Rival,
-    compare_with_baseline_batch,
+    compare_with_rival_batch,
     compare_with_plain,
     judge_recompute,
-    needs_baseline_batch,
+    needs_rival_batch,
 )
 from autorecompute.tuning.budget import Task
 from autorecompute.units import format_count
@@ -127,13 +127,13 @@ class Judgement:
         best = self._confirmer.best
         if best is not None:
             best = replace(best, ranking=self._ranking_of(best.config))
-        compared = not needs_baseline_batch(best, self._context.settings)
+        compared = not needs_rival_batch(best, self._context.settings)
         return self.compose(best, Rival(), trials, compared=compared)
 
     def _compare_with_baseline(self, best: Best | None, baseline: Trial | None, *, is_just_confirmed: bool) -> Rival:
-        if best is None or not needs_baseline_batch(best, self._context.settings):
+        if best is None or not needs_rival_batch(best, self._context.settings):
             return Rival()
-        rival = compare_with_baseline_batch(self._context, best, baseline, is_just_confirmed=is_just_confirmed)
+        rival = compare_with_rival_batch(self._context, best, baseline, is_just_confirmed=is_just_confirmed)
         if rival.is_complete and rival.figures is None:
             known = "fits" if rival.none_fits else "could be measured"
             self._context.note(f"no smaller batch without recompute {known}")
@@ -167,7 +167,7 @@ class Judgement:
             front,
             has_reference=has_reference,
             limit_bytes=self._context.problem.limit_bytes,
-            # Where the first rounds leave time for more, the baseline batch comes first.
+            # Where the first rounds leave time for more, the rival batch comes first.
             deadline_seconds=min(deadline_seconds, end_seconds - self._context.budget.expect(Task.CONFIRMATION)),
             end_seconds=end_seconds,
             earlier=earlier,

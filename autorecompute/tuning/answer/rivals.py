@@ -35,8 +35,8 @@ FORECAST_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class BaselineSearch:
-    """What came of looking for the baseline batch.
+class RivalSearch:
+    """What came of looking for the rival batch.
 
     Attributes:
         found: Its fresh process; ``None`` where no smaller batch was found to fit.
@@ -47,7 +47,7 @@ class BaselineSearch:
     none_fits: bool
 
 
-def measure_baseline_batch(  # noqa: PLR0913  (what its batch is guessed from, and whether there is time)
+def measure_rival_batch(  # noqa: PLR0913  (what its batch is guessed from, and whether there is time)
     bench: Bench,
     effort: Effort,
     problem: Problem,
@@ -56,7 +56,7 @@ def measure_baseline_batch(  # noqa: PLR0913  (what its batch is guessed from, a
     peak_bytes: int | None,
     forecast_batch: int | None = None,
     has_time: Callable[[], bool] = lambda: True,
-) -> BaselineSearch:
+) -> RivalSearch:
     """Looks for the largest batch that fits without recompute, in fresh processes.
 
     Activations grow in proportion to the batch, so the first guess is near; each further one learns from the last.
@@ -90,7 +90,7 @@ def measure_baseline_batch(  # noqa: PLR0913  (what its batch is guessed from, a
             too_large, was_memory = guess, was_memory and outcome.is_about_memory
         fitting = guess // 2 if peak is None else _largest(guess, limit_bytes, resting_bytes, peak)
         guess = min(max(fitting, smallest), too_large - 1)
-    return BaselineSearch(found, none_fits=found is None and guess < 1 and was_memory)
+    return RivalSearch(found, none_fits=found is None and guess < 1 and was_memory)
 
 
 def _largest(batch: int, limit_bytes: int, resting_bytes: int, peak_bytes: int) -> int:
@@ -115,7 +115,7 @@ class Rival:
     is_complete: bool = True
 
 
-def compare_with_baseline_batch(
+def compare_with_rival_batch(
     context: TuningContext, best: Best, baseline: Trial | None, *, is_just_confirmed: bool
 ) -> Rival:
     """Measures the largest batch that fits without recompute, unless it is known, and compares as time allows.
@@ -126,11 +126,11 @@ def compare_with_baseline_batch(
         baseline: The trial without recompute.
         is_just_confirmed: Whether its fresh process was the last thing that ran.
     """
-    known = context.settings.baseline_batch
+    known = context.settings.rival_batch
     if known is not None:
         # A tuning over several batches knows it, and compares with it once for all batches in the end.
         return Rival(known, _compared_apart(best, known))
-    search = _find_baseline_batch(context, baseline)
+    search = _find_rival_batch(context, baseline)
     if search.found is None or not search.found.samples_per_second:
         is_complete = search.none_fits or context.budget.allows(Task.CONFIRMATION)
         return Rival(none_fits=search.none_fits, is_complete=is_complete)
@@ -181,17 +181,17 @@ def _compare(
     return Rival(rival, comparison, is_complete=is_complete)
 
 
-def _compared_apart(best: Best, baseline_batch: Figures) -> Comparison | None:
-    if not baseline_batch.samples_per_second:
+def _compared_apart(best: Best, rival_batch: Figures) -> Comparison | None:
+    if not rival_batch.samples_per_second:
         return None
-    return Comparison(ratio=best.samples_per_second / baseline_batch.samples_per_second, pairs=0, is_clear=False)
+    return Comparison(ratio=best.samples_per_second / rival_batch.samples_per_second, pairs=0, is_clear=False)
 
 
-def _find_baseline_batch(context: TuningContext, baseline: Trial | None) -> BaselineSearch:
+def _find_rival_batch(context: TuningContext, baseline: Trial | None) -> RivalSearch:
     if context.budget.allows(Task.CONFIRMATION):
         context.note("measuring the largest batch that fits without recompute")
     memory, room_bytes = context.memory, round(FORECAST_SHARE * context.problem.limit_bytes)
-    return measure_baseline_batch(
+    return measure_rival_batch(
         context.bench,
         context.settings.effort,
         context.problem,
@@ -218,7 +218,7 @@ def _runs(
     return run
 
 
-def needs_baseline_batch(best: Best | None, settings: TuningSettings) -> bool:
+def needs_rival_batch(best: Best | None, settings: TuningSettings) -> bool:
     """Whether this winner has to be compared with a smaller batch."""
     return best is not None and not best.config.is_none and settings.batch is not None
 

@@ -163,9 +163,9 @@ def _judge(base: Result, contenders: Contenders, comparison: Comparison | None, 
     return base.verdict if contenders.baseline is None else contenders.verdict(comparison)
 
 
-def _has_compared(result: Result, baseline_batch: int) -> bool:
-    """Whether the study of the batch has compared its winner with this baseline batch in neighbouring processes."""
-    is_same = result.rival is not None and result.rival.batch == baseline_batch
+def _has_compared(result: Result, rival_batch: int) -> bool:
+    """Whether the study of the batch has compared its winner with this rival batch in neighbouring processes."""
+    is_same = result.rival is not None and result.rival.batch == rival_batch
     return is_same and result.comparison is not None and result.comparison.pairs > 0
 
 

@@ -251,7 +251,7 @@ class BatchTuner:
             max_trials=trials,
             timeout_seconds=timeout_seconds,
             began_seconds=time.monotonic(),
-            baseline_batch=self._baseline_batch(),
+            rival_batch=self._rival_batch(),
             turns_knobs=False,
         )
         with using(folder), self._open_bench(batch, folder) as bench:
@@ -276,7 +276,7 @@ class BatchTuner:
         peaks = [peak for trial in trials if (peak := trial.measurement.peak_bytes) is not None]
         self._tuned.append(TunedBatch(batch=batch, result=result, least_peak_bytes=min(peaks, default=None)))
 
-    def _baseline_batch(self) -> Figures | None:
+    def _rival_batch(self) -> Figures | None:
         """The largest batch that fits without recompute; ``None`` where the first tuning has yet to find it."""
         fitting = [point for point in self._curve if point.fits_without]
         is_known = fitting and (not self._batches or self._tuned)

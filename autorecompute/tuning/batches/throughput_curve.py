@@ -105,14 +105,14 @@ class Contenders:
 
     @property
     def ratio(self) -> float | None:
-        """Throughput with recompute over that of the baseline batch, as measured so far."""
+        """Throughput with recompute over that of the rival batch, as measured so far."""
         if self.recomputed is None or self.baseline is None:
             return None
         return _speed_with(self.recomputed) / _speed_without(self.baseline)
 
     @property
     def least_ratio(self) -> float:
-        """What recompute has to reach: a gain, unless the baseline batch is none of those that were asked for."""
+        """What recompute has to reach: a gain, unless the rival batch is none of those that were asked for."""
         return 1 + MARGIN if self.baseline is self.plain else LEAST_RATIO
 
     def answer(self, comparison: Comparison | None) -> CurvePoint | None:

@@ -98,14 +98,14 @@ def test_no_verdict_disagrees_with_its_interval(least_ratio, noise, seed):
         (None, None, Verdict.UNDECIDED),
     ],
 )
-def test_recompute_pays_where_the_baseline_batch_is_no_faster_than_the_margin(make_result, low, high, verdict):
+def test_recompute_pays_where_the_rival_batch_is_no_faster_than_the_margin(make_result, low, high, verdict):
     """The ends of the interval decide, however far away the ratio itself is."""
     comparison = Comparison(ratio=1.0, low=low, high=high, pairs=2, is_clear=low is not None)
     assert judge_recompute(make_result().best, Rival(comparison=comparison)) is verdict
 
 
 def test_without_a_winner_nothing_fits_and_without_recompute_none_is_needed(make_result):
-    """The baseline batch has no say where no config fits, or where the batch fits without recompute."""
+    """The rival batch has no say where no config fits, or where the batch fits without recompute."""
     leads = Rival(comparison=Comparison(ratio=0.5, low=0.4, high=0.6, pairs=2, is_clear=True))
     needless = dataclasses.replace(make_result().best, config=Config())
     assert judge_recompute(None, leads) is Verdict.NO_FIT

@@ -8,7 +8,7 @@ from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.studies import Problem
 from autorecompute.trials.effort import Effort
-from autorecompute.tuning.answer.rivals import measure_baseline_batch
+from autorecompute.tuning.answer.rivals import measure_rival_batch
 from autorecompute.units import MIB
 
 RESTING, LIMIT, BATCH = 100 * MIB, 600 * MIB, 32
@@ -46,14 +46,14 @@ class Watched:
 def test_where_memory_is_proportional_the_first_guess_is_the_largest(bench, problem):
     """From one peak the largest batch that fits is known, and measured without recompute."""
     peak = bench.peak_bytes(Config(), BATCH)
-    rival = measure_baseline_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak).found
+    rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak).found
     assert (rival.batch, rival.outcome) == (20, Outcome.OK)
     assert bench.watched == [(Config(), 20)]
 
 
 def test_a_baseline_out_of_memory_begins_at_half_and_goes_up_from_there(bench, problem):
     """Without a peak the first guess is half the batch, whose own peak tells how many more samples fit."""
-    rival = measure_baseline_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None).found
+    rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None).found
     assert rival.batch == 20
     assert [batch for _, batch in bench.watched] == [16, 20]
 
@@ -61,22 +61,22 @@ def test_a_baseline_out_of_memory_begins_at_half_and_goes_up_from_there(bench, p
 def test_a_baseline_out_of_memory_begins_at_what_is_forecast_to_fit(problem):
     """A large batch is not halved again and again, each time in a process that ends."""
     bench = Watched(lambda batch: RESTING + 125 * MIB * batch if batch <= 4 else None)
-    search = measure_baseline_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None, forecast_batch=4)
+    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None, forecast_batch=4)
     assert (search.found.batch, bench.batches) == (4, [4])
 
 
 def test_what_fits_stands_where_nothing_larger_does(problem):
     """An attempt at more that fails costs nothing but its time, and what is barely larger is not attempted."""
     bench = Watched(lambda batch: RESTING + 25 * MIB * batch if batch <= 16 else None)
-    assert measure_baseline_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None).found.batch == 16
+    assert measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None).found.batch == 16
     bench = Watched(lambda batch: RESTING + 30 * MIB * batch)
-    assert measure_baseline_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None).found.batch == 16
+    assert measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None).found.batch == 16
     assert bench.batches == [16]
 
 
 def test_without_time_for_more_the_first_that_fits_is_the_rival(bench, problem):
     """A rival that was measured is not lost over a larger one."""
-    rival = measure_baseline_batch(
+    rival = measure_rival_batch(
         bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None, has_time=lambda: not bench.watched
     ).found
     assert rival.batch == 16
@@ -87,7 +87,7 @@ def test_without_time_for_more_the_first_that_fits_is_the_rival(bench, problem):
 def test_a_guess_that_does_not_fit_shrinks(problem, peak_bytes, growth):
     """Each further guess is smaller than the last, there are few of them, and none may fit."""
     bench = Watched(growth)
-    search = measure_baseline_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak_bytes)
+    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak_bytes)
     assert (search.found, search.none_fits) == (None, False)
     assert bench.batches == sorted(set(bench.batches), reverse=True)
     assert 1 <= len(bench.batches) <= 3
@@ -97,7 +97,7 @@ def test_a_guess_that_does_not_fit_shrinks(problem, peak_bytes, growth):
 def test_a_guess_learns_from_the_last_one(problem):
     """Where the process needs more than the formula said, the second guess fits."""
     bench = Watched(lambda batch: RESTING + batch * 25 * MIB + 50 * MIB)
-    rival = measure_baseline_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=900 * MIB).found
+    rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=900 * MIB).found
     assert rival.peak_bytes <= LIMIT
     assert bench.batches[0] == 20
     assert rival.batch == 18
@@ -106,7 +106,7 @@ def test_a_guess_learns_from_the_last_one(problem):
 def test_a_run_that_failed_is_no_rival(problem):
     """A run within the limit whose loss is no number does not count, and no larger one is tried after it."""
     bench = Watched(lambda batch: batch, Outcome.DIVERGED)
-    search = measure_baseline_batch(bench, EFFORT, problem, resting_bytes=1, peak_bytes=900 * MIB)
+    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=1, peak_bytes=900 * MIB)
     assert (search.found, search.none_fits) == (None, False)
     assert bench.batches == sorted(set(bench.batches), reverse=True)
 
@@ -115,7 +115,7 @@ def test_a_run_that_failed_is_no_rival(problem):
 def test_where_no_smaller_batch_exists_nothing_is_started(make_detection, batch, resting_bytes, peak_bytes):
     """Half a sample, and a model that fills the limit by itself, need no measurement: it is known that none fits."""
     problem, bench = Problem.of(make_detection(batch=batch), LIMIT), Watched(lambda _: 0)
-    search = measure_baseline_batch(bench, EFFORT, problem, resting_bytes=resting_bytes, peak_bytes=peak_bytes)
+    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=resting_bytes, peak_bytes=peak_bytes)
     assert (search.found, search.none_fits) == (None, True)
     assert bench.batches == []
 
@@ -124,7 +124,7 @@ def test_where_no_smaller_batch_exists_nothing_is_started(make_detection, batch,
 def test_that_none_fits_is_known_once_a_single_sample_did_not(problem, outcome, none_fits):
     """Estimates alone do not rule a batch of one out, and a crash says nothing about memory."""
     bench = Watched(lambda batch: LIMIT + 50 * MIB * batch, outcome)
-    search = measure_baseline_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=40 * LIMIT)
+    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=40 * LIMIT)
     assert (search.found, search.none_fits, bench.batches) == (None, none_fits, [1])
 
 
@@ -132,5 +132,5 @@ def test_that_none_fits_is_known_once_a_single_sample_did_not(problem, outcome, 
 def test_a_rival_is_smaller_even_where_the_baseline_nearly_fits(problem, peak_bytes):
     """A baseline whose timed steps fit, and whose whole process did not, has a rival below the target batch."""
     bench = Watched(lambda batch: batch)
-    rival = measure_baseline_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak_bytes).found
+    rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak_bytes).found
     assert rival.batch < BATCH
