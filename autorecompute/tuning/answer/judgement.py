@@ -14,8 +14,8 @@ from autorecompute.tuning.answer.kept_race import keep_race, read_race
 from autorecompute.tuning.answer.race import FINALISTS, RaceResult, race
 from autorecompute.tuning.answer.rivals import (
     Rival,
-    compare_with_rival_batch,
     compare_with_plain,
+    compare_with_rival_batch,
     judge_recompute,
     needs_rival_batch,
 )
