@@ -109,8 +109,15 @@ def run(args: argparse.Namespace) -> int:
     session = TuningSession(
         job=job, folder=folder, settings=settings, batches=batches, storage=storage, debugs=args.debug_script
     )
-    with interruptible():
-        return _tune(session, as_json=args.json)
+    code: int | None = None
+    try:
+        with interruptible():
+            code = _tune(session, as_json=args.json)
+    except KeyboardInterrupt:
+        if code is None:
+            raise
+    assert code is not None, "what ended without an answer has raised"
+    return code  # a signal that came behind the answer interrupted nothing
 
 
 def parse_limit(text: str) -> int:

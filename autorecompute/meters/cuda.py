@@ -13,6 +13,7 @@ from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
     from autorecompute.meters.card import Card
 
@@ -23,13 +24,17 @@ NEGLIGIBLE_BYTES = 64 * MIB
 
 
 class CudaMeter:
-    """The current CUDA device of this process. Where NVML does not answer, its figures are ``None``: nothing fails."""
+    """The CUDA device that this process trains on. Where NVML does not answer, its figures are ``None``: nothing fails.
+
+    It is made once the model has been placed.
+    """
 
     def __init__(self) -> None:
         import torch
 
         self._cuda = torch.cuda
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self._index = _index_in_use(torch.cuda)
+        properties = torch.cuda.get_device_properties(self._index)
         self._total_bytes = int(properties.total_memory)
         self._card = _find(str(properties.uuid))
         # Insertion order is that of a user's reading: a dict keeps it where a set would not.
@@ -41,7 +46,7 @@ class CudaMeter:
 
         The CUDA context lies outside. A limit beyond the card's memory is none.
         """
-        self._cuda.set_per_process_memory_fraction(min(limit_bytes / self._total_bytes, 1.0))
+        self._cuda.set_per_process_memory_fraction(min(limit_bytes / self._total_bytes, 1.0), self._index)
 
     def release(self) -> None:
         """Collects garbage and hands cached blocks back to the driver."""
@@ -50,7 +55,7 @@ class CudaMeter:
 
     def reset(self) -> None:
         """Sets the allocator's peaks to what is held now, and forgets what was observed."""
-        self._cuda.reset_peak_memory_stats()
+        self._cuda.reset_peak_memory_stats(self._index)
         self._earlier_retries = self._count_retries() or 0
         self._clock_events.clear()
 
@@ -63,8 +68,8 @@ class CudaMeter:
         memory, total = self._ask_card(lambda card: card.memory()), self._count_retries()
         retries = None if total is None else total - self._earlier_retries
         return Reading(
-            peak_bytes=self._cuda.max_memory_reserved(),
-            allocated_bytes=self._cuda.max_memory_allocated(),
+            peak_bytes=self._cuda.max_memory_reserved(self._index),
+            allocated_bytes=self._cuda.max_memory_allocated(self._index),
             device_bytes=memory.used_bytes if memory else None,
             retries=retries,
             marks=(*self._clock_events, *_mark_retries(retries), *self._mark_neighbours()),
@@ -72,17 +77,17 @@ class CudaMeter:
 
     def held_bytes(self) -> int:
         """Memory the allocator has reserved now."""
-        return int(self._cuda.memory_reserved())
+        return int(self._cuda.memory_reserved(self._index))
 
     def outside_bytes(self) -> int:
         """Memory of the card in use beside this allocator: the CUDA context, the driver's own, other processes."""
         memory = self._ask_card(lambda card: card.memory())
-        free_bytes = memory.free_bytes if memory else int(self._cuda.mem_get_info()[0])
+        free_bytes = memory.free_bytes if memory else int(self._cuda.mem_get_info(self._index)[0])
         return max(self._total_bytes - free_bytes - self.held_bytes(), 0)
 
     def synchronize(self) -> None:
         """Waits for all kernels of the device."""
-        self._cuda.synchronize()
+        self._cuda.synchronize(self._index)
 
     def _ask_card(self, ask: Callable[[Card], T]) -> T | None:
         if self._card is None:
@@ -94,7 +99,7 @@ class CudaMeter:
 
     def _count_retries(self) -> int | None:
         # Allocators other than torch's own do not count them.
-        retries = self._cuda.memory_stats().get("num_alloc_retries")
+        retries = self._cuda.memory_stats(self._index).get("num_alloc_retries")
         return None if retries is None else int(retries)
 
     def _mark_neighbours(self) -> Iterator[str]:
@@ -102,6 +107,12 @@ class CudaMeter:
         if neighbours is not None and neighbours.used_bytes > NEGLIGIBLE_BYTES:
             about = "" if neighbours.is_counted else "about "
             yield f"{about}{format_bytes(neighbours.used_bytes)} of other processes on the card"
+
+
+def _index_in_use(cuda: ModuleType) -> int:
+    """The current device, unless another one has more in its allocator, as after ``model.to("cuda:1")``."""
+    current = cuda.current_device()
+    return max(range(cuda.device_count()), key=lambda index: (cuda.memory_reserved(index), index == current))
 
 
 def _mark_retries(retries: int | None) -> Iterator[str]:

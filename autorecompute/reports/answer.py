@@ -83,8 +83,13 @@ def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figur
     others = [trial for trial in trials if trial.fits and trial.config != best]
     speeds = {trial.number: result.raced.get(trial.config.hash, trial.relative_throughput or 0) for trial in others}
     # Who was raced comes first: one window says less than many rounds.
-    order = sorted(others, key=lambda trial: (trial.config.hash not in result.raced, -speeds[trial.number]))
-    return [(trial.description, _raced(result, trial)) for trial in order[:RUNNERS_UP]]
+
+
+    def slowness(trial: Trial) -> tuple[bool, float, float]:
+        # On a card that has no room for the reference nothing has a relative throughput.
+        return trial.config.hash not in result.raced, -speeds[trial.number], trial.measurement.median_step_seconds or 0
+
+    return [(trial.description, _raced(result, trial)) for trial in sorted(others, key=slowness)[:RUNNERS_UP]]
 
 
 def describe_dropped(result: Result, trials: Sequence[Trial]) -> list[str]:

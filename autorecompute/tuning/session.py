@@ -69,12 +69,13 @@ class TuningSession:
     def run(self, progress: Progress) -> Result:
         """The study's answer; see :meth:`Tuner.run` and :meth:`BatchTuner.run` for what is raised."""
         with self._opened(progress.note) as shared:
+            limit_bytes = self._enforced_bytes()
 
             def open_bench(batch: int | None, study: StudyFolder) -> Bench:
                 logs = study.workers if shared is None else study.workers / shared.session
                 make_folder(logs)
                 debugs = self.debugs and study is self.folder
-                limit_bytes, path = self.settings.limit_bytes, self.folder.path
+                path = self.folder.path
                 return Bench(self.job, batch, logs, limit_bytes=limit_bytes, debugs=debugs, study=path)
 
             context = TuningContext(
@@ -91,6 +92,11 @@ class TuningSession:
             finally:
                 context.bench.close()
                 self.so_far = tuner.so_far
+
+    def _enforced_bytes(self) -> int | None:
+        """What a trial may take of a card: the limit that is given, or that the study was begun with."""
+        given = self.settings.limit_bytes
+        return self.folder.problem().limit_bytes if given is None and self.folder.exists() else given
 
     def explain_interruption(self) -> str:
         """What is kept, and what there is of an answer."""

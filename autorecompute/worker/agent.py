@@ -11,6 +11,7 @@ from autorecompute.meters.processors import Processors
 from autorecompute.plans import Config
 from autorecompute.worker import patience
 from autorecompute.worker.children import STARTED, TRAINS_ELSEWHERE, Children
+from autorecompute.worker.hooks import is_in_backward
 from autorecompute.worker.loader import LoaderOverride
 from autorecompute.worker.protocol import BATCH_VARIABLE, Beat, Check, Failed, Order, Settings
 from autorecompute.worker.turns import Turns
@@ -99,7 +100,8 @@ class Agent:
         detection = detect() if self._settings.fakes else self._weighed(detect())
         assert self._target is not None, "a session is created in a forward"
         self._channel.send(replace(detection, batch=self._target, loader=self._loader.origin if self._loader else ""))
-        order = self._receive_first()
+        order = self._channel.receive_order()
+        assert isinstance(order, Order), "nothing is looked at before the first measurement"
         self._change_batch(order)
         # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
         self._window = self._open(Order(config=order.config, warmup=order.warmup + 1, steps=order.steps))
@@ -154,6 +156,8 @@ class Agent:
     def on_step(self, optimizer: Any) -> None:
         """Ends a training step; an optimizer that steps without a new forward belongs to the step before."""
         self._require_own_process()
+        if is_in_backward():
+            self._fail(Outcome.SCRIPT_ERROR, patience.STEPS_IN_BACKWARD)
         self._has_optimizer = True
         if not self._batches:
             self._count_foreign_step()
@@ -212,11 +216,6 @@ class Agent:
             left_bytes=self._left_bytes,
             processors=Processors(self._settings.tuner, do_the_work=self._does_cpu_work),
         )
-
-    def _receive_first(self) -> Order:
-        order = self._channel.receive_order()
-        assert isinstance(order, Order), "nothing is looked at before the first measurement"
-        return order
 
     def _look_at(self, wanted: Check, check: Callable[..., GradientCheck]) -> None:
         self._channel.send(check(wanted.config, compares=wanted.compares))

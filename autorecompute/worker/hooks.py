@@ -24,6 +24,13 @@ def put_in(owner: Any, name: str, replacement: Callable[..., Any]) -> Callable[[
     return put_back
 
 
+def is_in_backward() -> bool:
+    """Whether this thread runs a hook of a backward pass, as one that steps an optimizer."""
+    import torch
+
+    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  (torch's own checkpoint asks for it, too)
+
+
 def follow_steps(on_step: Callable[[Any], None], on_skip: Callable[[Any], None]) -> Callable[[], None]:
     """Calls ``on_step`` with each optimizer after its step, and ``on_skip`` where a GradScaler keeps it from one."""
     from torch.amp import GradScaler

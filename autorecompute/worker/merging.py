@@ -43,12 +43,22 @@ def merge(messages: Mapping[int, Message]) -> Message:
 def _merge_detections(detections: Sequence[Detection]) -> Message:
     first = detections[0]
     if len({detection.graph for detection in detections}) > 1:
-        return Failed(outcome=Outcome.SCRIPT_ERROR, message="the ranks train different graphs; tune one of them alone")
+        return Failed(outcome=Outcome.SCRIPT_ERROR, message=_explain_difference(detections))
     return replace(
         first,
         resting_bytes=max(detection.resting_bytes for detection in detections),
         outside_bytes=_worst(detection.outside_bytes for detection in detections),
     )
+
+
+def _explain_difference(detections: Sequence[Detection]) -> str:
+    if any(detection.dims != detections[0].dims for detection in detections):
+        sizes = "; ".join(
+            f"rank {rank}: {', '.join(f'{name} {size}' for name, size in detection.dims.items())}"
+            for rank, detection in enumerate(detections)
+        )
+        return f"the ranks begin with batches of different sizes ({sizes}); pad all texts to one length while tuning"
+    return "the ranks train different graphs; tune one of them alone"
 
 
 def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:

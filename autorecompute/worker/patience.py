@@ -20,6 +20,11 @@ holds for any length."""
 
 NO_OPTIMIZER = "The script makes no torch optimizer, whose step alone says where a training step ends. Use torch.optim."
 
+STEPS_IN_BACKWARD = (
+    "An optimizer steps inside of the backward pass, in a hook on a gradient, so that no moment lies between two steps "
+    "at which a config could be swapped. Step after backward() while you tune."
+)
+
 COMPILES_ON = (
     "The model is compiled anew in one step after the other, so that no config could be measured: it is given tensors "
     "of other shapes each time. Pad its batches, or compile it with dynamic=True."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib.util
 import os
 import sys
@@ -70,8 +71,12 @@ def _run(code: CodeType, **names: object) -> None:
     exec(code, main.__dict__)  # noqa: S102  (the user's own script, as Python would)
 
 
+@functools.cache
 def main_file(script: str) -> str:
-    """The script's ``__file__``: Python puts the working directory in front, and changes nothing else."""
+    """The script's ``__file__``: Python puts the working directory in front, and changes nothing else.
+
+    It stays the same where the script changes that directory.
+    """
     return os.path.join(os.getcwd(), script)  # noqa: PTH109, PTH118  (pathlib would tidy the path up)
 
 

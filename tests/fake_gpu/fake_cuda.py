@@ -24,13 +24,14 @@ class FakeCuda:
         card: The card.
         pid: Process id under which NVML lists it; ``None`` where it does not, as in a container.
         context_bytes: What its CUDA context takes.
+        index: Which of the process's devices the card is. All before it are empty, and the first one is the current one.
     """
 
     class OutOfMemoryError(RuntimeError):
         """As torch's."""
 
-    def __init__(self, card: FakeCard, *, pid: int | None = os.getpid(), context_bytes: int = 400 * MIB) -> None:
-        self._card, self._pid = card, pid
+    def __init__(self, card: FakeCard, *, pid: int | None = os.getpid(), context_bytes: int = 400 * MIB, index: int = 0) -> None:
+        self._card, self._pid, self._index = card, pid, index
         self._live: list[int] = []
         self._cached: list[int] = []
         self._peak_reserved = self._peak_allocated = self._retries = 0
@@ -95,35 +96,38 @@ class FakeCuda:
         self._occupy(-sum(self._cached))
         self._cached.clear()
 
-    def memory_reserved(self) -> int:
+    def memory_reserved(self, device: int | None = None) -> int:
         """Bytes that the allocator has from the driver."""
-        return sum(self._live) + sum(self._cached)
+        return 0 if device not in {None, self._index} else sum(self._live) + sum(self._cached)
 
     def memory_allocated(self) -> int:
         """Bytes in tensors."""
         return sum(self._live)
 
-    def max_memory_reserved(self) -> int:
+    def max_memory_reserved(self, device: int) -> int:
         """The most since the last reset."""
-        return self._peak_reserved
+        return self._peak_reserved if device == self._index else 0
 
-    def max_memory_allocated(self) -> int:
+    def max_memory_allocated(self, device: int) -> int:
         """The most since the last reset."""
-        return self._peak_allocated
+        return self._peak_allocated if device == self._index else 0
 
-    def reset_peak_memory_stats(self) -> None:
+    def reset_peak_memory_stats(self, device: int) -> None:
         """Sets the peaks to what is held now; retries go on counting, as torch's do."""
+        self._require(device)
         self._peak_reserved, self._peak_allocated = self.memory_reserved(), self.memory_allocated()
 
-    def memory_stats(self) -> dict[str, int]:
+    def memory_stats(self, device: int) -> dict[str, int]:
         """Of torch's many figures, the one that is asked for."""
+        self._require(device)
         return {"num_alloc_retries": self._retries}
 
-    def mem_get_info(self) -> tuple[int, int]:
+    def mem_get_info(self, device: int) -> tuple[int, int]:
         """Free and total bytes of the card, by the CUDA runtime."""
+        self._require(device)
         return self._card.free_bytes, self._total_bytes
 
-    def set_per_process_memory_fraction(self, fraction: float) -> None:
+    def set_per_process_memory_fraction(self, fraction: float, device: int) -> None:
         """From now on the allocator reserves no more than this share of the card.
 
         Raises:
@@ -131,6 +135,7 @@ class FakeCuda:
         """
         if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        self._require(device)
         self._fraction = fraction
 
     def is_initialized(self) -> bool:
@@ -138,14 +143,22 @@ class FakeCuda:
         return True
 
     def current_device(self) -> int:
-        """The only one."""
+        """The first one, as in a process that has chosen none."""
         return 0
+
+    def device_count(self) -> int:
+        """The card and the empty ones before it."""
+        return self._index + 1
 
     def get_device_properties(self, device: Any) -> SimpleNamespace:
         """Its name, memory and UUID, which torch gives without NVML's prefix."""
-        assert device == 0, "there is one card"
+        self._require(device)
         uuid = self._card.uuid.removeprefix("GPU-").removeprefix("MIG-")
         return SimpleNamespace(name=self._card.name, total_memory=self._total_bytes, uuid=uuid)
 
-    def synchronize(self) -> None:
+    def synchronize(self, device: int) -> None:
         """Nothing is ever under way."""
+        self._require(device)
+
+    def _require(self, device: int) -> None:
+        assert device == self._index, "the process has nothing on any other card"

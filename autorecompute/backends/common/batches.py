@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 COMPARED_SAMPLES = 2
 """So few samples of a batch are compared: the batch need not fit without recompute."""
@@ -36,7 +40,7 @@ def _sizes(value: Any) -> list[int]:
 
 
 def _parts(value: Any) -> list[Any]:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, list | tuple):
         return list(value)
@@ -54,8 +58,8 @@ def slice_batch(value: Any, batch: int, samples: int = COMPARED_SAMPLES) -> Any:
 
     if isinstance(value, torch.Tensor):
         return _cut_tensor(value, batch, samples)
-    if isinstance(value, dict):
-        return {key: cut(item) for key, item in value.items()}
+    if isinstance(value, MutableMapping):
+        return _cut_mapping(value, cut)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(cut, value))
     if isinstance(value, list | tuple):
@@ -66,6 +70,14 @@ def slice_batch(value: Any, batch: int, samples: int = COMPARED_SAMPLES) -> Any:
             object.__setattr__(other, field.name, cut(getattr(value, field.name, None)))  # it may be frozen
         return other
     return value
+
+
+def _cut_mapping(value: MutableMapping[Any, Any], cut: Callable[[Any], Any]) -> MutableMapping[Any, Any]:
+    """A copy of the same class: models read the entries of some as attributes."""
+    other = copy.copy(value)
+    for key, item in value.items():
+        other[key] = cut(item)
+    return other
 
 
 def _cut_tensor(value: Any, batch: int, samples: int) -> Any:

@@ -11,6 +11,7 @@ from autorecompute.backends.torch.compiled.forms import has_compiled, is_compile
 from autorecompute.backends.torch.controller import MODEL
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.identity import digest_of, read_ranks, read_versions, sizes_of
+from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError
 from autorecompute.backends.torch.rough_steps import rough_steps
 from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.storages import tensors_in
@@ -69,7 +70,12 @@ def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed) ->
         call: What it is called with.
         name: What it is called.
         survey: What steps on fake tensors told.
+
+    Raises:
+        RefusedModelError: it lies on several devices.
     """
+    if len({one.device for one in root.parameters()}) > 1:
+        raise RefusedModelError(Refusal(Reason.DEVICES))
     found, (args, kwargs), steps = tuned.found, call, survey.steps
     batch, compiles = observe_batch([*args, *kwargs.values()]), has_compiled(root)
     space = space_of(found, tuned.board, steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import UserDict
 from typing import NamedTuple
 
 import pytest
@@ -53,6 +54,22 @@ def test_records_are_cut_as_what_they_are(kind):
     cut = slice_batch(given, 16)
     assert isinstance(cut, kind)
     assert (len(cut.inputs), len(cut.targets), len(given.inputs)) == (2, 2, 16)
+
+
+class Attributes(dict):
+    """Entries that can be read as attributes, as several packages have it."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
+@pytest.mark.parametrize("kind", [dict, Attributes, UserDict])
+def test_mappings_are_cut_as_what_they_are(kind):
+    """A forward that reads ``batch.inputs`` can do so of fewer samples, and the given one is left as it is."""
+    given = kind(inputs=TEXT, targets=TARGETS)
+    cut = slice_batch(given, observe_batch([given]))
+    assert type(cut) is kind
+    assert [len(entries["inputs"]) for entries in (cut, given)] == [2, 16]
 
 
 def test_the_state_of_a_recurrent_layer_is_cut_along_its_samples():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pynvml
 import pytest
 
+from autorecompute.meters.cuda import CudaMeter
 from autorecompute.meters.host import HostMeter
 from autorecompute.units import GIB, MIB
+from fake_gpu import FakeCuda
 
 
 def test_three_figures_of_one_memory(begin):
@@ -42,6 +44,18 @@ def test_a_limit_plays_a_smaller_card(begin):
     cuda.allocate(8 * GIB - MIB)
     with pytest.raises(cuda.OutOfMemoryError, match="CUDA out of memory"):
         cuda.allocate(2 * MIB)
+
+
+def test_a_model_on_a_card_that_is_not_the_current_one(nvml):
+    """``model.to("cuda:1")`` leaves ``cuda:0`` the current one, which has nothing to tell."""
+    with FakeCuda(nvml.cards[0], index=1).installed() as cuda:
+        cuda.allocate(2 * GIB)
+        meter = CudaMeter()
+        meter.limit(8 * GIB)
+        cuda.allocate(3 * GIB)
+        assert meter.read().peak_bytes == meter.held_bytes() == 5 * GIB
+        with pytest.raises(cuda.OutOfMemoryError):
+            cuda.allocate(4 * GIB)
 
 
 def test_a_limit_beyond_the_card_is_none(begin):
@@ -86,7 +100,7 @@ def test_retries_before_the_reset_do_not_count(begin):
 def test_an_allocator_that_counts_no_retries_has_none(begin, monkeypatch):
     """An unknown figure is not nought."""
     cuda, meter = begin()
-    monkeypatch.setattr(cuda, "memory_stats", dict)
+    monkeypatch.setattr(cuda, "memory_stats", lambda _device: {})
     meter.reset()
     assert meter.read().retries is None
 

@@ -135,6 +135,19 @@ def test_the_fastest_others_are_the_runners_up(show, make_result, trials):
     assert len(names) == RUNNERS_UP
 
 
+def test_runners_up_on_a_card_are_the_fastest_by_their_steps(show, make_result, trials):
+    """Without recompute the batch ran out of memory there, so that nothing has a relative throughput."""
+    alone = [
+        dataclasses.replace(trial, reference_seconds=None, reference_cpu_seconds=None)
+        for trial in sorted(trials, key=lambda trial: trial.measurement.median_step_seconds or 0, reverse=True)
+    ]
+    lines = show(dataclasses.replace(make_result(best=trials[4].config), raced={}), alone, width=120)
+    names = [line.removeprefix("runner-up").split("  ")[1].strip() for line in lines if line.startswith("runner-up")]
+    fitting = [trial for trial in alone if trial.fits and trial.config != trials[4].config]
+    fastest = sorted(fitting, key=lambda trial: trial.measurement.median_step_seconds)[:RUNNERS_UP]
+    assert names == [trial.description for trial in fastest]
+
+
 def test_the_rival_is_told_with_its_batch(show, make_result):
     """The smaller batch without recompute has a row of its own."""
     rival = Figures(outcome=Outcome.OK, batch=20, samples_per_second=40.0, peak_bytes=600 * MIB)

@@ -284,6 +284,15 @@ def test_a_watched_process_without_plans_is_left_alone(begin):
     assert not backend._tuned
 
 
+def test_a_model_on_several_devices_is_refused(begin):
+    """The memory of one alone would be measured."""
+    begin()
+    training = make("gpt2")
+    training.model.elsewhere = nn.Linear(2, 2, device="meta")
+    with pytest.raises(RefusedModelError, match="several devices"):
+        train(training, steps=1)
+
+
 def test_a_refused_model_ends_the_script_with_its_sentence(begin):
     """What another compiler than inductor keeps is not known, so a model that it runs is refused."""
     _, backend = begin()

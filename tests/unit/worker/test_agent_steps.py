@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+import torch
 
 from autorecompute.measurement import Outcome
 from autorecompute.worker.agent import Abandon
@@ -55,6 +56,18 @@ def test_optimizers_that_take_turns_are_one_step(make_training):
         training.agent.on_step(second)
         training.agent.on_forward(TARGET, training.check)
     assert training.sent[1].samples == 2 * TARGET
+
+
+def test_an_optimizer_that_steps_in_the_backward_pass_is_refused(make_training):
+    """The first of many such optimizers would end the step in the middle of that pass."""
+    training = make_training()
+    training.begin()
+    training.agent.on_forward(TARGET, training.check)
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.register_post_accumulate_grad_hook(lambda _: training.agent.on_step(training.optimizers[0]))
+    with pytest.raises(Abandon, match="inside of the backward pass"):
+        weight.sum().backward()
+    assert training.sent[-1].outcome is Outcome.SCRIPT_ERROR
 
 
 def test_a_step_that_a_grad_scaler_skips_is_left_out(make_training):

@@ -6,7 +6,16 @@ import functools
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    ConstantLR,
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    OneCycleLR,
+    PolynomialLR,
+    SequentialLR,
+)
 
 from autorecompute.worker.expected_steps import ExpectedSteps
 
@@ -17,12 +26,18 @@ def rate(_step, *, num_training_steps):
 
 
 @pytest.fixture
-def expected(monkeypatch):
+def expected():
     """Follows the schedulers of this test."""
-    monkeypatch.setattr(LRScheduler, "__init__", LRScheduler.__init__)
     expected = ExpectedSteps()
-    expected.follow()
-    return expected
+    end = expected.follow()
+    yield expected
+    end()
+
+
+def after_warm_up(scheduler):
+    """A hundred steps of warm-up in front, as scripts write it."""
+    optimizer = scheduler.optimizer
+    return SequentialLR(optimizer, [LinearLR(optimizer, 0.1, total_iters=100), scheduler], milestones=[100])
 
 
 @pytest.mark.parametrize(
@@ -31,6 +46,10 @@ def expected(monkeypatch):
         lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=400),
         lambda optimizer: CosineAnnealingLR(optimizer, 400),
         lambda optimizer: LambdaLR(optimizer, functools.partial(rate, num_training_steps=400)),
+        lambda optimizer: PolynomialLR(optimizer, total_iters=400),
+        lambda optimizer: LinearLR(optimizer, 1.0, 0.0, total_iters=400),
+        lambda optimizer: after_warm_up(CosineAnnealingLR(optimizer, 300)),
+        lambda optimizer: ChainedScheduler([ConstantLR(optimizer), CosineAnnealingLR(optimizer, 400)]),
     ],
 )
 def test_a_scheduler_that_goes_by_steps_tells_the_length(expected, make):
@@ -43,3 +62,21 @@ def test_a_scheduler_that_goes_by_steps_tells_the_length(expected, make):
         optimizer.step()
         scheduler.step()
     assert expected.after(3) == 400
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: LinearLR(optimizer, 0.1, total_iters=10),
+        lambda optimizer: ConstantLR(optimizer, 0.1, total_iters=10),
+        lambda optimizer: after_warm_up(ConstantLR(optimizer, 1.0)),
+    ],
+)
+def test_the_end_of_a_warm_up_is_not_that_of_the_training(expected, make):
+    """The search would be given a share of the warm-up's steps."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = make(optimizer)
+    for _ in range(2):
+        optimizer.step()
+        scheduler.step()
+    assert expected.after(3) is None

@@ -69,6 +69,15 @@ def test_ranks_of_different_graphs_cannot_be_tuned(make_detection):
     assert "different graphs" in merged.message
 
 
+def test_ranks_whose_texts_have_other_lengths_are_told_to_pad(make_detection):
+    """Dynamic padding gives each rank a first batch of its own length, and so another graph."""
+    said = [make_detection(dims={"batch": 8, "sequence": length}, graph=f"{length:x}") for length in (96, 128)]
+    merged = merge(dict(enumerate(said)))
+    assert "rank 0: batch 8, sequence 96" in merged.message
+    assert "rank 1: batch 8, sequence 128" in merged.message
+    assert "pad" in merged.message
+
+
 def test_the_worst_gradients_count():
     """A rank that disagrees outweighs all that agree, and the larger difference counts among equals."""
     good, fair, bad = (

@@ -133,6 +133,18 @@ def test_a_trace_begins_in_the_script(trace_of):
     assert not any("runpy" in line or "script.py" in line for line in lines)
 
 
+def test_a_script_that_changes_its_folder_keeps_its_trace(project):
+    """Its own frames are known by the path that it had when it began."""
+    (project / "src" / "train.py").write_text("import os\n\nos.chdir('/')\nraise ValueError('no data')\n")
+    program = (
+        "import sys\nfrom autorecompute.worker.script import last_lines, run_as_main\n"
+        "try:\n    run_as_main('src/train.py', [])\n"
+        "except ValueError as error:\n    print(*last_lines(error, 'src/train.py'), sep='\\n')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True)
+    assert 'src/train.py", line 4, in <module>' in ran.stdout
+
+
 def test_a_long_trace_keeps_its_end(trace_of):
     """Of a deep failure the last lines are kept, the error among them."""
     lines = trace_of("import json\n\ndef f(n):\n    return n and f(n - 1) or json.loads('{')\n\nf(30)\n")
