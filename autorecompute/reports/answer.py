@@ -84,7 +84,6 @@ def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figur
     speeds = {trial.number: result.raced.get(trial.config.hash, trial.relative_throughput or 0) for trial in others}
     # Who was raced comes first: one window says less than many rounds.
 
-
     def slowness(trial: Trial) -> tuple[bool, float, float]:
         # On a card that has no room for the reference nothing has a relative throughput.
         return trial.config.hash not in result.raced, -speeds[trial.number], trial.measurement.median_step_seconds or 0

@@ -24,13 +24,15 @@ class FakeCuda:
         card: The card.
         pid: Process id under which NVML lists it; ``None`` where it does not, as in a container.
         context_bytes: What its CUDA context takes.
-        index: Which of the process's devices the card is. All before it are empty, and the first one is the current one.
+        index: Which of the process's devices the card is. All before it are empty. The first one is the current one.
     """
 
     class OutOfMemoryError(RuntimeError):
         """As torch's."""
 
-    def __init__(self, card: FakeCard, *, pid: int | None = os.getpid(), context_bytes: int = 400 * MIB, index: int = 0) -> None:
+    def __init__(
+        self, card: FakeCard, *, pid: int | None = os.getpid(), context_bytes: int = 400 * MIB, index: int = 0
+    ) -> None:
         self._card, self._pid, self._index = card, pid, index
         self._live: list[int] = []
         self._cached: list[int] = []

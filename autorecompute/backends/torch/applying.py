@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from autorecompute.backends.torch.compiled.forms import has_compiled, refusals_of_compiled
 from autorecompute.backends.torch.identity import name_of
@@ -161,25 +163,58 @@ def _tell_unmeasured(wanted: PlansFile) -> None:
         _LOG.warning("these plans are unmeasured: whether they fit and what they cost is predicted, tune measures it")
 
 
-class FirstRoot:
-    """Applies plans to the first module that trains, in a process whose script says nothing of them.
+class Alike:
+    """Applies plans to the first module that trains, and to others that are built like it: those that were measured.
+
+    Args:
+        wanted: What the file of plans says; ``None`` where there is none.
+    """
+
+    def __init__(self, wanted: PlansFile | None) -> None:
+        self._wanted, self._name = wanted, ""
+        self._met: weakref.WeakSet[Module] = weakref.WeakSet()
+
+    def meet(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuned | None:
+        """Apply them to a module that is about to be called, the first time; ``None`` where nothing was switched.
+
+        Raises:
+            RefusedModelError: nothing of the model can be recomputed.
+            UsageError: the plans were measured on another model, or are not offered by this one.
+        """
+        if self._wanted is None or self._wanted.config.is_none or root in self._met:
+            return None
+        self._met.add(root)
+        name = name_of(root)
+        self._name = self._name or name
+        return apply_now(self._wanted, root, args, kwargs) if name == self._name else None
+
+
+class FirstRoots:
+    """Applies plans in a process whose script says nothing of them, to all that trains in the first step.
 
     Args:
         wanted: What the file of plans says.
     """
 
     def __init__(self, wanted: PlansFile) -> None:
-        self._wanted = wanted
-        self._roots = Roots(self)
+        self._alike, self._roots = Alike(wanted), Roots(self)
+        self._has_stepped = False
 
     def install(self) -> None:
         """Wait for it."""
         self._roots.install()
+        self._handle = register_optimizer_step_post_hook(self._note_step)
+
+    def _note_step(self, *_: Any) -> None:
+        self._has_stepped = True
 
     def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """It is about to be called: switch on, and follow nothing any more."""
-        self._roots.uninstall()
-        apply_now(self._wanted, root, args, kwargs)
+        """It is about to be called: switch on, and after the first step follow nothing any more."""
+        # Compiled code is not to see calls followed that later are not, and its plans hold for the whole process.
+        if self._has_stepped or has_compiled(root):
+            self._roots.uninstall()
+            self._handle.remove()
+        self._alike.meet(root, args, kwargs)
 
     def has_run(self, root: Module, result: Any) -> None:
         """Nothing to do."""
@@ -193,5 +228,5 @@ def follow_environment() -> None:
     """
     wanted = requested(os.environ)
     if wanted is not None and not wanted.config.is_none:
-        FirstRoot(wanted).install()
+        FirstRoots(wanted).install()
         decide_elsewhere()

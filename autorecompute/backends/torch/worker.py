@@ -12,7 +12,7 @@ from autorecompute import codec
 from autorecompute.backends.common.batches import observe_batch, slice_batch
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.accumulation import accumulates_gradients
-from autorecompute.backends.torch.applying import apply_now, decide_elsewhere
+from autorecompute.backends.torch.applying import Alike, decide_elsewhere
 from autorecompute.backends.torch.batch_sizes import BatchSizes
 from autorecompute.backends.torch.callers import calling_frame, keeps_gradients, keeps_result
 from autorecompute.backends.torch.collectives import buckets_around, require_group
@@ -82,7 +82,8 @@ class TorchBackend:
         self._tuned: weakref.WeakKeyDictionary[Module, Tuned] = weakref.WeakKeyDictionary()
         self._is_alike: weakref.WeakKeyDictionary[Module, bool] = weakref.WeakKeyDictionary()
         self._config = Config()
-        self._has_told = self._leaves_alone = False
+        self._has_told = False
+        self._emitted: Alike | None = None  # in a process that nobody asks what there is
         self._open: set[object] = set()
         self._ran: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch: list[weakref.ref[Tensor]] = []
@@ -132,7 +133,9 @@ class TorchBackend:
             self._sizes.note(args, kwargs, batch)
             self._batch = [weakref.ref(tensor) for tensor in tensors_in((args, kwargs))]
             listener.on_forward(batch, functools.partial(self._check, root, batch, (args, kwargs)))
-            if root not in self._tuned and not self._leaves_alone:
+            if self._emitted is not None:
+                self._apply(self._emitted, root, args, kwargs)
+            elif root not in self._tuned:
                 self._welcome(root, args, kwargs)
 
     def has_run(self, root: Module, result: Any) -> None:
@@ -208,15 +211,12 @@ class TorchBackend:
         if root in self._tuned:
             self.switch(config)
         else:
-            self._watch(root, args, kwargs)
+            self._emitted = Alike(requested(os.environ))
+            self._apply(self._emitted, root, args, kwargs)
 
-    def _watch(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Trains as the environment says: nobody asked what there is."""
-        self._leaves_alone = True
-        wanted = requested(os.environ)
-        if wanted is not None and not wanted.config.is_none:
-            tuned = apply_now(wanted, root, args, kwargs)
-            self._tuned.update({} if tuned is None else {root: tuned})
+    def _apply(self, emitted: Alike, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if (tuned := emitted.meet(root, args, kwargs)) is not None:
+            self._tuned[root] = tuned
 
     def _detect_on(
         self, fakes: LargeTensorsAreFake, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]

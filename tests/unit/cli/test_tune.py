@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_a_signal_behind_the_answer_interrupts_nothing(monkeypatch, capsys):
 
     def answer(_session, *, as_json):
         assert as_json
-        print("{}")
+        sys.stdout.write("{}\n")
         signal.raise_signal(signal.SIGINT)
         return 0
 

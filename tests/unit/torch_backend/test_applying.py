@@ -141,7 +141,7 @@ def test_nothing_is_written_where_nothing_is_recomputed(tmp_path):
 
 
 def test_a_script_that_says_nothing_is_led_by_the_environment(file_of, tmp_path):
-    """The first module that trains gets the plans, and nothing is followed afterwards."""
+    """The first module that trains and its twin get the plans, and nothing is followed after a step."""
     file = file_of(
         Config.parse(["0:checkpoint"]), nn.Sequential(nn.Sequential(nn.Linear(4, 64), nn.GELU()), nn.Linear(64, 4))
     )
@@ -153,10 +153,15 @@ from autorecompute.backends.torch.applying import follow_environment
 from autorecompute.backends.torch.interception import around_of
 call = torch.nn.Module.__call__
 follow_environment()
-model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.GELU()), torch.nn.Linear(64, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model(torch.ones(512, 4)).sum().backward()
-print(len(around_of(model[0])), torch.nn.Module.__call__ is call)
+models = [
+    torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.GELU()), torch.nn.Linear(64, width))
+    for width in (4, 8, 4)
+]
+optimizer = torch.optim.SGD([weight for model in models for weight in model.parameters()], lr=0.1)
+for _ in range(2):
+    sum(model(torch.ones(512, 4)).sum() for model in models).backward()
+    optimizer.step()
+print([len(around_of(model[0])) for model in models], torch.nn.Module.__call__ is call)
 """
     )
     done = subprocess.run(
@@ -166,4 +171,4 @@ print(len(around_of(model[0])), torch.nn.Module.__call__ is call)
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1 True\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 0, 1] True\n", "")

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from autorecompute.backends.torch.applying import FirstRoot, apply
+from autorecompute.backends.torch.applying import FirstRoots, apply
 from autorecompute.backends.torch.compiled.checkpoints import CHOICE
 from autorecompute.backends.torch.compiled.forms import original_of
 from autorecompute.backends.torch.controller import script
@@ -48,7 +48,7 @@ def test_plans_are_applied_to_a_compiled_model(plans, texts):
 
 def test_plans_from_the_environment_hold_for_every_step():
     """Calls are no longer followed once they are on, and compiled code must not ask who follows it."""
-    first = FirstRoot(PlansFile(config=Config.parse([f"{BLOCKS}:1"])))
+    first = FirstRoots(PlansFile(config=Config.parse([f"{BLOCKS}:1"])))
     first.install()
     try:
         model = torch.compile(Blocks())

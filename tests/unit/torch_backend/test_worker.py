@@ -272,8 +272,11 @@ def test_a_watched_process_trains_under_what_the_environment_names(begin, tmp_pa
     training = make("gpt2")
     applying.apply(training.model, tmp_path / "no such file")
     train(training, steps=1)
-    (tuned,) = backend._tuned.values()
-    assert {effect.path for effect in tuned.board.effects} == {"transformer.h.0.mlp"}
+    twin = make("gpt2")
+    train(twin, steps=1)
+    assert len(backend._tuned) == 2
+    for tuned in backend._tuned.values():
+        assert {effect.path for effect in tuned.board.effects} == {"transformer.h.0.mlp"}
 
 
 def test_a_watched_process_without_plans_is_left_alone(begin):
