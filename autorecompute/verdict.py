@@ -72,6 +72,11 @@ GO_ON = "The same command goes on; --timeout gives it more time"
 
 NOT_ALL_BATCHES = f"undecided: this is the best of the batches so far, and not all were compared. {GO_ON}"
 
+TOO_FEW_TRIALS = (
+    "undecided: this is the best of the batches so far, and the trials were used up before all were tuned. The same "
+    "command goes on with a higher --max-trials"
+)
+
 NOT_MEASURED = (
     "undecided: the batch fits only with recompute, and no smaller one was seen to fit without it. Up to three are "
     "tried where --target-batch gives the batch"
@@ -92,8 +97,10 @@ def describe_verdict(
     """
     if verdict is None:
         return NO_ANSWER
+    if verdict is Verdict.UNDECIDED and is_of_several and not compared:
+        return NOT_ALL_BATCHES if is_early else TOO_FEW_TRIALS
     if verdict is Verdict.UNDECIDED:
-        return NOT_ALL_BATCHES if is_of_several and not compared else _describe_undecided(comparison, compared=compared)
+        return _describe_undecided(comparison, compared=compared)
     if verdict is Verdict.DOES_NOT_PAY and is_early:
         return NOT_SO_FAR
     if comparison is None:

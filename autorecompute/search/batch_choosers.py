@@ -5,6 +5,7 @@ The answers depend on the curve alone, so that an interrupted search goes on whe
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,6 +33,10 @@ class BatchChooser(Protocol):
 
     def expected(self, curve: Sequence[CurvePoint]) -> int:
         """Among how many batches trials and time have to be shared, the next one included."""
+        ...
+
+    def untuned(self, curve: Sequence[CurvePoint]) -> list[int]:
+        """The batches that were asked for, that some config may hold, and that nobody has tuned."""
         ...
 
     def may_answer(self, batch: int) -> bool:
@@ -68,6 +73,12 @@ class Listed:
     def expected(self, curve: Sequence[CurvePoint]) -> int:
         """Those that are left."""
         return max(len(self._left(curve)), 1)
+
+    def untuned(self, curve: Sequence[CurvePoint]) -> list[int]:
+        """Those that are left, below any that no config holds."""
+        tuned = [point for point in curve if point.recomputed is not None]
+        too_large = min((point.batch for point in tuned if not point.fits_with), default=math.inf)
+        return [batch for batch in self._left(curve) if batch < too_large]
 
     def may_answer(self, batch: int) -> bool:
         """Whether it was asked for."""

@@ -86,6 +86,10 @@ class Fastest:
         """A few; as long as no batch fits, the next one may be all there is."""
         return SHARES if any(point.fits_without or point.fits_with for point in curve) else 1
 
+    def untuned(self, _: Sequence[CurvePoint]) -> list[int]:
+        """None: nobody asked for any of them."""
+        return []
+
     def may_answer(self, _: int) -> bool:
         """Any batch may."""
         return True

@@ -172,7 +172,7 @@ class Attempt:
         is_for_all = result.best is not None or not (search_end is SearchEnd.TIME or self._judgement.ran_out)
         if not is_for_all and (published := self._leave_to_others(result)) is not None:
             return published
-        self._context.folder.finish(result)
+        self._early.write(result)
         return self._ledger.publish(result) if is_for_all else result
 
     def _give_late(self) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,8 @@ from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.finalists import fitting_finalists
 from autorecompute.tuning.answer.kept_race import race_winner
 from autorecompute.tuning.answer.rivals import FORECAST_SHARE
-from autorecompute.units import MIB, format_bytes, format_count, format_seconds
+from autorecompute.tuning.lateness import OUT_OF_TIME
+from autorecompute.units import MIB, format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from autorecompute.prediction import Prediction
     from autorecompute.result import Rejection, Result
     from autorecompute.studies import StudyFolder
-
-OUT_OF_TIME = "The time was over before the first trial. Give it more with --timeout."
-
-STARTS_OF_AN_ANSWER = 4
-"""The script is started twice for an answer, to be measured and to be confirmed; what lies between takes about as long
-in a script that starts in seconds."""
 
 WHOLE_PROCESS_SHARE = 0.05
 """What a whole process, its start and export included, needs beyond its timed steps, as a rule."""
@@ -152,25 +146,12 @@ def _whole_mib(number_of_bytes: int) -> str:
     return f"{-(-number_of_bytes // MIB)}MiB"
 
 
-def explain_too_little_time(start_seconds: float, waited_seconds: float = 0.0) -> str:
-    """That there was no time for a single trial, and how much to try.
-
-    Args:
-        start_seconds: What a start of the script took; 0 where none came to its end.
-        waited_seconds: What the wait for the device took, while another tuning held it.
-    """
-    if waited_seconds > start_seconds:
-        return (
-            f"The time was over before the first trial: {format_seconds(waited_seconds)} of it went into waiting for "
-            "the device, which another tuning held. Run the same command once that is through, or give it as much more "
-            "with --timeout."
-        )
-    if not start_seconds:
-        return OUT_OF_TIME
-    enough = math.ceil(STARTS_OF_AN_ANSWER * start_seconds)
+def explain_untuned(batches: Sequence[int], max_trials: int) -> str:
+    """That listed batches had no trials left, and what to do."""
+    names = ", ".join(map(str, batches))
     return (
-        f"The time was over before the first trial: a start of the script takes {format_seconds(start_seconds)}, and "
-        f"an answer two of them and some trials. Give it about --timeout {enough}s at least."
+        f"batch {names} was not tuned: {format_count(max_trials, 'trial')} were used up. Allow more with --max-trials: "
+        "the same command goes on from there"
     )
 
 
@@ -232,7 +213,7 @@ def explain_no_batch(result: Result, limit_bytes: int) -> str:
     # Smaller ones that fit were asked for earlier.
     smallest = next((point for point in curve if not point.fits_without), curve[0])
     least = smallest.recomputed.least_peak_bytes if smallest.recomputed is not None else smallest.without.peak_bytes
-    why = f"its least peak was {format_bytes(least)}"
+    why = "none of its trials ran to its end" if least is None else f"its least peak was {format_bytes(least)}"
     if least is not None and least <= limit_bytes:
         why = f"with {format_bytes(least)} it did while it trained, but its whole process did not"
     or_else = ", or a smaller batch" if smallest.batch > 1 else ""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autorecompute.measurement import Detection
+    from autorecompute.plans import Choice, Plan
     from autorecompute.result import Best, Result
     from autorecompute.trials import Bench
     from autorecompute.tuning.context import TuningContext
@@ -135,7 +136,7 @@ class KnobSearch:
     def _turn(self, best: Best, names: tuple[str, ...], under: Detection) -> tuple[Best, str]:
         """The config as far as its plans exist under the knobs: others might be ignored without a word."""
         plans = self._backend.plans_under(names, under)
-        choices = best.config.choices & {choice for plan in plans for choice in plan.choices}
+        choices = self._found(best.config, plans, under)
         if choices == best.config.choices:
             return replace(best, knobs=names), ""
         config = Config(choices)
@@ -143,6 +144,14 @@ class KnobSearch:
         on = len(best.config.choices)
         lost = f"{on - len(choices)} of the winner's {format_count(on, 'plan')}"
         return replace(best, config=config, description=description, knobs=names), f"without {lost}, not found then"
+
+    def _found(self, config: Config, plans: Sequence[Plan], under: Detection) -> frozenset[Choice]:
+        """The choices that are on and offered under the knobs, each at as many places as before."""
+        if not self._context.detection.space.is_mix(config):
+            # No plan is offered for what the training system alone knows: it has its preset or has it not.
+            return config.choices if config in under.own_presets.values() else frozenset()
+        offered = [choice for plan in plans for choice in plan.choices]
+        return frozenset(on for on in config.choices if any(on.covers(choice) for choice in offered))
 
     def _compare(self, base: Best, other: Best) -> tuple[KnobFigures, list[Pair]]:
         pairs: list[Pair] = []

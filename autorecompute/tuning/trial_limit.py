@@ -84,8 +84,10 @@ class TrialLimit:
 
     def _own_bytes(self, trials: Sequence[Trial]) -> int | None:
         """What the process without recompute held beyond its tensors; ``None`` where nothing tells."""
-        baseline = next((trial for trial in trials if trial.config.is_none), None)
-        if baseline is None or baseline.measurement.resident_bytes is None:
+        # One that was lost, as some are in a study that is gone on with or shared, tells nothing, and the next one may.
+        told = (trial for trial in trials if trial.config.is_none and trial.measurement.resident_bytes is not None)
+        baseline = next(told, None)
+        if baseline is None:
             return None
         # A trial's process has its free pages taken away. A training keeps them, about as much as was left here.
         own_bytes = baseline.measurement.untold_bytes + self._context.detection.left_bytes

@@ -17,9 +17,9 @@ from autorecompute.tuning.explanations import (
     explain_early_end,
     explain_no_fit,
     explain_too_few_trials,
-    explain_too_little_time,
 )
 from autorecompute.tuning.knob_search import KnobSearch
+from autorecompute.tuning.lateness import explain_kept, explain_too_little_time
 from autorecompute.tuning.ledger import LocalLedger
 from autorecompute.tuning.resources import device_lock
 from autorecompute.tuning.shared_ledger import SharedLedger
@@ -185,4 +185,5 @@ class Tuner:
         return explain_early_end(*seen, memory=memory, winner=winner)
 
     def _explain_lateness(self) -> str:
-        return explain_too_little_time(self._context.budget.expect(Task.START), self._context.waited_seconds)
+        start_seconds, kept = self._context.budget.expect(Task.START), explain_kept(self._context.folder)
+        return explain_too_little_time(start_seconds, self._context.waited_seconds, kept)

@@ -22,6 +22,9 @@ FINALISTS = 3
 IN_A_FOLDER = "shared, not in a folder of its own"
 """What a study that several workers share has otherwise than a stored one of the same problem."""
 
+BEGUN_BEFORE = "this study had begun already"
+"""What a study that is gone on with has otherwise: it takes over nothing."""
+
 
 def start_from(
     neighbour: Neighbour, folder: StudyFolder, store: TrialStore | None, *, is_new: bool
@@ -37,10 +40,13 @@ def start_from(
     Raises:
         SetupError: the new study cannot be written.
     """
-    if store is None and not neighbour.differences:
-        neighbour = replace(neighbour, differences=(IN_A_FOLDER,))
-    if store is not None and is_new and not neighbour.differences:
-        adopt(neighbour, folder, store)
+    if not neighbour.differences:
+        if store is None:
+            neighbour = replace(neighbour, differences=(IN_A_FOLDER,))
+        elif is_new:
+            adopt(neighbour, folder, store)
+        elif not _has_adopted(neighbour, folder, store):
+            neighbour = replace(neighbour, differences=(BEGUN_BEFORE,))
     return transfer_of(neighbour), prior_of(neighbour) if neighbour.differences else None
 
 
@@ -82,6 +88,13 @@ def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> None:
     result = neighbour.records.result
     if result is not None:
         folder.finish(replace(result, study=folder.name, transferred_from=transfer_of(neighbour)))
+
+
+def _has_adopted(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> bool:
+    """Whether an earlier session took over all that the stored study knows."""
+    known, own = list(neighbour.records.trials), folder.kept_trials()
+    # Trials that are the same may have been taken over the other way round: what was measured here has a folder.
+    return store.trials[: len(known)] == known and known[0].number not in own
 
 
 def _answer_of(neighbour: Neighbour) -> Config | None:

@@ -164,8 +164,12 @@ class Confirmer:
         plans = self._context.detection.space.plans_of(config)
         if not self._context.budget.allows(*(Task.CHECK for _ in plans)):
             return ""
-        wrong = [plan.label for plan in plans if not self._compare(Config.of([plan])).agrees]
-        return f", by {' and '.join(wrong)}" if wrong else ", by its plans together"
+        checks = {plan.label: self._compare(Config.of([plan])) for plan in plans}
+        # What kept one of them from being compared says nothing of its gradients.
+        wrong = [label for label, check in checks.items() if check.steps and not check.agrees]
+        if wrong:
+            return f", by {' and '.join(wrong)}"
+        return ", by its plans together" if all(check.steps for check in checks.values()) else ""
 
     def _compare(self, config: Config) -> GradientCheck:
         with self._context.budget.timing(Task.CHECK):

@@ -72,12 +72,20 @@ class EarlyAnswer:
             SetupError: the study cannot be written.
         """
         result = self._compose().ending(search_end)
-        earlier = self._earlier
-        if earlier is not None and earlier.best is not None and _says_more(earlier, result):
-            result = replace(earlier, search_end=search_end, trials=result.trials, wall_seconds=result.wall_seconds)
+        if self._earlier is not None and _says_more(self._earlier, result):
+            result = _brought_up_to_date(self._earlier, result)
         if result.best is not None or search_end is SearchEnd.TIME:
-            self._context.folder.finish(result)
+            self.write(result)
         return result
+
+    def write(self, result: Result) -> None:
+        """Writes an answer down, unless it takes away one that a training found and that may yet be confirmed.
+
+        Raises:
+            SetupError: the study cannot be written.
+        """
+        if not (result.search_end.is_early and result.best is None and _is_to_be_confirmed(self._earlier, result)):
+            self._context.folder.finish(result)
 
     def _is_news(self, finalist: Finalist) -> bool:
         best = self._confirmer.best
@@ -104,4 +112,25 @@ def _says_more(earlier: Result, result: Result) -> bool:
         return False
     # Knobs that were kept may have brought another config than the one that won.
     is_same = earlier.best.config == result.best.config or bool(earlier.best.knobs)
-    return is_same and earlier.compared and not earlier.search_end.is_early
+    return is_same and earlier.compared
+
+
+def _brought_up_to_date(earlier: Result, result: Result) -> Result:
+    """An earlier answer with what the trials since then tell."""
+    return replace(
+        earlier,
+        search_end=result.search_end,
+        baseline=result.baseline,
+        presets=result.presets,
+        expected={name: one for name, one in earlier.expected.items() if result.presets[name].outcome is None},
+        rejected=result.rejected,
+        warnings=result.warnings,
+        trials=result.trials,
+        wall_seconds=result.wall_seconds,
+    )
+
+
+def _is_to_be_confirmed(earlier: Result | None, result: Result) -> bool:
+    """Whether the earlier answer has not been confirmed yet, and nothing that is known now speaks against it."""
+    best = earlier.best if earlier is not None else None
+    return best is not None and not best.confirmed and best.config.hash not in result.rejected

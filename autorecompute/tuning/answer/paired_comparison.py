@@ -95,6 +95,16 @@ class PairedComparison:
         return recomputed / plain if recomputed and plain else None
 
 
+def has_enough_pairs(comparison: Comparison, *, has_time: bool) -> bool:
+    """Whether it was not the time that ended a comparison.
+
+    Args:
+        comparison: What came of it.
+        has_time: Whether there is time for another pair.
+    """
+    return comparison.is_clear or comparison.pairs >= PAIRS or has_time
+
+
 def compare(ratios: Sequence[float], least_ratio: float) -> Comparison:
     """What ratios of throughput, one of each pair, say about a ratio that is to be reached.
 

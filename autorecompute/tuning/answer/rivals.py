@@ -9,7 +9,7 @@ from autorecompute.figures import Comparison, Figures
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.studies.writing import make_folder
-from autorecompute.tuning.answer.paired_comparison import PAIR, PAIRS, PairedComparison
+from autorecompute.tuning.answer.paired_comparison import PAIR, PairedComparison, has_enough_pairs
 from autorecompute.tuning.budget import Task
 from autorecompute.verdict import LEAST_RATIO, Verdict, judge
 
@@ -177,7 +177,7 @@ def _compare(
         least_ratio=LEAST_RATIO,
         has_time=lambda: context.budget.allows(*PAIR),
     ).run(best.samples_per_second / rival.samples_per_second, are_neighbours=are_neighbours)
-    is_complete = comparison.is_clear or comparison.pairs >= PAIRS or context.budget.allows(*PAIR)
+    is_complete = has_enough_pairs(comparison, has_time=context.budget.allows(*PAIR))
     return Rival(rival, comparison, is_complete=is_complete)
 
 

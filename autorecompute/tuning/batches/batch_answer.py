@@ -87,7 +87,7 @@ class BatchAnswer:
             base = self._result_at(point.batch, tuned)
         else:
             base = self._result_without(point or (curve[0] if curve else None))
-        compared = base.compared and not search_end.is_early
+        compared = base.compared and not search_end.is_early and not self._chooser.untuned(curve)
         result = replace(
             base,
             study=self._context.folder.name,

@@ -12,22 +12,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import NothingFitsError, ScriptError, TooLittleTimeError, WrongBatchError
-from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.search import BatchChooser, Fastest, Limits, Listed
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import share
 from autorecompute.studies.batch_studies import BatchRecord, keep_batches, read_batches, study_of_batch
 from autorecompute.studies.problem import SEVERAL_BATCHES, bind, require_own
-from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import using
-from autorecompute.tuning.answer.paired_comparison import PAIR
-from autorecompute.tuning.answer.rivals import figures_of
+from autorecompute.tuning.answer.paired_comparison import PAIR, has_enough_pairs
 from autorecompute.tuning.batches.batch_answer import BatchAnswer, says_more
 from autorecompute.tuning.batches.throughput_curve import TunedBatch, draw
+from autorecompute.tuning.batches.without_recompute import lost, measure_without, without_lost
 from autorecompute.tuning.budget import Task
-from autorecompute.tuning.explanations import OUT_OF_TIME, explain_no_batch
+from autorecompute.tuning.explanations import explain_no_batch, explain_untuned
 from autorecompute.tuning.knob_search import KnobSearch
+from autorecompute.tuning.lateness import explain_late_batches
 from autorecompute.tuning.resources import device_lock
 from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.tuning.tuner import Tuner
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autorecompute.figures import CurvePoint, Figures
-    from autorecompute.measurement import Trial
     from autorecompute.result import Result
     from autorecompute.trials import Bench
     from autorecompute.tuning.context import TuningContext
@@ -87,7 +85,7 @@ class BatchTuner:
                 return self.so_far
             if isinstance(late, TooLittleTimeError):
                 raise
-            raise TooLittleTimeError(OUT_OF_TIME) from None
+            raise TooLittleTimeError(explain_late_batches(self._folder, self._batches)) from None
         except KeyboardInterrupt:
             self._finish_so_far(SearchEnd.INTERRUPTED)
             raise
@@ -101,7 +99,7 @@ class BatchTuner:
         context.problem = replace(context.problem, batch=SEVERAL_BATCHES)
         command = context.job.command_of_any_batch()
         bind(self._folder, context.problem, command, Sizes.of(context.detection, context.rest_bytes))
-        self._record = read_batches(self._folder, self._batches)
+        self._record = without_lost(read_batches(self._folder, self._batches))
         result = self._known_result()
         self._set_answer(result)
         if result is None or not self._record.is_answered_by(result, self._settings.max_trials):
@@ -148,10 +146,19 @@ class BatchTuner:
         if comparison is not None and not comparison.is_clear and self._has_time_for_a_pair():
             with self._device_lock():
                 comparison = batch_answer.compare(self._curve, self._tuned, self._has_time_for_a_pair)
+        if comparison is not None and not has_enough_pairs(comparison, has_time=self._has_time_for_a_pair()):
+            search_end = SearchEnd.TIME
         result = batch_answer.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
         self._folder.finish(result)
+        self._note_what_is_missing(chooser, search_end)
         self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))
         return result
+
+    def _note_what_is_missing(self, chooser: BatchChooser, search_end: SearchEnd) -> None:
+        if search_end is SearchEnd.TRIALS and (untuned := chooser.untuned(self._curve)):
+            self._context.note(explain_untuned(untuned, self._settings.max_trials))
+        for batch in lost(self._record):
+            self._context.note(f"batch {batch}: its processes were lost. The same command measures it again")
 
     @property
     def _curve(self) -> list[CurvePoint]:
@@ -159,7 +166,8 @@ class BatchTuner:
 
     def _keep(self, record: BatchRecord) -> None:
         self._record = record
-        keep_batches(self._folder, record)
+        # What was lost counts for this run alone.
+        keep_batches(self._folder, without_lost(record))
 
     @contextmanager
     def _device_lock(self) -> Iterator[None]:
@@ -172,23 +180,10 @@ class BatchTuner:
         while self._budget.allows(Task.CONFIRMATION) and (batch := chooser.without(self._curve)) is not None:
             self._context.note(f"batch {batch}: measuring without recompute")
             with self._budget.timing(Task.CONFIRMATION):
-                figures = self._watch(batch, limit_bytes)
+                figures = measure_without(self._context, batch, limit_bytes, is_due=self._is_due(batch))
             speed = f", {figures.samples_per_second:.1f} samples/s" if figures.samples_per_second else ""
             self._context.note(f"batch {batch}: {figures.outcome}, peak {format_bytes(figures.peak_bytes)}{speed}")
             self._keep(replace(self._record, without=(*self._record.without, figures)))
-
-    def _watch(self, batch: int, limit_bytes: int) -> Figures:
-        measurement = self._context.watch({}, batch)
-        if measurement.outcome is Outcome.LOST:
-            measurement = self._context.watch({}, batch)
-        measurement = measurement.under(limit_bytes)
-        outcome = measurement.outcome
-        if not outcome.is_measured and not outcome.is_about_memory and self._is_due(batch):
-            raise ScriptError(
-                f"The script fails at batch {batch} without any recompute. {measurement.message}\n"
-                f"Outcome: {outcome}. Its output: {self._context.bench.log}"
-            )
-        return replace(figures_of(measurement), batch=batch)
 
     def _is_due(self, batch: int) -> bool:
         """Whether the script has to bear the batch: it was asked for, or none that is smaller was seen to train."""
@@ -198,7 +193,7 @@ class BatchTuner:
         if chooser.without(self._curve) is not None:
             return SearchEnd.TIME
         while (batch := chooser.recomputed(self._curve)) is not None:
-            trials_left = self._settings.max_trials - sum(entry.result.trials for entry in self._tuned)
+            trials_left = self._settings.max_trials - sum(entry.measured for entry in self._tuned)
             if not self._budget.allows(Task.START, Task.CONFIRMATION):
                 return SearchEnd.TIME
             if trials_left < 1:
@@ -272,9 +267,7 @@ class BatchTuner:
                 raise
 
     def _add(self, batch: int, result: Result) -> None:
-        trials = _trials_of(study_of_batch(self._folder, batch))
-        peaks = [peak for trial in trials if (peak := trial.measurement.peak_bytes) is not None]
-        self._tuned.append(TunedBatch(batch=batch, result=result, least_peak_bytes=min(peaks, default=None)))
+        self._tuned.append(TunedBatch.of(batch, result, study_of_batch(self._folder, batch)))
 
     def _rival_batch(self) -> Figures | None:
         """The largest batch that fits without recompute; ``None`` where the first tuning has yet to find it."""
@@ -291,7 +284,3 @@ class BatchTuner:
         left_seconds = self._budget.left_seconds
         # What the batches leave is for the comparison in the end.
         return (left_seconds - min(self._budget.expect(*PAIR), left_seconds / 2)) / shares
-
-
-def _trials_of(folder: StudyFolder) -> list[Trial]:
-    return read_trials(folder.database, folder.name_in_database)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from autorecompute.figures import Comparison, CurvePoint, Figures, Recomputed
 from autorecompute.measurement import Outcome
 from autorecompute.result import Result
+from autorecompute.studies.storage import read_trials
 from autorecompute.verdict import LEAST_RATIO, MARGIN, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from autorecompute.studies import StudyFolder
 
 NO_FIT = "no config fits"
 NOT_IN_TIME = "no config was confirmed in time"
@@ -25,11 +28,22 @@ class TunedBatch:
         batch: Samples a forward.
         result: The answer of that study.
         least_peak_bytes: The least peak that was seen in it.
+        measured: How many trials it measured, without those that it took over from a study of the same problem.
     """
 
     batch: int
     result: Result
     least_peak_bytes: int | None
+    measured: int
+
+    @classmethod
+    def of(cls, batch: int, result: Result, folder: StudyFolder) -> Self:
+        """What a study that was tuned tells of its batch."""
+        trials = read_trials(folder.database, folder.name_in_database)
+        peaks = [peak for trial in trials if (peak := trial.measurement.peak_bytes) is not None]
+        # What was taken over has no folder here.
+        measured = len(folder.kept_trials())
+        return cls(batch=batch, result=result, least_peak_bytes=min(peaks, default=None), measured=measured)
 
     @property
     def point(self) -> CurvePoint:

@@ -15,7 +15,7 @@ from autorecompute.studies import StudyFolder
 from autorecompute.studies.confirmed_here import keep_check
 from autorecompute.studies.storage import read_trials
 from autorecompute.units import MIB
-from fake_backend.controller import PLANS_VARIABLE, read_config
+from fake_backend.controller import MODE_VARIABLE, PLANS_VARIABLE, read_config
 from fake_backend.space import BLOCKS, CHECKPOINT, GELU, HEAD, KEEP_MATMUL, NORM, SPACE
 from stand_ins import program
 from stand_ins.blocks import BATCH, CHEAP_BLOCKS, CHEAP_PARTS, BlocksBench, blocks_detection, limit_for
@@ -170,11 +170,35 @@ def test_a_study_nearby_is_a_start(tune, make_root):
     assert result.best.config == FIVE_OF_TWELVE
 
 
+def tried_under(variable, tuning):
+    """The configs of the fresh processes that saw the variable of a knob."""
+    watched = zip(tuning.bench.watched, tuning.bench.environments, strict=True)
+    return {config for (config, _), environment in watched if variable in environment}
+
+
 def test_a_knob_is_tried_on_a_count(tune):
     """The settings of the training system are turned on the answer as it is, and what cannot be tried is told."""
-    _, result = tune(CHEAP_BLOCKS, limit_bytes=OF_FIVE, turns_knobs=True)
+    tuning, result = tune(CHEAP_BLOCKS, limit_bytes=OF_FIVE, turns_knobs=True)
     assert set(by_name(result)) == {"fused_kernels", "whole_graph"}
     assert result.best.config == FIVE_OF_TWELVE
+    assert tried_under("FAKE_FUSED", tuning) == tried_under(MODE_VARIABLE, tuning) == {FIVE_OF_TWELVE}
+    assert all(figures.message == "" for figures in result.knobs)
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_a_knob_is_tried_on_a_preset_as_a_whole(tune, turned_by, is_found):
+    """No plan is offered for what the training system alone knows: its own presets say whether it is there."""
+    level = Config.parse(["whole model:deep"])
+    bench = BlocksBench(CHEAP_BLOCKS, blocks_detection(own_presets={"deep": level}))
+    formula_bytes, formula_seconds = bench.peak_bytes, bench.seconds
+    bench.peak_bytes = lambda config, batch: 300 * MIB if config == level else formula_bytes(config, batch)
+    bench.seconds = lambda config, batch: 0.43 if config == level else formula_seconds(config, batch)
+    presets = bench.detection.own_presets if is_found else {}
+    bench.knobs = {"FAKE_FUSED": turned_by(detection=blocks_detection(own_presets=presets))}
+    tuning, result = tune(bench=bench, limit_bytes=OF_FIVE, turns_knobs=True)
+    assert result.best.config == level
+    assert tried_under("FAKE_FUSED", tuning) == {level if is_found else Config()}
+    assert ("not found then" in by_name(result)["fused_kernels"].message) is not is_found
 
 
 def test_an_archive_brings_counts_and_conflicts_along(call, counted):

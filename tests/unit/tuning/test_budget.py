@@ -94,6 +94,22 @@ def test_too_little_time_ends_at_once_and_says_so(make_tuning, make_timed_bench,
     assert tuning.bench.measured == []
 
 
+@pytest.mark.parametrize("timeout", [5.0, 20.0])
+def test_too_little_time_for_more_tells_what_is_kept(make_tuning, make_timed_bench, clock, timeout):
+    """Trials of an earlier session are not denied, be the time over while the script starts or after it."""
+    first = make_tuning(limit_bytes=200 * MIB)
+    first.bench.interrupt_at = 4
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    count = len(first.folder.kept_trials())
+    bench = make_timed_bench()
+    if timeout > bench.start_seconds:
+        bench.detect = lambda: clock.advance(1000.0)
+    again = make_tuning(bench, limit_bytes=200 * MIB, timeout_seconds=timeout, began_seconds=clock.now)
+    with pytest.raises(NothingFitsError, match=f"before another trial.*{count} trials kept in .*same command goes on"):
+        again.run()
+
+
 def test_time_that_ends_with_a_fitting_config_tells_of_it(make_tuning, make_timed_bench, clock):
     """A config that fits and was not confirmed in time is named, and is no answer."""
     tuning = make_tuning(make_timed_bench(), timeout_seconds=60.0, began_seconds=clock.now)

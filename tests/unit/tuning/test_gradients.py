@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autorecompute.errors import NothingFitsError
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
 from autorecompute.units import MIB
 
 
@@ -28,6 +30,23 @@ def test_a_winner_with_wrong_gradients_gives_way_and_its_plan_is_named(finished,
     (note, *_) = [note for note in tuning.watcher.notes if note.startswith("wrong_gradient")]
     assert f"by {culprit.label}" in note
     assert not any(config.has(culprit) for config, _ in tuning.bench.watched)
+
+
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_a_plan_that_could_not_be_compared_is_not_called_wrong(make_tuning, make_measurement, is_measured):
+    """What kept its check from being made says nothing of its gradients, nor that plans are wrong together only."""
+    tuning = make_tuning()
+    plans = tuning.bench.detection.space.plans
+    check, alone = tuning.bench.check, [Config.of([plan]) for plan in (plans if not is_measured else plans[2:])]
+
+    def check_or_run_out(config):
+        return make_measurement(Outcome.OOM, message="no memory") if config in alone else check(config)
+
+    tuning.bench.wrong, tuning.bench.check = plans[1:2], check_or_run_out
+    tuning.run()
+    (note, *_) = [note for note in tuning.watcher.notes if note.startswith("wrong_gradient")]
+    named = note.partition("wrong gradients")[2].partition(":")[0]
+    assert named == (f", by {plans[1].label}" if is_measured else "")
 
 
 def test_where_all_gradients_are_wrong_memory_is_not_blamed(make_tuning):

@@ -78,6 +78,36 @@ def test_an_unfinished_study_of_the_same_problem_is_gone_on_with(make_root, tune
     assert not set(first.tried) & set(second.tried)
 
 
+def test_a_study_that_had_begun_takes_over_nothing_and_says_so(make_root, tune_in):
+    """It goes on with its own trials, from what the other study found: the answer tells a start and no takeover."""
+    root = make_root()
+    begun = tune_in(root, name="again")
+    begun.bench.interrupt_at = 9
+    with pytest.raises(KeyboardInterrupt):
+        begun.run()
+    answer = tune_in(root, name=SOURCE, is_fresh=True).run()
+    second = tune_in(root, name="again")
+    result = second.run()
+    assert result.transferred_from.study == SOURCE
+    assert result.transferred_from.differences == ("this study had begun already",)
+    assert not any("takes over" in note for note in second.watcher.notes)
+    assert answer.best.config in (*begun.tried, second.tried[0])
+
+
+def test_what_was_taken_over_is_told_in_every_session(make_root, tune_in):
+    """A study that began with another one's trials had them from there, however often it goes on."""
+    root = make_root()
+    for name in (SOURCE, "again"):
+        stopped = tune_in(root, name=name)
+        stopped.bench.interrupt_at = 9 if name == SOURCE else 2
+        with pytest.raises(KeyboardInterrupt):
+            stopped.run()
+    taken = tune_in(root, name="again")
+    assert taken.run().transferred_from.differences == ()
+    source = tune_in(root, name=SOURCE)
+    assert source.run().transferred_from.differences != ()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -75,6 +75,21 @@ def test_what_the_baseline_holds_beyond_its_tensors_is_left_for_all(make_tuning,
     assert sum("leaving 25 MiB of the limit" in note for note in tuning.watcher.notes) == 1
 
 
+def test_a_baseline_that_was_lost_leaves_the_next_one_to_tell(make_tuning, make_trial, let_baseline_hold):
+    """A study that is gone on with decides by the baseline that was measured after all, as its search did."""
+    first = make_tuning(max_trials=30, limit_bytes=540 * MIB)
+    first.bench.interrupt_at = 0
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    first.folder.begin_trial(make_trial(number=0, outcome=Outcome.LOST))
+    tuning = make_tuning(max_trials=30, limit_bytes=540 * MIB)
+    tuning.bench.every_life_bytes = 25 * MIB
+    let_baseline_hold(tuning.bench, 25 * MIB)
+    best = tuning.run().best
+    assert not tuning.folder.rejections()
+    assert best.peak_bytes <= best.limit_bytes
+
+
 def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_needs(
     make_tuning, make_bench, let_baseline_hold
 ):

@@ -11,7 +11,7 @@ import pytest
 from autorecompute.errors import NothingFitsError
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.result import SearchEnd
+from autorecompute.result import Rejection, SearchEnd
 from autorecompute.studies import StudyFolder
 from autorecompute.tuning.answer.early import GROWTH, EarlyAnswer
 from autorecompute.tuning.answer.finalists import Finalist
@@ -178,6 +178,50 @@ def test_a_study_that_was_answered_keeps_what_it_knows(make_slow, clock):
     kept = again.folder.result()
     assert (kept.best, kept.rival, kept.search_end) == (answer.best, answer.rival, SearchEnd.INTERRUPTED)
     assert choices_of(again.folder) == answer.best.config.texts
+
+
+def test_however_often_it_is_stopped_an_answer_keeps_what_it_knows(make_slow, clock):
+    """What was compared stays compared after a second interruption, and is told with the trials since then."""
+    answer = make_slow(max_trials=8).run()
+    assert answer.comparison is not None
+    for _ in range(2):
+        again = make_slow(max_trials=40)
+        clock.stop_at = clock.now + 20.0
+        with pytest.raises(KeyboardInterrupt):
+            again.run()
+    kept = again.folder.result()
+    assert (kept.best, kept.rival, kept.comparison) == (answer.best, answer.rival, answer.comparison)
+    assert (kept.compared, kept.verdict, kept.search_end) == (True, answer.verdict, SearchEnd.INTERRUPTED)
+    assert kept.trials > answer.trials
+
+
+@pytest.fixture
+def trained(make_tuning):
+    """What a training found, which no fresh process has confirmed; its study lies there to be tuned."""
+    tuning = make_tuning(max_trials=12)
+    result = tuning.run()
+    found = dataclasses.replace(result, best=dataclasses.replace(result.best, confirmed=False))
+    tuning.folder.keep_confirmed([])
+    tuning.folder.finish(found)
+    return found
+
+
+@pytest.mark.parametrize("timeout_seconds", [20.0, 32.0])
+@pytest.mark.parametrize("is_rejected", [False, True])
+def test_little_time_takes_away_nothing_that_a_training_found(  # noqa: PLR0917  (two cases of two)
+    trained, make_tuning, make_timed_bench, clock, timeout_seconds, is_rejected
+):
+    """The config stays until it was confirmed, or found not to be the answer."""
+    tuning = make_tuning(make_timed_bench(), timeout_seconds=timeout_seconds, began_seconds=clock.now, max_trials=12)
+    tuning.bench.watch = lambda *_: clock.advance(1000.0)
+    if is_rejected:
+        tuning.folder.keep_rejections(
+            [Rejection(config=trained.best.config, outcome=Outcome.WRONG_GRADIENT, reason="it is wrong")]
+        )
+    with pytest.raises(NothingFitsError):
+        tuning.run()
+    left = tuning.folder.result()
+    assert left.best is None if is_rejected else left == trained
 
 
 class Confirming:

@@ -15,8 +15,8 @@ from autorecompute.tuning.explanations import (
     explain_early_end,
     explain_no_fit,
     explain_too_few_trials,
-    explain_too_little_time,
 )
+from autorecompute.tuning.lateness import explain_too_little_time
 from autorecompute.units import GIB, MIB, parse_bytes
 from stand_ins.surveyed import Surveyed
 

@@ -1,0 +1,52 @@
+"""A batch without recompute, in a fresh process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autorecompute.errors import ScriptError
+from autorecompute.measurement import Outcome
+from autorecompute.tuning.answer.rivals import figures_of
+
+if TYPE_CHECKING:
+    from autorecompute.figures import Figures
+    from autorecompute.studies.batch_studies import BatchRecord
+    from autorecompute.tuning.context import TuningContext
+
+
+def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_due: bool) -> Figures:
+    """The figures of the batch, in a second process where the first one was lost.
+
+    Args:
+        context: What the tuning works with.
+        batch: Samples a forward.
+        limit_bytes: What its peak may reach.
+        is_due: Whether the script has to bear the batch.
+
+    Raises:
+        ScriptError: it has to, and fails for another reason than memory.
+    """
+    measurement = context.watch({}, batch)
+    if measurement.outcome is Outcome.LOST:
+        measurement = context.watch({}, batch)
+    measurement = measurement.under(limit_bytes)
+    outcome = measurement.outcome
+    if not outcome.is_measured and not outcome.is_about_memory and is_due:
+        raise ScriptError(
+            f"The script fails at batch {batch} without any recompute. {measurement.message}\n"
+            f"Outcome: {outcome}. Its output: {context.bench.log}"
+        )
+    return replace(figures_of(measurement), batch=batch)
+
+
+def lost(record: BatchRecord) -> list[int]:
+    """The batches whose processes were lost: nothing is known of them."""
+    return [figures.batch for figures in record.without if figures.batch and figures.outcome is Outcome.LOST]
+
+
+def without_lost(record: BatchRecord) -> BatchRecord:
+    """What another run may build on. It measures again what was lost, so this one's answer is not the last word."""
+    gone = lost(record)
+    known = tuple(figures for figures in record.without if figures.batch not in gone)
+    return replace(record, without=known, is_complete=record.is_complete and not gone)

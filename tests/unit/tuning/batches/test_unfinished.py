@@ -1,0 +1,98 @@
+"""Answers over several batches to which something is missing, and what the same command does about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from autorecompute.errors import NothingFitsError
+from autorecompute.measurement import Outcome
+from autorecompute.result import SearchEnd
+from autorecompute.studies import load_result
+from autorecompute.studies.batch_studies import read_batches
+from autorecompute.tuning.batches.batch_tuner import LEAST_TRIALS
+from autorecompute.units import MIB
+from autorecompute.verdict import Verdict
+
+LARGEST = 20
+"""The largest batch that fits in 600 MiB without recompute, by the formula."""
+
+
+def test_a_comparison_that_the_time_ended_is_gone_on_with(begin_timed):
+    """One pair decides nothing, though all batches were tuned to their end: the same command has the others."""
+    first = begin_timed((8, LARGEST, 24), timeout_seconds=250.0)
+    result = first.run()
+    assert load_result("bert-b24", first.folder.path.parent).search_end is SearchEnd.NOTHING_LEFT
+    assert (result.comparison.pairs, result.comparison.is_clear) == (1, False)
+    assert (result.verdict, result.compared, result.search_end) == (Verdict.UNDECIDED, False, SearchEnd.TIME)
+    more = begin_timed((8, LARGEST, 24)).run()
+    assert more.comparison.is_clear
+    assert (more.verdict, more.compared) == (Verdict.DOES_NOT_PAY, True)
+
+
+def test_a_list_whose_trials_are_used_up_is_not_decided(begin):
+    """The verdict waits for the batches that were not tuned, which are named with what to do, and then is given."""
+    several = begin((16, 24, 28), max_trials=LEAST_TRIALS)
+    result = several.run()
+    assert {point.batch for point in result.curve if point.recomputed is not None} == {24}
+    assert (result.verdict, result.compared, result.search_end) == (Verdict.UNDECIDED, False, SearchEnd.TRIALS)
+    (note,) = [note for note in several.watcher.notes if "--max-trials" in note]
+    assert "batch 28 was not tuned" in note
+    assert "with a higher --max-trials" in result.verdict_sentence
+    more = begin((16, 24, 28), max_trials=40).run()
+    assert (more.verdict, more.compared) == (Verdict.RECOMPUTE_PAYS, True)
+
+
+def test_a_batch_above_one_that_no_config_holds_needs_no_trials(begin):
+    """Where the list is tuned as far as memory goes, what is above it leaves nothing open."""
+    result = begin((16, 24, 64, 96), max_trials=2 * LEAST_TRIALS).run()
+    assert {point.batch for point in result.curve if point.recomputed is not None} == {24, 64}
+    assert (result.compared, result.verdict) == (True, Verdict.RECOMPUTE_PAYS)
+
+
+def test_what_is_taken_over_takes_no_trials(make_root, begin_in, tune_in, make_detection):
+    """A batch that another study has solved is answered at once, and leaves all trials to the next one."""
+    root = make_root()
+    detection = make_detection(batch=24, resting_bytes=100 * MIB)
+    known = tune_in(root, name="alone", batch=24, detection=detection).run()
+    assert known.trials > LEAST_TRIALS
+    several = begin_in(root, (16, 24, 28), max_trials=LEAST_TRIALS)
+    result = several.run()
+    assert several.benches[24].measured == []
+    assert len(several.benches[28].measured) > 0
+    assert {point.batch for point in result.curve if point.recomputed is not None} == {24, 28}
+
+
+def test_a_batch_whose_processes_were_lost_is_measured_again(begin, make_measurement):
+    """A machine that went away twice says nothing of the batch: the next run finds that it fits."""
+    first = begin(max_trials=LEAST_TRIALS)
+    watch = first.lead.watch
+
+    def watch_or_be_lost(environment, effort, batch):
+        measured = watch(environment, effort, batch)
+        return make_measurement(Outcome.LOST) if batch == LARGEST else measured
+
+    first.lead.watch = watch_or_be_lost
+    assert first.run().rival.batch < LARGEST
+    assert first.watched.count(LARGEST) == 2
+    assert any(f"batch {LARGEST}: its processes were lost" in note for note in first.watcher.notes)
+    second = begin(max_trials=LEAST_TRIALS)
+    assert second.run().rival.batch == LARGEST
+    assert begin(max_trials=LEAST_TRIALS).run() == second.folder.result()
+
+
+def test_where_no_trial_has_a_peak_none_is_told(begin):
+    """Where every config of the smallest batch runs out of memory, nobody knows how much it needs."""
+    several = begin((48, 64), max_trials=8, formula={"oom_bytes": 200 * MIB})
+    with pytest.raises(NothingFitsError, match="none of its trials ran to its end"):
+        several.run()
+
+
+def test_too_little_time_for_a_batch_tells_what_is_kept(begin_timed, clock):
+    """What an earlier run measured is not denied where the time is over while the script starts."""
+    stopped = begin_timed((24, 28))
+    clock.stop_at = clock.now + 50.0
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run()
+    assert read_batches(stopped.folder, (24, 28)).without
+    with pytest.raises(NothingFitsError, match=r"before another batch was done.*kept in .*same command goes on"):
+        begin_timed((24, 28), timeout_seconds=5.0).run()
