@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from autorecompute.backends.torch.backward import gradients as gradients_of
 from autorecompute.backends.torch.interception import around_of, can_be_intercepted, put_around
 from autorecompute.backends.torch.key_values import can_have_its_own, has_cache, with_its_own
 
@@ -35,7 +36,7 @@ _A_TENSOR = object()
 def block_by_block(blocks: Iterable[Module]) -> Iterator[Tensor]:
     """Inside, calls of these modules keep nothing but their inputs; what is around a module stays within its call.
 
-    Gives a tensor whose gradient ``torch.autograd.grad`` has to be asked for, as the blocks' weights are not in the
+    Gives a tensor whose gradient has to be asked for, as the blocks' weights are not in the
     graph: their hooks see their gradients, once for each call of a block. Its own gradient is none.
     """
     able = [block for block in blocks if can_be_intercepted(block)]
@@ -141,5 +142,5 @@ class _Again(torch.autograd.Function):  # type: ignore[misc]
             return (None,) * (2 + len(given))
         # Hooks of the weights see their gradients, which is all that is wanted of them.
         outputs, incoming = zip(*pairs, strict=True)
-        found = iter(torch.autograd.grad(outputs, wanted, incoming, allow_unused=True))
+        found = iter(gradients_of(outputs, wanted, incoming))
         return (None, None, *(next(found) if needs else None for needs in ctx.needs))

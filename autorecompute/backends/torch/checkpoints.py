@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from autorecompute.backends.torch.key_values import can_have_its_own, has_cache, with_its_own
 from autorecompute.backends.torch.script_state import MISSING, Generators, figures_of, is_torchs, kept_contents
+from autorecompute.backends.torch.storages import tensors_in, with_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +29,14 @@ if TYPE_CHECKING:
 
 _ATEN = torch.ops.aten
 MATMULS = (_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddbmm.default, _ATEN.convolution.default)
+
+SMALL = 2**16
+"""A buffer of so many bytes is copied before each call; a larger one if it was written in an earlier call."""
+
+_FIRST_WRITTEN = (
+    "a large buffer of a checkpointed module was first written in a later call than the first one: in this step the "
+    "module is made again with what was written. From the next step on it is made again as it was"
+)
 
 
 def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Context, Context]]:
@@ -49,24 +59,35 @@ def checkpointed(
     kwargs: dict[str, Any],
     context_fn: Callable[[], tuple[Context, Context]] = noop_context_fn,
 ) -> Any:
-    """What the call returns; of what it saves for the backward pass only its tensor arguments are kept.
+    """What the call returns; of what it saves for the backward pass only the tensors in its arguments are kept.
+
+    Those in lists, mappings and dataclasses are given to ``checkpoint`` one by one, too: it looks for the device whose
+    random numbers it has to draw again at tensors that it is given by position alone.
 
     A tensor that is given twice is the same object in both places when the call runs again. Code asks for that:
-    ``multi_head_attention_forward`` takes another path where ``query is key``.
+    ``multi_head_attention_forward`` takes another path where ``query is key``. Lists are as they were at the call,
+    whatever was appended to them since.
     """
-    values = [*args, *kwargs.values()]
-    tensors = list({id(value): value for value in values if isinstance(value, torch.Tensor)}.values())
-    position = {id(tensor): place for place, tensor in enumerate(tensors)}
-    spread = [position.get(id(value)) for value in values]
-    others = [None if place is not None else value for value, place in zip(values, spread, strict=True)]
-    names = tuple(kwargs)
+    tensors = list({id(tensor): tensor for tensor in tensors_in((args, kwargs))}.values())
+    slots = {id(tensor): _Slot(place) for place, tensor in enumerate(tensors)}
+    given = [(tuple(args), kwargs)]  # for the first run, which may write to what it is given
+    pattern = with_leaves(given[0], lambda leaf: slots.get(id(leaf), leaf))
 
-    def again(*kept: Tensor) -> Any:
-        given = [other if place is None else kept[place] for other, place in zip(others, spread, strict=True)]
-        positional = len(given) - len(names)
-        return call(*given[:positional], **dict(zip(names, given[positional:], strict=True)))
+    def run(*kept: Tensor) -> Any:
+        def filled(leaf: Any) -> Any:
+            return kept[leaf.place] if isinstance(leaf, _Slot) else leaf
 
-    return checkpoint(again, *tensors, use_reentrant=False, context_fn=context_fn)
+        positional, named = given.pop() if given else with_leaves(pattern, filled)
+        return call(*positional, **named)
+
+    return checkpoint(run, *tensors, use_reentrant=False, context_fn=context_fn)
+
+
+class _Slot:
+    """In place of a tensor among arguments: which one of those that were given."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
 
 
 class Checkpoint:
@@ -138,7 +159,9 @@ class _Before:
         self._state = {place: (buffer, buffer._version) for place, buffer in buffers.items()}
         self._is_first = written is None
         self._values = {
-            place: buffer.clone() for place, buffer in buffers.items() if written is None or place in written
+            place: buffer.clone()
+            for place, buffer in buffers.items()
+            if written is None or place in written or buffer.numel() * buffer.element_size() <= SMALL
         }
         self._entered = contextlib.ExitStack()
 
@@ -146,12 +169,19 @@ class _Before:
         """Keep copies of the buffers alone that the forward may have written, and say which."""
         buffers = _buffers_of(self._modules)
         written = {place for place, buffer in buffers.items() if self._is_written(place, buffer)}
-        self._values = {
-            place: self._values[place] if place in self._values else buffers[place].clone() for place in written
-        }
+        self._values = {place: self._before(place, buffers[place]) for place in written}
         self._state = {}
         self._figures = [(module, _changed(before, figures_of(module))) for module, before in self._figures]
         return written
+
+    def _before(self, place: _Place, now: Tensor) -> Tensor:
+        """What a buffer was; what it is where it was written over for the first time, and nobody has a copy."""
+        if place in self._values:
+            return self._values[place]
+        before, version = self._state.get(place, (now, now._version))  # where the forward made it, it is as it was made
+        if before._version != version:
+            warnings.warn(_FIRST_WRITTEN, stacklevel=2)
+        return before.clone()
 
     def _is_written(self, place: _Place, buffer: Tensor) -> bool:
         before, version = self._state.get(place, (None, 0))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.torch.attention import NAME as ATTENTION
 from autorecompute.backends.torch.checkpoints import MATMULS
-from autorecompute.backends.torch.compiled.forms import compiled_paths
+from autorecompute.backends.torch.compiled.forms import compiled_paths, compiles_under_modes, eagerly
 from autorecompute.backends.torch.extra import CompiledPeak
 from autorecompute.backends.torch.operators import Finder
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, EVERY_2ND, KEEP_MATMUL
@@ -101,7 +101,7 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Det
         raise RefusedModelError(refusal)
     structure = structure_of(model)
     finder = Finder(model, structure, drops=not is_sharded(model))
-    with forgotten(model):
+    with forgotten(model), eagerly():
         seen = Probe(model, structure.units, finder.visit, compiled_paths(model)).run(args, kwargs)
     if seen.is_hooked:
         raise RefusedModelError(Refusal(Reason.OWN_HOOKS))
@@ -198,9 +198,14 @@ class _Sorting:
             self._savings[group] = saving_of_modules(self._seen, paths)
             changed = {operator for path, operator in self._seen.changed if any(is_within(path, one) for one in paths)}
             kept = tuple(operator for operator in MATMULS if operator not in changed)
-            has = {CHECKPOINT: True, KEEP_MATMUL: kept, EVERY_2ND: len(paths) > FEW_BLOCKS}
+            has = {CHECKPOINT: True, KEEP_MATMUL: kept and self._can_keep(paths), EVERY_2ND: len(paths) > FEW_BLOCKS}
             options = tuple(option for option, offered in has.items() if offered)
             yield Site(group, options if group in self._blocks else (CHECKPOINT,), paths, kept)
+
+    def _can_keep(self, paths: Sequence[str]) -> bool:
+        """Whether results can be kept in these modules: for that a dispatch mode is around them."""
+        compiled = [path for path, reason in self._seen.refused.items() if reason is Reason.COMPILED]
+        return compiles_under_modes() or not any(is_within(part, path) for part in compiled for path in paths)
 
     def _attention(self) -> Iterator[Site]:
         groups: dict[str, list[str]] = collections.defaultdict(list)

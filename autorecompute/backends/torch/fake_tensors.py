@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
+from autorecompute.backends.torch.amounts import NOTHING
 from autorecompute.backends.torch.live import LiveBytes
 from autorecompute.backends.torch.script_state import kept
 from autorecompute.backends.torch.storages import are_spread
@@ -64,11 +66,13 @@ class FakeLiveBytes(LiveBytes):
     ) -> Any:
         if function is _DEVICE:  # autograd asks for it more often than for all else
             return args[0].fake_device
-        if are_spread(types):
+        if are_spread(tuple(types)):  # of a higher-order operator it is a list
             return NotImplemented
         return self._follow(function, args, kwargs or {})
 
     def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
+        if isinstance(function, HigherOrderOperator):
+            return function(*args, **kwargs), NOTHING
         if looks_at_values(function, args):
             result = self._values.next(function)
             return result, self._operators.work_of(function, args, kwargs, result)

@@ -20,15 +20,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from autorecompute.backends.common.batches import observe_batch
+from autorecompute.backends.torch.backward import kept_gradients
 from autorecompute.backends.torch.collectives import Buckets, Collectives
+from autorecompute.backends.torch.compiled.forms import eagerly
 from autorecompute.backends.torch.fake_mode import on_fakes
 from autorecompute.backends.torch.fake_operators import FakeOperators
 from autorecompute.backends.torch.fake_step import FakeStep
 from autorecompute.backends.torch.fake_tensors import FakeLiveBytes, Fakes, resized
 from autorecompute.backends.torch.interception import around_of, put_around
-from autorecompute.backends.torch.live import Timeline, state_of, tensors_of
+from autorecompute.backends.torch.live import state_of, tensors_of
 from autorecompute.backends.torch.repeats import LastResult
 from autorecompute.backends.torch.storages import tensors_in
+from autorecompute.backends.torch.timeline import Timeline
 from autorecompute.backends.torch.untouched import out_of_autocast, untouched, without_collection
 from autorecompute.backends.torch.work import Work
 
@@ -201,7 +204,7 @@ class FakeSteps:
         before = board.choices
         try:
             board.set([])
-            with without_collection(), untouched(self._model), on_fakes() as mode:
+            with eagerly(), kept_gradients(), without_collection(), untouched(self._model), on_fakes() as mode:
                 fakes, timeline = Fakes(mode), Timeline(repeats=bool(self._units))
                 args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
                 if self._script.batch is not None:

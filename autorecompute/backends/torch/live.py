@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import bisect
 import collections
 import contextlib
 import dataclasses
 import functools
-import operator
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
-from torch.autograd import _get_sequence_nr
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autorecompute.backends.torch.amounts import NOTHING, Amount
+from autorecompute.backends.torch.compiled.forms import is_compiling
 from autorecompute.backends.torch.storages import Storages, are_spread, tensors_in
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.compiled.live import AllocatedLive
     from autorecompute.backends.torch.work import Work
 
 FORWARD, BACKWARD, OUTSIDE = "forward", "backward", "outside"
@@ -84,6 +84,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         work: The work in each part of the step.
     """
 
+    supports_higher_order_operators = True  # what they make is seen as any operator's
+
     def __init__(
         self, known: Iterable[Tensor] = (), segment: Callable[[], Segment] | None = None, work: Work | None = None
     ) -> None:
@@ -117,7 +119,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if are_spread(types):
+        if are_spread(tuple(types)):  # of a higher-order operator it is a list
             return NotImplemented
         return self._follow(function, args, kwargs or {})
 
@@ -185,13 +187,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
 @functools.cache
 def _gives_what_it_got(function: Any) -> bool:
     """Whether an operator's result lies on one of its arguments; what ``torch.tensor`` makes comes as an argument."""
-    if function is torch.ops.aten.lift_fresh.default:
+    if function is torch.ops.aten.lift_fresh.default or isinstance(function, HigherOrderOperator):
         return False
     return any(result.alias_info is not None for result in function._schema.returns)
 
 
 class StepLive:
     """Counts live tensors between two calls that a script lies between.
+
+    Where the script compiles anything, the profiler counts: under a dispatch mode the compiler would go on without its
+    code, to the end of the process.
 
     Args:
         known: Tells the tensors that are alive when a step begins.
@@ -200,14 +205,24 @@ class StepLive:
     def __init__(self, known: Callable[[], Iterable[Tensor]]) -> None:
         self._known = known
         self._meter: LiveBytes | None = None
+        self._profiled: AllocatedLive | None = None
 
     def start(self) -> None:
         """A step begins."""
+        if is_compiling():
+            from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld  # which needs the profiler
+
+            self._profiled = AllocatedLive(self._known, LeastHeld())
+            self._profiled.start()
+            return
         self._meter = LiveBytes(self._known())
         self._meter.__enter__()
 
     def stop(self) -> int:
         """The most bytes alive beyond those that were at the start."""
+        if self._profiled is not None:
+            profiled, self._profiled = self._profiled, None
+            return profiled.stop()
         meter, self._meter = self._meter, None
         assert meter is not None, "a step that ends has begun"
         meter.__exit__(None, None, None)
@@ -216,68 +231,6 @@ class StepLive:
     def held_bytes(self, measured_bytes: int) -> int:
         """What was measured: configs leave nothing behind."""
         return measured_bytes
-
-
-class Timeline:
-    """Tells which part of a step runs, from the calls of units and from the node that autograd is at.
-
-    Put ``around`` around each unit and all that is around it already: what a unit drops when it returns belongs to it.
-
-    Args:
-        repeats: Whether there are units. Where there are none, each pass is told apart by the graph's nodes alone.
-    """
-
-    def __init__(self, *, repeats: bool = True) -> None:
-        self._repeats, self._first = repeats, 0
-        self._calls: list[tuple[int, int]] = []
-        self._phase = FORWARD
-        self._last = self._forward = Segment(FORWARD, -1)
-
-    def start(self) -> None:
-        """A step begins."""
-        self._calls.clear()
-        self._phase, self._forward, self._first = FORWARD, Segment(FORWARD, -1), _get_sequence_nr()
-
-    def leave_backward(self) -> None:
-        """The backward pass is through: the optimizer is next."""
-        self._phase = OUTSIDE
-
-    def around(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """Follow one unit's call; an ``Around``."""
-        if self._phase == BACKWARD or torch._C._current_autograd_node() is not None:
-            return forward(*args, **kwargs)
-        first, place = _get_sequence_nr(), len(self._calls)
-        self._forward = Segment(FORWARD, place)
-        try:
-            return forward(*args, **kwargs)
-        finally:
-            self._calls.append((first, _get_sequence_nr()))
-            self._forward = Segment(FORWARD, place, is_behind=True)
-
-    def segment(self) -> Segment:
-        """The part that runs now."""
-        node = torch._C._current_autograd_node()
-        if node is not None:
-            self._phase = BACKWARD
-            self._last = self._going_through(node._sequence_nr())
-        elif self._phase == FORWARD:
-            made = _get_sequence_nr() - self._first
-            self._last = self._forward if self._repeats else Segment(FORWARD, -1, node=made)
-        elif self._phase == OUTSIDE:
-            self._last = Segment(OUTSIDE, -1)
-        return self._last
-
-    def _going_through(self, number: int) -> Segment:
-        """The part of the backward pass that a node of this number is in."""
-        if number >= 1 << 62:  # gradients are put where they belong by nodes without a number
-            is_first = self._last.phase != BACKWARD
-            return Segment(BACKWARD, len(self._calls) - 1, is_behind=True) if is_first else self._last
-        unit = bisect.bisect_right(self._calls, number, key=operator.itemgetter(0)) - 1
-        if unit < 0:
-            return Segment(BACKWARD, -1, node=0 if self._repeats else number - self._first)
-        first, end = self._calls[unit]
-        is_behind = number >= end
-        return Segment(BACKWARD, unit, is_behind, number - (end if is_behind else first))
 
 
 def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:

@@ -14,19 +14,18 @@ import torch
 from torch import Tensor
 from torch.autograd import _get_sequence_nr
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from autorecompute.backends.common.batches import observe_batch
 from autorecompute.backends.torch import attention
-from autorecompute.backends.torch.callers import calling_frame, literals_of
-from autorecompute.backends.torch.checkpoints import MATMULS
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
 from autorecompute.backends.torch.key_values import can_have_its_own
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, has_gradient, is_hooked
 from autorecompute.backends.torch.sharded import gathered, is_sharded
-from autorecompute.backends.torch.storages import Storages, batch_of, changed_by, storage_of, tensors_in
+from autorecompute.backends.torch.storages import Storages, storage_of, tensors_in
 from autorecompute.backends.torch.structure import is_within
 from autorecompute.backends.torch.untouched import copies_of, untouched
-from autorecompute.backends.torch.values import Values, looks_at_values
+from autorecompute.backends.torch.values import Values
+from autorecompute.backends.torch.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -104,38 +103,6 @@ class Observation:
         return inner[-1].path if inner else ""
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees each operator: which looks at values, adds a number, or changes a product of matrices in place.
-
-    A product that is kept would be changed again where its block is made again, and torch does not always notice.
-    """
-
-    def __init__(self, probe: Probe) -> None:
-        super().__init__()
-        self._probe = probe
-        self._made: dict[int, torch._ops.OpOverload] = {}
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        storages = self._probe.storages
-        if looks_at_values(function, args):
-            self._probe.seen.values.record(self._probe.path.partition("/")[0], function, result)
-        if function in {torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor} and not isinstance(args[1], Tensor):
-            self._probe.seen.literals[_get_sequence_nr() - 1] = literals_of(calling_frame())
-        if function is torch.ops.aten.bernoulli_.float:
-            self._probe.seen.masks.add(storages.number(result))
-        if function in MATMULS:
-            self._made[storages.number(result)] = function
-        elif function._schema.is_mutable:
-            changed = {storages.number(tensor) for tensor in changed_by(function, args, kwargs or {})}
-            self._probe.seen.changed |= {
-                (self._probe.path, self._made[number]) for number in changed & self._made.keys()
-            }
-        return result
-
-
 class Handle:
     """What autograd holds in place of a saved tensor."""
 
@@ -174,11 +141,11 @@ class Probe:
         Training goes on bit for bit as if it had not been run.
         """
         args, kwargs = copies_of((tuple(args), dict(kwargs)))
-        self.seen = Observation(batch=batch_of(args, kwargs))
+        self.seen = Observation(batch=observe_batch([*args, *kwargs.values()]))
         with untouched(self._model), self._intercepted(), torch.enable_grad():
             self._fixed = {self.storages.number(tensor) for tensor in self._tensors_of_model()}
             self.seen.is_hooked = is_hooked()
-            with saved_tensors_hooks(self._pack, _unpack), _Watch(self):
+            with saved_tensors_hooks(self._pack, _unpack), Watch(self):
                 if can_be_intercepted(self._model):
                     self._model(*args, **kwargs)
                 else:  # its forward is on the instance, as Accelerate puts it there for mixed precision

@@ -53,13 +53,16 @@ def _checkpoint_class(kind):
             return original(self, *args, **kwargs)
         places = {{part.layer_idx for part in self.modules() if getattr(part, "layer_idx", None) is not None}}
 
-        def run(*given, **named):
-            named = {{name: _emptied(value, ()) for name, value in named.items()}}
-            return original(self, *(_emptied(value, ()) for value in given), **named)
+        positional, names = len(args), tuple(kwargs)
 
-        args = [_emptied(value, places) for value in args]
-        kwargs = {{name: _emptied(value, places) for name, value in kwargs.items()}}
-        return checkpoint(run, *args, use_reentrant=False, **kwargs)
+        def run(_, *given):
+            given = [_emptied(value, ()) for value in given]
+            return original(self, *given[:positional], **dict(zip(names, given[positional:])))
+
+        # checkpoint() finds the device whose random numbers it draws again by what is given to it by position.
+        device = next((one.device for one in self.parameters()), "cpu")
+        values = [_emptied(value, places) for value in (*args, *kwargs.values())]
+        return checkpoint(run, torch.empty(0, device=device), *values, use_reentrant=False)
 
     forward.checkpoints = True
     kind.forward = forward

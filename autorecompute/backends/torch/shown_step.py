@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from autorecompute.backends.common.gradients import scalar_of
+from autorecompute.backends.torch.backward import show_gradients
 from autorecompute.backends.torch.block_by_block import block_by_block
 from autorecompute.backends.torch.sharded import forgotten, gradients_of, is_sharded
 from autorecompute.backends.torch.untouched import copies_of, untouched, without_autocast
@@ -99,7 +100,7 @@ class Step:
             return
         hooks = [parameter.register_hook(functools.partial(_show, see, name)) for name, parameter in named]
         try:
-            torch.autograd.grad(loss, [*parameters, asked], allow_unused=True)
+            show_gradients(loss, [*parameters, asked])
         finally:
             for hook in hooks:
                 hook.remove()

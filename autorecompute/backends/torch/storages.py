@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import weakref
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 class Storages:
@@ -75,9 +76,46 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(getattr(value, name, None))
 
 
-def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """The samples in a batch: the first dimension of its first tensor that has one."""
-    return next((tensor.shape[0] for tensor in tensors_in((args, kwargs)) if tensor.dim()), 1)
+def with_leaves(value: Any, exchange: Callable[[Any], Any]) -> Any:
+    """The same structure, with something else in place of what lies in it.
+
+    Lists, tuples and mappings are new ones. Objects of classes of their own are copied where parts of them change.
+    """
+    if isinstance(value, Tensor):
+        return exchange(value)
+    kind = type(value)
+    if kind in {list, tuple}:
+        return kind(with_leaves(inner, exchange) for inner in value)
+    if kind is dict:
+        return {key: with_leaves(inner, exchange) for key, inner in value.items()}
+    parts = dict(_parts_of(value))
+    if not parts:
+        return exchange(value)
+    changed = {key: with_leaves(inner, exchange) for key, inner in parts.items()}
+    return value if all(changed[key] is parts[key] for key in parts) else _copy_with(value, changed)
+
+
+def _parts_of(value: Any) -> Iterable[tuple[Any, Any]]:
+    """What :func:`tensors_in` finds in an object of a class of its own, each with its key, index or name."""
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, (tuple, list)):
+        return enumerate(value)
+    names = getattr(type(value), "__dataclass_fields__", ())
+    return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+
+
+def _copy_with(value: Any, parts: Mapping[Any, Any]) -> Any:
+    if isinstance(value, tuple):
+        make = getattr(value, "_make", type(value))
+        return make(list(parts.values()))
+    other = copy.copy(value)
+    for key, part in parts.items():
+        if isinstance(value, (dict, list)):
+            other[key] = part
+        else:
+            object.__setattr__(other, key, part)  # it may be frozen
+    return other
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.interception import around_of
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
 from autorecompute.backends.torch.rewriting import Rewrite
@@ -49,6 +50,35 @@ def test_a_forward_on_the_instance_hides_nothing():
     found = detect_in(training)
     assert [site.name for site in found.sites] == [site.name for site in plain.sites]
     found.switchboard(training.model).set([])
+
+
+class Placed(nn.Module):
+    """Is given the places of tokens first, once for all samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(16, 8), nn.Embedding(16, 8)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 8)) for _ in range(3))
+
+    def forward(self, places, tokens, labels):
+        """A loss."""
+        x = self.tokens(tokens) + self.places(places)
+        for layer in self.layers:
+            x = x + layer(x)
+        return nn.functional.cross_entropy(x.flatten(0, 1), labels.flatten())
+
+
+def test_the_batch_is_that_of_most_tensors():
+    """The first may be there once for all samples: what a batch saves would be scaled by its samples again."""
+
+    def found(batch):
+        indices = torch.zeros(batch, 8, dtype=torch.long)
+        return detect(Placed(), (torch.arange(8).unsqueeze(0), indices, indices), {})
+
+    small, large = found(4), found(8)
+    assert (small.batch, large.batch) == (4, 8)
+    assert small.savings.keys() == large.savings.keys()
+    assert all(saving.at(8) == pytest.approx(large.savings[site].at(8)) for site, saving in small.savings.items())
 
 
 @pytest.mark.parametrize("bfloat16", [False, True])

@@ -7,6 +7,9 @@ import io
 
 import pytest
 import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.script import write_script
@@ -111,3 +114,55 @@ def test_calls_that_are_not_trained_are_plain(load):
     training.model.eval()
     with torch.no_grad():
         assert training.model(*args, **kwargs).loss.item() > 0
+
+
+class Named(nn.Module):
+    """Called with names alone, with tensors in a tuple among them, as an attention of Transformers is."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(8, 8), nn.Dropout(0.5)
+
+    def forward(self, *, hidden, positions):
+        """A product with dropout."""
+        return self.dropout(torch.tanh(self.linear(hidden) * positions[0]))
+
+
+class OfNamed(nn.Module):
+    """Two of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Named(), Named()])
+
+    def forward(self, x):
+        """One after the other."""
+        for layer in self.layers:
+            x = layer(hidden=x, positions=(x.detach(), 1))
+        return x.square().sum()
+
+
+def test_tensors_that_are_given_by_name_are_given_to_checkpoint_by_position(load, monkeypatch):
+    """Where none is, torch saves no random numbers of a GPU, and a dropout draws another mask in the recompute."""
+    torch.manual_seed(0)
+    model, seen = OfNamed(), []
+
+    def spy(function, *args, use_reentrant, **named):
+        seen.append((args, named))
+        return checkpoint(function, *args, use_reentrant=use_reentrant, **named)
+
+    def gradients():
+        model.zero_grad()
+        torch.manual_seed(1)
+        model(torch.linspace(0, 1, 16).reshape(2, 8)).backward()
+        return {name: one.grad.clone() for name, one in model.named_parameters()}
+
+    expected = gradients()
+    names = load(Config.parse(["layers.*:checkpoint"]), model)
+    monkeypatch.setitem(names, "checkpoint", spy)
+    names["apply_recompute"](model)
+    assert differences(gradients(), expected) == []
+    assert [[tuple(one.shape) for one in tree_leaves(args) if torch.is_tensor(one)] for args, _ in seen] == [
+        [(0,), (2, 8), (2, 8)]
+    ] * 2
+    assert [named for _, named in seen] == [{}, {}]

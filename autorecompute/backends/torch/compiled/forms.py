@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autorecompute.backends.torch.refusals import Reason, Refusal
 from autorecompute.backends.torch.structure import is_within, structure_of
@@ -98,9 +101,24 @@ def _backend_of(module: Module) -> Any:
 
 
 def eagerly() -> AbstractContextManager[object]:
-    """Compiled modules run as if they were not compiled."""
-    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
-    return stance
+    """Compiled modules and functions run as if they were not compiled.
+
+    Under a dispatch mode of ours the compiler would leave what it meets as it is, to the end of the process. Before
+    torch 2.6 it cannot be told to do nothing.
+    """
+    set_stance: Callable[[str], AbstractContextManager[object]] | None = getattr(torch.compiler, "set_stance", None)
+    return set_stance("force_eager") if set_stance is not None else nullcontext()
+
+
+def compiles_under_modes() -> bool:
+    """Whether the compiler compiles in a checkpoint that keeps results; an older one skips code there for good."""
+    return hasattr(TorchDispatchMode, "ignore_compile_internals")
+
+
+def is_compiling() -> bool:
+    """Whether the script has had the compiler run anything so far: a model, a part of one, or a function."""
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    return bool(getattr(getattr(frames, "input_codes", None), "seen", ()))
 
 
 class CompiledRun:

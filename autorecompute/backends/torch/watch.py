@@ -1,0 +1,58 @@
+"""Each operator of a forward pass that is probed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._ops import HigherOrderOperator
+from torch.autograd import _get_sequence_nr
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autorecompute.backends.torch.callers import calling_frame, literals_of
+from autorecompute.backends.torch.checkpoints import MATMULS
+from autorecompute.backends.torch.storages import changed_by
+from autorecompute.backends.torch.values import looks_at_values
+
+if TYPE_CHECKING:
+    from autorecompute.backends.torch.probe import Probe
+
+
+class Watch(TorchDispatchMode):  # type: ignore[misc]
+    """Sees each operator: which looks at values, adds a number, or changes a product of matrices in place.
+
+    A product that is kept would be changed again where its block is made again, and torch does not always notice.
+
+    Args:
+        probe: Who is told.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, probe: Probe) -> None:
+        super().__init__()
+        self._probe = probe
+        self._made: dict[int, torch._ops.OpOverload] = {}
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if isinstance(function, HigherOrderOperator):  # such as FlexAttention, which is one operator in compiled code
+            return result
+        storages = self._probe.storages
+        if looks_at_values(function, args):
+            self._probe.seen.values.record(self._probe.path.partition("/")[0], function, result)
+        if function in {torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor} and not isinstance(args[1], Tensor):
+            self._probe.seen.literals[_get_sequence_nr() - 1] = literals_of(calling_frame())
+        if function is torch.ops.aten.bernoulli_.float:
+            self._probe.seen.masks.add(storages.number(result))
+        if function in MATMULS:
+            self._made[storages.number(result)] = function
+        elif function._schema.is_mutable:
+            changed = {storages.number(tensor) for tensor in changed_by(function, args, kwargs or {})}
+            self._probe.seen.changed |= {
+                (self._probe.path, self._made[number]) for number in changed & self._made.keys()
+            }
+        return result
