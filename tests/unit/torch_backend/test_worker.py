@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecompute.backends.torch import applying
+from autorecompute.backends.torch import applying, live
 from autorecompute.backends.torch.controller import memory_of
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile
@@ -59,6 +59,8 @@ def begin(monkeypatch):
     """Follows this process as a worker does, and stops in the end."""
     followed = []
     monkeypatch.setattr(applying._Elsewhere, "decides", False)
+    # Tests that ran before in this process may have compiled something, which these do not.
+    monkeypatch.setattr(live, "is_compiling", lambda: False)
 
     def follow(config=None, *, looks=True, batch=None):
         listener, backend = Listener(config or Config(), looks=looks, batch=batch), TorchBackend()
