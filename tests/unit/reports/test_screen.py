@@ -17,7 +17,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.ranking import RaceEnd, Ranking
-from autorecompute.reports.answer import RUNNERS_UP
+from autorecompute.reports.answer import RUNNERS_UP, runners_up
 from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.screen import print_result, print_trials
 from autorecompute.result import SearchEnd, Transfer
@@ -130,22 +130,15 @@ def test_the_fastest_others_are_the_runners_up(show, make_result, trials):
     """A few of the trials that fit follow the winner, the fastest first, and the winner is none of them."""
     lines = show(dataclasses.replace(make_result(best=trials[4].config)), trials, width=120)
     names = [line.removeprefix("runner-up").split("  ")[1].strip() for line in lines if line.startswith("runner-up")]
-    expected = [trials[5], trials[3], trials[2]]
-    assert names == [trial.description for trial in expected]
-    assert len(names) == RUNNERS_UP
+    assert names == [trials[place].description for place in (5, 3, 2)]
 
 
-def test_runners_up_on_a_card_are_the_fastest_by_their_steps(show, make_result, trials):
+def test_runners_up_on_a_card_are_the_fastest_by_their_steps(make_result, trials):
     """Without recompute the batch ran out of memory there, so that nothing has a relative throughput."""
-    alone = [
-        dataclasses.replace(trial, reference_seconds=None, reference_cpu_seconds=None)
-        for trial in sorted(trials, key=lambda trial: trial.measurement.median_step_seconds or 0, reverse=True)
-    ]
-    lines = show(dataclasses.replace(make_result(best=trials[4].config), raced={}), alone, width=120)
-    names = [line.removeprefix("runner-up").split("  ")[1].strip() for line in lines if line.startswith("runner-up")]
-    fitting = [trial for trial in alone if trial.fits and trial.config != trials[4].config]
-    fastest = sorted(fitting, key=lambda trial: trial.measurement.median_step_seconds)[:RUNNERS_UP]
-    assert names == [trial.description for trial in fastest]
+    alone = [dataclasses.replace(one, reference_seconds=None, reference_cpu_seconds=None) for one in trials if one.fits]
+    alone.sort(key=lambda trial: trial.measurement.median_step_seconds)
+    found = runners_up(dataclasses.replace(make_result(best=alone[0].config), raced={}), alone[::-1])
+    assert [name for name, _ in found] == [trial.description for trial in alone[1 : 1 + RUNNERS_UP]]
 
 
 def test_the_rival_is_told_with_its_batch(show, make_result):
