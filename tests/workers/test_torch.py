@@ -6,11 +6,11 @@ import contextlib
 
 import pytest
 
-from workplace import FREED_AT_ONCE, SCRIPTS, Workplace
+from workplace import FREED_AT_ONCE, PLAIN_BATCH, SCRIPTS, Workplace
 
 SCRIPT = "plain_transformer.py"
 TRANSFORMER = ("--backend", "torch", "--batch-flag=--bs")
-BATCH, TRIALS = "96", 6
+BATCH, TRIALS = str(PLAIN_BATCH), 6
 ASKED = ("--target-batch", BATCH, "--max-trials", str(TRIALS), "--study", "shared", "--json")
 
 
