@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autorecompute.documents import Absent
     from autorecompute.reports.identity_parts import NearestStudy
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.transfer import Tuned
+    from autorecompute.studies.tuned import Tuned
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
 def run_show(args: argparse.Namespace) -> int:
     """Prints one study."""
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.transfer import Tuned, find_most_alike
+    from autorecompute.studies.transfer import find_most_alike
+    from autorecompute.studies.tuned import Tuned
 
     folder = StudyFolder(args.study)
     tuned = Tuned.of(folder.head())

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from autorecompute.backends import registry
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.problem import require_own
+    from autorecompute.studies.tuned import require_own
     from autorecompute.trials import Job
     from autorecompute.tuning.context import TuningSettings
     from autorecompute.tuning.session import default_name

@@ -77,7 +77,7 @@ def _job_of(request: SearchRequest) -> Job:
 def _folder_of(request: SearchRequest, job: Job, bench: TrainingBench) -> StudyFolder:
     """The study of this name, or else the one of what is trained: a notebook trains one thing after another."""
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.problem import require_own
+    from autorecompute.studies.tuned import require_own
     from autorecompute.tuning.session import default_name
 
     if request.study is None:

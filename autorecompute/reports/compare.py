@@ -14,7 +14,7 @@ from autorecompute.reports.console import make_console
 from autorecompute.reports.identity_parts import differences_table
 from autorecompute.reports.words import format_rate
 from autorecompute.studies.identity import Difference
-from autorecompute.studies.transfer import Tuned
+from autorecompute.studies.tuned import Tuned
 from autorecompute.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from autorecompute.studies.identity import Difference
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autorecompute.studies.transfer import Nearest, Tuned
+    from autorecompute.studies.transfer import Nearest
+    from autorecompute.studies.tuned import Tuned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from autorecompute import codec
 from autorecompute.documents import INLINED, Absent, Document
-from autorecompute.errors import UsageError
 from autorecompute.plans import Space, parse_choices
 from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import evaluate
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, Number, PositiveBytes, Range
 from autorecompute.studies.identity import compare
 from autorecompute.units import describe_software, format_bytes, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from autorecompute.measurement import Detection
-    from autorecompute.studies.folder import StudyFolder
 
 
 DIGEST_LENGTH = 16
@@ -32,6 +29,9 @@ MEMORY_TOLERANCE = 0.005
 
 MOST_PLANS = 1_000
 """Training systems find dozens, and all that is done with them takes their number squared."""
+
+SAVED_SAMPLES = 8
+"""Activations of this many are added up, where two models are held beside each other."""
 
 SEVERAL_BATCHES = 0
 """The batch of a study that looks for the best one, and has a study of its own for each."""
@@ -166,6 +166,16 @@ class Sizes:
         """The dimensions in which the other differs, in words: ``sequence 128, not 64``."""
         return [difference.sentence for difference in compare(self.parts, other.parts)]
 
+    @property
+    def saved_bytes(self) -> int:
+        """What all plans save of the activations of a few samples, added up; 0 where nothing tells.
+
+        It is told for the same number of samples, whatever batch the script came with.
+        """
+        dims = {**self.dims, BATCH: SAVED_SAMPLES}
+        savings = [evaluate(plan.saving, dims) for plan in self.space.plans]
+        return sum(saving for saving in savings if saving is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
@@ -191,38 +201,6 @@ class Head:
 def _digest(plain: object) -> str:
     canonical = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_LENGTH]
-
-
-def bind(folder: StudyFolder, problem: Problem, command: Sequence[str], sizes: Sizes) -> bool:
-    """Begins the study with this problem, or checks that it was begun with the same; whether it began.
-
-    Raises:
-        UsageError: the study holds another problem, or was imported.
-    """
-    require_own(folder)
-    if not folder.exists():
-        folder.begin(problem, command, sizes)
-        return True
-    differences = problem.differences(folder.problem())
-    if differences:
-        raise UsageError(
-            f"Study '{folder.name}' holds another problem: here it is {'; '.join(differences)}. "
-            "Begin a new study with --study NAME."
-        )
-    return False
-
-
-def require_own(folder: StudyFolder) -> None:
-    """Checks that a study, where there is one, was not imported: its figures are those of another machine.
-
-    Raises:
-        UsageError: it was.
-    """
-    if folder.exists() and folder.is_imported:
-        raise UsageError(
-            f"Study '{folder.name}' was imported, and what is measured here goes into a study of its own. Add --study "
-            f"NAME: the tuning starts from what '{folder.name}' knows."
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,60 +3,18 @@
 from __future__ import annotations
 
 import math
-import shlex
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from autorecompute.studies.identity import Difference, compare
-from autorecompute.studies.problem import Problem, Sizes
 from autorecompute.studies.records import StudyRecords
 from autorecompute.studies.sources import sources_beside, try_head, try_records
+from autorecompute.studies.tuned import Tuned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.studies.folder import StudyFolder
-    from autorecompute.studies.problem import Head
     from autorecompute.studies.sources import Source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """What is tuned: a problem, the sizes it is met at, and the command that meets it.
-
-    Attributes:
-        problem: The problem.
-        sizes: Its dimensions.
-        command: The training command.
-    """
-
-    problem: Problem
-    sizes: Sizes
-    command: tuple[str, ...]
-
-    @classmethod
-    def of(cls, head: Head) -> Self:
-        """What a stored study is about."""
-        return cls(problem=head.problem, sizes=head.sizes, command=head.command)
-
-    @property
-    def parts(self) -> dict[str, str]:
-        """Each part of the identity in words, by its name."""
-        return {**self.problem.parts, **self.sizes.parts, "command": shlex.join(self.command)}
-
-    def compare(self, other: Tuned) -> list[Difference]:
-        """The parts that differ."""
-        return compare(self.parts, replace(other, problem=self.problem.seen_here(other.problem)).parts)
-
-    def differences(self, other: Tuned) -> tuple[str, ...]:
-        """In what the other differs, in words; nothing where one answer holds for both.
-
-        The same graph can be trained by another optimizer: commands that differ are told where nothing else does.
-        """
-        found = [*self.problem.differences(other.problem), *self.sizes.differences(other.sizes)]
-        if not found and self.command != other.command:
-            return ("another command",)
-        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,9 @@ from autorecompute.figures import Figures
 from autorecompute.measurement import Detection
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.choice import MODEL
-from autorecompute.studies import Problem, StudyFolder
+from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.sharing import SharedStudy
+from autorecompute.studies.tuned import Tuned
 from autorecompute.studies.writing import write_files
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.effort import Effort
@@ -165,6 +166,12 @@ class TuningContext:
         """What is held between two steps: the model, and the optimizer's state as far as it is foretold."""
         memory = self.memory
         return self.detection.resting_bytes if memory is None else memory.base_bytes(self.dims)
+
+    @property
+    def tuned(self) -> Tuned:
+        """What is tuned at the target batch."""
+        sizes = Sizes.of(self.detection, self.rest_bytes)
+        return Tuned(problem=self.problem, sizes=sizes, command=tuple(self.command))
 
     @property
     def dims(self) -> dict[str, int]:

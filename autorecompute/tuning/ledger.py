@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from autorecompute.errors import UsageError
 from autorecompute.measurement import Measurement, Outcome, Trial
-from autorecompute.studies import Sizes
-from autorecompute.studies.problem import bind
 from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import TrialStore
+from autorecompute.studies.tuned import bind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -154,7 +153,7 @@ class LocalLedger:
                 f"Study '{self._folder.name}' is shared with other workers: give the --storage that it is in, or begin "
                 "another study with --study NAME."
             )
-        is_new = bind(self._folder, problem, self._context.command, Sizes.of(detection, self._context.rest_bytes))
+        is_new = bind(self._folder, self._context.tuned, self._context.note)
         self._opened = TrialStore(
             self._folder.database, self._folder.name_in_database, detection.space, problem.limit_bytes
         )

@@ -13,9 +13,9 @@ from autorecompute.backends.registry import AUTO
 from autorecompute.result import Result
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.plain import require_plain
-from autorecompute.studies.problem import require_own
 from autorecompute.studies.sharing import SharedStudy, StorageUrl
 from autorecompute.studies.sharing.mirror import required_of
+from autorecompute.studies.tuned import require_own
 from autorecompute.studies.use import using
 from autorecompute.studies.writing import make_folder
 from autorecompute.trials import Bench, Job

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.studies import Sizes
-from autorecompute.studies.problem import bind
 from autorecompute.studies.race_record import FILE, RaceRecord
 from autorecompute.studies.sharing import PublishedAnswer
 from autorecompute.studies.sharing.messages import Stage
 from autorecompute.studies.sharing.mirror import required_of, share, write_mirror
+from autorecompute.studies.tuned import bind
 from autorecompute.tuning.peers import Peers
 from autorecompute.tuning.resources import RESERVE_BYTES, available_bytes
 from autorecompute.units import format_bytes
@@ -259,12 +258,7 @@ class SharedLedger:
         if (required := required_of(self._folder)) is not None:
             self._shared.require(required)
         share(self._folder, founding, self._shared.place)
-        bind(
-            self._folder,
-            self._context.problem,
-            self._context.command,
-            Sizes.of(self._context.detection, self._context.rest_bytes),
-        )
+        bind(self._folder, self._context.tuned, self._context.note)
         self._is_bound = True
 
     def _take(self, answer: PublishedAnswer) -> Result:

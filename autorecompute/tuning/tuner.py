@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import NothingFitsError, TooLittleTimeError
 from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
-from autorecompute.studies import Sizes
-from autorecompute.studies.transfer import Tuned, find_nearest
+from autorecompute.studies.transfer import find_nearest
 from autorecompute.tuning.answer.kept_race import race_winner
 from autorecompute.tuning.attempt import Attempt
 from autorecompute.tuning.budget import Task
@@ -119,9 +118,7 @@ class Tuner:
 
     def _start_from_nearest(self, *, is_new: bool) -> None:
         context = self._context
-        sizes = Sizes.of(context.detection, context.rest_bytes)
-        tuned = Tuned(problem=context.problem, sizes=sizes, command=tuple(context.command))
-        neighbour = find_nearest(tuned, context.folder, context.note)
+        neighbour = find_nearest(context.tuned, context.folder, context.note)
         if neighbour is not None:
             self._transfer, self._prior = start_from(neighbour, context.folder, self._ledger.store, is_new=is_new)
             context.note(self._transfer.sentence)

@@ -35,15 +35,16 @@ def name_of(model: Module) -> str:
     return f"{name} {COMPILED}" if has_compiled(model) else name
 
 
-def digest_of(model: Module, found: Detected, sizes: Mapping[str, int]) -> str:
-    """What a step of the model computes, without its batch.
+def digest_of(model: Module, found: Detected) -> str:
+    """What a step of the model computes, without any size of its batch.
+
+    Texts may be of other lengths at the next start.
 
     Args:
         model: The model.
         found: What a probe found in it.
-        sizes: The other sizes of what it is called with, by their names.
     """
-    return _digest((*_parts_of(model), *found.operators, *(f"{name} {size}" for name, size in sorted(sizes.items()))))
+    return _digest((*_parts_of(model), *found.operators))
 
 
 def sizes_of(tensors: Sequence[Tensor], batch: int) -> dict[str, int]:

@@ -95,7 +95,7 @@ def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed) ->
         own_presets=space.own_presets,
         covers=space.covers,
         dims={BATCH: batch, **sizes},
-        graph=digest_of(root, found, sizes),
+        graph=digest_of(root, found),
         device=describe_device(next(root.parameters()).device),
         versions={**read_versions(), **read_ranks(), MODEL: name},
         plan_versions=(MODEL, *read_ranks()),

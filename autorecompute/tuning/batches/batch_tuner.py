@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import NothingFitsError, ScriptError, TooLittleTimeError, WrongBatchError
 from autorecompute.result import SearchEnd
 from autorecompute.search import BatchChooser, Fastest, Limits, Listed
-from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import share
 from autorecompute.studies.batch_studies import BatchRecord, keep_batches, read_batches, study_of_batch
-from autorecompute.studies.problem import SEVERAL_BATCHES, bind, require_own
+from autorecompute.studies.problem import SEVERAL_BATCHES
+from autorecompute.studies.tuned import bind, require_own
 from autorecompute.studies.use import using
 from autorecompute.tuning.answer.paired_comparison import PAIR, has_enough_pairs
 from autorecompute.tuning.batches.batch_answer import BatchAnswer, says_more
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from autorecompute.figures import CurvePoint, Figures
     from autorecompute.result import Result
+    from autorecompute.studies import Problem, StudyFolder
     from autorecompute.trials import Bench
     from autorecompute.tuning.context import TuningContext
 
@@ -97,8 +98,8 @@ class BatchTuner:
         else:
             context.detect_somewhere(lambda batch: self._open_bench(batch, self._folder))
         context.problem = replace(context.problem, batch=SEVERAL_BATCHES)
-        command = context.job.command_of_any_batch()
-        bind(self._folder, context.problem, command, Sizes.of(context.detection, context.rest_bytes))
+        command = tuple(context.job.command_of_any_batch())
+        bind(self._folder, replace(context.tuned, command=command), context.note)
         self._record = without_lost(read_batches(self._folder, self._batches))
         result = self._known_result()
         self._set_answer(result)

@@ -10,7 +10,7 @@ from autorecompute.measurement import Device
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.archive_reading import read_archive
 from autorecompute.studies.sources import shipped_folder
-from autorecompute.studies.transfer import Tuned
+from autorecompute.studies.tuned import Tuned
 from autorecompute.units import GIB, KIB, MIB
 
 LIMIT = 900 * MIB

@@ -12,7 +12,8 @@ from autorecompute.studies.archive_reading import read_archive
 from autorecompute.studies.importing import Trusted, require_trusted
 from autorecompute.studies.records import read_records
 from autorecompute.studies.storage import TrialStore
-from autorecompute.studies.transfer import Tuned, find_nearest
+from autorecompute.studies.transfer import find_nearest
+from autorecompute.studies.tuned import Tuned
 from autorecompute.units import GIB, MIB
 
 LIMIT = 900 * MIB

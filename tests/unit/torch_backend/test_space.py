@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 
@@ -18,6 +19,7 @@ from autorecompute.jsontext import UnreadableError
 from autorecompute.memory.step import Phase
 from autorecompute.plans import Choice, Config
 from autorecompute.plans.savings import evaluate
+from autorecompute.studies import Sizes
 from stand_ins.surveyed import Surveyed
 from tiny_models import Training, call_of, make, own_loss
 
@@ -148,17 +150,33 @@ def test_a_name_tells_models_apart_and_not_their_weights():
     assert name_of(first).startswith("GPT2LMHeadModel ")
 
 
-def test_a_graph_is_another_one_where_sizes_or_operators_are():
-    """The length of the texts and autocast change the digest; the batch does not."""
+def test_a_graph_is_another_one_where_operators_are():
+    """Autocast changes the digest. Neither the batch nor the length of its texts does."""
 
-    def digest(batch=4, *, sequence=32, bfloat16=False):
+    def digest(*, batch=4, sequence=32, bfloat16=False):
         training = make("llama", batch=batch)
+        short = {name: value[:, :sequence] for name, value in training.batch.items()}
+        training = dataclasses.replace(training, batch=short)
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             found = detect(training.model, *call_of(training))
-        return digest_of(training.model, found, {"sequence": sequence})
+        return digest_of(training.model, found)
 
-    assert digest() == digest(batch=6)
-    assert len({digest(), digest(sequence=16), digest(bfloat16=True)}) == 3
+    assert digest() == digest(batch=6) == digest(sequence=16) != digest(bfloat16=True)
+
+
+def test_the_same_graph_may_keep_more():
+    """A stride changes no module, no weight and no operator: what the plans save tells two such models apart."""
+
+    def look(stride):
+        model = nn.Sequential(
+            nn.Conv2d(3, 16, 3, stride=stride), nn.GELU(), nn.Conv2d(16, 16, 3), nn.GELU(), nn.AdaptiveAvgPool2d(1)
+        )
+        seen = Surveyed(model, Script((torch.randn(8, 3, 32, 32),), {}, ()))
+        return digest_of(model, seen.found), Sizes(space=seen.space).saved_bytes
+
+    (first, fine), (second, coarse) = look(1), look(2)
+    assert first == second
+    assert fine > 3 * coarse > 0
 
 
 @pytest.mark.parametrize("changes", [{"parts": (3,)}, {"parts": (0, 1)}, {"units": ((-2,),)}, {"owners": (0, 0)}])

@@ -1,0 +1,126 @@
+"""What is tuned, in what another one differs, and the one that a study is about."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from autorecompute.errors import UsageError
+from autorecompute.studies.identity import Difference, compare
+from autorecompute.studies.problem import Problem, Sizes
+from autorecompute.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autorecompute.studies.folder import StudyFolder
+    from autorecompute.studies.problem import Head
+
+COMMAND = "command"
+
+LEAST_RATIO = 0.9
+"""Amounts of memory of one training are closer together, from start to start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What is tuned: a problem, the sizes it is met at, and the command that meets it.
+
+    Attributes:
+        problem: The problem.
+        sizes: Its dimensions.
+        command: The training command.
+    """
+
+    problem: Problem
+    sizes: Sizes
+    command: tuple[str, ...]
+
+    @classmethod
+    def of(cls, head: Head) -> Self:
+        """What a stored study is about."""
+        return cls(problem=head.problem, sizes=head.sizes, command=head.command)
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Each part of the identity in words, by its name."""
+        return {**self.problem.parts, **self.sizes.parts, COMMAND: shlex.join(self.command)}
+
+    def compare(self, other: Tuned) -> list[Difference]:
+        """The parts that differ."""
+        there = replace(other, problem=self.problem.seen_here(other.problem))
+        return [*self.other_amounts(other), *compare(self.parts, there.parts)]
+
+    def differences(self, other: Tuned) -> tuple[str, ...]:
+        """In what the other differs, in words; nothing where one answer holds for both.
+
+        The same graph can be trained by another optimizer: commands that differ are told where nothing else does.
+        """
+        found = self.compare(other)
+        told = tuple(difference.sentence for difference in found if difference.part != COMMAND)
+        return told or ("another command",) * bool(found)
+
+    def other_amounts(self, other: Tuned) -> list[Difference]:
+        """Where the same plans at the same dimensions go with other amounts of memory.
+
+        A model of the same modules and operators may keep more: a convolution with another stride, or attention with
+        more heads. With another optimizer, more is held between two steps; on a CPU, so it may be for other reasons.
+        """
+        if self.problem.plans != other.problem.plans or self.sizes.dims != other.sizes.dims:
+            return []
+        amounts = {"activations": (self.sizes.saved_bytes, other.sizes.saved_bytes)}
+        if not self.problem.device.startswith("cpu "):
+            amounts["memory between steps"] = (self.sizes.resting_bytes, other.sizes.resting_bytes)
+        return [
+            Difference(part=part, here=format_bytes(here), there=format_bytes(there))
+            for part, (here, there) in amounts.items()
+            if 0 < min(here, there) < LEAST_RATIO * max(here, there)
+        ]
+
+
+def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool:
+    """Begins the study with what is tuned, or checks that it was begun with the same; whether it began.
+
+    Batches of texts differ in length from start to start: with the same command, other dimensions are no other problem.
+
+    Args:
+        folder: The study's.
+        tuned: What is tuned here.
+        note: Told of what differs and is taken for the same.
+
+    Raises:
+        UsageError: the study holds another problem, or was imported.
+    """
+    require_own(folder)
+    if not folder.exists():
+        folder.begin(tuned.problem, tuned.command, tuned.sizes)
+        return True
+    stored = Tuned.of(folder.head())
+    is_same_command = tuned.command == stored.command
+    differences = [
+        *tuned.problem.differences(stored.problem),
+        *(difference.sentence for difference in tuned.other_amounts(stored)),
+        *(() if is_same_command else tuned.sizes.differences(stored.sizes)),
+    ]
+    if differences:
+        raise UsageError(
+            f"Study '{folder.name}' holds another problem: here it is {'; '.join(differences)}. "
+            "Begin a new study with --study NAME."
+        )
+    if others := tuned.differences(stored):
+        note(f"study '{folder.name}' was begun with another first batch or command: here it is {'; '.join(others)}")
+    return False
+
+
+def require_own(folder: StudyFolder) -> None:
+    """Checks that a study, where there is one, was not imported: its figures are those of another machine.
+
+    Raises:
+        UsageError: it was.
+    """
+    if folder.exists() and folder.is_imported:
+        raise UsageError(
+            f"Study '{folder.name}' was imported, and what is measured here goes into a study of its own. Add --study "
+            f"NAME: the tuning starts from what '{folder.name}' knows."
+        )
