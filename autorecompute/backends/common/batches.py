@@ -8,8 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from autorecompute.measurement import Outcome
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from autorecompute.measurement import GradientCheck
 
 COMPARED_SAMPLES = 2
 """So few samples of a batch are compared: the batch need not fit without recompute."""
@@ -70,6 +74,33 @@ def slice_batch(value: Any, batch: int, samples: int = COMPARED_SAMPLES) -> Any:
             object.__setattr__(other, field.name, cut(getattr(value, field.name, None)))  # it may be frozen
         return other
     return value
+
+
+def on_few_samples(
+    compare: Callable[[Any, Any], GradientCheck],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    batch: int,
+    classify: Callable[[BaseException], tuple[Outcome, str]],
+) -> GradientCheck:
+    """Compares on few samples of a call; on all of them where the model cannot be called with few.
+
+    A mask that has as many rows as there are samples is cut with them, and a model may know how many samples there are.
+
+    Args:
+        compare: Compares gradients of a call with these arguments.
+        args: The positional arguments of the call.
+        kwargs: Its keyword arguments.
+        batch: How many samples it has.
+        classify: What an exception means: where few samples run out of memory, all do.
+    """
+    few = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
+    try:
+        return compare(*few)
+    except Exception as error:
+        if classify(error)[0] is Outcome.OOM:
+            raise
+        return compare(tuple(args), dict(kwargs))
 
 
 def _cut_mapping(value: MutableMapping[Any, Any], cut: Callable[[Any], Any]) -> MutableMapping[Any, Any]:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from autorecompute.backends.common.gradients import TOLERANCES, relative_difference
+from autorecompute.backends.common.gradients import beside_noise, relative_difference, rounded_to, within
 from autorecompute.backends.torch.block_by_block import AUTOCAST_DEVICES
 from autorecompute.backends.torch.failures import classify
 from autorecompute.backends.torch.options import CHECKPOINT
 from autorecompute.backends.torch.sharded import is_sharded
-from autorecompute.backends.torch.shown_step import BUFFER, Part, Step, rounded_to
+from autorecompute.backends.torch.shown_step import BUFFER, Part, Step
 from autorecompute.backends.torch.structure import is_within
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch.nn import Module
 
@@ -31,15 +31,6 @@ if TYPE_CHECKING:
 
 SEEDS = (20_230, 20_231)
 """A step is compared from each."""
-
-NOISE_FACTOR = 4.0
-"""Where kernels add up in any order, a config may be off by so many times what two steps without recompute differ by.
-
-Attention's backward pass does so on a card. Seen on an H100 in bfloat16: from 4e-4 to 1.1e-2 of the largest gradient.
-"""
-
-MOST_NOISE = 0.05
-"""But by no more than this share of the largest gradient. Other dropout masks in one of six layers make 0.3 of it."""
 
 SCALES = (2.0**14, 2.0**8)
 """Of the loss, where gradients are in float16, whose smallest steps a mean over many tokens comes close to."""
@@ -136,24 +127,13 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
         board.set(others)
         step = _scaled(step)
         found, kind = _differences(step, board, choices, others)
-    place, worst = max(found.items(), key=lambda entry: (entry[1], entry[0]))
     # On a card, and in other compiled code, sums may come in another order. On a CPU nothing else may differ.
     is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in step.model.parameters())
-    agrees = worst <= (0.0 if is_exact else TOLERANCES.get(kind or _kind_of(step.model, place), 0.0))
-    message = ""
-    needs_noise = not is_exact and _anywhere(step.model, not agrees)
-    noise = _differences(step, board, others, others)[0] if needs_noise else {}
-    if not agrees and not is_exact:
-        # The gradient of a key's bias is zero, but for rounding: what differs so much by itself tells of nothing.
-        telling = [name for name in found if noise.get(name, math.inf) <= MOST_NOISE or math.isinf(found[name])]
-        usual = max((noise.get(name, 0.0) for name in telling), default=math.inf)
-        place, worst = max(
-            ((name, found[name]) for name in telling), key=lambda entry: entry[1], default=(place, worst)
-        )
-        agrees = 2 * len(telling) > len(found) and worst <= min(NOISE_FACTOR * usual, MOST_NOISE)
-        message = f"{place} is off by {worst:.1e} of its largest gradient, steps without recompute by {usual:.1e}"
-    parameter, message = ("", "") if agrees else (place, message)
-    return GradientCheck(agrees=agrees, worst=worst, parameter=parameter, steps=len(SEEDS), message=message)
+    check = within(found, (lambda _: "") if is_exact else _kind_of(step.model, kind), len(SEEDS))
+    if is_exact or not _anywhere(step.model, not check.agrees):
+        return check
+    noise = _differences(step, board, others, others)[0]
+    return check if check.agrees else beside_noise(found, noise, check)
 
 
 def _computes_in_half(model: Module) -> bool:
@@ -221,9 +201,11 @@ def _compare(
         differences[part] = relative_difference(expected.get(part), step.seen(found))
 
     step.run(seed, see)
-    return differences, rounded_to(expected) if any(differences.values()) else ""
+    gradients = [one for (name, _), one in expected.items() if not name.startswith(BUFFER)]
+    return differences, rounded_to(gradients) if any(differences.values()) else ""
 
 
-def _kind_of(model: Module, name: str) -> str:
-    kinds = {known: str(parameter.dtype).removeprefix("torch.") for known, parameter in model.named_parameters()}
-    return kinds.get(name, "float32")
+def _kind_of(model: Module, rounded: str) -> Callable[[str], str]:
+    """The type that a gradient was computed in, by its name; the loss and buffers as in float32."""
+    kinds = {name: str(parameter.dtype).removeprefix("torch.") for name, parameter in model.named_parameters()}
+    return lambda name: rounded or kinds.get(name, "float32")

@@ -33,10 +33,6 @@ LOSS, BUFFER = "the loss", "buffer "
 SAMPLE = 2**20
 """So many numbers of each gradient are compared where memory is short."""
 
-LEAST_ROUNDED = 1024
-"""A gradient of so many numbers that all fit into 16 bits was computed in 16 bits: under autocast, whatever the type of
-the weight. There a sum in another order may round to the next number, 2**-8 of the largest gradient in bfloat16."""
-
 
 @dataclass(frozen=True)
 class Step:
@@ -112,14 +108,3 @@ def _show(see: _See, name: str, gradient: Tensor) -> Tensor | None:
     if type(gradient) is not Tensor or gradient.layout is not torch.strided:
         return None
     return gradient.new_zeros(()).expand_as(gradient)
-
-
-def rounded_to(found: Mapping[Part, Tensor]) -> str:
-    """The coarsest of the types that gradients of float32 were computed in; empty where that is their own."""
-    gradients = [one for (name, _), one in found.items() if not name.startswith(BUFFER)]
-    wide = [one for one in gradients if one.dtype == torch.float32 and one.numel() >= LEAST_ROUNDED]
-    wide = [one for one in wide if one.layout == torch.strided and one.any()]
-    for kind in (torch.bfloat16, torch.float16):
-        if any(torch.equal(one, one.to(kind).float()) for one in wide):
-            return str(kind).removeprefix("torch.")
-    return ""

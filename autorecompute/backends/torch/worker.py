@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
-from autorecompute.backends.common.batches import observe_batch, slice_batch
+from autorecompute.backends.common.batches import observe_batch, on_few_samples
 from autorecompute.backends.torch import failures
 from autorecompute.backends.torch.accumulation import accumulates_gradients
 from autorecompute.backends.torch.applying import Alike, decide_elsewhere
@@ -291,8 +291,8 @@ class TorchBackend:
     ) -> GradientCheck:
         (args, kwargs), tuned, check = call, self._tuned[root], UNCOMPARED
         if compares:
-            few_args, few_kwargs = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
-            check = check_gradients(root, tuned.board, config.choices, few_args, few_kwargs, blocks=tuned.blocks)
+            compare = functools.partial(check_gradients, root, tuned.board, config.choices, blocks=tuned.blocks)
+            check = on_few_samples(compare, args, kwargs, batch, self.classify)
         if not check.agrees or self._no_fakes(root):
             return check
         script = self._script(root, batch, args, kwargs)

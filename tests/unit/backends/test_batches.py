@@ -9,7 +9,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from autorecompute.backends.common.batches import observe_batch, slice_batch
+from autorecompute.backends.common.batches import observe_batch, on_few_samples, slice_batch
+from autorecompute.backends.torch.failures import classify
+from autorecompute.measurement import GradientCheck
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,3 +77,33 @@ def test_mappings_are_cut_as_what_they_are(kind):
 def test_the_state_of_a_recurrent_layer_is_cut_along_its_samples():
     """Samples are its second dimension."""
     assert [part.shape for part in slice_batch(STATE, 16)] == [(3, 2, 8)] * 2
+
+
+def compare(rows, mask):
+    """Attends over rows as a transformer does whose sequence comes first."""
+    (rows @ rows.T + mask).sum()
+    return GradientCheck(agrees=True, worst=0.0, steps=len(rows))
+
+
+@pytest.mark.parametrize(("size", "steps"), [(16, 16), (1, 2)], ids=["with a mask", "without one"])
+def test_all_samples_are_compared_where_a_few_cannot_be(size, steps):
+    """A square mask has as many rows as the call has samples, and is cut to two rows of sixteen."""
+    kwargs = {"mask": torch.zeros(size, size)}
+    assert (
+        on_few_samples(lambda args, cut: compare(*args, **cut), (torch.ones(16, 8),), kwargs, 16, classify).steps
+        == steps
+    )
+
+
+def test_what_runs_out_of_memory_with_few_samples_is_not_tried_with_all():
+    """It would run out of memory again, and later."""
+    tried = []
+
+    def compare(args, kwargs):
+        del kwargs
+        tried.append(len(args[0]))
+        return torch.empty(2**48)
+
+    with pytest.raises(RuntimeError, match="allocate"):
+        on_few_samples(compare, (torch.ones(16, 8),), {}, 16, classify)
+    assert tried == [2]

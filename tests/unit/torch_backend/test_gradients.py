@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 
@@ -9,9 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from autorecompute.backends.common.batches import on_few_samples
 from autorecompute.backends.common.gradients import PART, relative_difference
+from autorecompute.backends.torch.failures import classify
 from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.backends.torch.live import LiveBytes
+from autorecompute.backends.torch.tuned import Tuned
 from autorecompute.plans import Choice
 
 X = torch.ones(4, 8)
@@ -103,6 +107,26 @@ def test_no_more_gradients_are_held_than_at_the_end_of_a_step():
     assert gradient_bytes < live.peak - live.base < gradient_bytes + 4 * largest
 
 
+class Scaled(Unordered):
+    """Returns what it computes beside a scale, which a loss outside of it is made of."""
+
+    def __init__(self, error):
+        super().__init__(0.0, error)
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x):
+        """Features, and what the script multiplies them by."""
+        wrong = self.error if self.is_recomputed else 0.0
+        return x * self.weight * (1 + wrong), self.scale.exp()
+
+
+@pytest.mark.parametrize(("error", "agrees"), [(0.0, True), (0.01, False)])
+def test_a_scale_hides_no_wrong_features(error, agrees):
+    """An output of a single number need not be the loss."""
+    model = Scaled(error)
+    assert check_gradients(model, Board(model), CHOICES, (X,), {}).agrees is agrees
+
+
 class Forgetful(nn.Module):
     """A weight of it takes part without recompute only."""
 
@@ -188,3 +212,25 @@ def test_gradients_in_float16_are_compared_with_a_loss_scale(error, agrees):
     model.weight = nn.Parameter(torch.rand(2048).half())
     x = torch.rand(4, 2048)
     assert check_gradients(model, Board(model), CHOICES, (x,), {}).agrees is agrees
+
+
+class SequenceFirst(nn.Module):
+    """A transformer as PyTorch has it: its first dimension is the sequence, and the mask has as many rows."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.1)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x, mask):
+        """The mean of the squares."""
+        return self.encoder(x, mask).square().mean()
+
+
+def test_a_call_that_cannot_be_cut_is_compared_as_it_is():
+    """Cut to two rows, the mask has another form than the scores."""
+    model, args, kwargs = SequenceFirst(), (torch.rand(12, 3, 32),), {"mask": torch.zeros(12, 12)}
+    board = Tuned.of(model, args, kwargs).board
+    compare = functools.partial(check_gradients, model, board, [Choice("encoder.layers.*", "checkpoint")])
+    check = on_few_samples(compare, args, kwargs, 12, classify)
+    assert (check.agrees, check.worst, check.steps) == (True, 0.0, 2)
