@@ -43,7 +43,7 @@ class Reason(enum.Enum):
         "{place} is compiled, and what compiled code holds cannot be told from fake tensors: leave --fake out, or "
         "torch.compile, to see the plans of the model that it compiles."
     )
-    SCRIPTED = "{place} is a TorchScript module, whose forward cannot be run through another one."
+    SCRIPTED = "{place} is a TorchScript module or has one in it, whose forward cannot be run through another one."
     ORTMODULE = "{place} is an ORTModule: tune it with --backend ortmodule."
     SHARDED = (
         "{place} is sharded by FSDP: take fully_shard on the model as a whole, and a torch that can reset it (2.13)."
@@ -92,7 +92,7 @@ def refusals_of_model(model: Module) -> Iterator[Refusal]:
     """What keeps the whole model from being recomputed, seen before it is run."""
     for reason, is_so in (
         (Reason.ORTMODULE, _is_named(model, "ORTModule", "onnxruntime")),
-        (Reason.SCRIPTED, isinstance(model, torch.jit.ScriptModule)),
+        (Reason.SCRIPTED, any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())),
         (Reason.SHARDED, _is_sharded_otherwise(model)),
         (Reason.TENSOR_PARALLEL, any(_is_spread(value, model) for value in model.parameters())),
     ):

@@ -147,7 +147,7 @@ class TorchBackend:
             self._open.discard(mark)
 
         for tensor in tensors_in(result):
-            if tensor.requires_grad:
+            if tensor.grad_fn is not None:  # a hook on a weight that is returned would stay there
                 tensor.register_hook(close)
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:

@@ -13,6 +13,7 @@ from transformers import DynamicCache, StaticCache
 
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.gradients import check_gradients
+from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.options import CHECKPOINT, DROP
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
 from autorecompute.plans import Choice
@@ -160,6 +161,7 @@ def test_a_module_that_returns_no_tensor_is_refused():
     ("make_model", "reason"),
     [
         (lambda: torch.jit.script(Plain()), Reason.SCRIPTED),
+        (lambda: nn.Sequential(Plain(), torch.jit.script(Plain())), Reason.SCRIPTED),
         (lambda: type("ORTModule", (nn.Linear,), {"__module__": "onnxruntime.training"})(2, 2), Reason.ORTMODULE),
         (lambda: type("FSDPModule", (nn.Linear,), {"__module__": "torch.distributed.fsdp"})(2, 2), Reason.SHARDED),
     ],
@@ -169,6 +171,7 @@ def test_a_model_that_others_run_is_refused_whole(make_model, reason):
     """One sentence says why nothing of the model can be recomputed."""
     model = make_model()
     assert [refusal.reason for refusal in refusals_of_model(model)] == [reason]
+    assert name_of(model).startswith(type(model).__name__)
     with pytest.raises(RefusedModelError, match="The model"):
         detect(model, (torch.ones(1, 2),), {})
 

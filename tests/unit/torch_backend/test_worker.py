@@ -21,7 +21,7 @@ from autorecompute.backends.torch.worker import TorchBackend
 from autorecompute.errors import UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from tiny_models import differences, make
+from tiny_models import Training, differences, make
 
 
 class Listener:
@@ -155,6 +155,16 @@ class Squares(nn.Module):
     def forward(self, x):
         """The mean of the squares."""
         return self.layers(x).square().mean()
+
+
+def test_a_weight_that_is_returned_gets_no_hooks(begin):
+    """They would stay, one more with every step: CLIP returns its scale."""
+    _, backend = begin()
+    model = Squares()
+    weight = model.layers[0].weight
+    model.register_forward_hook(lambda *call: (call[-1], weight))
+    train(Training(model, {"x": torch.rand(4, 256)}, lambda model, batch: model(**batch)[0]), between=backend.end_step)
+    assert not weight._backward_hooks
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["the same batch", "a new batch from a data set"])

@@ -56,7 +56,7 @@ def has_compiled(model: Module) -> bool:
 
 def original_of(model: Module) -> Module:
     """The module that the script wrote: what ``torch.compile(module)`` was given, or the model itself."""
-    return model._modules.get(INNER) or model
+    return getattr(model, INNER, model)
 
 
 def refusals_of_compiled(model: Module) -> Iterator[Refusal]:
