@@ -21,17 +21,22 @@ OTHERS = 0o077
 """The bits of a mode that let other users in."""
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, *, is_durable: bool = False) -> None:
     """Writes a text file whole; on any failure what was there before stays.
+
+    Args:
+        path: Where.
+        text: What.
+        is_durable: Whether a loss of power, too, leaves the one text or the other: that costs some milliseconds.
 
     Raises:
         OSError: the disk is full, or the place cannot be written.
     """
     # Paths need not be UTF-8: what Python took in as a surrogate goes out as the byte it was.
-    write_whole_bytes(path, text.encode("utf-8", errors="surrogateescape"))
+    write_whole_bytes(path, text.encode("utf-8", errors="surrogateescape"), is_durable=is_durable)
 
 
-def write_whole_bytes(path: Path, content: bytes) -> None:
+def write_whole_bytes(path: Path, content: bytes, *, is_durable: bool = False) -> None:
     """The same for what is no text.
 
     Raises:
@@ -42,9 +47,23 @@ def write_whole_bytes(path: Path, content: bytes) -> None:
     draft = path.with_name(f".autorecompute-{uuid.uuid4().hex[:12]}")
     try:
         draft.write_bytes(content)
+        if is_durable:
+            # The new name may reach the disk before the content does, which would leave an empty file.
+            _flush(draft)
         draft.replace(path)
+        if is_durable:
+            with contextlib.suppress(OSError):  # some file systems cannot do this for a folder
+                _flush(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def walk(folder: Path) -> Iterator[Path]:

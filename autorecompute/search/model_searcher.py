@@ -50,9 +50,9 @@ MARGIN = 0.01
 """What recomputes all that another config does, and of a step's kernels no more than this share beyond, may be as
 fast: some values are cheaper to make than to fetch."""
 
-SLACK = 0.03
-"""Simulated peaks within this share of all activations cannot be told apart. What should need so much more than a
-config that ran out of memory is ruled out."""
+SLACK = 3.0
+"""Simulated peaks that differ by no more than so many likely errors of the model of memory cannot be told apart. What
+should need so much more than a config that ran out of memory is ruled out."""
 
 INTERVAL = 1.645
 """Standard deviations on each side of a 90 % interval."""
@@ -233,7 +233,7 @@ class ModelSearcher:
                 is_slower = candidates.simulated.recompute_share > candidates.simulated.recompute_share[place] + MARGIN
                 allowed &= ~(candidates.supersets(place) & is_slower)
             elif trial.measurement.outcome.is_about_memory and not trial.measurement.outcome.is_measured:
-                allowed &= peaks < peaks[place] + SLACK * float(peaks.max())
+                allowed &= peaks < peaks[place] + SLACK * self._peak_error * float(peaks.max())
         found: np.ndarray = allowed * chance_to_work(candidates, trials)
         return found
 

@@ -1,8 +1,8 @@
 """A study as one portable file: JSON lines, each an object with one key that tells what it holds.
 
-The first line is ``study``, the last one ``end``; :mod:`autorecompute.schemas` has a schema of them all. Paths are cut
-down to names of files, and nothing of the machine is kept but what figures depend on. The same study gives the same
-bytes.
+The first line is ``study``, the last one ``end``; :mod:`autorecompute.schemas` has a schema of them all. Paths in
+commands and messages are cut down to names of files, and nothing of the machine is kept but what figures depend on.
+The same study gives the same bytes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,22 @@ if TYPE_CHECKING:
 FORMAT: Final = "autorecompute study archive"
 VERSION: Final = 2
 GZIP_SUFFIX = ".gz"
-_PATH = re.compile(r"(?<![\w/.])(?<!\.\*)(?!//)~?/(?:[^\s/\"'`,;:()\[\]]+/)*(?=[^\s/\"'`,;:()\[\]])")
-"""All of an absolute path but its last part, which stays. What comes after ``.*`` is a part of a site: ``h.*/gelu``."""
+COMMAND = "command"
+"""The field that holds the words of a command."""
 
-_WITH_NODE_NAMES = "analysis"
-"""The nodes of an exported graph are called like absolute paths, and are none."""
+IN_WORDS = frozenset(
+    ("message", "trace", "warnings", "marks", "reason", "unconfirmed", "why_not", "refusals", "no_steps")
+)
+"""The fields with words for people, which may name files. In all others a slash is no path's: ``*/gelu`` is a site."""
+
+_FOLDERS = re.compile(r"\A(?!//)~?/(?:[^/]*/)*(?=[^/])")
+"""All of an absolute path but its last part."""
+
+_QUOTED = re.compile(r"(?P<quote>[\"'`])(?P<path>~?/(?:(?!(?P=quote))[^\n])*)(?P=quote)")
+"""A path in quotes, as Python and our own messages have it, which may have spaces in it."""
+
+_PATH = re.compile(r"(?<![\w/.*)])(?!//)~?/(?:[^\s/\"'`,;:()\[\]]+/)*(?=[^\s/\"'`,;:()\[\]])")
+"""All of an absolute path but its last part, among words. What comes after ``*`` or ``)`` belongs to a site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +127,26 @@ def _lines(records: StudyRecords) -> Iterator[dict[str, Any]]:
 
 
 def _line(kind: str, value: Any) -> dict[str, Any]:
-    return {kind: _plain(value, keeps_paths=kind == _WITH_NODE_NAMES)}
+    return {kind: _plain(value)}
 
 
-def _plain(value: Any, *, keeps_paths: bool) -> Any:
-    """The value without paths; the numbers that JSON has no word for as strings, which floats are read from."""
+def _plain(value: Any, field: str = "") -> Any:
+    """A field's value without paths; the numbers that JSON has no word for as strings, which floats are read from."""
     if isinstance(value, dict):
-        return {name: _plain(entry, keeps_paths=keeps_paths) for name, entry in value.items()}
+        return {name: _plain(entry, name) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry, keeps_paths=keeps_paths) for entry in value]
+        return [_plain(entry, field) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return value if keeps_paths or not isinstance(value, str) else _PATH.sub("", value)
+    if not isinstance(value, str):
+        return value
+    return _portable_word(value) if field == COMMAND else _portable_text(value) if field in IN_WORDS else value
+
+
+def _portable_word(word: str) -> str:
+    """A word of a command, in which paths need no quotes around their spaces."""
+    return "".join(_portable_text(_FOLDERS.sub("", part)) for part in re.split("([=,:])(?=~?/)", word))
+
+
+def _portable_text(text: str) -> str:
+    return _PATH.sub("", _QUOTED.sub(lambda it: f"{it['quote']}{_FOLDERS.sub('', it['path'])}{it['quote']}", text))

@@ -188,7 +188,11 @@ class StudyFolder:
             (self.path / IN_PROGRESS).unlink(missing_ok=True)
 
     def trial_in_progress(self) -> Trial | None:
-        """The trial that was begun and never ended."""
+        """The trial that was begun and never ended.
+
+        Raises:
+            SetupError: what was written down of it cannot be read.
+        """
         return self.read(IN_PROGRESS, Trial)
 
     def keep_rejections(self, rejections: Sequence[Rejection]) -> None:
@@ -231,8 +235,8 @@ class StudyFolder:
             )
 
     def write(self, name: str, plain: object) -> None:
-        """Writes a JSON file whole or not at all; a file that is there is replaced."""
-        write_atomically(self.path / name, jsontext.write(plain, indent=2) + "\n")
+        """Writes a JSON file whole or not at all, also where the power fails; a file that is there is replaced."""
+        write_atomically(self.path / name, jsontext.write(plain, indent=2) + "\n", is_durable=True)
 
     def read(self, name: str, kind: type[T]) -> T | None:
         """What a JSON file holds; ``None`` where there is none."""

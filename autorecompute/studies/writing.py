@@ -26,14 +26,14 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a text file of a study whole or not at all.
+def write_atomically(path: Path, text: str, *, is_durable: bool = False) -> None:
+    """Writes a text file of a study whole or not at all, also where the power fails if it is to be durable.
 
     Raises:
         SetupError: the disk is full, or the place cannot be written.
     """
     with saying_what_fails(path):
-        write_whole(path, text)
+        write_whole(path, text, is_durable=is_durable)
 
 
 def stale(files: Mapping[Path, str]) -> dict[Path, str]:

@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from autorecompute.errors import UsageError
+from autorecompute.errors import SetupError, UsageError
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import TrialStore
@@ -166,7 +166,7 @@ class LocalLedger:
 
     def start(self) -> list[Trial]:
         """Keeps the trial that an earlier session took with it; only who holds the device knows it is over."""
-        lost = self._folder.trial_in_progress()
+        lost = self._trial_in_progress()
         # Between the database and the folder, too, a session may have gone away.
         last = self.trials[-1:]
         unwritten = [trial for trial in last if not (self._folder.trial(trial.number) / "result.json").is_file()]
@@ -175,6 +175,14 @@ class LocalLedger:
             self.store.add(trial)
         self._folder.end_trial()
         return unwritten + taken
+
+    def _trial_in_progress(self) -> Trial | None:
+        try:
+            return self._folder.trial_in_progress()
+        except SetupError:
+            # What goes away with the machine may take the end of a file with it.
+            self._context.note("the last session went away while it measured a config, and did not leave word of which")
+            return None
 
     def refresh(self) -> list[Trial]:
         """No other worker adds a trial."""

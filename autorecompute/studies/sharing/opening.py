@@ -121,7 +121,7 @@ class Patience:
                 answer = ask()
             except FAULTS as error:
                 now = time.monotonic()
-                if first is None and is_away(error) and patience_seconds:
+                if first is None and is_away(error) and patience_seconds and left_seconds():
                     self._note(f"{describe(self._url, error)} Trying again for {patience_seconds:.0f} s")
                 first = now if first is None else first
                 if not is_away(error) or now - first >= patience_seconds:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 BEAT = "beat:"
 """Before the name of a session: the attribute of the study that its beats are counted in."""
 
+PHASE = "phase:"
+"""Before the name of a session: the attribute of the study that says what it is at."""
+
 BEAT_SECONDS = 5.0
 DEAD_SECONDS = 40.0
 """Whose beat did not change for so long is dead: longer than a connection that was lost for 20 s takes to come back,
@@ -66,19 +69,18 @@ class Pulse:
             self._thread.join(RETRY_SECONDS)
 
     def observe(self, attributes: Mapping[str, Any]) -> None:
-        """Takes note of all beats as they are now."""
+        """Takes note of all beats as they are now, and of those that never came of a session that is at something."""
         with self._lock:
             now = self._clock()
             if now - self._looked > BLIND_SECONDS:
                 self._seen = {session: (count, now) for session, (count, _) in self._seen.items()}
             self._looked = now
-            for name, count in attributes.items():
-                if name.startswith(BEAT):
-                    session = name.removeprefix(BEAT)
-                    known, since = self._seen.get(session, (None, now))
-                    if known not in {None, count}:
-                        self._alive.add(session)
-                    self._seen[session] = (count, since if known == count else now)
+            for session in {name.partition(":")[2] for name in attributes if name.startswith((BEAT, PHASE))}:
+                count = attributes.get(f"{BEAT}{session}")
+                known, since = self._seen.get(session, (None, now))
+                if known not in {None, count}:
+                    self._alive.add(session)
+                self._seen[session] = (count, since if known == count else now)
 
     def has_beaten(self, session: str) -> bool:
         """Whether a beat of a session was seen to change; one that was not may have ended long ago."""

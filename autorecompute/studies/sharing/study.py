@@ -20,7 +20,7 @@ from autorecompute.studies.frozen import CONSTRAINT, TRIAL_ATTRIBUTE, state_of, 
 from autorecompute.studies.sharing.claims import CLAIM, GIVEN_UP, Claim, View, frozen_claim, view
 from autorecompute.studies.sharing.messages import PublishedAnswer, Stage
 from autorecompute.studies.sharing.opening import PATIENCE_SECONDS, Patience, not_the_one, open_study
-from autorecompute.studies.sharing.pulse import Pulse
+from autorecompute.studies.sharing.pulse import PHASE, Pulse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 _NO_NUMBER = 2**31
 """Above the number of any trial."""
-
-PHASE = "phase:"
-"""Before the name of a session: the attribute of the study that says what it is at."""
 
 ANSWER = "answer"
 PARTS = "problem"
@@ -127,8 +124,9 @@ class SharedStudy:
         Raises:
             UsageError: the study is about another problem.
         """
-        self.enter(Stage.SEARCHING)
+        # Whoever is at something has beaten: if it is gone by then, the others notice.
         self._patiently(self._pulse.start)
+        self.enter(Stage.SEARCHING)
         if self.check(problem, is_limit_free=is_limit_free) is None:
             founding = self.new_claim(Config(), space.describe(Config()), "baseline")
             self._claim(founding, space, problem)

@@ -75,7 +75,7 @@ def _journal(path: str, source: str) -> StorageUrl:
         raise UsageError(
             f"{source} has a URL after {JOURNAL}, where a path is expected. Leave {JOURNAL} away for a database."
         )
-    # Optuna's lock is a link beside the file, which a relative path would lead astray.
+    # The script that is tuned may change the working directory, and messages are to tell which file it is.
     try:
         journal = Path(path).expanduser().absolute()
     except RuntimeError:

@@ -57,6 +57,22 @@ def test_what_an_earlier_session_took_with_it_is_kept_as_lost(make_tuning, make_
     assert len(list(again.folder.path.glob("trials/*/result.json"))) == 4
 
 
+@pytest.mark.parametrize("left", ["", '{"number": 2, "con'])
+def test_a_trial_that_nobody_knows_any_more_is_no_obstacle(make_tuning, left):
+    """A loss of power may leave a file empty or cut: the session after it says so, and goes on."""
+    tuning = make_tuning(max_trials=3)
+    tuning.bench.interrupt_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        tuning.run()
+    (tuning.folder.path / "in_progress.json").write_text(left)
+    again = make_tuning(max_trials=3)
+    with contextlib.suppress(NothingFitsError):
+        again.run()
+    assert any("did not leave word" in note for note in again.watcher.notes)
+    assert again.folder.trial_in_progress() is None
+    assert len(list(again.folder.path.glob("trials/*/result.json"))) == 3
+
+
 def test_a_trial_without_its_folder_gets_one(make_tuning):
     """A session that was killed between the database and the folder of a trial loses neither."""
     tuning = make_tuning(max_trials=3)

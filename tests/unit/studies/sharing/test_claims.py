@@ -101,6 +101,25 @@ def test_what_the_dead_measured_is_given_back(join, space):
 
 
 @pytest.mark.usefixtures("short_lives")
+def test_who_goes_as_soon_as_it_has_said_what_it_is_at_is_not_waited_for(join, open_worker, problem, space):
+    """It may be killed before it does anything else."""
+    stayed, gone = join(), open_worker()
+    said = gone._study.set_user_attr
+
+    def say_the_last_word(*words):
+        said(*words)
+        raise KeyboardInterrupt
+
+    gone._study.set_user_attr = say_the_last_word
+    with pytest.raises(KeyboardInterrupt):
+        gone.join(problem, space, is_limit_free=False)
+    die(gone)
+    assert stayed.refresh()
+    assert stayed.others
+    wait_until(lambda: stayed.refresh() and not stayed.others)
+
+
+@pytest.mark.usefixtures("short_lives")
 def test_who_was_taken_for_dead_is_told(join, space, make_trial):
     """A worker that was away for too long cannot end what was given back, and may claim it anew."""
     first, second = join(), join()

@@ -45,6 +45,18 @@ class TestPulse:
         """A worker is not dead before its first beat."""
         assert not watch()
 
+    def test_who_never_beats_is_dead_after_a_while(self):
+        """A worker that went away right after it had said what it is at is not waited for."""
+        now = [0.0]
+        pulse = Pulse("me", lambda *_: None, dict, clock=lambda: now[0])
+        for place in range(int(DEAD_SECONDS / 5) + 2):
+            now[0] = 5.0 * place
+            pulse.observe({"phase:other": "searching"})
+            assert pulse.is_dead("other") == (now[0] > DEAD_SECONDS)
+        pulse.observe({"phase:other": "searching", "beat:other": 0})
+        assert not pulse.is_dead("other")
+        assert not pulse.has_beaten("other")
+
     def test_who_was_not_seen_to_beat_may_be_gone(self):
         """A beat that was there already says nothing; one that changes does."""
         pulse = Pulse("me", lambda *_: None, dict, clock=lambda: 0.0)
