@@ -11,7 +11,8 @@ from autorecompute.plans import Config
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autorecompute.backends.interface import ControllerBackend, Listener, LiveMeter, WorkerBackend
+    from autorecompute.backends.interface import ControllerBackend, LiveMeter, WorkerBackend
+    from autorecompute.backends.listener import Listener
     from autorecompute.measurement import Detection, GradientCheck, Outcome
     from autorecompute.memory import StepProfile
 
@@ -127,6 +128,10 @@ class _Told:
 
     def on_fault(self, error: Exception) -> None:
         self._listener.on_fault(error)
+
+    def on_failure(self, error: Exception) -> None:
+        if self._decide():
+            self._listener.on_failure(error)
 
     def on_fallback(self, message: str) -> None:
         if self._decide():

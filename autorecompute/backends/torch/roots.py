@@ -42,11 +42,17 @@ class Roots:
         self._roots: weakref.WeakSet[Module] = weakref.WeakSet()
         self._others: weakref.WeakSet[Module] = weakref.WeakSet()
         self._is_inside = False
+        self._on_failure: Callable[[Exception], None] = lambda _error: None
         self._call: Callable[..., Any] | None = None
         self._add: Callable[..., Any] | None = None
 
-    def install(self) -> None:
-        """Follow the optimizers that are made from now on, and the calls of all modules."""
+    def install(self, on_failure: Callable[[Exception], None] | None = None) -> None:
+        """Follow the optimizers that are made from now on, and the calls of all modules.
+
+        Args:
+            on_failure: Told what a root raises, before its caller gets that.
+        """
+        self._on_failure = on_failure or self._on_failure
         call, add = torch.nn.Module.__call__, Optimizer.add_param_group
 
         @functools.wraps(call)
@@ -107,7 +113,11 @@ class Roots:
         self._is_inside = True
         try:
             self._watcher.about_to_run(root, args, kwargs)
-            result = call(*args, **kwargs)
+            try:
+                result = call(*args, **kwargs)
+            except Exception as error:
+                self._on_failure(error)
+                raise
             self._watcher.has_run(root, result)
         finally:
             self._is_inside = False

@@ -56,7 +56,8 @@ def has_compiled(model: Module) -> bool:
 
 def original_of(model: Module) -> Module:
     """The module that the script wrote: what ``torch.compile(module)`` was given, or the model itself."""
-    return model._modules.get(INNER) or model
+    # Not by get(), which the modules of a model that TorchScript runs do not have.
+    return (INNER in model._modules and model._modules[INNER]) or model
 
 
 def refusals_of_compiled(model: Module) -> Iterator[Refusal]:
