@@ -188,7 +188,7 @@ class Guard:
     def _end_without_step(self, lacked: Failed) -> None:
         """The script has caught that memory ran out: the study is told, and what is on stays on."""
         self._part(lacked)
-        self._let_go(f"{lacked.message}, in step {self._agent.steps + 1}, and the script went on. {NEXT_START}")
+        self._let_go(f"out of memory in step {self._agent.steps + 1}, and the script went on. {NEXT_START}")
 
     def _lose_line(self) -> None:
         self._let_go(GONE)

@@ -247,7 +247,7 @@ def test_memory_that_runs_out_in_a_step_that_the_script_skips_ends_the_search(be
     begun.happened.clear()
     begun.steps(3)
     assert [message.outcome for message in begun.told] == [Outcome.OOM]
-    assert f"{GOES_ON}: no memory, in step 2, and the script went on" in capsys.readouterr().err
+    assert f"{GOES_ON}: out of memory in step 2, and the script went on" in capsys.readouterr().err
     assert begun.happened == []
 
 
