@@ -86,7 +86,7 @@ class Switch:
         self.agent = Agent(Channel(address), backend, Settings(address=address))
         self.is_on = True
         backend.install(self.agent, wrap=False)
-        hooks.follow_losses(self.agent.on_loss)
+        hooks.follow_losses(self.agent.on_loss, self.agent.on_failure)
         hooks.follow_steps(self._on_step, self.agent.on_skip)
         for owner, name in hooked:
             self._time(owner, name, sign=1)

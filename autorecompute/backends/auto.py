@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
+from autorecompute.backends.imports import when_imported
 from autorecompute.plans import Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autorecompute.backends.interface import ControllerBackend, Listener, LiveMeter, WorkerBackend
+    from autorecompute.backends.interface import ControllerBackend, LiveMeter, WorkerBackend
+    from autorecompute.backends.listener import Listener
     from autorecompute.measurement import Detection, GradientCheck, Outcome
     from autorecompute.memory import StepProfile
 
@@ -39,7 +40,7 @@ class AutoBackend:
         """Hooks into the plain one, and waits for the imports of the others."""
         self._plain.install(_Told(listener, lambda: self._decide(self._plain)), wrap=wrap)
         for module, controller in self._others.items():
-            sys.meta_path.insert(0, Waiting(module, _before(controller), self._bring_in(controller, listener)))
+            when_imported(module, self._bring_in(controller, listener), _before(controller))
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
         """As the one that trains does."""
@@ -77,8 +78,8 @@ class AutoBackend:
         """What the exception means to the one that trains, or that was brought in last."""
         return self._current.classify(error)
 
-    def _bring_in(self, controller: ControllerBackend, listener: Listener) -> Callable[[], None]:
-        def bring_in() -> None:
+    def _bring_in(self, controller: ControllerBackend, listener: Listener) -> Callable[[Any], None]:
+        def bring_in(_module: Any) -> None:
             if self._is_decided:
                 return
             backend = self._make(controller)
@@ -128,34 +129,13 @@ class _Told:
     def on_fault(self, error: Exception) -> None:
         self._listener.on_fault(error)
 
+    def on_failure(self, error: Exception) -> None:
+        if self._decide():
+            self._listener.on_failure(error)
+
     def on_fallback(self, message: str) -> None:
         if self._decide():
             self._listener.on_fallback(message)
-
-
-class Waiting:
-    """An import hook that calls a function before a module is imported and another one when it has been."""
-
-    def __init__(self, module: str, before: Callable[[], None], after: Callable[[], None]) -> None:
-        self._module, self._before, self._after = module, before, after
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """What the other finders find of the module; leaves every other import to them."""
-        if fullname != self._module:
-            return None
-        sys.meta_path.remove(self)
-        self._before()
-        specs = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-        spec: Any = next((found for found in specs if found is not None), None)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_call(module: Any) -> None:
-                execute(module)
-                self._after()
-
-            spec.loader.exec_module = execute_and_call
-        return spec
 
 
 def _before(controller: ControllerBackend) -> Callable[[], None]:

@@ -9,46 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from autorecompute.measurement import Detection, GradientCheck, Outcome
+    from autorecompute.backends.listener import Listener
+    from autorecompute.measurement import Detection, Outcome
     from autorecompute.memory import MemoryModel, PeakForecaster, StepProfile, StepProfiles
     from autorecompute.plans import Config, Offer, Plan, Space
-
-
-class Listener(Protocol):
-    """Who is told what happens in the training process."""
-
-    @property
-    def target_batch(self) -> int | None:
-        """Samples that a forward is to receive; ``None`` for as many as the script gives."""
-
-    @property
-    def fake_card(self) -> str | None:
-        """The card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
-
-    @property
-    def fake_ranks(self) -> int:
-        """As one of how many ranks the script is to train on such tensors; 0 for a script as it is."""
-
-    def on_session(self, detect: Callable[[], Detection]) -> Config:
-        """A training session exists and no step has run in it; the answer is the config to train with."""
-
-    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
-        """The model is about to be called for training with this many samples.
-
-        Args:
-            batch: Samples of the call.
-            check: Compares a config's gradients on this very batch with those without recompute, and looks at a whole
-                step with it; with ``compares=False`` it does that alone.
-        """
-
-    def on_several_models(self) -> None:
-        """A second model trains in one step."""
-
-    def on_fault(self, error: Exception) -> None:
-        """What follows the script has failed before it could say anything else; nothing of the training has."""
-
-    def on_fallback(self, message: str) -> None:
-        """The model is about to be trained without the training system, for the reason that the sentence gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

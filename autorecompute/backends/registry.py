@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from autorecompute.backends.auto import AutoBackend, Waiting
+from autorecompute.backends import imports
+from autorecompute.backends.auto import AutoBackend
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping
-    from importlib.abc import MetaPathFinder
 
     from autorecompute.backends.interface import ControllerBackend, Emission, JoiningBackend, WorkerBackend
     from autorecompute.plans import Config
@@ -111,7 +111,7 @@ def other_in_use(name: str) -> str:
 def when_imported(name: str, call: Callable[[], None]) -> None:
     """Calls a function once this process has imported what the backend of this name hooks into."""
     for hook in controller(name).import_hooks(wrap=False):
-        sys.meta_path.insert(0, cast("MetaPathFinder", Waiting(hook.module, lambda: None, call)))
+        imports.when_imported(hook.module, lambda _module: call())
 
 
 def _holds_class_of(packages: tuple[str, ...], module: Any) -> bool:

@@ -24,8 +24,10 @@ class HostMeter:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
+        # Only a reset shows that it is allowed, and the peak so far may be what is asked for.
+        self._earlier_bytes = _read_status("VmHWM")
         try:
-            self.reset()
+            _reset_high_water_mark()
         except OSError as error:
             raise SetupError(
                 f"Peaks cannot be measured here: {CLEAR_REFS} cannot be written ({error.strerror}). Run this on a "
@@ -45,14 +47,15 @@ class HostMeter:
 
     def reset(self) -> None:
         """Sets the high-water mark to what is resident now (see proc(5), clear_refs)."""
-        CLEAR_REFS.write_text(RESET_HIGH_WATER_MARK, encoding="ascii")
+        _reset_high_water_mark()
+        self._earlier_bytes = 0
 
     def observe(self) -> None:
         """Nothing to look at."""
 
     def read(self) -> Reading:
-        """The high-water mark."""
-        return Reading(peak_bytes=_read_status("VmHWM"))
+        """The high-water mark since the last reset, or since the process began."""
+        return Reading(peak_bytes=max(self._earlier_bytes, _read_status("VmHWM")))
 
     def held_bytes(self) -> int:
         """Resident memory now."""
@@ -63,6 +66,10 @@ class HostMeter:
 
     def synchronize(self) -> None:
         """Nothing to wait for: CPU work is done when its call returns."""
+
+
+def _reset_high_water_mark() -> None:
+    CLEAR_REFS.write_text(RESET_HIGH_WATER_MARK, encoding="ascii")
 
 
 def _read_status(field: str) -> int:

@@ -57,11 +57,12 @@ class After(Watch):
     """Calls as soon as the module has been imported."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """What the other finders find of the module; leaves every other import to them."""
-        if fullname != self.module:
+        """What the finders behind it find of the module; leaves every other import to them."""
+        if fullname != self.module or self not in sys.meta_path:
             return None
-        finders = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
-        specs = (finder.find_spec(fullname, path, target) for finder in finders)
+        # Those in front were asked before: one of them that asks this one in turn would never come to an end.
+        behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        specs = (finder.find_spec(fullname, path, target) for finder in behind if hasattr(finder, "find_spec"))
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             call_after_import(spec, self.call)

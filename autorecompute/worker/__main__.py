@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import bdb
 import ctypes
 import faulthandler
 import os
 import signal
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends import registry
-from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, chain_of
-from autorecompute.measurement import Outcome
+from autorecompute.errors import SetupError
 from autorecompute.worker import hooks
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.channel import Channel
+from autorecompute.worker.last_words import describe_failure
 from autorecompute.worker.protocol import (
     MODULE_FLAG,
     SETTINGS_VARIABLE,
     STACK_SIGNAL,
     Ended,
-    Failed,
     Hello,
     Message,
     Refused,
     Settings,
 )
-from autorecompute.worker.rank import explain_missing_rank
-from autorecompute.worker.script import find_module, last_lines, main_file, run_as_main, run_module_as_main
+from autorecompute.worker.script import find_module, run_as_main, run_module_as_main
 
 if TYPE_CHECKING:
     from autorecompute.backends.interface import WorkerBackend
@@ -57,7 +53,7 @@ def main() -> int:
         channel.send(Refused(message=str(error)))
         return 1
     hooks.follow_steps(agent.on_step, agent.on_skip)
-    hooks.follow_losses(agent.on_loss)
+    hooks.follow_losses(agent.on_loss, agent.on_failure)
     hooks.follow_optimizers(agent.on_optimizer)
     agent.children.follow(settings.address, lambda: agent.has_trained)
     return _run(channel, backend, agent, sys.argv[1:])
@@ -69,53 +65,24 @@ def _run(channel: Channel, backend: WorkerBackend, agent: Agent, words: list[str
         if not agent.children.is_one:
             channel.send(end)
 
-    script = words[0]
     try:
-        if script == MODULE_FLAG:
-            script = str(find_module(words[1]).origin)
+        if words[0] == MODULE_FLAG:
+            agent.script = str(find_module(words[1]).origin)
             run_module_as_main(words[1], words[2:])
         else:
-            run_as_main(script, words[1:])
+            agent.script = words[0]
+            run_as_main(words[0], words[1:])
     except Abandon:
         return 1
     except SystemExit as request:
         code = request.code if isinstance(request.code, int) else int(request.code is not None)
         tell(Ended(steps=agent.steps, exit_code=code, advice=agent.advice))
         return code
-    except SetupError as error:
-        tell(Refused(message=str(error)))
-        return 1
     except BaseException as error:  # noqa: BLE001  (whatever ends the user's script is told to the controller)
-        tell(_describe_failure(error, backend, script))
+        tell(describe_failure(error, backend, agent.script))
         return 1
     tell(Ended(steps=agent.steps, advice=agent.advice))
     return 0
-
-
-def _describe_failure(error: BaseException, backend: WorkerBackend, script: str) -> Failed:
-    # What a breakpoint in the model raises reaches us wrapped in what the training system makes of it.
-    for origin in chain_of(error):
-        if isinstance(origin, bdb.BdbQuit):
-            return Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(origin, script))
-        if isinstance(origin, ScriptError):  # it names the line: a traceback through torch would bury that
-            return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(origin))
-    if text := explain_missing_rank(error):
-        return Failed(outcome=Outcome.SCRIPT_ERROR, message=text)
-    traceback.print_exc()
-    outcome, message = backend.classify(error)
-    # What we refuse is told in a sentence, and the script's lines say nothing of it.
-    is_refusal = any(isinstance(origin, AutorecomputeError) for origin in chain_of(error))
-    return Failed(outcome=outcome, message=message, trace=() if is_refusal else last_lines(error, script))
-
-
-def _describe_breakpoint(error: BaseException, script: str) -> str:
-    # Nothing can be typed into a trial: the debugger reads the end of its input and quits.
-    stops = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == main_file(script)]
-    where = f"{script}:{stops[-1].lineno}" if stops else script
-    return (
-        f"The script stops in the debugger at {where}. Take the breakpoint out, or debug it in the foreground with "
-        "--debug-script."
-    )
 
 
 def _die_with_parent() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autorecompute.errors import first_line
 from autorecompute.measurement import Outcome
 from autorecompute.meters import Meter, kind_in_use, meter_for
 from autorecompute.meters.processors import Processors
@@ -12,8 +13,9 @@ from autorecompute.plans import Config
 from autorecompute.worker import patience
 from autorecompute.worker.children import STARTED, TRAINS_ELSEWHERE, Children
 from autorecompute.worker.hooks import is_in_backward
-from autorecompute.worker.loader import LoaderOverride
-from autorecompute.worker.protocol import BATCH_VARIABLE, Beat, Check, Failed, Order, Settings
+from autorecompute.worker.last_words import describe_failure, with_callers
+from autorecompute.worker.loader import override_loader
+from autorecompute.worker.protocol import Beat, Check, Failed, Order, Settings
 from autorecompute.worker.turns import Turns
 from autorecompute.worker.window import Memories, Window
 
@@ -38,6 +40,9 @@ class Agent:
         settings: What the controller said at the start.
         is_alone: Whether this process trains by itself. Ranks that train together must all end a window at the same
             step: one that waits for an order keeps the others waiting for its gradients.
+
+    Attributes:
+        script: The script's file; empty before it runs.
     """
 
     def __init__(
@@ -45,10 +50,7 @@ class Agent:
     ) -> None:
         self._channel, self._backend, self._settings, self._is_alone = channel, backend, settings, is_alone
         self._target = settings.target_batch
-        self._loader: LoaderOverride | None = None
-        if settings.override_loader and settings.target_batch is not None:
-            self._loader = LoaderOverride(settings.target_batch, settings.loader)
-            self._loader.install()
+        self._loader = override_loader(settings)
         self._meter: Meter | None = None
         self._does_cpu_work, self._left_bytes = False, 0
         self._window: Window | None = None
@@ -60,7 +62,7 @@ class Agent:
         self._check: Check | None = None
         self._postponed: Order | None = None
         self._warnings: tuple[str, ...] = ()
-        self.children, self.steps = Children(), 0
+        self.children, self.steps, self.script = Children(), 0, ""
 
     @property
     def target_batch(self) -> int | None:
@@ -130,7 +132,12 @@ class Agent:
 
     def on_fault(self, error: Exception) -> None:
         """Ends the script: a trial of it would say nothing."""
-        raise error
+        self._end(error)
+
+    def on_failure(self, error: Exception) -> None:
+        """Ends the script where memory ran out, which it may catch and skip; anything else it raises is its own."""
+        if self._backend.classify(error)[0] is Outcome.OOM:
+            self._end(error)
 
     def on_optimizer(self) -> None:
         """Told that the script has made an optimizer."""
@@ -145,10 +152,7 @@ class Agent:
 
     def on_fallback(self, message: str) -> None:
         """Ends the script: its steps would say nothing about recompute."""
-        self._fail(
-            Outcome.FELL_BACK,
-            f"The script goes on without the training system that is tuned, and nothing is recomputed. {message}",
-        )
+        self._fail(Outcome.FELL_BACK, f"{patience.FELL_BACK} {message}")
 
     def on_step(self, optimizer: Any) -> None:
         """Ends a training step; an optimizer that steps without a new forward belongs to the step before."""
@@ -260,11 +264,7 @@ class Agent:
     def _count_foreign_step(self) -> None:
         self._foreign_steps += 1
         if self._window is None and not self.steps and self._foreign_steps >= patience.STEPS_WITHOUT_SESSION:
-            self._fail(
-                Outcome.SCRIPT_ERROR,
-                f"The script took {self._foreign_steps} optimizer steps without training a model that can be tuned. "
-                f"{self.advice}",
-            )
+            self._fail(Outcome.SCRIPT_ERROR, f"{patience.NO_SESSION} {self.advice}")
 
     def _skip(self, window: Window) -> None:
         window.discard_step()
@@ -284,16 +284,16 @@ class Agent:
             self._give_up_batch(next(batch for batch in batches if batch != self._target))
 
     def _give_up_batch(self, batch: int) -> None:
-        self._fail(
-            Outcome.WRONG_BATCH,
-            f"The model received a batch of {batch}, not {self._target}. Write {{batch}} where the script's arguments "
-            f"take it, name its flag with --batch-flag, or read {BATCH_VARIABLE} in the script. The first dimension of "
-            "the model's inputs is taken for the batch: where it is another one, leave --target-batch out.",
-        )
+        self._fail(Outcome.WRONG_BATCH, patience.OTHER_BATCH.format(batch=batch, target=self._target))
 
     def _require_own_process(self) -> None:
         if self.children.is_one:
             self._fail(Outcome.SCRIPT_ERROR, TRAINS_ELSEWHERE)
+
+    def _end(self, error: Exception) -> None:
+        # At once, not when it has ended the script: many a loop goes on after any exception.
+        self._channel.send(describe_failure(with_callers(error), self._backend, self.script))
+        raise Abandon(first_line(error)) from error
 
     def _fail(self, outcome: Outcome, message: str) -> None:
         self._channel.send(Failed(outcome=outcome, message=message))

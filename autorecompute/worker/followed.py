@@ -57,7 +57,7 @@ class FollowedTraining:
         self._ends: list[Callable[[], None]] = [
             expected.follow(),
             hooks.follow_steps(self._on_step, self.guard.on_skip),
-            hooks.follow_losses(self.guard.on_loss),
+            hooks.follow_losses(self.guard.on_loss, self.guard.on_failure),
             hooks.follow_optimizers(self.guard.on_optimizer),
         ]
         os.register_at_fork(after_in_child=self.guard.leave)

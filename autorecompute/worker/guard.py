@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     Say = Callable[[int, str], None]  # a level of ``logging``, and a line for the user
 
+NEXT_START = "Start again with a lower memory limit, and the search begins with less memory"
 SEVERAL_MODELS = "the script trains several models in one step, and peaks are known of one"
 
 
@@ -44,6 +45,7 @@ class Guard:
         self._backend, self._settings, self._agent, self._say = backend, settings, agent, say
         self._config = Config()
         self._is_on = True
+        self._lacked: Failed | None = None
 
     @property
     def target_batch(self) -> int | None:
@@ -97,6 +99,12 @@ class Guard:
         if self._is_on:
             self._let_go(first_line(error))
 
+    def on_failure(self, error: Exception) -> None:
+        """A training call or a backward pass has raised this; whether the script goes on is seen later."""
+        outcome, message = self._classify(error)
+        if self._is_on and outcome is Outcome.OOM:
+            self._lacked = Failed(outcome=outcome, message=message)
+
     def on_optimizer(self) -> None:
         """The script has made an optimizer."""
         self._guarded(self._agent.on_optimizer)
@@ -117,6 +125,9 @@ class Guard:
         """Told that the script has ended, by this error or by itself, before that reaches anybody else."""
         outcome, last = self._last_words(error)
         if not self._is_on:
+            return
+        if outcome is None and self._lacked is not None:
+            self._end_without_step(self._lacked)
             return
         self._is_on = False
         if error is None and not self._agent.has_trained:
@@ -160,6 +171,9 @@ class Guard:
         """Tells the agent while the search is on, and ends the search where that fails."""
         if not self._is_on:
             return
+        if self._lacked is not None:
+            self._end_without_step(self._lacked)
+            return
         try:
             tell(*args)
         except StayError as end:
@@ -170,6 +184,11 @@ class Guard:
             self._lose_line()
         except (Exception, Abandon) as error:  # noqa: BLE001  (nothing of ours may end the training)
             self._let_go(first_line(error))
+
+    def _end_without_step(self, lacked: Failed) -> None:
+        """The script has caught that memory ran out: the study is told, and what is on stays on."""
+        self._part(lacked)
+        self._let_go(f"out of memory in step {self._agent.steps + 1}, and the script went on. {NEXT_START}")
 
     def _lose_line(self) -> None:
         self._let_go(GONE)

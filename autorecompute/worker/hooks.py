@@ -75,8 +75,11 @@ def follow_optimizers(on_made: Callable[[], None]) -> Callable[[], None]:
     return put_in(Optimizer, "add_param_group", add_and_tell)
 
 
-def follow_losses(on_loss: Callable[[Any], None]) -> Callable[[], None]:
-    """Calls ``on_loss`` with each scalar tensor that ``backward`` is called on, as it was before a GradScaler."""
+def follow_losses(on_loss: Callable[[Any], None], on_failure: Callable[[Exception], None]) -> Callable[[], None]:
+    """Calls ``on_loss`` with each scalar tensor that ``backward`` is called on, as it was before a GradScaler.
+
+    What a backward pass raises is told to ``on_failure`` before the script gets it.
+    """
     import torch
 
     backward, scale = torch.Tensor.backward, torch.amp.GradScaler.scale
@@ -85,7 +88,11 @@ def follow_losses(on_loss: Callable[[Any], None]) -> Callable[[], None]:
     def backward_and_tell(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if tensor.numel() == 1:
             on_loss(getattr(tensor, UNSCALED, tensor).detach())
-        return backward(tensor, *args, **kwargs)
+        try:
+            return backward(tensor, *args, **kwargs)
+        except Exception as error:
+            on_failure(error)
+            raise
 
     @functools.wraps(scale)
     def scale_and_note(scaler: Any, outputs: Any) -> Any:

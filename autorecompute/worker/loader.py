@@ -12,6 +12,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
 
+    from autorecompute.worker.protocol import Settings
+
+
+def override_loader(settings: Settings) -> LoaderOverride | None:
+    """What follows every DataLoader of the process from now on; ``None`` where the script takes a batch, or needs none.
+
+    Args:
+        settings: What the controller said at the start.
+    """
+    if not settings.override_loader or settings.target_batch is None:
+        return None
+    override = LoaderOverride(settings.target_batch, settings.loader)
+    override.install()
+    return override
+
 
 class LoaderOverride:
     """Knows the DataLoader that served last; a training forward shows that it feeds the model.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autorecompute.worker.protocol import BATCH_VARIABLE
+
 STEPS_WITHOUT_SESSION = 10
 """So many optimizer steps without a training session mean that there is none to come."""
 
@@ -19,6 +21,16 @@ COMPILATIONS = 8
 holds for any length."""
 
 NO_OPTIMIZER = "The script makes no torch optimizer, whose step alone says where a training step ends. Use torch.optim."
+
+OTHER_BATCH = (
+    "The model received a batch of {batch}, not {target}. Write {{batch}} where the script's arguments take it, name "
+    f"its flag with --batch-flag, or read {BATCH_VARIABLE} in the script. The first dimension of the model's inputs is "
+    "taken for the batch: where it is another one, leave --target-batch out."
+)
+
+NO_SESSION = f"The script took {STEPS_WITHOUT_SESSION} optimizer steps without training a model that can be tuned."
+
+FELL_BACK = "The script goes on without the training system that is tuned, and nothing is recomputed."
 
 STEPS_IN_BACKWARD = (
     "An optimizer steps inside of the backward pass, in a hook on a gradient, so that no moment lies between two steps "

@@ -20,6 +20,11 @@ from autorecompute.worker.side_channel import SideChannel
 if TYPE_CHECKING:
     from types import TracebackType
 
+PASSED_BY = (
+    "nothing was tuned: the script changes how Python imports, and torch was imported unnoticed. Import torch before "
+    "sys.meta_path is changed."
+)
+
 
 def main() -> None:
     """Runs the script to its own end, which is this process's end."""
@@ -43,9 +48,11 @@ class _Following:
         self._settings = settings
         self._channel = SideChannel(int(settings.address)) if settings.search is None else None
         self._training: FollowedTraining | None = None
+        self._has_begun = False
 
     def begin(self) -> None:
         """Hooks in; nothing, with a sentence, where that cannot be done."""
+        self._has_begun = True
         try:
             if self._settings.search is not None and is_first():
                 self._channel = start_search(self._settings.search)
@@ -60,6 +67,8 @@ class _Following:
         """Told that the script has ended."""
         if self._training is not None:
             self._training.guard.end(error)
+        elif not self._has_begun and "torch" in sys.modules:
+            say(logging.WARNING, PASSED_BY)
 
 
 def say(level: int, text: str) -> None:

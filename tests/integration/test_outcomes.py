@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from autorecompute.errors import TooLargeError
+from autorecompute.errors import ScriptError, TooLargeError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job, bench
@@ -58,6 +58,25 @@ def test_a_trial_that_breaks_is_called_by_its_name(begin, fault, outcome, words)
     assert words in measurement.message
     assert broken.measure(Config(), EFFORT).outcome is Outcome.OK
     assert broken.starts == 2
+
+
+@pytest.mark.parametrize("place", ["forward", "backward"])
+def test_memory_that_runs_out_in_a_step_that_the_script_leaves_out_is_told(begin, place):
+    """A loop that goes on after any exception does not hide that a config needs more than there is."""
+    broken = begin("skipping.py", "--at", place, "--step", FAULTY_STEP)
+    measurement = broken.measure(Config(), EFFORT)
+    assert measurement.outcome is Outcome.OOM
+    assert "out of memory" in measurement.message
+    assert measurement.trace[-1].startswith("RuntimeError: ")
+    assert any("skipping.py" in line for line in measurement.trace)
+
+
+def test_a_refusal_reaches_the_user_of_a_script_that_catches_everything(tmp_path, scripts, monkeypatch):
+    """The loop may go on without a step for ever: the tool has said why before."""
+    monkeypatch.setattr(bench, "START_TIMEOUT_SECONDS", 60.0)
+    job = Job(script=scripts / "skipping.py", arguments=("--scripted",))
+    with Bench(job, None, tmp_path) as started, pytest.raises(ScriptError, match="TorchScript"):
+        started.detect()
 
 
 @pytest.mark.usefixtures("impatient")

@@ -15,7 +15,7 @@ import termios
 import pytest
 
 from autorecompute.backends.torch.plans_file import VARIABLE
-from workplace import OWN_TRAINING
+from workplace import OWN_TRAINING, SCRIPTS
 
 LONG = ("--steps", "50", "--dropout", "0.1", "--accumulate", "2", "--code", "7")
 SHORT = ("--steps", "14")
@@ -116,6 +116,27 @@ def test_other_verbs_know_the_study(trained, place):
     assert VARIABLE in emitted.answer["environment"]
     reported = place.finish(place.start("-m", "autorecompute", "report", "trained"))
     assert reported.code == 0, reported.stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        ("importlib.util.find_spec('torch')", "ended before the search did"),
+        ("del sys.meta_path[0]", "nothing was tuned: the script changes how Python imports"),
+    ],
+    ids=["looks it up", "takes hooks away"],
+)
+def test_torch_is_noticed_however_the_script_comes_to_it(workplace, limit, train_plainly, first, told):
+    """A script may look torch up before it imports it, as libraries do; one that cannot be followed is told so."""
+    script = workplace.path / "comes_to_torch.py"
+    script.write_text(
+        f"import importlib.util, runpy, sys\n{first}\nsys.path[0] = {str(SCRIPTS)!r}\n"
+        f"runpy.run_path({OWN_TRAINING!r}, run_name='__main__')\n"
+    )
+    options = ("--memory-limit", limit, "--study", "noticed", "--tuning-steps", "400")
+    finished = workplace.finish(workplace.start("-m", "autorecompute", "train", str(script), *options, "--", *SHORT))
+    assert (finished.code, finished.stdout) == (0, train_plainly(*SHORT).stdout)
+    assert told in said(finished)[-1]
 
 
 def test_a_killed_search_leaves_the_training_alone(workplace, begin, train_plainly):

@@ -38,9 +38,6 @@ class Loader:
     def __init__(self, batch):
         self.wanted, self._size, self._ahead = batch, batch, batch
 
-    def install(self):
-        """The override: nothing to follow."""
-
     def change(self, batch):
         """The override: another batch from the next time on that it is applied."""
         self.wanted = batch
@@ -90,7 +87,7 @@ class Training:
     def give_loader(self, monkeypatch):
         """A DataLoader that may be overridden, and gives what it was told from the next batch on."""
         self.loader = Loader(TARGET)
-        monkeypatch.setattr(agent, "LoaderOverride", lambda _batch, _origin: self.loader)
+        monkeypatch.setattr(agent, "override_loader", lambda _settings: self.loader)
         self.agent = Agent(self, self, Settings(address="", target_batch=TARGET, override_loader=True))
 
     def train(self, count):

@@ -25,8 +25,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from autorecompute.backends.imports import when_imported
 from autorecompute.backends.ortmodule import cuda_libraries, probe
-from autorecompute.backends.ortmodule.imports import when_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ import functools
 import os
 from typing import Any
 
+from autorecompute.backends.imports import when_imported
 from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE
-from autorecompute.backends.ortmodule.imports import when_imported
 
 OPTIONS = "onnxruntime.training.ortmodule.options"
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from autorecompute.backends.interface import Listener
+    from autorecompute.backends.listener import Listener
     from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.memory import StepProfile
 

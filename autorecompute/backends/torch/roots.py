@@ -42,11 +42,17 @@ class Roots:
         self._roots: weakref.WeakSet[Module] = weakref.WeakSet()
         self._others: weakref.WeakSet[Module] = weakref.WeakSet()
         self._is_inside = False
-        self._call: Callable[..., Any] | None = None
-        self._add: Callable[..., Any] | None = None
+        self._on_failure: Callable[[Exception], None] = lambda _error: None
+        self._is_on = False
+        self._put: list[tuple[Any, str, Any, Any]] = []
 
-    def install(self) -> None:
-        """Follow the optimizers that are made from now on, and the calls of all modules."""
+    def install(self, on_failure: Callable[[Exception], None] | None = None) -> None:
+        """Follow the optimizers that are made from now on, and the calls of all modules.
+
+        Args:
+            on_failure: Told what a root raises, before its caller gets that.
+        """
+        self._on_failure = on_failure or self._on_failure
         call, add = torch.nn.Module.__call__, Optimizer.add_param_group
 
         @functools.wraps(call)
@@ -54,7 +60,7 @@ class Roots:
             # First what the compiler takes for settled: it traces this, where nothing may be told and nothing guarded.
             if torch.compiler.is_compiling() or self._is_inside or not module.training:
                 return call(module, *args, **kwargs)
-            if not torch.is_grad_enabled() or not self._is_root(module):
+            if not self._is_on or not torch.is_grad_enabled() or not self._is_root(module):
                 return call(module, *args, **kwargs)
             return self._run(module, functools.partial(call, module), args, kwargs)
 
@@ -63,16 +69,21 @@ class Roots:
             add(optimizer, *args, **kwargs)
             self.note(optimizer)
 
-        self._call, self._add = call, add
-        torch.nn.Module.__call__ = call_and_tell
-        Optimizer.add_param_group = add_and_note
+        self._is_on = True
+        self._put = [
+            (torch.nn.Module, "__call__", call, call_and_tell),
+            (Optimizer, "add_param_group", add, add_and_note),
+        ]
+        for owner, name, _, ours in self._put:
+            setattr(owner, name, ours)
 
     def uninstall(self) -> None:
         """Follow nothing any more, so that a step costs what it always cost."""
-        if self._call is not None:
-            torch.nn.Module.__call__ = self._call
-            Optimizer.add_param_group = self._add
-        self._call = self._add = None
+        self._is_on = False
+        for owner, name, theirs, ours in self._put:
+            if getattr(owner, name) is ours:  # what the script has put there since stays, around ours
+                setattr(owner, name, theirs)
+        self._put = []
 
     def note(self, optimizer: Optimizer) -> None:
         """An optimizer has got parameters; a module that was no root may be one now."""
@@ -107,7 +118,11 @@ class Roots:
         self._is_inside = True
         try:
             self._watcher.about_to_run(root, args, kwargs)
-            result = call(*args, **kwargs)
+            try:
+                result = call(*args, **kwargs)
+            except Exception as error:
+                self._on_failure(error)
+                raise
             self._watcher.has_run(root, result)
         finally:
             self._is_inside = False

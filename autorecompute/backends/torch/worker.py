@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
-    from autorecompute.backends.interface import Listener, LiveMeter
+    from autorecompute.backends.interface import LiveMeter
+    from autorecompute.backends.listener import Listener
     from autorecompute.backends.torch.extra import Steps
     from autorecompute.measurement import Detection, GradientCheck, Outcome
 
@@ -100,7 +101,7 @@ class TorchBackend:
 
             pretend(listener.fake_ranks)
         decide_elsewhere()
-        self._roots.install()
+        self._roots.install(listener.on_failure)
 
     def note(self, optimizer: Optimizer) -> None:
         """An optimizer that was made before."""

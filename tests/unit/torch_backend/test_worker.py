@@ -32,7 +32,7 @@ class Listener:
         self.several = 0
         self.detections, self.batches, self.checks, self.wanted = [], [], [], []
 
-    fake_card, fake_ranks = None, 0
+    fake_card, fake_ranks, on_failure = None, 0, None
 
     def on_session(self, detect):
         """The config to begin with."""
@@ -161,10 +161,9 @@ def test_a_weight_that_is_returned_gets_no_hooks(begin):
     """They would stay, one more with every step: CLIP returns its scale."""
     _, backend = begin()
     model = Squares()
-    weight = model.layers[0].weight
-    model.register_forward_hook(lambda *call: (call[-1], weight))
+    model.register_forward_hook(lambda *call: (call[-1], model.layers[0].weight))
     train(Training(model, {"x": torch.rand(4, 256)}, lambda model, batch: model(**batch)[0]), between=backend.end_step)
-    assert not weight._backward_hooks
+    assert not model.layers[0].weight._backward_hooks
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["the same batch", "a new batch from a data set"])

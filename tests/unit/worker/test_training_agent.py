@@ -240,6 +240,33 @@ def test_memory_that_runs_out_is_told_to_both(begun, capsys):
     assert "out of memory at step 2" in capsys.readouterr().err
 
 
+def test_memory_that_runs_out_in_a_step_that_the_script_skips_ends_the_search(begun, capsys):
+    """The study hears of it once the script has gone on, and the config stays on."""
+    begun.guard.on_failure(MemoryError("no memory"))
+    assert [type(message) for message in begun.told] == [Detection]
+    begun.happened.clear()
+    begun.steps(3)
+    assert [message.outcome for message in begun.told] == [Outcome.OOM]
+    assert f"{GOES_ON}: out of memory in step 2, and the script went on" in capsys.readouterr().err
+    assert begun.happened == []
+
+
+def test_memory_that_ran_out_in_the_last_step_is_told_at_the_end(begun, capsys):
+    """A script that catches it and ends has not ended well for the study."""
+    begun.guard.on_failure(MemoryError("no memory"))
+    begun.guard.end(None)
+    assert [type(message) for message in begun.told] == [Detection, Failed]
+    assert "in step 2" in capsys.readouterr().err
+
+
+def test_what_else_a_step_raises_is_the_scripts_own(begun, capsys):
+    """A loop that leaves out what cannot be read is measured on."""
+    begun.guard.on_failure(ValueError("sample 17"))
+    begun.steps(3)
+    assert [type(message) for message in begun.told] == [Detection, Measurement]
+    assert capsys.readouterr().err == ""
+
+
 def test_an_end_before_the_search_is_no_failure(begun, capsys):
     """Of a script that ends by itself or by its own exit code a sentence says that the search goes on next time."""
     begun.controller.send_bytes(encode(Stay(config=None, message="bye")))
