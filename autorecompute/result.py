@@ -167,6 +167,9 @@ class Result:
             what may not happen again.
         raced: Relative throughput of each finalist that was raced, by the hash of its config.
         raced_over_limit: Hashes of the configs that held the limit in their trial, and not in the race.
+        reserve_bytes: What the search kept free below the limit, for what a process holds beyond its tensors.
+        short_of_reserve: Hashes of the configs whose trial held the limit and left less than that, for which they were
+            not taken.
         rejected: What was wrong with the configs that were found not to be the answer after all, by hash: over the
             limit, or out of memory, as a whole process, or wrong gradients.
         warnings: What the script does that recompute does not bear.
@@ -198,6 +201,8 @@ class Result:
     curve: tuple[CurvePoint, ...] = ()
     raced: dict[str, Ratio] = field(default_factory=dict)
     raced_over_limit: tuple[str, ...] = ()
+    reserve_bytes: Bytes = 0
+    short_of_reserve: tuple[str, ...] = ()
     rejected: dict[str, Outcome] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()

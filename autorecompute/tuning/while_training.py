@@ -242,7 +242,8 @@ class _Tuning:
     def _keep(self, best: Best | None, search_end: SearchEnd) -> None:
         context, rejections = self._context, Rejections(self._context.folder)
         judgement = Judgement(context, rejections, Confirmer(context, rejections))
-        result = judgement.compose(best, Rival(), self._trials, compared=True).ending(search_end)
+        limit_bytes = context.problem.limit_bytes
+        result = judgement.compose(best, Rival(), self._trials, limit_bytes, compared=True).ending(search_end)
         context.folder.finish(replace(result, wall_seconds=self._ledger.seconds))
 
     def _summarize(self, best: Best | None, notes: Sequence[str]) -> str:
