@@ -35,11 +35,13 @@ class SearchEnd(enum.StrEnum):
     """The time that the user allowed was used up."""
     INTERRUPTED = "interrupted"
     """The user stopped it; this is the best that was confirmed until then."""
+    TRAINING = "training"
+    """The training that was tuned ended, or had no steps left for trials, before two configs were compared."""
 
     @property
     def is_early(self) -> bool:
         """Whether there is more to be found with more time."""
-        return self in {SearchEnd.TIME, SearchEnd.INTERRUPTED}
+        return self in {SearchEnd.TIME, SearchEnd.INTERRUPTED, SearchEnd.TRAINING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +241,7 @@ class Result:
             self.verdict,
             self.comparison,
             compared=self.compared,
+            is_confirmed=self.best is None or self.best.confirmed,
             is_early=self.search_end.is_early,
             is_of_several=bool(self.curve) and self.best is not None,
         )
