@@ -35,11 +35,13 @@ class SearchEnd(enum.StrEnum):
     """The time that the user allowed was used up."""
     INTERRUPTED = "interrupted"
     """The user stopped it; this is the best that was confirmed until then."""
+    TRAINING = "training"
+    """The training that was tuned ended, or had no steps left for trials, before two configs were compared."""
 
     @property
     def is_early(self) -> bool:
         """Whether there is more to be found with more time."""
-        return self in {SearchEnd.TIME, SearchEnd.INTERRUPTED}
+        return self in {SearchEnd.TIME, SearchEnd.INTERRUPTED, SearchEnd.TRAINING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +169,9 @@ class Result:
             what may not happen again.
         raced: Relative throughput of each finalist that was raced, by the hash of its config.
         raced_over_limit: Hashes of the configs that held the limit in their trial, and not in the race.
+        reserve_bytes: What the search kept free below the limit, for what a process holds beyond its tensors.
+        short_of_reserve: Hashes of the configs whose trial held the limit and left less than that, for which they were
+            not taken.
         rejected: What was wrong with the configs that were found not to be the answer after all, by hash: over the
             limit, or out of memory, as a whole process, or wrong gradients.
         warnings: What the script does that recompute does not bear.
@@ -198,6 +203,8 @@ class Result:
     curve: tuple[CurvePoint, ...] = ()
     raced: dict[str, Ratio] = field(default_factory=dict)
     raced_over_limit: tuple[str, ...] = ()
+    reserve_bytes: Bytes = 0
+    short_of_reserve: tuple[str, ...] = ()
     rejected: dict[str, Outcome] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
@@ -234,6 +241,7 @@ class Result:
             self.verdict,
             self.comparison,
             compared=self.compared,
+            is_confirmed=self.best is None or self.best.confirmed,
             is_early=self.search_end.is_early,
             is_of_several=bool(self.curve) and self.best is not None,
         )

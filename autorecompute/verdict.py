@@ -82,9 +82,20 @@ NOT_MEASURED = (
     "tried where --target-batch gives the batch"
 )
 
+WHILE_TRAINING = (
+    "undecided: found while training, where no smaller batch is tried. 'autorecompute tune SCRIPT --study NAME' "
+    "confirms it, and compares it with one where --target-batch gives the batch"
+)
 
-def describe_verdict(
-    verdict: Verdict | None, comparison: Comparison | None, *, compared: bool, is_early: bool, is_of_several: bool
+
+def describe_verdict(  # noqa: PLR0913  (all that the words depend on)
+    verdict: Verdict | None,
+    comparison: Comparison | None,
+    *,
+    compared: bool,
+    is_confirmed: bool,
+    is_early: bool,
+    is_of_several: bool,
 ) -> str:
     """What was found out about recompute, and no more than that.
 
@@ -92,6 +103,7 @@ def describe_verdict(
         verdict: The verdict; ``None`` without an answer.
         comparison: What bears it; ``None`` where nothing was compared.
         compared: Whether all was done that an answer takes.
+        is_confirmed: Whether a fresh process confirmed the answer, as none does that a training found.
         is_early: Whether the search ended before its end.
         is_of_several: Whether several batches were compared.
     """
@@ -100,7 +112,7 @@ def describe_verdict(
     if verdict is Verdict.UNDECIDED and is_of_several and not compared:
         return NOT_ALL_BATCHES if is_early else TOO_FEW_TRIALS
     if verdict is Verdict.UNDECIDED:
-        return _describe_undecided(comparison, compared=compared)
+        return _describe_undecided(comparison, compared=compared, is_confirmed=is_confirmed)
     if verdict is Verdict.DOES_NOT_PAY and is_early:
         return NOT_SO_FAR
     if comparison is None:
@@ -108,8 +120,10 @@ def describe_verdict(
     return WORDS[verdict]
 
 
-def _describe_undecided(comparison: Comparison | None, *, compared: bool) -> str:
+def _describe_undecided(comparison: Comparison | None, *, compared: bool, is_confirmed: bool) -> str:
     """What is not known, and what would decide it."""
+    if not is_confirmed:
+        return WHILE_TRAINING
     if comparison is None and compared:
         return NOT_MEASURED
     pairs = 0 if comparison is None else comparison.pairs

@@ -129,9 +129,7 @@ class Checker:
 
     def _measure(self, *, is_same_device: bool) -> None:
         best, result = self._stored.best, self._stored.result
-        measurement = self._take(best.config)
-        if not measurement.outcome.is_measured:
-            self._fail(measurement)
+        if not self._take(best.config).outcome.is_measured:
             return
         if not best.config.is_none:
             self._on_note("comparing its gradients with those without recompute")
@@ -140,8 +138,7 @@ class Checker:
         if can_compare and result.baseline.outcome is not Outcome.OOM:
             self._take_turns()
         else:
-            for _ in range(ROUNDS - 1):
-                self._take(best.config)
+            self._repeat()
         self._lines.insert(1, check_peak(self._peak_bytes, self._stored.steps_peak_bytes, best))
         if self._ratios:
             self._lines.append(check_relative(self._ratios, best))
@@ -157,10 +154,18 @@ class Checker:
                 return
             self._ratios.append(reference_seconds / seconds)
 
+    def _repeat(self) -> None:
+        for _ in range(ROUNDS - 1):
+            if not self._take(self._stored.best.config).outcome.is_measured:
+                return
+
     def _take(self, config: Config) -> Measurement:
+        """A window of the stored config; one that fails speaks against it, whenever it comes."""
         measurement = self._bench.measure(config, self._effort)
         if measurement.outcome.is_measured:
             self._measured.append(measurement)
+        else:
+            self._fail(measurement)
         return measurement
 
     def _fail(self, measurement: Measurement) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from autorecompute.measurement import Measurement
+from autorecompute.measurement import Measurement, Outcome
 from autorecompute.studies.checked import CheckLine, CheckVerdict
 from autorecompute.units import format_bytes, format_count
 
@@ -31,6 +31,9 @@ LOOSEST = 0.30
 
 RATE_TOLERANCE = 0.30
 """The same for samples/s, which processes minutes apart on a shared machine do not agree about."""
+
+BROKEN = {Outcome.CRASH, Outcome.HANG, Outcome.TIMEOUT}
+"""How a process ends of what it was ordered to do. Others end for want of memory, or by the script."""
 
 
 def check_plans(config: Config, detection: Detection) -> CheckLine:
@@ -71,14 +74,20 @@ def check_peak(peak_bytes: int, stored_bytes: int | None, best: Best) -> CheckLi
 
 
 def check_gradients(check: GradientCheck | Measurement) -> CheckLine:
-    """The gradients beside those without recompute."""
+    """The gradients beside those without recompute, which have to be compared."""
     if isinstance(check, Measurement):
-        note = f"{check.outcome}: {check.message}"
-        return CheckLine(what="gradients", stored="equal", here="-", verdict=CheckVerdict.NOT_CHECKED, note=note)
+        verdict = CheckVerdict.FAILS if check.outcome in BROKEN else CheckVerdict.NOT_COMPARED
+        return _not_compared(verdict, f"{check.outcome}: {check.message}")
+    if not check.steps:
+        return _not_compared(CheckVerdict.NOT_COMPARED, check.message)
     here = "wrong" if not check.agrees else "equal" if check.worst == 0 else f"within {check.worst:.1e}"
     verdict = CheckVerdict.OK if check.agrees else CheckVerdict.FAILS
     note = check.message or ("" if check.agrees else f"{check.parameter} is off by {check.worst:.1e}")
     return CheckLine(what="gradients", stored="equal", here=here, verdict=verdict, note=note)
+
+
+def _not_compared(verdict: CheckVerdict, note: str) -> CheckLine:
+    return CheckLine(what="gradients", stored="equal", here="not compared", verdict=verdict, note=note)
 
 
 def check_relative(ratios: Sequence[float], best: Best) -> CheckLine:

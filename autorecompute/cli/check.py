@@ -31,8 +31,8 @@ EPILOG = """example:
   autorecompute check bert -- train.py --batch-size 32
 
 exit codes:
-  0 the config is valid here, 4 it is not, 5 the script fails, 2 there is no such study or the command gives
-  another batch, 3 the machine or the installation lacks something.
+  0 the config is valid here, 4 it is not or could not be confirmed, 5 the script fails, 2 there is no such study or
+  the command gives another batch, 3 the machine or the installation lacks something.
 """
 
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         UsageError: there is no such study, it has no answer, or the command names no script.
-        NothingFitsError: the config is not valid here.
+        NothingFitsError: the config is not valid here, or its gradients were not compared.
         ScriptError: the script fails by itself.
     """
     from autorecompute.emit.provenance import require_best
@@ -71,17 +71,29 @@ def run(args: argparse.Namespace) -> int:
     report = _check(folder, result, job, args.steps)
     _print(report, as_json=args.json)
     if not report.is_valid:
-        failures = "; ".join(f"{line.what}: {line.stored} stored, {line.here} here" for line in report.failures)
-        error = NothingFitsError(
-            f"The config of study '{args.study}' is not valid here any more ({failures}). "
-            "Tune again: autorecompute tune, with what it was tuned with."
-        )
+        error = NothingFitsError(_explain_failures(report) if report.failures else _explain_open(report))
         error.has_answer = True
         raise error
     if folder.is_imported:
         keep_check(folder, require_best(result))
         print(f"autorecompute: study '{folder.name}' is confirmed on this machine", file=sys.stderr)
     return 0
+
+
+def _explain_failures(report: CheckReport) -> str:
+    failures = "; ".join(f"{line.what}: {line.stored} stored, {line.here} here" for line in report.failures)
+    return (
+        f"The config of study '{report.study}' is not valid here any more ({failures}). "
+        "Tune again: autorecompute tune, with what it was tuned with."
+    )
+
+
+def _explain_open(report: CheckReport) -> str:
+    what = "; ".join(f"{line.what} {line.here}: {line.note.rstrip('.')}" for line in report.open)
+    return (
+        f"The config of study '{report.study}' is not confirmed here ({what}). Check it again when nothing else takes "
+        "the device's memory, or tune again: autorecompute tune, with what it was tuned with."
+    )
 
 
 def _stored_command(folder: StudyFolder, result: Result) -> Sequence[str]:

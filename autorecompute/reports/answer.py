@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from autorecompute.backends.registry import backend_of
 from autorecompute.figures import Figures, format_relative
 from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
 from autorecompute.reports.predictions import describe_predictions
 from autorecompute.reports.words import describe_early_end, format_rate
 from autorecompute.studies.confirmed_here import describe_unconfirmed
@@ -78,9 +79,11 @@ def answer_lines(result: Result, trials: Sequence[Trial]) -> list[Line]:
 
 
 def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figures]]:
-    """The fastest other configs that fit, with what the race made of their relative throughput."""
+    """The fastest other configs that could have been the best, with what the race made of their relative throughput."""
     best = result.best.config if result.best is not None else None
-    others = [trial for trial in trials if trial.fits and trial.config != best]
+    # No recompute has a line of its own.
+    others = [trial for trial in trials if trial.fits and not trial.config.is_none and trial.config != best]
+    others = [trial for trial in others if trial.config.hash not in result.short_of_reserve]
     speeds = {trial.number: result.raced.get(trial.config.hash, trial.relative_throughput or 0) for trial in others}
     # Who was raced comes first: one window says less than many rounds.
 
@@ -100,6 +103,17 @@ def describe_dropped(result: Result, trials: Sequence[Trial]) -> list[str]:
     rejected = {config: f"{outcome} in its own process" for config, outcome in about_memory.items()}
     raced = dict.fromkeys(result.raced_over_limit, f"{Outcome.OVER_LIMIT} in a round of the race")
     return [f"not taken: {names[config]}: {why}" for config, why in {**raced, **rejected}.items() if config in names]
+
+
+def describe_short(result: Result) -> str:
+    """How many configs held the limit in their trial and left too little below it; empty where none did."""
+    short, none = result.short_of_reserve, Config().hash
+    if not short:
+        return ""
+    among = ", no recompute among them" if none in short else ""
+    who = "no recompute" if short == (none,) else f"{format_count(len(short), 'config')}{among}"
+    room = format_bytes(result.reserve_bytes)
+    return f"not taken: {who}: within the limit, with less than {room} left for what a process holds beyond its tensors"
 
 
 def answer_sentences(result: Result, trials: Sequence[Trial]) -> list[str]:
@@ -130,7 +144,7 @@ def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
         sentences.append(_describe_contradiction(best, trials))
     if result.comparison is not None:
         sentences.append(f"recompute gives {result.comparison.sentence}")
-    sentences += [*describe_dropped(result, trials), describe_fragments(result, trials)]
+    sentences += [*describe_dropped(result, trials), describe_short(result), describe_fragments(result, trials)]
     sentences += [f"warning: {warning}" for warning in result.warnings]
     return list(filter(None, sentences))
 

@@ -22,7 +22,7 @@ class Checked(Document):
     """Whether a stored config still holds here.
 
     Attributes:
-        valid: Whether the config still holds here: no line fails.
+        valid: Whether the config still holds here: no line fails, and its gradients were compared.
         report: What was found.
     """
 
@@ -48,4 +48,5 @@ def print_check(report: CheckReport) -> None:
     console = make_console()
     console.print(table)
     console.print()
-    console.print(Text(f"{report.config}: {'valid here' if report.is_valid else 'not valid here'}"))
+    found = "valid here" if report.is_valid else "not valid here" if report.failures else "not confirmed here"
+    console.print(Text(f"{report.config}: {found}"))

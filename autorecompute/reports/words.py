@@ -9,12 +9,18 @@ from autorecompute.result import SearchEnd
 if TYPE_CHECKING:
     from autorecompute.result import Result
 
+EARLY_ENDS = {
+    SearchEnd.TIME: "the time is over",
+    SearchEnd.INTERRUPTED: "interrupted",
+    SearchEnd.TRAINING: "the training ended, or had no steps left for trials",
+}
+
 
 def describe_early_end(result: Result) -> str:
     """That there is more to be found, and how; empty where there is not."""
     if not result.search_end.is_early or result.best is None:
         return ""
-    why = "interrupted" if result.search_end is SearchEnd.INTERRUPTED else "the time is over"
+    why = EARLY_ENDS[result.search_end]
     best = (
         "the best that was confirmed"
         if result.best.confirmed

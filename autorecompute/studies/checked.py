@@ -16,7 +16,9 @@ class CheckVerdict(enum.StrEnum):
     DIFFERS = "differs"
     """Another than stored; the config may hold all the same."""
     NOT_CHECKED = "not_checked"
-    """Not to be told here."""
+    """Not to be told here; the config may hold all the same."""
+    NOT_COMPARED = "not_compared"
+    """The config is called valid only once this is known, and what kept it from being found out may not last."""
     FAILS = "fails"
     """The config is not valid here."""
 
@@ -67,10 +69,18 @@ class CheckReport:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the config still holds here."""
-        return not self.failures
+        """Whether the config still holds here: all that it takes was found out, and nothing speaks against it."""
+        return not self.failures and not self.open
 
     @property
     def failures(self) -> tuple[CheckLine, ...]:
         """What speaks against it."""
-        return tuple(line for line in self.lines if line.verdict is CheckVerdict.FAILS)
+        return self._with(CheckVerdict.FAILS)
+
+    @property
+    def open(self) -> tuple[CheckLine, ...]:
+        """What has to be known of it, and is not."""
+        return self._with(CheckVerdict.NOT_COMPARED)
+
+    def _with(self, verdict: CheckVerdict) -> tuple[CheckLine, ...]:
+        return tuple(line for line in self.lines if line.verdict is verdict)

@@ -99,7 +99,7 @@ class Attempt:
             limit_bytes = self._limit(self._ledger.trials)
             trials = [trial.under(limit_bytes) for trial in self._ledger.trials]
             steps = searcher.expect_steps(trials)
-            result = self._judgement.decide(trials, steps=steps, search_seconds=self._ledger.seconds)
+            result = self._judgement.decide(trials, limit_bytes, steps=steps, search_seconds=self._ledger.seconds)
             if is_last or not self._goes_on(result, limit_bytes):
                 break
         return self._give(replace(result, expected=self._expected(result, searcher, trials)), search_end)
@@ -207,8 +207,8 @@ class Attempt:
         return None
 
     def _compose_so_far(self) -> Result:
-        limit_bytes = self._context.problem.limit_bytes
-        return self._sign(self._judgement.compose_early([trial.under(limit_bytes) for trial in self._ledger.trials]))
+        trials = self._ledger.trials
+        return self._sign(self._judgement.compose_early(trials, self._limit(trials)))
 
     def _sign(self, result: Result) -> Result:
         return replace(result, wall_seconds=self._ledger.seconds, transferred_from=self._transfer)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Detection, Trial
     from autorecompute.plans import Config
     from autorecompute.prediction import Prediction
+    from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.trials.beside import TrainingBench
     from autorecompute.trials.job import Job
@@ -115,7 +116,7 @@ class _Tuning:
         self._context.detect()
         self._ledger.begin()
         known = self._ledger.known_answer()
-        if known is not None and known.best is not None and known.search_end is not SearchEnd.INTERRUPTED:
+        if known is not None and known.best is not None and not _goes_on(known):
             self._use_known(known.best)
             return
         searcher = self._make_searcher()
@@ -126,11 +127,11 @@ class _Tuning:
             has_run_out = self._search(searcher, runner) is SearchEnd.TIME
             best = self._decide(searcher)
         except TrainingEndedError:
-            self._keep(self._choose(searcher), SearchEnd.INTERRUPTED)
+            self._keep(self._choose(searcher), SearchEnd.TRAINING)
             raise
         # What was used up are steps. Where they did not last to compare two configs, the next start has more of them.
         goes_on = has_run_out and self._raced is None
-        ends = SearchEnd.INTERRUPTED if goes_on else SearchEnd.TRIALS if has_run_out else SearchEnd.NOTHING_LEFT
+        ends = SearchEnd.TRAINING if goes_on else SearchEnd.TRIALS if has_run_out else SearchEnd.NOTHING_LEFT
         self._keep(best, ends)
         notes = [NEXT_START] * goes_on + [MEASURED] * self._is_measured
         notes += [GAVE_UP] * (searcher.gave_up and not goes_on)
@@ -242,7 +243,10 @@ class _Tuning:
     def _keep(self, best: Best | None, search_end: SearchEnd) -> None:
         context, rejections = self._context, Rejections(self._context.folder)
         judgement = Judgement(context, rejections, Confirmer(context, rejections))
-        result = judgement.compose(best, Rival(), self._trials, compared=True).ending(search_end)
+        limit_bytes = context.problem.limit_bytes
+        # Only what is sure to fit was tried: that none of it can be used is no proof that nothing fits.
+        ends = search_end if best is not None else SearchEnd.TRAINING
+        result = judgement.compose(best, Rival(), self._trials, limit_bytes, compared=False).ending(ends)
         context.folder.finish(replace(result, wall_seconds=self._ledger.seconds))
 
     def _summarize(self, best: Best | None, notes: Sequence[str]) -> str:
@@ -258,6 +262,11 @@ class _Tuning:
             spent_seconds=self._bench.spent_seconds,
             notes=notes,
         ).sentence
+
+
+def _goes_on(known: Result) -> bool:
+    """Whether the search that came to this is gone on with in the next training."""
+    return known.search_end in {SearchEnd.INTERRUPTED, SearchEnd.TRAINING}
 
 
 class _Silence:

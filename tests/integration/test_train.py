@@ -112,6 +112,8 @@ def test_other_verbs_know_the_study(trained, place):
     shown = place.finish(place.start("-m", "autorecompute", "show", "trained"))
     assert shown.code == 0, shown.stderr
     assert "not confirmed" in shown.stdout
+    assert "found while training, where no smaller batch is tried" in shown.stdout
+    assert "only with recompute" not in shown.stdout
     emitted = place.finish(place.start("-m", "autorecompute", "emit", "trained", "--format", "json"))
     assert VARIABLE in emitted.answer["environment"]
     reported = place.finish(place.start("-m", "autorecompute", "report", "trained"))
@@ -161,7 +163,7 @@ def test_a_signal_is_the_scripts(workplace, begin, number):
     assert finished.code == 9
     assert finished.stdout.endswith(f"stopped by {number.name}\n")
     assert "Traceback" not in finished.stderr
-    assert json.loads((workplace.study().path / "result.json").read_text())["search_end"] == "interrupted"
+    assert json.loads((workplace.study().path / "result.json").read_text())["search_end"] == "training"
     workplace.wait_until(lambda: not workplace.processes())
 
 
@@ -187,6 +189,15 @@ def test_a_search_with_few_steps_goes_on_at_the_next_start(workplace, begin, tra
     assert first.stdout == second.stdout == train_plainly(*arguments).stdout
     assert "the next start tries more" in said(first)[-1]
     assert len(set(workplace.study().configs)) > len(known) > 0
+
+
+def test_steps_that_run_out_are_no_interruption(workplace, begin):
+    """Nobody has stopped the training, and the screen says what was used up."""
+    assert workplace.finish(begin(workplace, "few", "--steps", "30", "--scheduled", "240")).code == 0
+    assert json.loads((workplace.study().path / "result.json").read_text())["search_end"] == "training"
+    shown = workplace.finish(workplace.start("-m", "autorecompute", "show", "few"))
+    assert "had no steps left for trials" in shown.stdout
+    assert "interrupted" not in shown.stdout
 
 
 def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, begin, train_plainly):

@@ -10,7 +10,7 @@ import pytest
 from autorecompute.checking.checker import Checker, Stored
 from autorecompute.errors import ScriptError, UsageError
 from autorecompute.figures import Figures
-from autorecompute.measurement import Device, GradientCheck, Outcome
+from autorecompute.measurement import Device, GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best
 from autorecompute.studies import Problem, Sizes
@@ -65,6 +65,7 @@ class ScriptedBench:
     slowness: tuple = (1 / STORED_RATIO,)
     peak_bytes: int = 700 * MIB
     outcome: Outcome = Outcome.OK
+    fails_after: int = 0
     others_share: float = 0.0
     gradients: object = GradientCheck(agrees=True, worst=0.0, steps=3)
     log: str = "01.log"
@@ -86,7 +87,7 @@ class ScriptedBench:
         if config.is_none:
             steps = (0.5,) * effort.steps
             return self.measure_one(step_seconds=steps, cpu_seconds=steps, others_share=0.0)
-        if not self.outcome.is_measured:
+        if not self.outcome.is_measured and len(self.measured) > self.fails_after:
             return self.measure_one(outcome=self.outcome, message="it did not go well")
         slowness = self.slowness[len(self.measured) % len(self.slowness)]
         wall = 0.5 * slowness * (2 if self.others_share else 1)
@@ -164,6 +165,37 @@ def test_each_part_has_its_say(check, change, what, verdict):
     report, _ = check(**change)
     assert verdicts(report)[what] == verdict
     assert report.is_valid == (verdict != "fails")
+
+
+@pytest.mark.parametrize(
+    ("gradients", "verdict", "words"),
+    [
+        (Measurement(outcome=Outcome.CRASH, message="killed by SIGSEGV"), "fails", "crash: killed by SIGSEGV"),
+        (Measurement(outcome=Outcome.HANG, message="no step"), "fails", "hang: no step"),
+        (Measurement(outcome=Outcome.TIMEOUT, message="not done"), "fails", "timeout: not done"),
+        (Measurement(outcome=Outcome.OOM, message="no room"), "not_compared", "oom: no room"),
+        (Measurement(outcome=Outcome.LOST, message="killed"), "not_compared", "lost: killed"),
+        (GradientCheck(agrees=False, worst=0.0, steps=0, message="no step"), "not_compared", "no step"),
+        (GradientCheck(agrees=True, worst=0.0, steps=0), "not_compared", ""),
+    ],
+)
+def test_gradients_that_were_not_compared_make_no_config_valid(check, gradients, verdict, words):
+    """They are neither equal nor wrong; a process that breaks while it compares them speaks against the config."""
+    report, _ = check(gradients=gradients)
+    line = next(line for line in report.lines if line.what == "gradients")
+    assert (line.here, str(line.verdict), line.note) == ("not compared", verdict, words)
+    assert not report.is_valid
+    assert bool(report.failures) == (verdict == "fails")
+    assert bool(report.open) == (verdict != "fails")
+
+
+@pytest.mark.parametrize("ratio", [STORED_RATIO, None])
+def test_a_config_that_fails_in_a_later_window_is_not_valid(check, make_stored, ratio):
+    """That its first window went well does not make the rest go well."""
+    stored = make_stored(relative_throughput=ratio)
+    report, _ = check(stored=stored, outcome=Outcome.OOM, fails_after=2)
+    assert verdicts(report)["steps"] == "fails"
+    assert not report.is_valid
 
 
 @pytest.mark.parametrize(

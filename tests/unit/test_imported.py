@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
+from autorecompute.checking.checker import Checker
 from autorecompute.cli import main
 from autorecompute.plans import Config
 from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.studies.confirmed_here import CHECKED, keep_check
 
 SENTENCE = (
@@ -83,6 +86,36 @@ def test_a_check_here_confirms_it(call, imported):
     assert code == 0
     assert str(imported.best / "plans.json") in out
     assert "autorecompute run theirs" in call("show", "theirs")[1]
+
+
+@pytest.fixture
+def check_finding(call, monkeypatch):
+    """Checks the study, and finds this about the gradients."""
+
+    def check_finding(verdict):
+        Path("train.py").touch()
+        line = CheckLine(what="gradients", stored="equal", here="not compared", verdict=verdict, note="oom: no room")
+        report = CheckReport(study="theirs", config="two", command=("python", "train.py"), lines=(line,), limit_bytes=1)
+        monkeypatch.setattr(Checker, "run", lambda *_, **__: report)
+        return call("check", "theirs", "--", "train.py")
+
+    return check_finding
+
+
+@pytest.mark.parametrize(
+    ("verdict", "confirms", "words"),
+    [
+        (CheckVerdict.OK, True, "is confirmed on this machine"),
+        (CheckVerdict.NOT_COMPARED, False, "'theirs' is not confirmed here (gradients not compared: oom: no room)"),
+        (CheckVerdict.FAILS, False, "'theirs' is not valid here any more"),
+    ],
+)
+def test_only_a_check_that_found_all_out_confirms(check_finding, imported, verdict, confirms, words):
+    """Where gradients could not be compared, the study is as unconfirmed as one whose config fails."""
+    code, _, err = check_finding(verdict)
+    assert code == (0 if confirms else 4)
+    assert words in err
+    assert (imported.path / CHECKED).exists() == confirms
 
 
 def test_a_check_of_another_config_confirms_nothing(call, imported):

@@ -123,6 +123,8 @@ def _brought_up_to_date(earlier: Result, result: Result) -> Result:
         baseline=result.baseline,
         presets=result.presets,
         expected={name: one for name, one in earlier.expected.items() if result.presets[name].outcome is None},
+        reserve_bytes=result.reserve_bytes,
+        short_of_reserve=result.short_of_reserve,
         rejected=result.rejected,
         warnings=result.warnings,
         trials=result.trials,

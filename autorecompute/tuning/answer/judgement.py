@@ -59,11 +59,14 @@ class Judgement:
         self._over_limit: tuple[Finalist, ...] = ()
         self._last_process: Config | None = None
 
-    def decide(self, trials: Sequence[Trial], *, steps: Mapping[int, float], search_seconds: float) -> Result:
+    def decide(
+        self, trials: Sequence[Trial], limit_bytes: int, *, steps: Mapping[int, float], search_seconds: float
+    ) -> Result:
         """The answer, with everything in it measured.
 
         Args:
-            trials: What the search measured.
+            trials: What the search measured, under the limit for trials.
+            limit_bytes: That limit.
             steps: What their steps should really take, by number: who is raced depends on it.
             search_seconds: What the search took.
         """
@@ -83,17 +86,21 @@ class Judgement:
             self._context.note("no time left for all comparisons in fresh processes")
         compared = compared and not self.ran_out and not (best is None and self._may_be_confirmed(trials))
         as_it_is = AsItIs(figures=plain.figures, comparison=plain.comparison) if plain.figures is not None else None
-        return replace(self.compose(best, rival, trials, compared=compared), as_it_is=as_it_is)
+        return replace(self.compose(best, rival, trials, limit_bytes, compared=compared), as_it_is=as_it_is)
 
-    def compose(self, best: Best | None, rival: Rival, trials: Sequence[Trial], *, compared: bool) -> Result:
-        """The answer that these make.
+    def compose(
+        self, best: Best | None, rival: Rival, trials: Sequence[Trial], limit_bytes: int, *, compared: bool
+    ) -> Result:
+        """The answer that these make. What is over the limit in it is over the user's, not over that for trials.
 
         Args:
             best: The winner, if there is one.
             rival: The largest batch that fits without recompute, and how the winner compares with it.
             trials: What the search measured.
+            limit_bytes: The limit for trials.
             compared: Whether all comparisons were made that there were to make.
         """
+        trials = [trial.under(self._context.problem.limit_bytes) for trial in trials]
         by_hash = {trial.config.hash: trial for trial in trials}
         return Result(
             study=self._context.folder.name,
@@ -111,6 +118,8 @@ class Judgement:
             compared=compared,
             raced=self._raced,
             raced_over_limit=tuple(entry.trial.config.hash for entry in self._over_limit),
+            reserve_bytes=self._context.problem.limit_bytes - limit_bytes,
+            short_of_reserve=self._short_of_reserve(best, trials, limit_bytes),
             rejected=self._rejections.outcomes,
             warnings=tuple(dict.fromkeys(text for trial in trials for text in trial.measurement.warnings)),
             unconfirmed=(*self._rejections.sentences, *self._confirmer.failures),
@@ -122,13 +131,19 @@ class Judgement:
             wrap=self._context.job.wrap,
         )
 
-    def compose_early(self, trials: Sequence[Trial]) -> Result:
+    def _short_of_reserve(self, best: Best | None, trials: Sequence[Trial], limit_bytes: int) -> tuple[str, ...]:
+        # A whole process says more than the reserve: of these it is known whether they hold the limit.
+        known = {*self._rejections.configs, *self._confirmer.configs, *([best.config] if best is not None else [])}
+        short = [trial.config for trial in trials if trial.fits and not trial.under(limit_bytes).fits]
+        return tuple(dict.fromkeys(config.hash for config in short if config not in known))
+
+    def compose_early(self, trials: Sequence[Trial], limit_bytes: int) -> Result:
         """The answer so far: the fastest that was confirmed, compared with nothing."""
         best = self._confirmer.best
         if best is not None:
             best = replace(best, ranking=self._ranking_of(best.config))
         compared = not needs_rival_batch(best, self._context.settings)
-        return self.compose(best, Rival(), trials, compared=compared)
+        return self.compose(best, Rival(), trials, limit_bytes, compared=compared)
 
     def _compare_with_baseline(self, best: Best | None, baseline: Trial | None, *, is_just_confirmed: bool) -> Rival:
         if best is None or not needs_rival_batch(best, self._context.settings):

@@ -77,7 +77,10 @@ class TunedBatch:
 
     @property
     def _baseline(self) -> Figures:
-        return replace(self.result.baseline, batch=self.batch)
+        """No recompute, which is not the answer: where its steps hold the limit, its whole process needs more."""
+        baseline = self.result.baseline
+        outcome = Outcome.OVER_LIMIT if baseline.outcome is Outcome.OK else baseline.outcome
+        return replace(baseline, outcome=outcome, batch=self.batch)
 
 
 def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch]) -> list[CurvePoint]:

@@ -162,12 +162,12 @@ def test_an_early_end_is_told_with_what_is_not_known(show, make_result, end, wor
 
 
 def test_what_nobody_confirmed_is_not_called_confirmed(show, make_result):
-    """A training that ended before its search leaves an answer that no process of its own has confirmed."""
-    early = make_result(search_end=SearchEnd.INTERRUPTED)
-    early = dataclasses.replace(early, best=dataclasses.replace(early.best, confirmed=False))
-    text = "\n".join(show(early, width=250))
-    assert "interrupted: this is the fastest so far, and no process has confirmed it" in text
-    assert "best that was confirmed" not in text
+    """What a training found is no one's interruption, and nothing is said of batches that it cannot try."""
+    found = make_result(verdict=Verdict.UNDECIDED, search_end=SearchEnd.TRAINING)
+    text = "\n".join(show(dataclasses.replace(found, best=dataclasses.replace(found.best, confirmed=False)), width=250))
+    assert "no steps left for trials: this is the fastest so far, and no process has confirmed it" in text
+    assert "verdict: undecided: found while training, where no smaller batch is tried" in text
+    assert not any(words in text for words in ("best that was confirmed", "interrupted", "only with recompute"))
 
 
 def test_no_answer_in_time_is_no_proof_that_nothing_fits(show, make_result):
