@@ -285,16 +285,6 @@ def test_a_batch_that_the_tuner_gave_has_to_be_given(show, make_result):
     assert not any("batch size to 32" in line for line in show(width=120))
 
 
-@pytest.mark.parametrize("width", [60, 80])
-def test_figures_are_whole_on_a_narrow_terminal(show, make_result, trials, width):
-    """Where the words must wrap, no figure is cut and no cell is shortened."""
-    best = dataclasses.replace(make_result().best, description="blocks.*.attention/linear and blocks.*/norm")
-    text = "\n".join(show(dataclasses.replace(make_result(), best=best), trials, width=width))
-    for figure in ("700 MiB", "51.2 samples/s", "0.88x"):
-        assert figure in text
-    assert max(len(line) for line in text.splitlines() if line.startswith(("best", "runner-up", "baseline"))) <= width
-
-
 @pytest.mark.parametrize("name", ["[red]", "blocks.*/gelu[/]", "[/nothing]", "[link=x]y", "a[0]"])
 def test_names_are_printed_as_they_are(show, make_result, make_trial, name):
     """What looks like rich's markup in the name of a config, a device or a study is text."""
