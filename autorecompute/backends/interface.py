@@ -170,7 +170,7 @@ class ControllerBackend(Protocol):
         """
 
     def script(self, config: Config, versions: Mapping[str, str]) -> str:
-        """Source of a file that switches the config on in a script without this package.
+        """Source of a file whose ``apply_recompute(model)`` switches the config on in a script without this package.
 
         Raises:
             UsageError: there is no such form for the config.
