@@ -80,8 +80,12 @@ def _describe_use(best: Best, result: Result, rendered: Emission) -> dict[str, s
 def _describe_variables(result: Result, rendered: Emission) -> dict[str, str]:
     facts = {} if rendered.variables else {"nothing has to be set": "the batch trains without recompute"}
     facts |= rendered.notes
-    if rendered.variables or result.wrap:
-        facts |= registry.backend_of(result.versions).usage_notes(study=shlex.quote(result.study), wrap=result.wrap)
+    if result.wrap:
+        run = f"autorecompute run {shlex.quote(result.study)} -- COMMAND"
+        facts["tuned with --wrap"] = f"start it with '{run}', nothing else wraps its model"
+    elif rendered.variables:
+        reader = registry.backend_of(result.versions).READ_BY
+        facts["without 'autorecompute run'"] = f"the variables have an effect only in {reader}"
     return facts
 
 

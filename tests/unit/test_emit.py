@@ -23,7 +23,7 @@ from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd
 from autorecompute.studies import Problem, StudyFolder
 from autorecompute.verdict import Verdict
-from fake_backend.controller import FILE_NOTE, MODE_VARIABLE, PLANS_VARIABLE, plans_text
+from fake_backend.controller import FILE_NOTE, MODE_VARIABLE, PLANS_VARIABLE, READ_BY, plans_text
 
 OPAQUE = Config.parse(["whole model:light"])
 CONFIG = Config.parse(["blocks.*/gelu:drop", "blocks.*/linear:drop"])
@@ -318,7 +318,7 @@ def test_what_a_variable_needs_besides_is_told():
     for form in ("shell", "dotenv"):
         told = comments(printed(form, result))
         assert FILE_NOTE in told
-        assert "has to read the plans of bert" in told
+        assert f"only in {READ_BY}" in told
         assert MODE_VARIABLE not in told.partition("must not be set: ")[2].partition("\n")[0]
         assert MODE_VARIABLE in comments(printed(form, make_result())).partition("must not be set: ")[2]
 
