@@ -59,7 +59,7 @@ def test_the_page_says_what_the_last_screen_says(keep, read, trials, answer):
 
 
 def test_the_command_that_always_works_comes_first(keep, read, trials, answer):
-    """``run`` stands before the variables and the scripts that read them; where nothing is to be set it stands alone."""
+    """``run`` stands before the variables and the scripts that read them, and alone where nothing is to be set."""
     text = read(keep(trials, answer)).text
     places = [text.index(words) for words in ("autorecompute run bert", f"or, in {READ_BY}:", "export FAKE_PLANS=")]
     assert places == sorted(places)
