@@ -85,9 +85,7 @@ def _require_working_folder() -> None:
 
 
 def _say(text: str) -> None:
-    # On a full disk there may be no place for the sentence either: the code is told all the same.
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stderr)
+    print(text, file=sys.stderr)
 
 
 def _join_flag_value(arguments: list[str]) -> list[str]:
