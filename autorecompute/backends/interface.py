@@ -94,6 +94,9 @@ class ControllerBackend(Protocol):
     CARDS: Sequence[str]
     """Cards whose kernels and allocator fake tensors can have."""
 
+    READ_BY: str
+    """Which scripts the variables have an effect in without ``run``: ``a script that ...``."""
+
     KNOBS: Sequence[Knob]
     """What ``tune --knobs`` tries, in this order."""
 
@@ -108,14 +111,6 @@ class ControllerBackend(Protocol):
 
     def import_hooks(self, *, wrap: bool) -> Sequence[ImportHook]:
         """What a process needs that trains with an emission, in a script that is wrapped or not."""
-
-    def usage_notes(self, *, study: str, wrap: bool) -> Mapping[str, str]:
-        """What whoever sets the variables without ``run`` has to do besides, by what it is about.
-
-        Args:
-            study: The study's name, as a shell needs it.
-            wrap: Whether the study was tuned with ``--wrap``.
-        """
 
     def render(
         self, config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path
@@ -134,7 +129,7 @@ class ControllerBackend(Protocol):
         """
 
     def script(self, config: Config, versions: Mapping[str, str]) -> str:
-        """Source of a file that switches the config on in a script without this package.
+        """Source of a file whose ``apply_recompute(model)`` switches the config on in a script without this package.
 
         Raises:
             UsageError: there is no such form for the config.

@@ -13,11 +13,13 @@ from autorecompute import __version__
 from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, train, tune
 from autorecompute.cli.output import guard_output
 from autorecompute.cli.parsing import Parser, require_no_stray_address, require_values
-from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft, SetupError
+from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft, SetupError, UsageError
 from autorecompute.units import printable
 
 BATCH_FLAG = "--batch-flag"
 VERBS = (tune, train, plans, show, report, studies, emit, run, check, doctor)
+STARTING = (tune, train, plans, run, check)
+"""The verbs that start a script or a command: what follows ``--`` is its own."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -63,6 +65,10 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.flush()  # --help ends right there
     _require_working_folder()
     args.rest = arguments[split + 1 :]
+    if args.rest and args.run not in {verb.run for verb in STARTING}:
+        raise UsageError(
+            f"'autorecompute {arguments[0]}' starts no script, so nothing can follow --. Leave out the --."
+        )
     # It may hold a password, and is nothing to the scripts that are started from here.
     os.environ.pop(tune.STORAGE_VARIABLE, None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -79,9 +85,7 @@ def _require_working_folder() -> None:
 
 
 def _say(text: str) -> None:
-    # On a full disk there may be no place for the sentence either: the code is told all the same.
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stderr)
+    print(text, file=sys.stderr)
 
 
 def _join_flag_value(arguments: list[str]) -> list[str]:

@@ -1,4 +1,7 @@
-"""Standard output that says in one sentence why it cannot be written, and ends quietly where its reader went away."""
+"""Standard output that says in one sentence why it cannot be written, and ends quietly where its reader went away.
+
+What is told beside the answer, on standard error, ends nothing where it cannot be written.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,11 @@ UNENCODABLE = "autorecompute.unencodable"
 
 
 def guard_output() -> None:
-    """Has whatever cannot be written to standard output end the command by the contract.
+    """Has whatever cannot be written to standard output end the command by the contract, and to standard error nothing.
 
     A stream that something else has taken the place of, such as a test's, is left alone.
     """
-    if sys.stderr is None:
-        _occupy(STDERR, os.O_WRONLY)
-        sys.stderr = open(STDERR, "w", closefd=False)  # noqa: SIM115  (open as long as the process)
+    _guard_messages()
     stream, is_own = sys.stdout, sys.stdout is sys.__stdout__
     if stream is None:
         # Left free, its number would be that of the next file, and whoever writes to it would write there.
@@ -33,6 +34,17 @@ def guard_output() -> None:
     elif is_own and stream.fileno() == STDOUT:
         stream.flush()
         sys.stdout = _guarded(stream.encoding)
+
+
+def _guard_messages() -> None:
+    stream, is_own = sys.stderr, sys.stderr is sys.__stderr__
+    if stream is None:
+        _occupy(STDERR, os.O_WRONLY)
+        sys.stderr = open(STDERR, "w", closefd=False)  # noqa: SIM115  (open as long as the process)
+    elif is_own and stream.fileno() == STDERR:
+        stream.flush()
+        told = io.BufferedWriter(_Unheard(STDERR, "wb", closefd=False))
+        sys.stderr = io.TextIOWrapper(told, stream.encoding, stream.errors, line_buffering=True)
 
 
 def _occupy(number: int, flags: int) -> None:
@@ -54,6 +66,17 @@ def _write_out(error: UnicodeError) -> tuple[str | bytes, int]:
         return codecs.lookup_error("surrogateescape")(error)
     except UnicodeError:
         return codecs.backslashreplace_errors(error)
+
+
+class _Unheard(io.FileIO):
+    """What is below the buffer of messages: with nobody to read them the command goes on to its answer."""
+
+    def write(self, content: ReadableBuffer, /) -> int:
+        """Writes, or drops what cannot be written."""
+        try:
+            return super().write(content)
+        except OSError:
+            return memoryview(content).nbytes
 
 
 class _Guarded(io.FileIO):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(r"(?<![\w+.-])[\w+.-]*://.*", re.DOTALL)
 _WITH_PASSWORD = re.compile(r"://.*(@|password=)", re.DOTALL)
 _STORAGE = "--storage"
+REST = "rest"
+"""What the script's arguments are called among those of a verb."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,6 +29,28 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         # A short form means something else as soon as there is another option that begins like it.
         super().__init__(**options, allow_abbrev=False)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parses. What is left over is told by the verb itself, and not by the program.
+
+        Raises:
+            UsageError: something is left over.
+        """
+        found, others = super().parse_known_args(args, namespace)
+        strangers = [*vars(found).get(REST, ()), *others]
+        if strangers:
+            self.error(f"unrecognized arguments: {' '.join(strangers)}{self._hint(found, args, strangers)}")
+        return found, others
+
+    def _hint(self, found: argparse.Namespace, args: Sequence[str], strangers: Sequence[str]) -> str:
+        """Where arguments of the script are written; empty for a verb that takes none."""
+        if REST not in found:
+            return ""
+        hint, script = ". Arguments of the script come after --", str(found.script)
+        if args[0] != script:
+            return hint
+        between = [] if len(args) == 1 + len(strangers) else ["..."]
+        return f"{hint}: {' '.join([self.prog, shlex.quote(script), *between, '--', shlex.join(strangers)])}"
 
     def error(self, message: str) -> NoReturn:
         """Prints how the verb is used; the message is on one line, and cut where an address begins.
@@ -36,6 +61,11 @@ class Parser(argparse.ArgumentParser):
         self.print_usage(sys.stderr)
         text = printable(_ADDRESS.sub("(an address, not repeated: it may hold a password)", message), "")
         raise UsageError(f"{text[:1].upper()}{text[1:].rstrip('.')}. See: {self.prog} --help")
+
+
+def add_rest(parser: argparse.ArgumentParser) -> None:
+    """Adds the script's arguments to the help: what follows ``--`` is taken away before the parser sees it."""
+    parser.add_argument(REST, nargs="*", default=(), metavar="-- ARGUMENT", help="arguments of the script")
 
 
 def require_values(arguments: Sequence[str]) -> None:

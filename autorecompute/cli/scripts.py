@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import AUTO, PACKAGES, choose_backend
+from autorecompute.cli.parsing import add_rest
 
 if TYPE_CHECKING:
     import argparse
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 def add_script_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what every verb that starts the user's script takes."""
-    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script; its arguments follow --")
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
+    add_rest(parser)
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument("--batch-flag", metavar="FLAG", help="the script's flag that takes the batch")
     parser.add_argument("--launcher", default="", metavar="COMMAND", help="what starts the script instead of python")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.cli.batch_options import positive
+from autorecompute.cli.parsing import add_rest
 from autorecompute.cli.run import replace_process
 from autorecompute.cli.training_search import MOST_TRIALS, NICENESS
 from autorecompute.cli.tune import parse_limit
@@ -33,13 +34,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Trains the unmodified script to its own end. Its first steps try what could be\n"
         "recomputed, if it is very likely to fit. A step can still run out of memory. Then the\n"
         "best stays on. For plain PyTorch, in one process or several ranks.",
-        usage="%(prog)s [-h] [-m] [--memory-limit SIZE] [--study NAME]\n"
-        "                           [--tuning-steps N] [--launcher COMMAND]\n"
-        "                           SCRIPT [-- ARGUMENT ...]",
         epilog="example:\n  autorecompute train train.py --memory-limit 40GiB -- --epochs 3",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script; its arguments follow --")
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
+    add_rest(parser)
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument(
         "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"

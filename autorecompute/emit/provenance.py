@@ -1,4 +1,4 @@
-"""Where the variables come from and what was measured with them, as comments that shell and dotenv files share."""
+"""Where a config comes from and what was measured with it, as comments that shell, dotenv and Python files share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from autorecompute.errors import NothingFitsError
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autorecompute.backends.interface import Emission
     from autorecompute.figures import Figures
     from autorecompute.result import Best, Result
@@ -41,8 +43,13 @@ def stray_variables(rendered: Emission) -> list[str]:
     return [name for name in registry.variables() if name not in rendered.variables]
 
 
-def comment_lines(result: Result, rendered: Emission) -> list[str]:
+def comment_lines(result: Result, rendered: Emission, how: Mapping[str, str] | None = None) -> list[str]:
     """The provenance as comments, each on one line whatever its values hold.
+
+    Args:
+        result: The answer.
+        rendered: The variables to set.
+        how: What else has to be done, by what it is about; where it is not given, what these variables need.
 
     Raises:
         NothingFitsError: the study has no config to train with.
@@ -51,6 +58,7 @@ def comment_lines(result: Result, rendered: Emission) -> list[str]:
     facts = {
         "written by": f"autorecompute {__version__}",
         **_describe_use(best, result, rendered),
+        **(_describe_variables(result, rendered) if how is None else how),
         **_describe_measurement(best, result),
         **_describe_origin(result),
     }
@@ -58,17 +66,26 @@ def comment_lines(result: Result, rendered: Emission) -> list[str]:
 
 
 def _describe_use(best: Best, result: Result, rendered: Emission) -> dict[str, str]:
-    facts = {"recompute": f"{best.description} (config {best.config.hash})"}
-    if not rendered.variables:
-        facts["nothing has to be set"] = "the batch trains without recompute"
-    facts[f"batch {best.batch}"] = "give it to the script yourself, the variables choose only what is recomputed"
-    facts["must not be set"] = ", ".join(stray_variables(rendered))
-    facts |= rendered.notes
+    facts = {
+        "recompute": f"{best.description} (config {best.config.hash})",
+        f"batch {best.batch}": "give it to the script yourself, this chooses only what is recomputed",
+        "must not be set": ", ".join(stray_variables(rendered)),
+    }
     turned = [knob for knob in result.knobs if knob.kept]
     if turned:
         facts["other settings"] = "; ".join(f"{knob.name} {knob.sentence}" for knob in turned)
-    if rendered.variables or result.wrap:
-        facts |= registry.backend_of(result.versions).usage_notes(study=shlex.quote(result.study), wrap=result.wrap)
+    return facts
+
+
+def _describe_variables(result: Result, rendered: Emission) -> dict[str, str]:
+    facts = {} if rendered.variables else {"nothing has to be set": "the batch trains without recompute"}
+    facts |= rendered.notes
+    if result.wrap:
+        run = f"autorecompute run {shlex.quote(result.study)} -- COMMAND"
+        facts["tuned with --wrap"] = f"start it with '{run}', nothing else wraps its model"
+    elif rendered.variables:
+        reader = registry.backend_of(result.versions).READ_BY
+        facts["without 'autorecompute run'"] = f"the variables have an effect only in {reader}"
     return facts
 
 

@@ -189,15 +189,21 @@ def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
     """
     if rendered is None:
         return [] if result.best is None else [describe_unconfirmed(result.study)]
-    # The variables alone do nothing to a model that nobody wraps.
-    by_hand = [] if result.wrap else ["or:", *(f"  {line}" for line in exports(rendered))]
+    variables = exports(result, rendered)
+    by_hand = [f"{where_exported(result)}:", *(f"  {line}" for line in variables)] if variables else []
     return ["train with it:", f"  {run_command(result)}", *by_hand, *remarks(result, rendered)]
 
 
-def exports(rendered: Emission) -> list[str]:
-    """The variables to train with, as a shell sets them."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in rendered.variables.items()]
-    return lines or ["# nothing to set: train without recompute"]
+def exports(result: Result, rendered: Emission) -> list[str]:
+    """The variables to train with without ``run``, as a shell sets them; empty where nothing has to be set."""
+    # The variables alone do nothing to a model that nobody wraps.
+    variables = {} if result.wrap else rendered.variables
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+
+
+def where_exported(result: Result) -> str:
+    """In which scripts these variables have an effect, as what comes after the command of ``run``."""
+    return f"or, in {backend_of(result.versions).READ_BY}"
 
 
 def run_command(result: Result) -> str:
@@ -211,9 +217,8 @@ def remarks(result: Result, rendered: Emission) -> list[str]:
     best = result.best
     if best is None:
         return lines
-    if rendered.variables and not result.wrap:
-        notes = backend_of(result.versions).usage_notes(study=shlex.quote(result.study), wrap=False)
-        lines += [f"{about}: {note}" for about, note in notes.items()]
+    if not rendered.variables and not result.wrap:
+        lines.append("Or start it as it is: nothing has to be set.")
     if not result.command_gives_batch:
         lines.append(f"Set the script's batch size to {best.batch}; tuning overrode its DataLoader.")
     return lines

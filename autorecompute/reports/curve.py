@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
 from autorecompute.measurement import Outcome
+from autorecompute.reports.fitting import FittingTable
 from autorecompute.reports.words import shorten
 from autorecompute.units import format_bytes
 
@@ -20,16 +18,12 @@ NAME_WIDTH = 40
 FIGURES = ("batch", "without", "peak", "with", "peak")
 
 
-def curve_table(curve: Sequence[CurvePoint], chosen: int | None) -> Table:
+def curve_table(curve: Sequence[CurvePoint], chosen: int | None) -> FittingTable:
     """Samples/s and peak of every batch without recompute and with it; the chosen batch has a star."""
-    table = Table(box=None, pad_edge=False, header_style="dim", title="samples/s by batch", title_justify="left")
-    for column in FIGURES:
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("config", overflow="fold")
-    table.add_column("study", overflow="fold")
+    table = FittingTable(columns=(*FIGURES, "config", "study"), spared=frozenset({"study"}))
     for point in curve:
         *figures, config, study = curve_cells(point, chosen)
-        table.add_row(*figures, Text(shorten(config, NAME_WIDTH)), Text(study))
+        table.add_row(*figures, shorten(config, NAME_WIDTH), study)
     return table
 
 

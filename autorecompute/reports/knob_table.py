@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from autorecompute.figures import format_interval, format_relative
+from autorecompute.reports.fitting import FittingTable
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
@@ -23,11 +23,7 @@ COLUMNS = ("knob", "with : without", "95 %", "peak", "change", "")
 
 def knob_table(knobs: Sequence[KnobFigures]) -> RenderableType:
     """A row for each knob that was tried, and below them the others in a line each."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("knob", no_wrap=True, overflow="fold")
-    for column in COLUMNS[1:-1]:
-        table.add_column(column, justify="right", no_wrap=True, overflow="fold")
-    table.add_column("", overflow="fold")
+    table = FittingTable(columns=COLUMNS)
     tried = [knob for knob in knobs if knob.outcome is not None]
     for knob in tried:
         *figures, end = knob_cells(knob)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from autorecompute.figures import format_relative
@@ -18,6 +17,7 @@ from autorecompute.reports.answer import (
 )
 from autorecompute.reports.console import make_console
 from autorecompute.reports.curve import curve_table
+from autorecompute.reports.fitting import FittingTable
 from autorecompute.reports.knob_table import knob_table
 from autorecompute.reports.predictions import expected_step_seconds
 from autorecompute.reports.words import shorten
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from autorecompute.result import Result
 
 NAME_WIDTH = 60
+ANSWER_COLUMNS = ("", "config", "peak", "throughput", "relative", "outcome")
+TRIAL_COLUMNS = (
+    "#", "config", "why", "peak", "expected", "samples/s", "relative", "step", "expected", "outcome",
+)  # fmt: skip
+SPARED = frozenset({"why", "expected", "step"})
 
 
 def print_result(
@@ -51,8 +56,8 @@ def print_result(
     console = console or make_console()
     if result.curve:
         chosen = result.best.batch if result.best is not None else None
-        console.print(curve_table(result.curve, chosen))
-        console.print()
+        console.print(Text("samples/s by batch", style="italic"))
+        console.print(Group(curve_table(result.curve, chosen), Text()))
     if result.trials or result.best is not None:
         console.print(Group(_answer_table(result, trials), Text()))
     console.print(Group(*_sentences(result, trials, folder)))
@@ -65,13 +70,13 @@ def print_result(
 
 def print_trials(trials: Sequence[Trial], console: Console | None = None) -> None:
     """Prints every trial of a study."""
-    table = _table("#", "config", "why", "peak", "expected", "samples/s", "relative", "step", "expected", "outcome")
+    table = FittingTable(columns=TRIAL_COLUMNS, spared=SPARED)
     for trial in trials:
         measurement = trial.measurement
         table.add_row(
             str(trial.number),
-            Text(shorten(trial.description, NAME_WIDTH)),
-            Text(shorten(trial.reason, NAME_WIDTH)),
+            shorten(trial.description, NAME_WIDTH),
+            shorten(trial.reason, NAME_WIDTH),
             format_bytes(measurement.peak_bytes),
             "-" if trial.prediction is None else format_bytes(trial.prediction.peak_bytes),
             "-" if measurement.samples_per_second is None else f"{measurement.samples_per_second:.1f}",
@@ -87,12 +92,12 @@ def print_trials(trials: Sequence[Trial], console: Console | None = None) -> Non
         console.print(Text(f"{disturbed}: {numbers}"))
 
 
-def _answer_table(result: Result, trials: Sequence[Trial]) -> Table:
-    table = _table("", "config", "peak", "throughput", "relative", "outcome")
+def _answer_table(result: Result, trials: Sequence[Trial]) -> FittingTable:
+    table = FittingTable(columns=ANSWER_COLUMNS)
     for line in answer_lines(result, trials):
         table.add_row(
             Text(line.role, style="bold" if line.is_best else ""),
-            Text(shorten(line.config, NAME_WIDTH)),
+            shorten(line.config, NAME_WIDTH),
             line.peak,
             line.throughput,
             line.relative,
@@ -104,14 +109,3 @@ def _answer_table(result: Result, trials: Sequence[Trial]) -> Table:
 def _sentences(result: Result, trials: Sequence[Trial], folder: Path) -> list[RenderableType]:
     lines = [*answer_sentences(result, trials), f"study: {folder}", describe_page(folder), ""]
     return [Text(line) for line in lines]
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in columns:
-        is_number = column in {"#", "peak", "throughput", "relative", "samples/s", "step", "expected"}
-        # On a narrow terminal the words wrap, the figures never do.
-        table.add_column(
-            column, justify="right" if is_number else "left", no_wrap=column not in {"config", "why"}, overflow="fold"
-        )
-    return table

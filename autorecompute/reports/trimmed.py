@@ -9,6 +9,8 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, Rend
 from rich.segment import Segment
 from rich.table import Table
 
+from autorecompute.reports.fitting import FittingTable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,7 +20,7 @@ class Trim(RenderHook):
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """What is printed instead."""
-        return [Trimmed(entry) if isinstance(entry, Table | Group) else entry for entry in renderables]
+        return [Trimmed(entry) if isinstance(entry, Table | FittingTable | Group) else entry for entry in renderables]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ VARIABLES = (PLANS_VARIABLE, MODE_VARIABLE)
 WRAPS = False
 USED_BY = "fake"
 PROFILES = True
+READ_BY = "a script that reads the plans itself"
 CARDS = ()
 CACHE_VARIABLES = ("FAKE_CACHE",)
 TRIAL_VARIABLES = {"FAKE_STRICT": "1"}
@@ -54,12 +55,6 @@ def import_hooks(*, wrap):
     """The plans are read when the system is imported; it wraps no models."""
     assert not wrap, "the registry refuses to wrap for a system that cannot"
     return (STARTED,)
-
-
-def usage_notes(*, study, wrap):
-    """Plans are read by what ``run`` has a process call."""
-    assert not wrap, "the registry refuses to wrap for a system that cannot"
-    return {"without 'autorecompute run'": f"the script has to read the plans of {study} itself"}
 
 
 def render(config, *, knobs=(), versions, folder):

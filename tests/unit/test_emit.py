@@ -23,7 +23,7 @@ from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd
 from autorecompute.studies import Problem, StudyFolder
 from autorecompute.verdict import Verdict
-from fake_backend.controller import FILE_NOTE, MODE_VARIABLE, PLANS_VARIABLE, plans_text
+from fake_backend.controller import FILE_NOTE, MODE_VARIABLE, PLANS_VARIABLE, READ_BY, plans_text
 
 OPAQUE = Config.parse(["whole model:light"])
 CONFIG = Config.parse(["blocks.*/gelu:drop", "blocks.*/linear:drop"])
@@ -318,7 +318,7 @@ def test_what_a_variable_needs_besides_is_told():
     for form in ("shell", "dotenv"):
         told = comments(printed(form, result))
         assert FILE_NOTE in told
-        assert "has to read the plans of bert" in told
+        assert f"only in {READ_BY}" in told
         assert MODE_VARIABLE not in told.partition("must not be set: ")[2].partition("\n")[0]
         assert MODE_VARIABLE in comments(printed(form, make_result())).partition("must not be set: ")[2]
 
@@ -346,3 +346,23 @@ def test_kept_knobs_are_told_with_what_they_gained():
     text, variables = emitted("dotenv", result)
     assert dict(line.split("=", 1) for line in statements(text)) == variables
     assert variables["FAKE_FUSED"] == "1"
+
+
+def test_a_python_file_says_what_it_needs_and_no_more():
+    """Its comments name the function to call and the variables of kept settings, and nothing that shells need."""
+    versions = {"torch": "2.13.0", "model": "Blocks 0123456789ab", "backend": "torch"}
+    plain = make_result(Config.parse(["blocks.*:checkpoint"]), versions=versions)
+    turned = dataclasses.replace(plain, best=dataclasses.replace(plain.best, knobs=("expandable_segments",)))
+    for result, is_turned in ((plain, False), (turned, True)):
+        text, variables = emitted("python", result)
+        (plans,) = set(emitted("python", plain)[1])
+        told = comments(text)
+        assert "call apply_recompute(model)" in told
+        assert "def apply_recompute(model):" in text
+        assert "autorecompute.apply(model)" not in told
+        assert "plans file" not in told
+        settings = [f"{name}={value}" for name, value in variables.items() if name != plans]
+        assert bool(settings) is is_turned
+        assert [setting for setting in settings if f"to be set in the environment: {setting}" not in told] == []
+        # A file of plans would recompute the same modules once more.
+        assert plans in told.partition("must not be set: ")[2].partition("\n")[0]

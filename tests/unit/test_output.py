@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -55,3 +56,44 @@ def test_reader_that_left_ends_it_quietly(tmp_path, arguments):
         os.close(writer)
 
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def without_reader(command, folder, environment=None):
+    """Runs a command whose messages go to a pipe that nobody reads any more; gives it, ended, with its output."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return subprocess.run(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=writer, text=True, check=False
+        )
+    finally:
+        os.close(writer)
+
+
+def test_a_tuning_that_nobody_follows_goes_on_to_its_answer(tmp_path):
+    """The live view's lines are dropped where their reader has gone, and what is printed then arrives."""
+    talk = (
+        "from autorecompute.cli.output import guard_output; guard_output()\n"
+        "from autorecompute.reports.live import LiveView\n"
+        "with LiveView() as view:\n"
+        "    for _ in range(100): view.note('a line' * 1000)\n"
+        "print('the answer')\n"
+    )
+    ended = without_reader([sys.executable, "-c", talk], tmp_path)
+
+    assert (ended.returncode, ended.stdout) == (0, "the answer\n")
+
+
+def test_an_error_that_nobody_reads_has_its_code_and_its_json(tmp_path):
+    """A program that reads standard output alone gets what it asked for."""
+    ended = without_reader([sys.executable, "-m", "autorecompute", "show", "none", "--json"], tmp_path)
+
+    assert ended.returncode == 2
+    assert json.loads(ended.stdout)["exit_code"] == 2
+
+
+def test_messages_on_a_full_disk_end_nothing(tmp_path):
+    """Neither do they where there is no room for them."""
+    ended = run(["show", "none", "--json"], tmp_path, "2>/dev/full")
+
+    assert (ended.returncode, json.loads(ended.stdout)["exit_code"]) == (2, 2)

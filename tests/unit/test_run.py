@@ -78,7 +78,7 @@ def variables(folder):
 def start(folder, tmp_path):
     """Starts the verb on a result with what comes after the study's name; gives its process, ended."""
 
-    def run(*rest, result=None, **variables):
+    def run(*rest, result=None, stderr=subprocess.PIPE, **variables):
         folder.finish(result or make_result())
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         process = subprocess.Popen(
@@ -86,7 +86,7 @@ def start(folder, tmp_path):
             cwd=tmp_path,
             env={**inherited, **variables},
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
         process.out, process.err = process.communicate(timeout=60)
@@ -150,6 +150,15 @@ def test_what_a_terminal_would_obey_in_a_variable_is_written_out(start):
     """The value of a variable that is taken away is shown, and none of it is obeyed."""
     process = start("--", "true", **{MODE_VARIABLE: "\x1b[2J"})
     assert f"{MODE_VARIABLE}=\\x1b[2J of your environment" in process.err
+
+
+def test_the_command_starts_where_nobody_reads_what_is_replaced(start):
+    """A reader of messages that has gone keeps nothing from being run."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start("--", *SHOW_PROCESS_ID, stderr=writer, **{PLANS_VARIABLE: "/old.json"})
+    os.close(writer)
+    assert (process.returncode, int(process.out)) == (0, process.pid)
 
 
 def test_nothing_is_said_where_nothing_is_replaced(start):

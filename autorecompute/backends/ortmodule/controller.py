@@ -24,6 +24,7 @@ __all__ = [
     "LOG_VARIABLE",
     "NAME",
     "PROFILES",
+    "READ_BY",
     "REPAIR",
     "TRIAL_VARIABLES",
     "USED_BY",
@@ -42,7 +43,6 @@ __all__ = [
     "script",
     "takes_turns",
     "unmeasured",
-    "usage_notes",
     "why_not",
     "why_not_while_training",
 ]
@@ -50,6 +50,7 @@ __all__ = [
 NAME = "ortmodule"
 WRAPS = True
 PROFILES = True
+READ_BY = "a script that imports autorecompute.compat before ORTModule"
 CARDS: tuple[str, ...] = ()
 USED_BY = "onnxruntime.training.ortmodule"
 TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
@@ -135,14 +136,3 @@ def planned(environment: Mapping[str, str]) -> None:
 def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:
     """ORTModule is adapted to the installed PyTorch, and where a study was tuned so, the model is wrapped."""
     return (ADAPT, WRAP) if wrap else (ADAPT,)
-
-
-def usage_notes(*, study: str, wrap: bool) -> Mapping[str, str]:
-    """What a script needs that is not started by ``run``."""
-    if wrap:
-        return {
-            "the script has no ORTModule": (
-                f"start it with 'autorecompute run {study} -- COMMAND', nothing else wraps its model"
-            )
-        }
-    return {"without 'autorecompute run'": "the script has to import autorecompute.compat before ORTModule"}

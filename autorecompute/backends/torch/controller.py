@@ -37,6 +37,7 @@ DIAGNOSIS = "autorecompute.backends.torch.diagnose"
 REPAIR = ""
 USED_BY = ""
 PROFILES = False
+READ_BY = "a script that calls autorecompute.apply(model) before it trains"
 CARDS = tuple(cards.CARDS)
 
 PLANS_FILE = "plans.json"
@@ -65,8 +66,6 @@ APPLY = ImportHook(
     function="autorecompute.backends.torch.applying:follow_environment",
     missed="nothing is recomputed",
 )
-
-BY_HAND = "the script has to call autorecompute.apply(model) before it trains"
 
 ALL = -1
 
@@ -123,12 +122,6 @@ def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:
     """The plans are applied to the first module that trains."""
     del wrap
     return (APPLY,)
-
-
-def usage_notes(*, study: str, wrap: bool) -> Mapping[str, str]:
-    """What a script needs that is not started by ``run``."""
-    del study, wrap
-    return {"without 'autorecompute run'": BY_HAND}
 
 
 def why_not(knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:

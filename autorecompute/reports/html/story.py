@@ -17,6 +17,7 @@ from autorecompute.reports.answer import (
     exports,
     remarks,
     run_command,
+    where_exported,
 )
 from autorecompute.reports.curve import curve_cells
 from autorecompute.reports.html.charts import draw_curve, draw_predictions
@@ -50,9 +51,10 @@ class Story:
         study: Name of the study.
         verdict: What was found out about recompute, in a sentence.
         facts: What the study is about, by name.
-        exports: Variables to train with, as a shell sets them; empty where there is nothing to train with.
-        run: The command that trains with them; empty likewise.
-        wraps: Whether that command is the only way.
+        run: The command that trains with the answer; empty where there is nothing to train with.
+        exports: Variables to train with instead, as a shell sets them; empty where there are none.
+        where_exported: In which scripts they have an effect.
+        wraps: Whether the command is the only way.
         remarks: What else has to be done.
         circumstances: Under what the answer holds.
         lines: The answer's table.
@@ -72,8 +74,9 @@ class Story:
     study: str
     verdict: str
     facts: dict[str, str]
-    exports: tuple[str, ...] = ()
     run: str = ""
+    exports: tuple[str, ...] = ()
+    where_exported: str = ""
     wraps: bool = False
     remarks: tuple[str, ...] = ()
     circumstances: tuple[str, ...] = ()
@@ -125,8 +128,9 @@ def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict
     rendered = render(best.config, best.knobs, result.versions, folder.best) if best is not None and may_train else None
     return {
         "verdict": result.verdict_sentence,
-        "exports": tuple(exports(rendered)) if rendered is not None and not result.wrap else (),
         "run": run_command(result) if rendered is not None else "",
+        "exports": tuple(exports(result, rendered)) if rendered is not None else (),
+        "where_exported": where_exported(result),
         "wraps": result.wrap,
         "remarks": _remarks(result, rendered, folder),
         "circumstances": (*circumstances(result), *_what_it_would_take(result, parts)),

@@ -24,6 +24,7 @@ from autorecompute.studies import StudyFolder
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.units import MIB, printable
 from autorecompute.verdict import Verdict
+from fake_backend.controller import READ_BY
 from stand_ins.emitted import rendered
 
 HOSTILE = (
@@ -55,6 +56,17 @@ def test_the_page_says_what_the_last_screen_says(keep, read, trials, answer):
     for text in (*words, *sentences, *pasted):
         assert text in screen
         assert text in page.text
+
+
+def test_the_command_that_always_works_comes_first(keep, read, trials, answer):
+    """``run`` stands before the variables and the scripts that read them, and alone where nothing is to be set."""
+    text = read(keep(trials, answer)).text
+    places = [text.index(words) for words in ("autorecompute run bert", f"or, in {READ_BY}:", "export FAKE_PLANS=")]
+    assert places == sorted(places)
+    best = dataclasses.replace(answer.best, config=Config())
+    text = read(keep(trials, dataclasses.replace(answer, best=best), name="plain")).text
+    assert "autorecompute run plain" in text
+    assert "or, in a script" not in text
 
 
 def test_figures_of_every_trial_are_there_with_their_logs(keep, read, trials, answer):

@@ -250,8 +250,9 @@ def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
     """A winner without variables exports nothing."""
     best = dataclasses.replace(make_result().best, config=Config())
     lines = show(dataclasses.replace(make_result(), best=best))
-    assert not any("export" in line for line in lines)
+    assert not any(line.strip().startswith(("export", "or, ", "#")) for line in lines)
     assert any("autorecompute run bert -- python train.py" in line for line in lines)
+    assert "Or start it as it is: nothing has to be set." in lines
 
 
 def test_the_command_that_always_works_comes_first(show):
@@ -259,7 +260,8 @@ def test_the_command_that_always_works_comes_first(show):
     lines = [line.strip() for line in show(width=200)]
     after = lines[lines.index("train with it:") + 1 :]
     assert after[0].startswith("autorecompute run ")
-    assert after[1] == "or:"
+    assert after[1].startswith("or, in a script that ")
+    assert after[2].startswith("export ")
     assert after[2].startswith("export ")
 
 
@@ -283,16 +285,6 @@ def test_a_batch_that_the_tuner_gave_has_to_be_given(show, make_result):
     told = show(dataclasses.replace(make_result(), command_gives_batch=False), width=120)
     assert any("batch size to 32" in line for line in told)
     assert not any("batch size to 32" in line for line in show(width=120))
-
-
-@pytest.mark.parametrize("width", [60, 80])
-def test_figures_are_whole_on_a_narrow_terminal(show, make_result, trials, width):
-    """Where the words must wrap, no figure is cut and no cell is shortened."""
-    best = dataclasses.replace(make_result().best, description="blocks.*.attention/linear and blocks.*/norm")
-    text = "\n".join(show(dataclasses.replace(make_result(), best=best), trials, width=width))
-    for figure in ("700 MiB", "51.2 samples/s", "0.88x"):
-        assert figure in text
-    assert max(len(line) for line in text.splitlines() if line.startswith(("best", "runner-up", "baseline"))) <= width
 
 
 @pytest.mark.parametrize("name", ["[red]", "blocks.*/gelu[/]", "[/nothing]", "[link=x]y", "a[0]"])
@@ -347,7 +339,7 @@ def test_an_empty_study_has_an_empty_table():
 def test_a_wrapped_script_has_one_way_to_train(show, make_result):
     """Where the tool wrapped the model, the last screen gives the command that wraps it again and no variables."""
     lines = show(dataclasses.replace(make_result(), wrap=True), width=200)
-    assert [line for line in lines if "export" in line or line == "or:"] == []
+    assert [line for line in lines if "export" in line or line.startswith("or")] == []
     assert any(line.strip().startswith("autorecompute run ") for line in lines)
 
 
@@ -367,13 +359,6 @@ def test_knobs_are_told_with_what_they_changed(show, make_result):
     assert row_of(lines, "broken").endswith("crash: signal 11")
     assert row_of(lines, "absent").endswith("not tried: it is for CUDA only")
     assert row_of(lines, "late").endswith("was not tried yet")
-
-
-def test_variables_are_not_pasted_in_vain(show, make_result):
-    """Beside the lines to paste stands what the script needs then; of a wrapped one there are none."""
-    result = make_result()
-    assert any("has to read the plans" in line for line in show(result))
-    assert not any("has to read the plans" in line for line in show(dataclasses.replace(result, wrap=True)))
 
 
 def test_disturbed_trials_are_numbered_below_the_table(make_trial):
