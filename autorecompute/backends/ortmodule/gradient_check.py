@@ -78,10 +78,11 @@ def _gradients(
     import onnxruntime
     import torch
 
-    rebuild(config)
-    onnxruntime.set_seed(SEED)
     parameters = [parameter for _, parameter in named]
+    # ORT's random operators take their seed when the session is made.
+    onnxruntime.set_seed(SEED)
     try:
+        rebuild(config)
         for _ in range(STEPS):
             yield torch.autograd.grad(scalar_of(forward()), parameters, allow_unused=True)
     finally:
