@@ -43,6 +43,11 @@ def test_where_nothing_is_needed_nothing_is_touched(adapted, is_current_torch):
     assert printed["export is torch's own"] == str(not is_current_torch)
 
 
+def test_the_scripts_own_export_is_left_alone(adapted):
+    """A script that exports its model for use elsewhere gets what torch makes of it, after training, too."""
+    assert adapted[1]["own export is as ever"] == "True"
+
+
 def test_a_custom_function_never_trains_with_a_wrong_gradient(workplace, is_current_torch):
     """A hand-written backward is obeyed, or, where ORTModule cannot carry it, refused with its name."""
     tuned = workplace.tune("custom_function.py", "--target-batch", "1")

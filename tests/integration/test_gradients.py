@@ -15,10 +15,16 @@ EFFORT = Effort(warmup=1, steps=2)
 
 
 @pytest.fixture(scope="module")
-def checks(make_workplace):
-    """The largest difference of each plan of a transformer, and of all of them, with its masks in and out of step."""
+def trained(make_workplace):
+    """What a script printed that compares gradients itself."""
     trained = make_workplace("gradients").train("checked_gradients.py")
     assert trained.code == 0, trained.stderr
+    return trained
+
+
+@pytest.fixture(scope="module")
+def checks(trained):
+    """The largest difference of each plan of a transformer, and of all of them, with its masks in and out of step."""
     return [json.loads(line) for line in trained.stdout.splitlines() if line.startswith("{")]
 
 
@@ -26,6 +32,11 @@ def test_recompute_gives_the_same_bits(checks):
     """On the CPU each plan, and all of them together, give every gradient bit for bit, Dropout masks included."""
     assert len(checks) > 3
     assert {check["worst"] for check in checks} == {0.0}
+
+
+def test_the_first_comparison_draws_the_same_noise_twice(trained):
+    """Noise that the model draws is the same with and without recompute, whatever seed the script gave ORT before."""
+    assert "noisy 0.0" in trained.stdout.splitlines()
 
 
 def test_masks_out_of_step_are_seen(checks):

@@ -207,3 +207,45 @@ def test_a_part_in_evaluation_mode_is_not_trained_by_mistake(workplace):
     failed = workplace.tune("several_parts.py", "--wrap", arguments=("--frozen",))
     assert failed.code == 5
     assert "'1' of Sequential is in evaluation mode" in failed.complaint
+
+
+CHANGES = {
+    "mask": "argument 'mask' of Model was None in the first training call and is a tensor",
+    "flag": "argument 'double' of Model was False in the first training call and is True now",
+    "keyword": "argument 'extra' of Model was None",
+    "attribute": "'scale' of Model was 1.0 in the first training call and is 3.0 now",
+    "part": "'head' of Model was a Linear in the first training call and is another Linear now",
+    "new part": "'adapter' of Model was None in the first training call and is a Linear now",
+    "more blocks": "what is in 'blocks' of Model was",
+    "inner part": "'blocks.1.linear' of Model",
+    "weight": "'head.weight' of Model",
+    "buffer": "'bias' of Model",
+    "mode": "'norm.training' of Model was True",
+}
+"""What a script may change after the first training call, and what is said of it."""
+
+
+@pytest.fixture(scope="module")
+def changed(make_workplace):
+    """What became of each change, by its name, in a wrapped script and in plain PyTorch."""
+    place = make_workplace("changing")
+    finished = [place.train("changing.py", **variables) for variables in (WRAP, {})]
+    assert [one.code for one in finished] == [0, 0], finished[0].stderr
+    return [dict(re.findall(r"^change (.+?): (.*)$", one.stdout, re.MULTILINE)) for one in finished]
+
+
+def test_changes_that_ortmodule_would_ignore_end_the_script(changed):
+    """Arguments, flags, attributes and parts that are not those of the first training call are named."""
+    wrapped, plain = changed
+    assert {name for name in plain if "loss" not in wrapped[name]} == set(CHANGES)
+    for name, words in CHANGES.items():
+        assert f"--wrap: {words}" in wrapped[name]
+        assert wrapped[name].endswith("or train in PyTorch, without --wrap.")
+
+
+def test_changes_that_ortmodule_follows_or_nobody_reads_are_allowed(changed):
+    """Numbers to calculate with, batches, names, what an evaluation keeps and the like: losses are those of PyTorch."""
+    wrapped, plain = changed
+    allowed = set(plain) - set(CHANGES)
+    assert len(allowed) > 10
+    assert {name: wrapped[name] for name in allowed} == {name: plain[name] for name in allowed}

@@ -84,6 +84,8 @@ IN_THE_USERS_PROCESS = {
     "startup.*",
     *ADAPTER,
     "backends.ortmodule.detection",
+    "backends.ortmodule.export_options",
+    "backends.ortmodule.first_call",
     "backends.ortmodule.probe",
     "backends.ortmodule.gradient_check",
     "backends.ortmodule.insight_table",

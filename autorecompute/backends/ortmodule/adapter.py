@@ -5,7 +5,8 @@ for the first time:
 
 * since 2.9 the TorchScript exporter lives in ``torch.onnx._internal.torchscript_exporter``;
 * since 2.9 ``torch.onnx.symbolic_opset9`` lacks the functions that ORTModule exports convolutions with;
-* since 2.9 ``torch.onnx.export`` prefers the dynamo exporter, which cannot serve ORTModule;
+* since 2.9 ``torch.onnx.export`` prefers the dynamo exporter, which cannot serve ORTModule; a script's own exports keep
+  it;
 * since 2.7 the ``torch_interop_utils`` extension misses a symbol that torch no longer exports;
 * the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step;
 * ORT's CUDA build wants CUDA 11, which the loader does not find among the wheels of a CUDA 12 torch.
@@ -17,9 +18,7 @@ ORTModule's own does (``probe.py``).
 
 from __future__ import annotations
 
-import functools
 import importlib
-import inspect
 import os
 import sys
 import types
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.imports import when_imported
 from autorecompute.backends.ortmodule import cuda_libraries, probe
+from autorecompute.backends.ortmodule.export_options import add_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def adapt() -> tuple[str, ...]:
     repairs: dict[str, Callable[[Any], bool]] = {
         "exporter modules": _restore_exporter_modules,
         "convolutions": _restore_convolutions,
-        "TorchScript export": _prefer_torchscript_export,
+        "TorchScript export": _export_by_torchscript,
         "custom autograd stand-in": _stand_in_for_interop,
         "nvtx": _silence_nvtx,
         "CUDA 11 libraries": _preload_cuda,
@@ -103,27 +103,13 @@ def _is_missing(module: str) -> bool:
     return False
 
 
-def _prefer_torchscript_export(torch: Any) -> bool:
-    export = torch.onnx.export
-    dynamo = inspect.signature(export).parameters.get("dynamo")
-    if dynamo is None or dynamo.default is False:
-        return False
+def _export_by_torchscript(torch: Any) -> bool:
+    return not runs_as_it_is(torch.__version__) and add_options(_torchscript_options)
 
-    # ORTModule reads the signature of torch.onnx.export to decide what it may pass: functools.wraps keeps it visible.
-    @functools.wraps(export)
-    def export_with_torchscript(*args: Any, **kwargs: Any) -> Any:
-        kwargs.setdefault("dynamo", False)
-        if not runs_as_it_is(torch.__version__):
-            # Inlining would replace a custom backward by the derivative of its forward, silently: better to fail.
-            kwargs["autograd_inlining"] = False
-        return export(*args, **kwargs)
 
-    signature = inspect.signature(export)
-    replaced = signature.parameters["dynamo"].replace(default=False)
-    parameters = [replaced if name == "dynamo" else old for name, old in signature.parameters.items()]
-    export_with_torchscript.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    torch.onnx.export = export_with_torchscript
-    return True
+def _torchscript_options() -> dict[str, bool]:
+    # Inlining would replace a custom backward by the derivative of its forward, silently: better to fail.
+    return {"dynamo": False, "autograd_inlining": False}
 
 
 def _stand_in_for_interop(torch: Any) -> bool:

@@ -98,9 +98,10 @@ def _gradients(
     import onnxruntime
     import torch
 
-    rebuild(config)
+    # ORT's random operators take their seed when the session is made.
     onnxruntime.set_seed(SEED)
     try:
+        rebuild(config)
         for _ in range(STEPS):
             yield torch.autograd.grad(scalar_of(forward()), parameters, allow_unused=True)
     finally:

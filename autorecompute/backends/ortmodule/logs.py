@@ -8,9 +8,10 @@ level shows the exporter's graph differs from version to version; in 1.19 ``ORTM
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from autorecompute.backends.ortmodule.export_options import add_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ def let_out() -> None:
     from onnxruntime.training.ortmodule import _logger
 
     _logger._suppress_os_stream_output = _leave_streams  # noqa: SLF001
-    _follow_exports()
+    add_options(_verbosity)
 
 
 @contextlib.contextmanager
@@ -35,16 +36,6 @@ def _leave_streams(*_: object, **__: object) -> Iterator[None]:
     yield
 
 
-def _follow_exports() -> None:
-    import torch
-
-    export = torch.onnx.export
-
-    # ORTModule reads the signature of torch.onnx.export: functools.wraps keeps it visible.
-    @functools.wraps(export)
-    def export_at_level(*args: Any, **kwargs: Any) -> Any:
-        if LOG_LEVEL_VARIABLE in os.environ:
-            kwargs["verbose"] = os.environ[LOG_LEVEL_VARIABLE] == LOUDEST_LEVEL
-        return export(*args, **kwargs)
-
-    torch.onnx.export = export_at_level
+def _verbosity() -> dict[str, bool]:
+    level = os.environ.get(LOG_LEVEL_VARIABLE)
+    return {} if level is None else {"verbose": level == LOUDEST_LEVEL}

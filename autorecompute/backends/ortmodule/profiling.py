@@ -16,7 +16,7 @@ from autorecompute.backends.ortmodule.shapes import RECOMPUTED, ShapeBook, bytes
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 ALIASING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 """Operators whose kernels hand their input on under another shape (``Alias(0, 0)`` in their registrations)."""
@@ -31,7 +31,7 @@ _HALVES = 2
 
 
 class Profiler:
-    """Makes the next session of a manager write its profile, and reads it.
+    """Makes sessions write their profiles, and reads them.
 
     Args:
         folder: Where ORT may write.
@@ -40,16 +40,20 @@ class Profiler:
     def __init__(self, folder: Path) -> None:
         self._graph = folder / "profiled.onnx"
         self._prefix = folder / "profile"
-        self.is_armed = False
 
-    def install(self, manager: Any) -> None:
-        """Has ORT's ``TrainingManager`` ask before it makes the options of a session."""
+    def install(self, manager: Any, wants: Callable[[Any], bool]) -> None:
+        """Has ORT's ``TrainingManager`` ask before it makes the options of a session.
+
+        Args:
+            manager: The class.
+            wants: Whether the next session of one of its objects is to be profiled.
+        """
         make_options = manager._get_session_config  # noqa: SLF001
 
         @functools.wraps(make_options)
         def make_and_tell(manager: Any) -> Any:
             options, *providers = make_options(manager)
-            if self.is_armed:
+            if wants(manager):
                 options.enable_profiling = True
                 options.profile_file_prefix = str(self._prefix)
                 options.optimized_model_filepath = str(self._graph)

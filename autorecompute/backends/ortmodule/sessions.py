@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import json
 import os
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.common.batches import observe_batch, slice_batch
+from autorecompute.backends.common.batches import observe_batch, on_few_samples
 from autorecompute.backends.ortmodule import exceptions, logs, wrapping
 from autorecompute.backends.ortmodule.adapter import adapt
 from autorecompute.backends.ortmodule.checkpointing import Checkpointing
@@ -48,13 +49,20 @@ NOTHING_TO_WRAP = (
 class OrtModuleBackend:
     """ORTModule inside the user's process.
 
+    The first module that trains is tuned, with others that are built like it: those of other folds, or of an ensemble.
+    Whatever else trains gets the same config, and is neither counted nor compared.
+
     Args:
         folder: Where plans files may be written; whoever gave it removes it, as this process can end at any moment.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._managers: list[Any] = []
-        self._config = Config()
+        self._managers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._is_alike: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._build: tuple[object, ...] = ()
+        self._has_told = False
+        self._ran: Callable[[], Any] = lambda: None
+        self._config, self._profiles = Config(), False
         self._pairing = ForwardPairing()
         self._checkpointing = Checkpointing()
         self._profiler = Profiler(folder)
@@ -83,21 +91,21 @@ class OrtModuleBackend:
         def create_and_tell(manager: Any) -> None:
             create(manager)
             if manager not in self._managers:
-                self._managers.append(manager)
+                self._managers.add(manager)
                 self._welcome(manager, listener)
 
         @functools.wraps(forward)
         def forward_and_tell(manager: Any, *inputs: Any, **kwargs: Any) -> Any:
-            batch = observe_batch([*inputs, *kwargs.values()])
-
-            def run_on_few() -> Any:
-                return forward(manager, *slice_batch(inputs, batch), **slice_batch(kwargs, batch))
-
-            listener.on_forward(batch, functools.partial(self._check, manager, run_on_few))
+            # A further model's first forward makes its session: nothing can be compared before, nor its time be used.
+            if self._is_tuned(manager) and (manager in self._managers or not self._has_told):
+                self._ran = weakref.ref(manager)
+                run = functools.partial(forward, manager)
+                check = functools.partial(self._check, manager, run, (inputs, kwargs))
+                listener.on_forward(observe_batch([*inputs, *kwargs.values()]), check)
             return forward(manager, *inputs, **kwargs)
 
         _follow_fallbacks(listener)
-        self._profiler.install(TrainingManager)
+        self._profiler.install(TrainingManager, lambda manager: self._profiles and self._is_tuned(manager))
         TrainingManager._create_execution_agent = create_and_tell  # noqa: SLF001
         TrainingManager.forward = forward_and_tell
         if wrap:
@@ -108,19 +116,18 @@ class OrtModuleBackend:
         return f"No ORTModule was trained. {NOTHING_TO_WRAP if wrap else WRAP_BY_HAND}"
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
-        """Rebuilds every training session with another config, the first one profiled if that is wanted."""
-        self._config = config
-        for manager in self._managers:
-            self._profiler.is_armed = profiles and manager is self._managers[0]
+        """Rebuilds every training session with another config; those that are tuned profiled, if that is wanted."""
+        self._config, self._profiles = config, profiles
+        for manager in list(self._managers):
             rebuild(manager, config, self._folder)
-        self._profiler.is_armed = False
 
     def live_meter(self) -> None:
         """None: ORT's arena holds the tensors of a step."""
 
     def take_profile(self) -> StepProfile:
-        """The last step in the first session, which ends its profile."""
-        manager = self._managers[0]
+        """The last step that was tuned, which ends the profile of its session."""
+        self._profiles, manager = False, self._ran()
+        assert manager is not None, "it has just trained"
         return self._profiler.take(manager, name_dims(manager))
 
     def take_compile_seconds(self) -> float:
@@ -142,25 +149,52 @@ class OrtModuleBackend:
         return exceptions.classify(error)
 
     def _check(
-        self, manager: Any, forward: Callable[[], Any], config: Config, *, compares: bool = True
+        self, manager: Any, run: Callable[..., Any], call: tuple[Any, Any], config: Config, *, compares: bool = True
     ) -> GradientCheck:
         if not compares:
             return UNCOMPARED
-        folder = self._folder
-        check = check_gradients(
-            manager, config, forward=forward, rebuild=lambda candidate: rebuild(manager, candidate, folder)
+        inputs, kwargs = call
+        return on_few_samples(
+            lambda args, named: self._compare(manager, config, lambda: run(*args, **named)),
+            inputs,
+            kwargs,
+            observe_batch([*inputs, *kwargs.values()]),
+            self.classify,
         )
-        rebuild(manager, self._config, folder)
+
+    def _compare(self, manager: Any, config: Config, forward: Callable[[], Any]) -> GradientCheck:
+        folder = self._folder
+        try:
+            check = check_gradients(
+                manager, config, forward=forward, rebuild=lambda candidate: rebuild(manager, candidate, folder)
+            )
+        finally:
+            rebuild(manager, self._config, folder)
         if self._pairing.warnings and any("Dropout" in on.site for on in config.choices):
             return replace(check, agrees=False, message=self._pairing.warnings[0])
         return check
 
     def _welcome(self, manager: Any, listener: Listener) -> None:
-        is_first = len(self._managers) == 1
-        config = listener.on_session(functools.partial(detect, manager)) if is_first else self._config
+        config = self._config
+        if not self._has_told:
+            self._has_told = True
+            config = listener.on_session(functools.partial(detect, manager))
         if not config.is_none:
             rebuild(manager, config, self._folder)
         self._config = config
+
+    def _is_tuned(self, manager: Any) -> bool:
+        if manager not in self._is_alike:
+            build = _build_of(manager)
+            self._build = self._build or build
+            self._is_alike[manager] = build == self._build
+        return self._is_alike[manager]
+
+
+def _build_of(manager: Any) -> tuple[object, ...]:
+    """The same for all modules that are built alike, whatever their weights are."""
+    module = manager._original_module  # noqa: SLF001
+    return type(module), *((name, weight.shape) for name, weight in module.named_parameters())
 
 
 def _follow_fallbacks(listener: Listener) -> None:

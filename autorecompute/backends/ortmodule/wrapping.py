@@ -11,11 +11,13 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from autorecompute.backends.ortmodule.first_call import FirstCall
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 ORTMODULE = "onnxruntime.training.ortmodule"
 ATTRIBUTE = "_autorecompute_session"
@@ -42,7 +44,20 @@ class Session:
     def __init__(self, module: Any, ortmodule: Any) -> None:
         # With the ORTModule kept here and nowhere else, both go when the script lets go of its model.
         self.module, self.ortmodule = module, ortmodule
-        self.has_trained = False
+        self.first_call: FirstCall | None = None
+
+    @property
+    def is_left_to_pytorch(self) -> bool:
+        """Whether ORTModule has fallen back, and the module's own code runs in each call."""
+        return bool(self.ortmodule._fallback_manager.is_pending())  # noqa: SLF001
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Names of the inputs of the graph that takes the place of the module's code; none where nothing does."""
+        if self.is_left_to_pytorch:
+            return ()
+        manager = self.ortmodule._torch_module._execution_manager(True)  # noqa: SLF001
+        return [value.name for value in manager._onnx_models.optimized_model.graph.input]  # noqa: SLF001
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         # In a copy of the module or a pickle of it stands None, which any process can read.
@@ -50,12 +65,16 @@ class Session:
 
 
 class Wrapping:
-    """Knows the optimizers of a process, and decides which modules ORTModule trains for them."""
+    """Knows the optimizers of a process, and decides which modules ORTModule trains for them.
+
+    Attributes:
+        is_inside: Whether ORTModule is at work, which calls the module and its parts.
+    """
 
     def __init__(self) -> None:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._is_inside = self._has_wrapped = self._is_off = False
+        self.is_inside = self._has_wrapped = self._is_off = False
         self._steps = 0
 
     def note_optimizer(self, optimizer: Any) -> None:
@@ -78,7 +97,7 @@ class Wrapping:
         Raises:
             SetupError: ORTModule cannot be used here.
         """
-        if self._is_inside or self._is_off or module in self._others:
+        if self._is_off or module in self._others:
             return None
         session = module.__dict__.get(ATTRIBUTE)
         if session is not None and session.module is module:
@@ -94,10 +113,22 @@ class Wrapping:
         Raises:
             WrappingError: ORTModule would train the module otherwise than PyTorch.
         """
-        watching = nullcontext() if session.has_trained else _refusing_evaluation(session.module)
-        with self._inside(), _keeping_modes(session.module), watching:
+        if session.first_call is None:
+            return self._train_first(session, inputs, kwargs)
+        if not session.is_left_to_pytorch and (difference := session.first_call.difference(inputs, kwargs)):
+            raise WrappingError(
+                f"--wrap: {difference}, and ORTModule goes on as in the first. Keep it as it was, or train in PyTorch, "
+                "without --wrap."
+            )
+        with self._inside(), _keeping_modes(session.module):
+            return session.ortmodule(*inputs, **kwargs)
+
+    def _train_first(self, session: Session, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        module, call = session.module, FirstCall(session.module)
+        with self._inside(), _keeping_modes(module), _refusing_evaluation(module), call.following():
             outputs = session.ortmodule(*inputs, **kwargs)
-        session.has_trained = True
+        call.keep(inputs, kwargs, session.inputs)
+        session.first_call = call
         return outputs
 
     def _is_ours(self, module: Any) -> bool:
@@ -125,12 +156,12 @@ class Wrapping:
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        # ORTModule calls the module and its parts for the export, and where it falls back to PyTorch.
-        self._is_inside = True
+        # For the export, and where it falls back to PyTorch.
+        self.is_inside = True
         try:
             yield
         finally:
-            self._is_inside = False
+            self.is_inside = False
 
 
 class WrappingError(Exception):
@@ -144,11 +175,14 @@ def _follow(torch: Any, wrapping: Wrapping) -> None:
 
     @functools.wraps(call)
     def call_or_train(module: Any, *inputs: Any, **kwargs: Any) -> Any:
+        if wrapping.is_inside:
+            return call(module, *inputs, **kwargs)
         if module.training and torch.is_grad_enabled():
             session = wrapping.session_of(module)
             if session is not None:
                 return wrapping.train(session, *inputs, **kwargs)
-        return call(module, *inputs, **kwargs)
+        with _known_to_run(module):
+            return call(module, *inputs, **kwargs)
 
     @functools.wraps(add)
     def add_and_note(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -159,6 +193,12 @@ def _follow(torch: Any, wrapping: Wrapping) -> None:
     torch.nn.Module.__call__ = call_or_train
     Optimizer.add_param_group = add_and_note
     register_optimizer_step_post_hook(lambda *_: wrapping.note_step())
+
+
+def _known_to_run(module: Any) -> AbstractContextManager[None]:
+    """What the code of a wrapped module changes in an evaluation is no change of the script's."""
+    session = module.__dict__.get(ATTRIBUTE)
+    return nullcontext() if session is None or session.first_call is None else session.first_call.forgiving()
 
 
 def _load_ortmodule() -> Any:
