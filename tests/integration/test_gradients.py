@@ -47,6 +47,16 @@ def test_masks_out_of_step_are_seen(checks):
         assert check["out_of_step"] > 3 * max(TOLERANCES.values())
 
 
+def test_a_call_that_cannot_be_cut_is_compared_as_it_is(scripts, tmp_path):
+    """A square mask has as many rows as there are samples, and cut to two it fits no scores."""
+    with Bench(Job(script=scripts / "sequence_first.py"), None, tmp_path) as bench:
+        plans = bench.detect().space.plans
+        bench.measure(Config(), EFFORT)
+        check = bench.check(Config.of(plans[:1]))
+    assert check.agrees
+    assert check.steps > 1
+
+
 @pytest.fixture(scope="module")
 def forgetful(scripts, tmp_path_factory):
     """A script on a bench that calls its model in training mode without a backward, after some steps."""
