@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,8 @@ class RecomputeSampler(BaseSampler):
     The objective gets its config from ``suggest`` and returns the throughput, where the study maximizes, or the step
     time. Before that it says by how much the peak is over the limit, below 0 where it is under it:
     ``trial.set_constraint("bytes over the limit", peak_bytes - limit_bytes)``. For a config that runs out of memory it
-    raises ``optuna.TrialPruned``. When the searcher has nothing left to gain, one more config is drawn by chance and
+    raises ``optuna.TrialPruned``. Trials that run at once get different configs, as long as there is more than one to
+    be measured. When the searcher has nothing left to gain, one more config is drawn by chance and
     ``study.optimize`` ends.
 
     Args:
@@ -43,6 +45,8 @@ class RecomputeSampler(BaseSampler):
         self._searcher, self._space, self._limit_bytes = searcher, space, limit_bytes
         self._distributions = distributions_of(space)
         self._random = RandomSampler(seed=seed)
+        self._promised: dict[int, Config] = {}
+        """What was proposed for trials that run, by their numbers: their objectives may not have asked for it yet."""
 
     def suggest(self, trial: optuna.Trial) -> Config:
         """The config that a trial is to measure, in its canonical form."""
@@ -59,10 +63,14 @@ class RecomputeSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """The config that the searcher proposes, as parameters; none of them when nothing is left to gain."""
-        del trial, search_space
-        proposal = self._searcher.propose(self._trials(study))
-        if proposal is not None:
-            return parameters_of(proposal.config, self._space)
+        del search_space
+        with _PROPOSING:
+            trials, claimed = self._trials(study), self._claimed(study)
+            # What others measure is measured twice where it is all that is left: they may be gone.
+            proposal = self._searcher.propose(trials, claimed) or self._searcher.propose(trials)
+            if proposal is not None:
+                self._promised[trial.number] = proposal.config
+                return parameters_of(proposal.config, self._space)
         # Outside of study.optimize there is no loop to end.
         with suppress(RuntimeError):
             study.stop()
@@ -81,17 +89,32 @@ class RecomputeSampler(BaseSampler):
         self._random.reseed_rng()
 
     def _trials(self, study: optuna.Study) -> list[Trial]:
-        """The finished trials, each beside the one without recompute where there is one."""
+        """The finished trials that had a config, each beside the one without recompute where there is one."""
         trials = [
             thaw(
                 frozen, self._space, limit_bytes=self._limit_bytes, step_seconds=_step_seconds(frozen, study.direction)
             )
             for frozen in study.get_trials(deepcopy=False)
-            if frozen.state.is_finished()
+            if frozen.state.is_finished() and self._has_config(frozen)
         ]
         references = (trial.measurement.median_step_seconds for trial in trials if trial.config.is_none)
         reference = next(references, None)
         return [trial if trial.reference_seconds else replace(trial, reference_seconds=reference) for trial in trials]
+
+    def _claimed(self, study: optuna.Study) -> set[Config]:
+        """What the running trials measure, or are about to."""
+        running = {trial.number: trial for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))}
+        self._promised = {number: config for number, config in self._promised.items() if number in running}
+        known = {config_of(trial.params, self._space) for trial in running.values() if self._has_config(trial)}
+        return known | set(self._promised.values())
+
+    def _has_config(self, frozen: FrozenTrial) -> bool:
+        """Whether the objective came as far as asking for it."""
+        return frozen.params.keys() >= self._distributions.keys()
+
+
+_PROPOSING = threading.Lock()
+"""Of threads that ask at once, each sees what was proposed to those before. No part of samplers, which are pickled."""
 
 
 def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> None:

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute import codec
+from autorecompute.errors import UsageError
 from autorecompute.figures import Figures
-from autorecompute.ranges import Batch, Count, Seconds
+from autorecompute.paths import shown
+from autorecompute.ranges import LARGEST_BATCH, Batch, Count, Seconds
 from autorecompute.result import Result, SearchEnd
 from autorecompute.studies.folder import StudyFolder
+from autorecompute.studies.names import LONGEST_NAME, is_name
 from autorecompute.studies.storage import read_trials
 
 if TYPE_CHECKING:
@@ -93,3 +96,21 @@ def _study_at(folder: StudyFolder, result: Result) -> StudyFolder | None:
 def study_of_batch(folder: StudyFolder, batch: int) -> StudyFolder:
     """The study of one of the batches: ``bert-b48`` beside ``bert``."""
     return StudyFolder(f"{folder.name}-b{batch}", folder.path.parent)
+
+
+def require_names_of_batches(folder: StudyFolder, batches: Sequence[int]) -> None:
+    """Checks that the name of a study leaves room for those of its batches.
+
+    Args:
+        folder: The study.
+        batches: Those that are compared; none of them where the best one is looked for.
+
+    Raises:
+        UsageError: it is too long.
+    """
+    suffix = f"-b{max(batches, default=LARGEST_BATCH)}"
+    if not is_name(folder.name + suffix):
+        raise UsageError(
+            f"{shown(folder.name)} is too long a name for a study of several batches. Each batch gets a study of its "
+            f"own, called NAME{suffix}: use up to {LONGEST_NAME - len(suffix)} bytes for NAME."
+        )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from autorecompute.backends.registry import AUTO
 from autorecompute.result import Result
 from autorecompute.studies import StudyFolder
+from autorecompute.studies.batch_studies import require_names_of_batches
 from autorecompute.studies.plain import require_plain
 from autorecompute.studies.sharing import SharedStudy, StorageUrl
 from autorecompute.studies.sharing.mirror import required_of
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 TAG_LENGTH = 6
 LONGEST_WORDS = 80
+"""Bytes of the script's name in that of its study."""
+
 _UNFIT_FOR_NAMES = re.compile(r"[^\w.-]")
 
 
@@ -68,6 +71,8 @@ class TuningSession:
 
     def run(self, progress: Progress) -> Result:
         """The study's answer; see :meth:`Tuner.run` and :meth:`BatchTuner.run` for what is raised."""
+        if self.batches is not None:
+            require_names_of_batches(self.folder, self.batches)
         with self._opened(progress.note) as shared:
             limit_bytes = self._enforced_bytes()
 
@@ -137,9 +142,8 @@ def default_name(job: Job, batch: int | str | None, limit_bytes: int | None, gra
     parts += [job.backend] if job.backend != AUTO and not job.wrap else []
     parts += [graph] if graph else []
     tag = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:TAG_LENGTH]
-    words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.name.removesuffix('.py')}").strip("_-.")[
-        :LONGEST_WORDS
-    ]
+    words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.name.removesuffix('.py')}").strip("_-.")
+    words = words.encode()[:LONGEST_WORDS].decode(errors="ignore")
     return f"{words or 'study'}{f'-b{batch}' if batch else ''}-{tag}"
 
 

@@ -302,7 +302,9 @@ def test_a_name_is_the_same_for_the_same_command(tmp_path):
     assert len({name, *others}) == 8
 
 
-@pytest.mark.parametrize("place", [".cache/train.py", "--x/train.py", f"{'d' * 200}/{'e' * 200}.py"])
+@pytest.mark.parametrize(
+    "place", [".cache/train.py", "--x/train.py", f"{'d' * 200}/{'e' * 200}.py", f"{'言' * 45}/{'訓' * 25}.py"]
+)
 def test_a_default_name_is_a_name(tmp_path, place):
     """Wherever the script lies, the name that is made of its path can be given to every verb."""
     script = tmp_path / place

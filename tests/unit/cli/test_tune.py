@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from autorecompute.cli import main, tune
-from autorecompute.errors import SetupError
+from autorecompute.errors import SetupError, UsageError
+from autorecompute.studies import StudyFolder
 from autorecompute.tuning import session
 
 
@@ -46,3 +48,22 @@ def test_a_study_goes_on_under_the_limit_that_it_began_with(begin, monkeypatch, 
     monkeypatch.setattr(session, "Bench", make_bench)
     assert main(["tune", "train.py", "--study", "bert", *options]) == SetupError.exit_code
     assert capsys.readouterr().err.endswith(f"with {limit_bytes}\n")
+
+
+@pytest.mark.usefixtures("_script")
+@pytest.mark.parametrize(
+    ("options", "longest"), [(("--batches", "8,48"), 196), (("--target-batch", "auto"), 188)], ids=["batches", "auto"]
+)
+def test_a_name_without_room_for_those_of_the_batches_is_refused_at_once(monkeypatch, capsys, options, longest):
+    """Before the script is started; the longest name that has room for them is none of those."""
+
+    def make_bench(*_, **__):
+        raise SetupError("the script is started")
+
+    monkeypatch.setattr(session, "Bench", make_bench)
+    for length, code in ((longest + 1, UsageError.exit_code), (longest, SetupError.exit_code)):
+        assert not Path("studies").exists()
+        assert main(["tune", "train.py", *options, "--study", "x" * length, "--memory-limit", "1GiB"]) == code
+    words = f"use up to {longest} bytes for NAME.\n"
+    assert words in capsys.readouterr().err
+    assert StudyFolder("x" * longest).path.exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import optuna
 import pytest
 
@@ -72,6 +74,57 @@ def test_asking_goes_on_by_chance(make_bench, make_study, objective):
         study.tell(trial, objective(bench, sampler, configs)(trial))
     assert configs[0].is_none
     assert len(set(configs)) > 1
+
+
+def test_trials_that_run_at_once_measure_different_configs(make_bench, make_study):
+    """Also where they are asked for one after the other, and only then say what they measure."""
+    bench = make_bench(plans=7)
+    bench.limit_to(0.5)
+    study, sampler = make_study(bench)
+    asked = [study.ask() for _ in range(2)]
+    configs = [sampler.suggest(trial) for trial in (*asked, study.ask())]
+    assert configs[0].is_none
+    assert len(set(configs)) == 3
+
+
+def test_threads_measure_different_configs(make_bench, make_study, objective):
+    """A study that Optuna runs in threads."""
+    bench = make_bench(plans=7)
+    bench.limit_to(0.5)
+    (study, sampler), configs = make_study(bench), []
+    start = threading.Barrier(3)
+    measure = objective(bench, sampler, configs)
+
+    def measure_together(trial):
+        sampler.suggest(trial)
+        start.wait(30)
+        return measure(trial)
+
+    study.optimize(measure_together, n_trials=3, n_jobs=3)
+    assert len(set(configs)) == 3
+
+
+def test_what_somebody_left_running_is_measured_all_the_same(make_bench, make_study):
+    """A process that went away leaves its trial running for ever, which the search may not get on without."""
+    bench = make_bench(plans=0)
+    study, sampler = make_study(bench)
+    assert [sampler.suggest(study.ask()).is_none for _ in range(2)] == [True, True]
+
+
+def test_a_trial_that_failed_before_it_had_a_config_says_nothing(make_bench, make_study, objective):
+    """The objective may raise before it asks what to measure."""
+    bench = make_bench(plans=7)
+    bench.limit_to(0.5)
+    (study, sampler), configs = make_study(bench), []
+    measure, failures = objective(bench, sampler, configs), [OSError("not there yet")]
+
+    def measure_at_last(trial):
+        if failures:
+            raise failures.pop()
+        return measure(trial)
+
+    study.optimize(measure_at_last, n_trials=4, catch=OSError)
+    assert configs == [trial.config for trial in bench.run(budget=BUDGET)][:3]
 
 
 def test_a_study_of_ours_goes_on_in_optuna(make_bench, make_study, objective, tmp_path):
