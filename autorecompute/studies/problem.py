@@ -143,11 +143,14 @@ class Sizes:
     Attributes:
         dims: Dimensions of the first batch other than the batch itself: the length of its sequences, for instance.
         resting_bytes: Memory held between two steps, as far as it was known.
+        saved_bytes: What all plans save of the activations of a few samples, added up; 0 where nothing tells. It is for
+            the same number of samples, whatever batch the script came with.
         space: The plans with all that is known of them.
     """
 
     dims: dict[str, Count] = field(default_factory=dict)
     resting_bytes: Bytes = 0
+    saved_bytes: Bytes = 0
     space: Space = field(default_factory=lambda: Space(plans=()))
 
     @classmethod
@@ -155,7 +158,9 @@ class Sizes:
         """Those of what was detected, with what is held between two steps where that is known."""
         dims = {name: size for name, size in detection.dims.items() if name != BATCH}
         resting_bytes = detection.resting_bytes if rest_bytes is None else rest_bytes
-        return cls(dims=dims, resting_bytes=resting_bytes, space=detection.space)
+        savings = [evaluate(plan.saving, {**dims, BATCH: SAVED_SAMPLES}) for plan in detection.plans]
+        saved_bytes = sum(max(saving or 0, 0) for saving in savings)
+        return cls(dims=dims, resting_bytes=resting_bytes, saved_bytes=saved_bytes, space=detection.space)
 
     @property
     def parts(self) -> dict[str, str]:
@@ -165,16 +170,6 @@ class Sizes:
     def differences(self, other: Sizes) -> list[str]:
         """The dimensions in which the other differs, in words: ``sequence 128, not 64``."""
         return [difference.sentence for difference in compare(self.parts, other.parts)]
-
-    @property
-    def saved_bytes(self) -> int:
-        """What all plans save of the activations of a few samples, added up; 0 where nothing tells.
-
-        It is told for the same number of samples, whatever batch the script came with.
-        """
-        dims = {**self.dims, BATCH: SAVED_SAMPLES}
-        savings = [evaluate(plan.saving, dims) for plan in self.space.plans]
-        return sum(saving for saving in savings if saving is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,17 @@ class Tuned:
         told = tuple(difference.sentence for difference in found if difference.part != COMMAND)
         return told or ("another command",) * bool(found)
 
+    def conflicts(self, stored: Tuned) -> list[str]:
+        """What makes this another problem than that of a study, in words.
+
+        Batches of texts differ in length from start to start: with the same command, other dimensions are no conflict.
+        """
+        return [
+            *self.problem.differences(stored.problem),
+            *(difference.sentence for difference in self.other_amounts(stored)),
+            *([] if self.command == stored.command else self.sizes.differences(stored.sizes)),
+        ]
+
     def other_amounts(self, other: Tuned) -> list[Difference]:
         """Where the same plans at the same dimensions go with other amounts of memory.
 
@@ -82,8 +93,6 @@ class Tuned:
 def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool:
     """Begins the study with what is tuned, or checks that it was begun with the same; whether it began.
 
-    Batches of texts differ in length from start to start: with the same command, other dimensions are no other problem.
-
     Args:
         folder: The study's.
         tuned: What is tuned here.
@@ -97,15 +106,9 @@ def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool
         folder.begin(tuned.problem, tuned.command, tuned.sizes)
         return True
     stored = Tuned.of(folder.head())
-    is_same_command = tuned.command == stored.command
-    differences = [
-        *tuned.problem.differences(stored.problem),
-        *(difference.sentence for difference in tuned.other_amounts(stored)),
-        *(() if is_same_command else tuned.sizes.differences(stored.sizes)),
-    ]
-    if differences:
+    if conflicts := tuned.conflicts(stored):
         raise UsageError(
-            f"Study '{folder.name}' holds another problem: here it is {'; '.join(differences)}. "
+            f"Study '{folder.name}' holds another problem: here it is {'; '.join(conflicts)}. "
             "Begin a new study with --study NAME."
         )
     if others := tuned.differences(stored):

@@ -151,4 +151,4 @@ def _describe_state(shared: SharedStudy) -> str:
     view = shared.refresh()
     if shared.answer is not None:
         return "answered"
-    return "new" if view.problem is None else f"{format_count(len(view.trials), 'trial')} so far"
+    return "new" if view.tuned is None else f"{format_count(len(view.trials), 'trial')} so far"

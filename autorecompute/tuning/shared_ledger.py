@@ -92,7 +92,7 @@ class SharedLedger:
 
     def begin(self) -> bool:
         """Compares the problem with that of the others; a new study begins with :meth:`start`."""
-        agreed = self._shared.check(self._context.problem, is_limit_free=self._is_limit_free)
+        agreed = self._shared.check(self._context.tuned, is_limit_free=self._is_limit_free)
         self._known = self._shared.answer
         if agreed is not None:
             self._agree(agreed)
@@ -106,7 +106,7 @@ class SharedLedger:
     def start(self) -> list[Trial]:
         """Begins the study if it is new, by a claim on the run without recompute."""
         space = self._context.detection.space
-        self._agree(self._shared.join(self._context.problem, space, is_limit_free=self._is_limit_free))
+        self._agree(self._shared.join(self._context.tuned, space, is_limit_free=self._is_limit_free))
         self._require_memory()
         self._bind()
         self._seen = {trial.number for trial in self.trials}

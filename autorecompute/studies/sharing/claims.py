@@ -11,7 +11,7 @@ from autorecompute import codec
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.studies.frozen import TRIAL_ATTRIBUTE, distributions_of, parameters_of
-from autorecompute.studies.problem import Problem
+from autorecompute.studies.tuned import Tuned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ CLAIM = "claim"
 GIVEN_UP = "given up"
 """The attribute of one that was ended without a measurement by the worker that had claimed it."""
 
-PROBLEM = "problem"
+TUNED = "tuned"
 """The attribute of the first trial, and of it alone, that says what the study is about."""
 
 WORKER_LOST = "the worker went away while it measured this"
@@ -56,12 +56,12 @@ class View:
     """What a storage held when it was read.
 
     Attributes:
-        problem: What the study is about, as its first trial says; ``None`` before there is one.
+        tuned: What the study is about, as its first trial says, without its plans; ``None`` before there is one.
         trials: Those that ended, by their numbers; of a worker that died with the outcome ``lost``.
         running: Those that are claimed, by their numbers.
     """
 
-    problem: Problem | None
+    tuned: Tuned | None
     trials: tuple[Trial, ...]
     running: dict[int, Claim]
 
@@ -77,15 +77,15 @@ class View:
         return ended + sum(claimed < number for claimed in self.running)
 
 
-def frozen_claim(claim: Claim, space: Space, problem: Problem | None) -> FrozenTrial:
+def frozen_claim(claim: Claim, space: Space, tuned: Tuned | None) -> FrozenTrial:
     """The running Optuna trial that a claim is, as the first of a study with what that is about."""
     attributes: dict[str, Any] = {
         CLAIM: codec.to_plain(claim),
         "config": claim.description,
         "hash": claim.config.hash,
     }
-    if problem is not None:
-        attributes[PROBLEM] = codec.to_plain(problem)
+    if tuned is not None:
+        attributes[TUNED] = codec.to_plain(tuned)
     return create_trial(
         state=TrialState.RUNNING,
         params=parameters_of(claim.config, space),
@@ -100,10 +100,10 @@ def view(frozen: Iterable[FrozenTrial]) -> View:
     Raises:
         UnreadableError: one of them was not made here.
     """
-    problem, trials, running = None, [], {}
+    tuned, trials, running = None, [], {}
     for trial in sorted(frozen, key=lambda trial: trial.number):
         if trial.number == 0:
-            problem = codec.from_plain(trial.user_attrs.get(PROBLEM), Problem)
+            tuned = codec.from_plain(trial.user_attrs.get(TUNED), Tuned)
         claim = codec.from_plain(trial.user_attrs.get(CLAIM), Claim)
         if not trial.state.is_finished():
             running[trial.number] = claim
@@ -111,7 +111,7 @@ def view(frozen: Iterable[FrozenTrial]) -> View:
             trials.append(codec.from_plain(trial.user_attrs[TRIAL_ATTRIBUTE], Trial))
         elif GIVEN_UP not in trial.user_attrs:
             trials.append(_lost(trial.number, claim))
-    return View(problem=problem, trials=tuple(trials), running=running)
+    return View(tuned=tuned, trials=tuple(trials), running=running)
 
 
 def _lost(number: int, claim: Claim) -> Trial:

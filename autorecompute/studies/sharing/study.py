@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.jsontext import UnreadableError
-from autorecompute.plans import Config
+from autorecompute.plans import Config, Space
 from autorecompute.studies import dashboard
 from autorecompute.studies.frozen import CONSTRAINT, TRIAL_ATTRIBUTE, state_of, violation
 from autorecompute.studies.sharing.claims import CLAIM, GIVEN_UP, Claim, View, frozen_claim, view
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.measurement import Trial
-    from autorecompute.plans import Space
     from autorecompute.studies.problem import Problem
     from autorecompute.studies.sharing.urls import StorageUrl
+    from autorecompute.studies.tuned import Tuned
 
 _NO_NUMBER = 2**31
 """Above the number of any trial."""
@@ -67,7 +67,7 @@ class SharedStudy:
         self._study_id = self._patiently(lambda: self._storage.get_study_id_from_name(name))
         self._pulse = Pulse(self.session, self._study.set_user_attr, lambda: self._study.user_attrs)
         self._held: int | None = None
-        self.view = View(problem=None, trials=(), running={})
+        self.view = View(tuned=None, trials=(), running={})
         self.phases: dict[str, Stage] = {}
         self.answer: PublishedAnswer | None = None
         """What a worker has left, as of the last refresh."""
@@ -98,25 +98,25 @@ class SharedStudy:
         """How many of the others have given a sign of life since this worker first looked."""
         return sum(self._pulse.has_beaten(session) for session in self.others)
 
-    def check(self, problem: Problem, *, is_limit_free: bool) -> Problem | None:
+    def check(self, tuned: Tuned, *, is_limit_free: bool) -> Problem | None:
         """The problem of the study, if it was begun; it is this one, but perhaps for a limit that nobody asked for.
 
         Raises:
             UsageError: it is another one.
         """
-        theirs = self.refresh().problem
+        theirs = self.refresh().tuned
         if theirs is None:
             return None
-        mine = replace(problem, limit_bytes=theirs.limit_bytes) if is_limit_free else problem
-        differences = mine.differences(theirs)
-        if differences:
+        limit_bytes = theirs.problem.limit_bytes if is_limit_free else tuned.problem.limit_bytes
+        mine = replace(tuned, problem=replace(tuned.problem, limit_bytes=limit_bytes))
+        if conflicts := mine.conflicts(theirs):
             raise UsageError(
                 f"Study '{self.name}' in {self._url.display} holds another problem: here it is "
-                f"{'; '.join(differences)}. Begin another study with --study NAME."
+                f"{'; '.join(conflicts)}. Begin another study with --study NAME."
             )
-        return theirs
+        return theirs.problem
 
-    def join(self, problem: Problem, space: Space, *, is_limit_free: bool) -> Problem:
+    def join(self, tuned: Tuned, space: Space, *, is_limit_free: bool) -> Problem:
         """Comes alive among the workers, and begins the study where nobody did; the problem that all agree on.
 
         Whoever has the first trial decides, which is a claim on the run without recompute.
@@ -127,11 +127,11 @@ class SharedStudy:
         # Whoever is at something has beaten: if it is gone by then, the others notice.
         self._patiently(self._pulse.start)
         self.enter(Stage.SEARCHING)
-        if self.check(problem, is_limit_free=is_limit_free) is None:
+        if self.check(tuned, is_limit_free=is_limit_free) is None:
             founding = self.new_claim(Config(), space.describe(Config()), "baseline")
-            self._claim(founding, space, problem)
-            self._patiently(lambda: self._study.set_user_attr(PARTS, problem.parts))
-        agreed = self.check(problem, is_limit_free=is_limit_free)
+            self._claim(founding, space, replace(tuned, sizes=replace(tuned.sizes, space=Space(plans=()))))
+            self._patiently(lambda: self._study.set_user_attr(PARTS, tuned.problem.parts))
+        agreed = self.check(tuned, is_limit_free=is_limit_free)
         assert agreed is not None, "the study has a first trial"
         return agreed
 
@@ -213,8 +213,8 @@ class SharedStudy:
         if self.founding != founding:
             raise not_the_one(self._url, self.name)
 
-    def _claim(self, claim: Claim, space: Space, problem: Problem | None, most: int = _NO_NUMBER) -> int | None:
-        frozen = frozen_claim(claim, space, problem)
+    def _claim(self, claim: Claim, space: Space, tuned: Tuned | None, most: int = _NO_NUMBER) -> int | None:
+        frozen = frozen_claim(claim, space, tuned)
 
         def once() -> int:
             # Whoever took this worker for dead just now has given back what it had made.

@@ -7,8 +7,10 @@ import dataclasses
 
 import pytest
 
-from autorecompute.studies import Problem
+from autorecompute.plans import Space
+from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.sharing import SharedStudy, parse_storage
+from autorecompute.studies.tuned import Tuned
 from stand_ins.sharing import LIMIT, shorten_lives
 
 
@@ -19,9 +21,22 @@ def url(tmp_path):
 
 
 @pytest.fixture
-def problem(make_detection):
-    """What the study is about."""
-    return Problem.of(make_detection(), LIMIT)
+def tuned(make_detection):
+    """What the study is about, without a word of its plans, as a storage has it."""
+    sizes = dataclasses.replace(Sizes.of(make_detection()), space=Space(plans=()))
+    return Tuned(problem=Problem.of(make_detection(), LIMIT), sizes=sizes, command=("python", "train.py"))
+
+
+@pytest.fixture
+def problem(tuned):
+    """The problem in it."""
+    return tuned.problem
+
+
+@pytest.fixture
+def with_problem(tuned, problem):
+    """The same with something else in its problem."""
+    return lambda **changes: dataclasses.replace(tuned, problem=dataclasses.replace(problem, **changes))
 
 
 @pytest.fixture
@@ -40,12 +55,13 @@ def open_worker(url):
 
 
 @pytest.fixture
-def join(open_worker, problem, space):
-    """Has one more worker join."""
+def join(open_worker, with_problem, space):
+    """Has one more worker join, with another problem, sizes or command."""
 
-    def join(**changes):
-        worker = open_worker()
-        worker.join(dataclasses.replace(problem, **changes), space, is_limit_free=False)
+    def join(*, sizes=None, command=None, **changes):
+        worker, tuned = open_worker(), with_problem(**changes)
+        others = {"sizes": sizes or tuned.sizes, "command": command or tuned.command}
+        worker.join(dataclasses.replace(tuned, **others), space, is_limit_free=False)
         return worker
 
     return join

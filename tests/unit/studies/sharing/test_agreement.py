@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -35,21 +36,35 @@ def test_another_problem_is_refused(join, changes, words):
     assert list(first.refresh().running) == [0]
 
 
-def test_a_limit_that_nobody_asked_for_is_that_of_the_first(join, open_worker, problem, space):
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [(("python", "train.py", "--long"), "sequence 512, not 128"), (None, "")],
+    ids=["another command", "texts of another length"],
+)
+def test_other_sizes_by_another_command_are_refused(join, tuned, command, words):
+    """A graph knows no lengths. By the same command the first batch may have another at each start."""
+    short, long = (dataclasses.replace(tuned.sizes, dims={"sequence": length}) for length in (128, 512))
+    join(sizes=short)
+    expected = pytest.raises(UsageError, match=words) if words else contextlib.nullcontext()
+    with expected:
+        join(sizes=long, command=command)
+
+
+def test_a_limit_that_nobody_asked_for_is_that_of_the_first(join, open_worker, problem, with_problem, space):
     """What is free differs from card to card: who gave no limit takes that of the study."""
     join()
-    mine = dataclasses.replace(problem, limit_bytes=LIMIT - 5)
+    mine = with_problem(limit_bytes=LIMIT - 5)
     assert open_worker().join(mine, space, is_limit_free=True) == problem
 
 
-def test_workers_that_begin_together_agree(url, problem, space):
+def test_workers_that_begin_together_agree(url, with_problem, space):
     """Of several that begin a study at once with different limits one decides, and all know."""
     together = threading.Barrier(4, timeout=60)
 
     def begin(place):
         worker = SharedStudy(url, "bert", lambda _: None)
         together.wait()
-        agreed = worker.join(dataclasses.replace(problem, limit_bytes=LIMIT + place), space, is_limit_free=True)
+        agreed = worker.join(with_problem(limit_bytes=LIMIT + place), space, is_limit_free=True)
         together.wait()
         worker.leave()
         return agreed
@@ -81,12 +96,12 @@ def test_a_lock_that_comes_and_goes_is_a_lock(url):
         written.result()
 
 
-def test_a_study_of_somebody_else_is_left_alone(open_worker, problem):
+def test_a_study_of_somebody_else_is_left_alone(open_worker, tuned):
     """A study of this name that another program began is refused."""
     worker = open_worker("theirs")
     optuna.load_study(study_name="theirs", storage=worker._storage).ask()
     with pytest.raises(UsageError, match=r"'theirs'.* was not begun by autorecompute"):
-        open_worker("theirs").check(problem, is_limit_free=True)
+        open_worker("theirs").check(tuned, is_limit_free=True)
 
 
 def test_an_answer_is_for_all(join, make_result):

@@ -101,7 +101,7 @@ def test_what_the_dead_measured_is_given_back(join, space):
 
 
 @pytest.mark.usefixtures("short_lives")
-def test_who_goes_as_soon_as_it_has_said_what_it_is_at_is_not_waited_for(join, open_worker, problem, space):
+def test_who_goes_as_soon_as_it_has_said_what_it_is_at_is_not_waited_for(join, open_worker, tuned, space):
     """It may be killed before it does anything else."""
     stayed, gone = join(), open_worker()
     said = gone._study.set_user_attr
@@ -112,7 +112,7 @@ def test_who_goes_as_soon_as_it_has_said_what_it_is_at_is_not_waited_for(join, o
 
     gone._study.set_user_attr = say_the_last_word
     with pytest.raises(KeyboardInterrupt):
-        gone.join(problem, space, is_limit_free=False)
+        gone.join(tuned, space, is_limit_free=False)
     die(gone)
     assert stayed.refresh()
     assert stayed.others

@@ -7,8 +7,9 @@ import contextlib
 import pytest
 
 from autorecompute.measurement import Device
-from autorecompute.studies import Problem
+from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.sharing import SharedStudy, parse_storage
+from autorecompute.studies.tuned import Tuned
 from autorecompute.units import GIB, MIB
 from stand_ins.sharing import LIMIT, shorten_lives
 
@@ -53,7 +54,11 @@ def begin_other(open_shared, make_detection, make_space):
         def begin_other():
             worker = open_shared()
             workers.callback(worker.leave)
-            worker.join(Problem.of(make_detection(resting_bytes=100 * MIB), LIMIT), make_space(), is_limit_free=False)
+            detection = make_detection(resting_bytes=100 * MIB)
+            tuned = Tuned(
+                problem=Problem.of(detection, LIMIT), sizes=Sizes.of(detection), command=("python", "train.py")
+            )
+            worker.join(tuned, make_space(), is_limit_free=False)
             return worker
 
         yield begin_other
