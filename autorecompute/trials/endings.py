@@ -33,7 +33,8 @@ def as_measurement(message: Message) -> Measurement:
         return Measurement(outcome=message.outcome, message=message.message, trace=message.trace)
     if isinstance(message, Ended):
         text = f"the script ended by itself after {message.steps} steps, with exit code {message.exit_code}"
-        return Measurement(outcome=Outcome.SCRIPT_ERROR, message=text)
+        said = f": {message.message}" if message.message else ""
+        return Measurement(outcome=Outcome.SCRIPT_ERROR, message=f"{text}{said}")
     assert isinstance(message, Refused), "nothing else can stand in for a measurement"
     raise SetupError(message.message)
 

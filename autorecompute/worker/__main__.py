@@ -75,14 +75,23 @@ def _run(channel: Channel, backend: WorkerBackend, agent: Agent, words: list[str
     except Abandon:
         return 1
     except SystemExit as request:
-        code = request.code if isinstance(request.code, int) else int(request.code is not None)
-        tell(Ended(steps=agent.steps, exit_code=code, advice=agent.advice))
+        code, text = _read(request)
+        if text:
+            sys.stderr.write(f"{text}\n")  # as Python would
+        tell(Ended(steps=agent.steps, exit_code=code, advice=agent.advice, message=text))
         return code
     except BaseException as error:  # noqa: BLE001  (whatever ends the user's script is told to the controller)
         tell(describe_failure(error, backend, agent.script))
         return 1
     tell(Ended(steps=agent.steps, advice=agent.advice))
     return 0
+
+
+def _read(request: SystemExit) -> tuple[int, str]:
+    """The exit code that a script has asked for, and its words where it gave words instead."""
+    if isinstance(request.code, int | None):
+        return request.code or 0, ""
+    return 1, str(request.code)
 
 
 def _die_with_parent() -> None:

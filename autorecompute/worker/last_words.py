@@ -33,9 +33,9 @@ def describe_failure(error: BaseException, backend: WorkerBackend, script: str) 
             return Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(origin, script))
         if isinstance(origin, ScriptError):  # it names the line: a traceback through torch would bury that
             return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(origin))
+    traceback.print_exception(error)
     if text := explain_missing_rank(error):
         return Failed(outcome=Outcome.SCRIPT_ERROR, message=text)
-    traceback.print_exception(error)
     outcome, message = backend.classify(error)
     # What we refuse is told in a sentence, and the script's lines say nothing of it.
     is_refusal = any(isinstance(origin, AutorecomputeError) for origin in chain_of(error))

@@ -183,11 +183,13 @@ class Ended:
         steps: Optimizer steps it took.
         exit_code: What it gave to ``sys.exit``.
         advice: Why it may never have come to training, and what to do about it, in sentences.
+        message: What it gave to ``sys.exit`` in words.
     """
 
     steps: int
     exit_code: int = 0
     advice: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

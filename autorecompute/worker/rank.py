@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from traceback import walk_tb
 from typing import Any
 
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun sets for each rank: see its page in PyTorch's documentation, "Environment Variables"."""
+
+_MISSED_BY_TORCH = re.compile(r"environment variable (\w+) expected, but not set")
 
 
 def is_first() -> bool:
@@ -37,10 +41,20 @@ def explain_missing_rank(error: BaseException) -> str:
     Args:
         error: What ended the script.
     """
-    name = next((name for name in LAUNCHER_VARIABLES if name in str(error)), None)
-    if "RANK" in os.environ or name is None:
+    name = _missed_variable(error)
+    if "RANK" in os.environ or name not in LAUNCHER_VARIABLES:
         return ""
     return (
         f"The script is one of several ranks: it looks for {name} in the environment, which a launcher sets. Name what "
         'starts it, as in --launcher "torchrun --nproc-per-node 2".'
     )
+
+
+def _missed_variable(error: BaseException) -> str:
+    """The environment variable for want of which the error was raised; empty where it is about something else."""
+    if isinstance(error, KeyError):
+        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+        is_of_environment = bool(frames) and frames[-1].f_globals is vars(os)
+        return str(error.args[0]) if is_of_environment else ""
+    missed = _MISSED_BY_TORCH.search(str(error)) if isinstance(error, ValueError) else None
+    return missed[1] if missed is not None else ""

@@ -60,6 +60,33 @@ def test_a_script_that_breaks_in_a_step(workplace, fault, words, outcome):
     assert output_of(workplace) in failed.complaint
 
 
+LEAVES = """
+import sys
+import torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    if step == int(sys.argv[1]):
+        sys.exit("the data lies nowhere: set DATA")
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("step", ["0", "2"])
+def test_a_script_that_leaves_with_words_is_quoted(workplace, step):
+    """What is given to ``sys.exit`` in words is on stderr without the tool, and in the complaint with it."""
+    (workplace.path / "leaves.py").write_text(LEAVES)
+    tuning = ("-m", "autorecompute", "tune", "leaves.py", "--steps", "2", "--warmup", "1", "--", step)
+    failed = workplace.finish(workplace.start(*tuning))
+    assert failed.code == 5
+    assert "exit code 1" in failed.complaint
+    assert "the data lies nowhere: set DATA" in failed.complaint
+    assert Path(output_of(workplace)).read_text() == "the data lies nowhere: set DATA\n"
+
+
 @pytest.mark.parametrize("steps", ["2", "100000"])
 def test_a_script_that_never_wraps_its_model(workplace, steps):
     """A script without an ORTModule, tuned as one with it, is told how to wrap its model, at its end or before."""

@@ -28,8 +28,8 @@ class Watcher:
 class Failing(nn.Linear):
     """Raises in every call."""
 
-    def forward(self, *_inputs):
-        """Whatever it is given."""
+    def forward(self, _x):
+        """Nothing comes of it."""
         raise ValueError("sample 17")
 
 
