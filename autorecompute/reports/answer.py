@@ -34,6 +34,7 @@ CARD = "cuda"
 NOT_OUR_COMMAND = "the command came with an archive, from whoever made it: read it before you run it"
 BEST = "best"
 AS_IT_IS = "PyTorch, as it is"
+AGAIN = "autorecompute.auto again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +191,10 @@ def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
     if rendered is None:
         return [] if result.best is None else [describe_unconfirmed(result.study)]
     # The variables alone do nothing to a model that nobody wraps.
-    by_hand = [] if result.wrap else ["or:", *(f"  {line}" for line in exports(rendered))]
+    shell = [f"  {line}" for line in exports(rendered)]
+    if not result.script_at:
+        return [f"train with it: call {AGAIN}, or {run_command(result)} with this set:", *shell]
+    by_hand = [] if result.wrap else ["or:", *shell]
     return ["train with it:", f"  {run_command(result)}", *by_hand, *remarks(result, rendered)]
 
 
@@ -201,7 +205,9 @@ def exports(rendered: Emission) -> list[str]:
 
 
 def run_command(result: Result) -> str:
-    """The command that trains with the answer."""
+    """The command that trains with the answer; in a notebook, where no command does, the call."""
+    if not result.script_at:
+        return "autorecompute.apply(model)"
     return f"autorecompute run {shlex.quote(result.study)} -- {shlex.join(result.command)}"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.registry import backend_of, render
 from autorecompute.reports.answer import (
+    AGAIN,
     NOT_OUR_COMMAND,
     Line,
     answer_lines,
@@ -51,7 +52,8 @@ class Story:
         verdict: What was found out about recompute, in a sentence.
         facts: What the study is about, by name.
         exports: Variables to train with, as a shell sets them; empty where there is nothing to train with.
-        run: The command that trains with them; empty likewise.
+        run: The command that trains with them, or the call in a notebook; empty likewise.
+        starts: What leads from the variables to that.
         wraps: Whether that command is the only way.
         remarks: What else has to be done.
         circumstances: Under what the answer holds.
@@ -74,6 +76,7 @@ class Story:
     facts: dict[str, str]
     exports: tuple[str, ...] = ()
     run: str = ""
+    starts: str = ""
     wraps: bool = False
     remarks: tuple[str, ...] = ()
     circumstances: tuple[str, ...] = ()
@@ -127,6 +130,7 @@ def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict
         "verdict": result.verdict_sentence,
         "exports": tuple(exports(rendered)) if rendered is not None and not result.wrap else (),
         "run": run_command(result) if rendered is not None else "",
+        "starts": "or start it with:" if result.script_at else f"and call {AGAIN}, or this:",
         "wraps": result.wrap,
         "remarks": _remarks(result, rendered, folder),
         "circumstances": (*circumstances(result), *_what_it_would_take(result, parts)),
