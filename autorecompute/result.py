@@ -182,6 +182,8 @@ class Result:
         device: Where it was measured.
         versions: Software it was measured with.
         command: The command line that was tuned.
+        script_at: Place of the script, or of the module's name, among its words; 0 where the training was typed into a
+            notebook, which no command starts.
         command_gives_batch: Whether that command gives the batch; where not, the tuner told the script's DataLoader,
             and whoever trains has to give it.
         wrap: Whether the tool wrapped the model, so that only ``autorecompute run`` trains it this way.
@@ -214,6 +216,7 @@ class Result:
     device: Device
     versions: dict[str, str]
     command: list[str]
+    script_at: Number = 1
     command_gives_batch: bool
     wrap: bool = False
     transferred_from: Transfer | None = None
@@ -221,6 +224,8 @@ class Result:
 
     def __post_init__(self) -> None:
         require_versions(self.versions, "backend")
+        if self.script_at and self.script_at >= len(self.command):
+            raise ValueError(f"has {len(self.command)} words in its command, and its script at {self.script_at}")
 
     def ending(self, search_end: SearchEnd) -> Result:
         """The answer of a search that ended so; without a config it says nothing where there was more to be tried."""

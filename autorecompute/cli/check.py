@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.cli.batch_options import positive
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from autorecompute.trials import Bench, Job
 
 DEFAULT_STEPS = 3
-PYTHON, SUFFIX = "python", ".py"
-PYTHONS = {PYTHON, "python3"}
+SUFFIX = ".py"
 LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
 """Modules that start a script, and are none themselves."""
 EPILOG = """example:
@@ -66,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
 
     folder, result = StudyFolder(args.study), load_result(args.study)
     require_best(result)
-    command = as_typed(args.rest) or _stored_command(folder, result)
-    job = replace(job_of(command, wrap=result.wrap), backend=result.versions["backend"])
+    job = job_of(as_typed(args.rest)) if args.rest else _stored_job(folder, result)
+    job = replace(job, wrap=result.wrap, backend=result.versions["backend"])
     report = _check(folder, result, job, args.steps)
     _print(report, as_json=args.json)
     if not report.is_valid:
@@ -96,27 +94,35 @@ def _explain_open(report: CheckReport) -> str:
     )
 
 
-def _stored_command(folder: StudyFolder, result: Result) -> Sequence[str]:
+def _stored_job(folder: StudyFolder, result: Result) -> Job:
+    from autorecompute.trials import Job
+
     if folder.is_imported:
         raise UsageError(
             f"Study '{folder.name}' was imported, and what an archive says is not run. Give the command: "
             f"autorecompute check {folder.name} -- train.py …"
         )
-    return result.command
+    if not result.script_at:
+        raise UsageError(
+            f"Study '{folder.name}' was found in a notebook, which no command starts. Call autorecompute.auto there "
+            f"again, or check a script that trains the same model: autorecompute check {folder.name} -- train.py …"
+        )
+    return Job.of_command(result.command, result.script_at)
 
 
 def as_typed(words: Sequence[str]) -> Sequence[str]:
     """The command that the words after ``--`` stand for: a script may come alone, as it does after ``tune``.
 
-    A stored command is not read this way: what starts it may be called like a script itself.
+    A stored command is not read this way: its study knows which of its words is the script.
     """
+    from autorecompute.trials.job import PYTHON
     from autorecompute.worker.protocol import MODULE_FLAG
 
     return [PYTHON, *words] if words and (words[0].endswith(SUFFIX) or words[0] == MODULE_FLAG) else words
 
 
-def job_of(command: Sequence[str], *, wrap: bool) -> Job:
-    """The training command as a worker is started with it.
+def job_of(command: Sequence[str]) -> Job:
+    """A command that was typed, as a worker is started with it.
 
     Raises:
         UsageError: no script is named in it, or there is none.
@@ -124,6 +130,7 @@ def job_of(command: Sequence[str], *, wrap: bool) -> Job:
     import shlex
 
     from autorecompute.trials import Job
+    from autorecompute.trials.job import PYTHONS
     from autorecompute.worker.protocol import MODULE_FLAG
 
     modules = [
@@ -131,21 +138,17 @@ def job_of(command: Sequence[str], *, wrap: bool) -> Job:
         for place, word in enumerate(command[:-1])
         if place and word == MODULE_FLAG and command[place + 1] not in LAUNCHERS
     ]
-    scripts = [place for place, word in enumerate(command) if place and word.endswith(SUFFIX)]
+    # What comes first after python alone is the script, whatever it is called.
+    after_python = 1 if command[0] in PYTHONS else 0
+    scripts = [
+        place
+        for place, word in enumerate(command)
+        if place and (word.endswith(SUFFIX) or (place == after_python and not word.startswith("-")))
+    ]
     place = min([*modules, *scripts], default=None)
     if place is None:
         raise UsageError(f"No script is named in {shown(shlex.join(command))}. Write it as: train.py ARGUMENTS")
-    is_module = place in modules
-    start = list(command[: place - is_module])
-    # python alone is the interpreter that this runs in, as when it was tuned.
-    launcher = "" if len(start) == 1 and start[0] in PYTHONS else shlex.join(start)
-    return Job(
-        script=Path(command[place]),
-        is_module=is_module,
-        arguments=tuple(command[place + 1 :]),
-        launcher=launcher,
-        wrap=wrap,
-    )
+    return Job.of_command(command, place)
 
 
 def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckReport:

@@ -34,6 +34,7 @@ CARD = "cuda"
 NOT_OUR_COMMAND = "the command came with an archive, from whoever made it: read it before you run it"
 BEST = "best"
 AS_IT_IS = "PyTorch, as it is"
+AGAIN = "autorecompute.auto again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,11 +204,15 @@ def exports(result: Result, rendered: Emission) -> list[str]:
 
 def where_exported(result: Result) -> str:
     """In which scripts these variables have an effect, as what comes after the command of ``run``."""
+    if not result.script_at:
+        return f"with this set, or call {AGAIN}"
     return f"or, in {backend_of(result.versions).READ_BY}"
 
 
 def run_command(result: Result) -> str:
-    """The command that trains with the answer."""
+    """The command that trains with the answer; in a notebook, where no command does, the call."""
+    if not result.script_at:
+        return "autorecompute.apply(model)"
     return f"autorecompute run {shlex.quote(result.study)} -- {shlex.join(result.command)}"
 
 

@@ -6,14 +6,20 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from autorecompute.backends.registry import AUTO
 from autorecompute.errors import UsageError
 from autorecompute.paths import is_file, shown
 from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 PLACEHOLDER = "{batch}"
 NOTEBOOK = ".ipynb"
+PYTHON = "python"
+PYTHONS = {PYTHON, "python3"}
 SHELLS = (b"sh", b"bash", b"dash", b"zsh")
 
 
@@ -90,15 +96,42 @@ class Job:
         start = shlex.split(self.launcher) or [sys.executable]
         return [*start, "-m", "autorecompute.worker.training", *self._words, *self.script_arguments(None)]
 
+    @classmethod
+    def of_command(cls, command: Sequence[str], script_at: int) -> Self:
+        """The job of a command: what :meth:`plain_command` gives, and :attr:`script_at`.
+
+        Raises:
+            UsageError: there is no such script, it is no Python, or the launcher cannot be read.
+        """
+        is_module = command[script_at - 1] == MODULE_FLAG
+        start = list(command[: script_at - is_module])
+        # python alone is the interpreter that this runs in, as when it was tuned.
+        is_own = len(start) == 1 and start[0] in PYTHONS
+        return cls(
+            script=Path(command[script_at]),
+            is_module=is_module,
+            arguments=tuple(command[script_at + 1 :]),
+            launcher="" if is_own else shlex.join(start),
+        )
+
     def plain_command(self, batch: int | None) -> list[str]:
         """The command a user would type, for people to read."""
-        start = shlex.split(self.launcher) or ["python"]
-        return [*start, *self._words, *self.script_arguments(batch)]
+        return [*self._start, *self._words, *self.script_arguments(batch)]
 
     def command_of_any_batch(self) -> list[str]:
         """The same with the place for the batch left open."""
         flag = [self.batch_flag, PLACEHOLDER] if self.batch_flag is not None else []
-        return [*(shlex.split(self.launcher) or ["python"]), *self._words, *self.arguments, *flag]
+        return [*self._start, *self._words, *self.arguments, *flag]
+
+    @property
+    def script_at(self) -> int:
+        """Place of the script, or of the module's name, in :meth:`plain_command`; 0 where there is none."""
+        return 0 if self.is_typed else len(self._start) + self.is_module
+
+    @property
+    def _start(self) -> list[str]:
+        """What people type before the script."""
+        return shlex.split(self.launcher) or [PYTHON]
 
     @property
     def _words(self) -> list[str]:

@@ -118,6 +118,7 @@ EVERYWHERE = {
     "seconds of NaN": (change("result.json", "wall_seconds", float("nan")), "NaN, which is no JSON"),
     "seconds without end": (change("result.json", "wall_seconds", 2.0**59), "'wall_seconds' is 5.764607523034235e+17"),
     "a tie with nobody": (change("result.json", "best.ranking.rivals", []), "ended as tie with nobody else left"),
+    "a script beyond its command": (change("result.json", "script_at", 9), "words in its command, and its script at 9"),
     "a gigabyte": (lambda folder: os.truncate(folder.path / "result.json", 1 << 30), "larger than 32 MiB"),
     "empty lists": (text("result.json", "[" + "[]," * 3_000_000 + "[]]"), "more than 2000000 values"),
 }

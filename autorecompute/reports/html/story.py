@@ -51,7 +51,7 @@ class Story:
         study: Name of the study.
         verdict: What was found out about recompute, in a sentence.
         facts: What the study is about, by name.
-        run: The command that trains with the answer; empty where there is nothing to train with.
+        run: The command that trains with the answer, or the call in a notebook; empty where nothing is to be trained with.
         exports: Variables to train with instead, as a shell sets them; empty where there are none.
         where_exported: In which scripts they have an effect.
         wraps: Whether the command is the only way.

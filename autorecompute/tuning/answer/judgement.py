@@ -127,6 +127,7 @@ class Judgement:
             device=self._context.detection.device,
             versions=self._context.detection.versions,
             command=self._context.command,
+            script_at=self._context.job.script_at,
             command_gives_batch=self._context.settings.batch is None or self._context.job.takes_batch,
             wrap=self._context.job.wrap,
         )

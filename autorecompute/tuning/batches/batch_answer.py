@@ -126,6 +126,7 @@ class BatchAnswer:
             device=self._context.detection.device,
             versions=self._context.detection.versions,
             command=job.plain_command(point.batch) if point is not None else job.command_of_any_batch(),
+            script_at=job.script_at,
             command_gives_batch=job.takes_batch,
             wrap=job.wrap,
         )

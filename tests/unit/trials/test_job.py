@@ -116,3 +116,8 @@ def test_a_relative_script_stays_as_it_was_typed(script, monkeypatch):
     """The readable command shows the path the user gave."""
     monkeypatch.chdir(script.parent)
     assert Job(script=Path("train.py")).plain_command(None)[-1] == "train.py"
+
+
+def test_what_is_typed_into_a_notebook_has_no_script_in_its_command():
+    """So that nobody starts an interpreter for it."""
+    assert Job(script=Path("Encoder"), is_typed=True).script_at == 0
