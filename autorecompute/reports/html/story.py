@@ -26,9 +26,8 @@ from autorecompute.reports.html.rows import WORDS, Cell, trial_columns, trial_ro
 from autorecompute.reports.html.why import Why, explain
 from autorecompute.reports.knob_table import knob_cells
 from autorecompute.reports.predictions import expected_step_seconds
-from autorecompute.reports.words import format_rate
 from autorecompute.studies.confirmed_here import describe_unconfirmed, is_confirmed_here
-from autorecompute.units import MIB, format_bytes, format_count
+from autorecompute.units import MIB, format_bytes, format_count, format_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
