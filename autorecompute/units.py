@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 SECONDS_PER_MINUTE = 60
+TWO_DIGITS = 10
 
 _BYTES_PER_UNIT = {
     "b": 1,
@@ -114,6 +115,18 @@ def format_seconds(seconds: float | None) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), SECONDS_PER_MINUTE)
     return f"{minutes} min {rest:02d} s"
+
+
+def format_samples(samples_per_second: float | None) -> str:
+    """``51.3``, ``8.27``, ``0.00333``: three digits at least; a dash where it was not measured."""
+    if samples_per_second is None:
+        return "-"
+    return f"{samples_per_second:.1f}" if samples_per_second >= TWO_DIGITS else f"{samples_per_second:#.3g}"
+
+
+def format_rate(samples_per_second: float | None) -> str:
+    """The same with its unit, ``51.3 samples/s``."""
+    return "-" if samples_per_second is None else f"{format_samples(samples_per_second)} samples/s"
 
 
 def format_count(number: int, noun: str) -> str:

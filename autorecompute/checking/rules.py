@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.studies.checked import CheckLine, CheckVerdict
-from autorecompute.units import format_bytes, format_count
+from autorecompute.units import format_bytes, format_count, format_rate, format_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autorecompute.measurement import Detection, GradientCheck
     from autorecompute.plans import Config
@@ -98,7 +98,7 @@ def check_relative(ratios: Sequence[float], best: Best) -> CheckLine:
     if best.relative_low is not None:
         least = min(least, max(best.relative_low, stored * (1 - LOOSEST)))
     note = f"the best round counts, at least {least:.2f}x is wanted"
-    return _speed_line("relative throughput", f"{stored:.2f}x", ratios, "x", least=least, note=note)
+    return _speed_line("relative throughput", f"{stored:.2f}x", ratios, "{:.2f}".format, "x", least=least, note=note)
 
 
 def check_speed(rates: Sequence[float], best: Best, *, is_same_device: bool) -> CheckLine:
@@ -107,9 +107,9 @@ def check_speed(rates: Sequence[float], best: Best, *, is_same_device: bool) -> 
     if not is_same_device:
         least, note = 0.0, "another device: not compared"
     else:
-        note = f"the best window counts, at least {least:.1f} samples/s are wanted"
-    stored = f"{best.samples_per_second:.1f} samples/s"
-    line = _speed_line("throughput", stored, rates, " samples/s", least=least, note=note)
+        note = f"the best window counts, at least {format_rate(least)} are wanted"
+    stored = format_rate(best.samples_per_second)
+    line = _speed_line("throughput", stored, rates, format_samples, " samples/s", least=least, note=note)
     if is_same_device:
         return line
     return CheckLine(
@@ -118,10 +118,8 @@ def check_speed(rates: Sequence[float], best: Best, *, is_same_device: bool) -> 
 
 
 def _speed_line(  # noqa: PLR0913  (what a figure is printed with, and held against)
-    what: str, stored: str, found: Sequence[float], unit: str, *, least: float, note: str
+    what: str, stored: str, found: Sequence[float], form: Callable[[float], str], unit: str, *, least: float, note: str
 ) -> CheckLine:
-    digits = 1 if unit.strip().startswith("samples") else 2
-    spread = f"{min(found):.{digits}f}-{max(found):.{digits}f}"
-    here = f"{statistics.median(found):.{digits}f}{unit} ({spread})"
+    here = f"{form(statistics.median(found))}{unit} ({form(min(found))}-{form(max(found))})"
     verdict = CheckVerdict.OK if max(found) >= least else CheckVerdict.FAILS
     return CheckLine(what=what, stored=stored, here=here, verdict=verdict, note=note)

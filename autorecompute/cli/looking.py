@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import AUTO
 from autorecompute.cli.scripts import asked_job
+from autorecompute.cli.tune import parse_limit
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError, WrongBatchError
 from autorecompute.paths import shown
-from autorecompute.units import format_bytes, parse_bytes
+from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +46,7 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
     """
     from autorecompute.reports.picture import require_picture_file
 
-    limit_bytes = parse_bytes(args.memory_limit) if args.memory_limit is not None else None
+    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit is not None else None
     if args.card is not None and not args.fake:
         raise UsageError("--card says what fake tensors stand for. Add --fake, or leave it out.")
     if args.ranks and not args.fake:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autorecompute import __version__
 from autorecompute.backends import registry
 from autorecompute.errors import NothingFitsError
-from autorecompute.units import format_bytes
+from autorecompute.units import format_bytes, format_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +92,7 @@ def _describe_variables(result: Result, rendered: Emission) -> dict[str, str]:
 def _describe_measurement(best: Best, result: Result) -> dict[str, str]:
     share = best.relative_throughput
     facts = {
-        "samples/s": _format_number(best.samples_per_second),
+        "samples/s": _format_speed(best.samples_per_second),
         "throughput relative to no recompute": NOT_MEASURED if share is None else best.relative_sentence,
         "peak": f"{_format_bytes(best.peak_bytes)}, limit {_format_bytes(best.limit_bytes)}",
         "confirmed in a fresh process": "yes" if best.confirmed else "no",
@@ -125,12 +125,12 @@ def _describe_figures(figures: Figures) -> str:
     if figures.outcome is None:
         return NOT_MEASURED
     batch = "" if figures.batch is None else f" at batch {figures.batch}"
-    speed, peak = _format_number(figures.samples_per_second), _format_bytes(figures.peak_bytes)
+    speed, peak = _format_speed(figures.samples_per_second), _format_bytes(figures.peak_bytes)
     return f"{figures.outcome.value}{batch}, samples/s {speed}, peak {peak}"
 
 
-def _format_number(number: float | None) -> str:
-    return NOT_MEASURED if number is None else f"{number:.4g}"
+def _format_speed(samples_per_second: float | None) -> str:
+    return NOT_MEASURED if samples_per_second is None else format_samples(samples_per_second)
 
 
 def _format_bytes(number_of_bytes: int | None) -> str:

@@ -11,10 +11,10 @@ from autorecompute.figures import Figures, format_relative
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.predictions import describe_predictions
-from autorecompute.reports.words import describe_early_end, format_rate
+from autorecompute.reports.words import describe_early_end
 from autorecompute.studies.confirmed_here import describe_unconfirmed
 from autorecompute.studies.folder import PAGE
-from autorecompute.units import format_bytes, format_count, format_seconds
+from autorecompute.units import format_bytes, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

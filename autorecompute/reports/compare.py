@@ -12,10 +12,9 @@ from autorecompute.ranges import Count
 from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.console import make_console
 from autorecompute.reports.identity_parts import differences_table
-from autorecompute.reports.words import format_rate
 from autorecompute.studies.identity import Difference
 from autorecompute.studies.tuned import Tuned
-from autorecompute.units import format_bytes, format_seconds
+from autorecompute.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autorecompute.measurement import Outcome
 from autorecompute.reports.fitting import FittingTable
 from autorecompute.reports.words import shorten
-from autorecompute.units import format_bytes
+from autorecompute.units import format_bytes, format_samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ def curve_cells(point: CurvePoint, chosen: int | None) -> tuple[str, ...]:
 
 
 def _cells(figures: Figures) -> tuple[str, str]:
-    speed = "-" if figures.samples_per_second is None else f"{figures.samples_per_second:.1f}"
+    speed = format_samples(figures.samples_per_second)
     # What does not fit has a figure all the same: in brackets, as nobody can train that way.
     is_beyond = figures.samples_per_second is not None and figures.outcome is not Outcome.OK
     return (f"({speed})" if is_beyond else speed, format_bytes(figures.peak_bytes))

@@ -16,8 +16,8 @@ from autorecompute.figures import format_relative
 from autorecompute.measurement import Outcome
 from autorecompute.reports.console import Guarded, guarded
 from autorecompute.reports.plane import DRAWN, TYPED, best_of, draw_plane
-from autorecompute.reports.words import format_rate, shorten
-from autorecompute.units import describe_software, format_bytes, format_count, format_seconds
+from autorecompute.reports.words import shorten
+from autorecompute.units import describe_software, format_bytes, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

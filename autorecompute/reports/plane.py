@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.figures import format_relative
-from autorecompute.units import format_bytes
+from autorecompute.units import format_bytes, format_samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,12 +72,17 @@ def draw_plane(  # noqa: PLR0913  (what is drawn, and where)
         best: The trial of the best config; the fastest that fits where none is given.
     """
     known = [(trial.measurement.peak_bytes or 0, speed_of(trial), trial) for trial in trials if _is_drawn(trial)]
-    columns = width - LABEL_WIDTH - 1
-    if len(known) < LEAST_TRIALS or columns < LABEL_WIDTH:
+    if len(known) < LEAST_TRIALS:
         return []
     peaks, speeds = [peak for peak, _, _ in known], [speed for _, speed, _ in known]
     low, high = min(*peaks, limit_bytes), max(*peaks, limit_bytes)
     slow, fast = min(speeds), max(speeds)
+    is_relative = all(trial.relative_throughput for _, _, trial in known)
+    labels = {0: _label(fast, is_relative=is_relative), height - 1: _label(slow, is_relative=is_relative)}
+    indent = max(LABEL_WIDTH, *map(len, labels.values()))
+    columns = width - indent - 1
+    if columns < indent:
+        return []
     grid = [[" "] * columns for _ in range(height)]
     at_limit = _place(limit_bytes, low, high, columns)
     for line in grid:
@@ -87,20 +92,18 @@ def draw_plane(  # noqa: PLR0913  (what is drawn, and where)
     for peak, speed, trial in sorted(known, key=lambda entry: (entry[2] is best, entry[2].fits)):
         mark = marks.best if trial is best else marks.fits if trial.fits else marks.over
         grid[height - 1 - _place(speed, slow, fast, height)][_place(peak, low, high, columns)] = mark
-    is_relative = all(trial.relative_throughput for _, _, trial in known)
-    labels = {0: _label(fast, is_relative=is_relative), height - 1: _label(slow, is_relative=is_relative)}
-    drawn = [f"{labels.get(place, ''):>{LABEL_WIDTH}}{marks.axis}{''.join(line)}" for place, line in enumerate(grid)]
-    return [*(line.rstrip() for line in drawn), _scale(low, high, limit_bytes, columns)]
+    drawn = [f"{labels.get(place, ''):>{indent}}{marks.axis}{''.join(line)}" for place, line in enumerate(grid)]
+    return [*(line.rstrip() for line in drawn), f"{'':>{indent}} {_scale(low, high, limit_bytes, columns)}"]
 
 
 def _scale(low: int, high: int, limit_bytes: int, columns: int) -> str:
     left, right, middle = format_bytes(low), format_bytes(high), f"limit {format_bytes(limit_bytes)}"
     between = f"{middle:^{max(columns - len(left) - len(right), 0)}}"
-    return f"{'':>{LABEL_WIDTH}} {left}{between}{right}"
+    return f"{left}{between}{right}"
 
 
 def _label(speed: float, *, is_relative: bool) -> str:
-    return format_relative(speed) if is_relative else f"{speed:.1f}/s"
+    return format_relative(speed) if is_relative else f"{format_samples(speed)}/s"
 
 
 def _place(value: float, low: float, high: float, count: int) -> int:

@@ -21,7 +21,7 @@ from autorecompute.reports.fitting import FittingTable
 from autorecompute.reports.knob_table import knob_table
 from autorecompute.reports.predictions import expected_step_seconds
 from autorecompute.reports.words import shorten
-from autorecompute.units import format_bytes, format_seconds
+from autorecompute.units import format_bytes, format_samples, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def print_trials(trials: Sequence[Trial], console: Console | None = None) -> Non
             shorten(trial.reason, NAME_WIDTH),
             format_bytes(measurement.peak_bytes),
             "-" if trial.prediction is None else format_bytes(trial.prediction.peak_bytes),
-            "-" if measurement.samples_per_second is None else f"{measurement.samples_per_second:.1f}",
+            format_samples(measurement.samples_per_second),
             format_relative(trial.relative_throughput),
             format_seconds(measurement.median_step_seconds),
             format_seconds(expected_step_seconds(trial)),

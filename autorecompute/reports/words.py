@@ -29,11 +29,6 @@ def describe_early_end(result: Result) -> str:
     return f"{why}: this is {best}; the same command goes on from there"
 
 
-def format_rate(samples_per_second: float | None) -> str:
-    """``51.3 samples/s``; a dash where it was not measured."""
-    return "-" if samples_per_second is None else f"{samples_per_second:.1f} samples/s"
-
-
 def shorten(text: str, width: int) -> str:
     """The text, cut in its middle to the width: a config's name tells most at both ends."""
     if len(text) <= width:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from autorecompute.measurement import Trial
 from autorecompute.result import Best
 from autorecompute.tuning.answer.finalists import Finalist, lag
-from autorecompute.units import format_bytes, format_count
+from autorecompute.units import format_bytes, format_count, format_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def step_seconds(entry: Finalist) -> float:
 def describe(best: Best) -> str:
     """The config with its peak and its speed."""
     peak, limit = format_bytes(best.peak_bytes), format_bytes(best.limit_bytes)
-    return f"{name_of(best)}, peak {peak} of {limit}, {best.samples_per_second:.4g} samples/s"
+    return f"{name_of(best)}, peak {peak} of {limit}, {format_rate(best.samples_per_second)}"
 
 
 def name_of(tried: Best | Trial) -> str:

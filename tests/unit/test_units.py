@@ -12,6 +12,8 @@ from autorecompute.units import (
     TIB,
     format_bytes,
     format_count,
+    format_rate,
+    format_samples,
     format_seconds,
     parse_bytes,
     parse_seconds,
@@ -105,6 +107,16 @@ def test_time_is_printed_in_the_unit_that_suits_it():
     assert format_seconds(245) == "4 min 05 s"
     assert format_seconds(119.7) == "2 min 00 s"
     assert format_seconds(None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("speed", "text"), [(15924.44, "15924.4"), (51.25, "51.2"), (9.996, "10.0"), (8.3, "8.30"), (1 / 1100, "0.000909")]
+)
+def test_a_slow_training_has_a_speed(speed, text):
+    """Three digits are told below ten samples a second, where one sample takes minutes as well."""
+    assert format_samples(speed) == text
+    assert format_rate(speed) == f"{text} samples/s"
+    assert format_samples(None) == format_rate(None) == "-"
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 trials"), (1, "1 trial"), (2, "2 trials")])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.figures import format_relative
 from autorecompute.reports.predictions import expected_step_seconds
-from autorecompute.units import format_bytes, format_seconds
+from autorecompute.units import format_bytes, format_samples, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ def _cells(trial: Trial, link: str) -> list[Cell]:
         Cell(text=str(measurement.outcome), key=str(measurement.outcome), small=remarks),
         _number(format_bytes(measurement.peak_bytes), measurement.peak_bytes),
         _number(format_bytes(expected), expected),
-        _number("-" if speed is None else f"{speed:.1f}", speed),
+        _number(format_samples(speed), speed),
         _number(format_relative(trial.relative_throughput), trial.relative_throughput),
         _number(format_seconds(median), median),
         _number("-" if spread is None else f"± {spread:.0%}", spread),

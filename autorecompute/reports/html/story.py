@@ -26,9 +26,8 @@ from autorecompute.reports.html.rows import WORDS, Cell, trial_columns, trial_ro
 from autorecompute.reports.html.why import Why, explain
 from autorecompute.reports.knob_table import knob_cells
 from autorecompute.reports.predictions import expected_step_seconds
-from autorecompute.reports.words import format_rate
 from autorecompute.studies.confirmed_here import describe_unconfirmed, is_confirmed_here
-from autorecompute.units import MIB, format_bytes, format_count
+from autorecompute.units import MIB, format_bytes, format_count, format_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,7 +51,7 @@ class Story:
         verdict: What was found out about recompute, in a sentence.
         facts: What the study is about, by name.
         run: The command that trains with the answer, or the call in a notebook; empty where nothing is to be trained with.
-        exports: Variables to train with instead, as a shell sets them; empty where there are none.
+        run: The command that trains with the answer, in a notebook the call; empty where there is none.
         where_exported: In which scripts they have an effect.
         wraps: Whether the command is the only way.
         remarks: What else has to be done.

@@ -12,11 +12,10 @@ from autorecompute.jsontext import UnreadableError
 from autorecompute.plans import Config
 from autorecompute.reports.html.charts import ChartPoint, Plane, draw_plane, draw_timelines
 from autorecompute.reports.html.layers import LayerRow, map_layers
-from autorecompute.reports.words import format_rate
 from autorecompute.search.hindsight import Hindsight, look_back
 from autorecompute.studies import detected
 from autorecompute.studies.analysis import read_analysis
-from autorecompute.units import MIB, format_bytes
+from autorecompute.units import MIB, format_bytes, format_rate
 
 if TYPE_CHECKING:
     from autorecompute.measurement import Trial

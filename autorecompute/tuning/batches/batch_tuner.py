@@ -30,7 +30,7 @@ from autorecompute.tuning.lateness import explain_late_batches
 from autorecompute.tuning.resources import device_lock
 from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.tuning.tuner import Tuner
-from autorecompute.units import format_bytes, format_count
+from autorecompute.units import format_bytes, format_count, format_rate
 from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class BatchTuner:
             self._context.note(f"batch {batch}: measuring without recompute")
             with self._budget.timing(Task.CONFIRMATION):
                 figures = measure_without(self._context, batch, limit_bytes, is_due=self._is_due(batch))
-            speed = f", {figures.samples_per_second:.1f} samples/s" if figures.samples_per_second else ""
+            speed = f", {format_rate(figures.samples_per_second)}" if figures.samples_per_second else ""
             self._context.note(f"batch {batch}: {figures.outcome}, peak {format_bytes(figures.peak_bytes)}{speed}")
             self._keep(replace(self._record, without=(*self._record.without, figures)))
 
