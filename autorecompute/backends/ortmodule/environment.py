@@ -6,12 +6,12 @@ Imports neither torch nor ONNX Runtime: the controller, which has neither, asks 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from autorecompute.backends.interface import Emission, Knob
 from autorecompute.backends.ortmodule.already_on import Request, make_offer
+from autorecompute.backends.ortmodule.distributions import parse_release
 from autorecompute.backends.ortmodule.grammar import Level, level_of, read_request, rows_of
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.units import printable
@@ -215,9 +215,8 @@ def plans_file_text(config: Config) -> str:
     return json.dumps(rows_of(config), indent=2) + "\n"
 
 
-def _parse_version(text: str) -> tuple[int, int]:
-    match = re.match(r"(\d+)\.(\d+)", text)
-    version = (int(match[1]), int(match[2])) if match else (0, 0)
+def _parse_version(text: str) -> tuple[int, ...]:
+    version = parse_release(text)
     if not OLDEST_VERSION <= version <= NEWEST_VERSION:
         raise SetupError(
             f"ONNX Runtime {printable(text, '') or '(unknown)'} takes no recompute plans of this form, only 1.17 to "
