@@ -13,7 +13,7 @@ from autorecompute.measurement import Detection, GradientCheck, Measurement, Out
 from autorecompute.plans import Config
 from autorecompute.trials.caches import cache_variables
 from autorecompute.trials.effort import Effort
-from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short
+from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short, unwritable
 from autorecompute.trials.first_batch import begins_too_large, known_loader
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
@@ -134,7 +134,8 @@ class Bench:
             ScriptError: the script ends before a single config was measured.
         """
         for _ in range(2):
-            self.detect()
+            if (refused := unwritable(config, self.detect())) is not None:
+                return refused
             message = self._ask(effort.order(config, self._batch))
             if isinstance(message, Measurement):
                 self._note_pace(message, effort)

@@ -1,18 +1,21 @@
-"""What a worker that ended says of the script, in a measurement or in a sentence for the user."""
+"""What a worker that ended says of the script, or one that cannot be asked, in a measurement or a sentence."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, TooLargeError, WrongBatchError
+from autorecompute.backends.registry import render
+from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, TooLargeError, UsageError, WrongBatchError
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.ranges import NEGLIGIBLE_SHARE
 from autorecompute.worker.protocol import Ended, Failed, Message, Refused
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from autorecompute.measurement import Detection
+    from autorecompute.plans import Config
 
 LEAST_ROOM_BYTES = 16 * 1024
 """On a disk with less a script cannot print, and fails of that."""
@@ -37,6 +40,19 @@ def as_measurement(message: Message) -> Measurement:
         return Measurement(outcome=Outcome.SCRIPT_ERROR, message=f"{text}{said}")
     assert isinstance(message, Refused), "nothing else can stand in for a measurement"
     raise SetupError(message.message)
+
+
+def unwritable(config: Config, detection: Detection) -> Measurement | None:
+    """What comes of a config that no process could be given; ``None`` where one can.
+
+    Raises:
+        SetupError: these versions read no config at all.
+    """
+    try:
+        render(config, (), detection.versions, Path())
+    except UsageError as error:
+        return Measurement(outcome=Outcome.SCRIPT_ERROR, message=str(error))
+    return None
 
 
 def too_short(message: Message, steps: int, where: str) -> ScriptError:

@@ -6,8 +6,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.interface import Emission
 from autorecompute.backends.registry import render
-from autorecompute.errors import ScriptError
+from autorecompute.errors import ScriptError, UsageError
 from autorecompute.figures import comparable_steps
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
@@ -73,8 +74,11 @@ class TrialRunner:
 
     def keep(self, trial: Trial) -> None:
         """Fills the folder of a trial that ended here."""
-        detection = self._context.detection
-        rendered = render(trial.config, (), detection.versions, self._context.folder.trial(trial.number))
+        folder, versions = self._context.folder.trial(trial.number), self._context.detection.versions
+        try:
+            rendered = render(trial.config, (), versions, folder)
+        except UsageError:  # the outcome says so
+            rendered = Emission(variables={})
         self._context.folder.keep_trial(
             trial, self._context.command, rendered.variables, self._context.bench.take_output()
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends.ortmodule import extensions
+from autorecompute.backends.ortmodule.distributions import package_folder
 
 EXTENSIONS = ("training", "ortmodule", "torch_cpp_extensions")
 ATEN = f"aten_op_executor{importlib.machinery.EXTENSION_SUFFIXES[0]}"
@@ -59,7 +59,7 @@ def copy_package(package: Path, copy: Path, own: tuple[str, ...]) -> Path:
 @pytest.fixture
 def own_extensions(tmp_path):
     """The extensions' folder of a copy of ORT that lies in ``tmp_path``."""
-    package = extensions.package_folder()
+    package = package_folder()
     assert package is not None, "these tests need onnxruntime-training"
     return copy_package(package, tmp_path / "onnxruntime", EXTENSIONS)
 
@@ -131,7 +131,7 @@ def test_a_compiler_error_is_shown(own_extensions, tmp_path):
 
 def test_a_plain_onnxruntime_over_it_is_found_out(tmp_path):
     """Another distribution's files in ORT's place are noticed, and the repair removes both before it installs."""
-    package = extensions.package_folder()
+    package = package_folder()
     capi = copy_package(package, tmp_path / "onnxruntime", ("capi",))
     (core,) = capi.glob("onnxruntime_pybind11_state*.so")
     core.write_bytes(b"that of another distribution")

@@ -9,7 +9,7 @@ for the first time:
   it;
 * since 2.7 the ``torch_interop_utils`` extension misses a symbol that torch no longer exports;
 * the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step;
-* ORT's CUDA build wants CUDA 11, which the loader does not find among the wheels of a CUDA 12 torch.
+* ORT's CUDA build wants CUDA libraries that the loader does not find among the wheels, mostly those of CUDA 11.
 
 Each repair looks whether it is needed; on torch 2.4 to 2.6 none but the last is. On any torch, operators that ORTModule
 cannot train are exported otherwise (``symbolics.py``), and a variable of ours reaches an option that no variable of
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.imports import when_imported
 from autorecompute.backends.ortmodule import cuda_libraries, probe
+from autorecompute.backends.ortmodule.distributions import build_information, parse_release
 from autorecompute.backends.ortmodule.export_options import add_options
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def adapt() -> tuple[str, ...]:
         "TorchScript export": _export_by_torchscript,
         "custom autograd stand-in": _stand_in_for_interop,
         "nvtx": _silence_nvtx,
-        "CUDA 11 libraries": _preload_cuda,
+        "CUDA libraries": _preload_cuda,
         "plan probe": lambda _: probe.install(),
     }
     when_imported(SYMBOLICS, _export_more_operators)
@@ -71,8 +72,7 @@ def adapt() -> tuple[str, ...]:
 
 def runs_as_it_is(torch_version: str) -> bool:
     """Whether this torch needs no repair: ``torch_interop_utils``, for custom autograd functions, builds there."""
-    major, minor = (int(part) for part in torch_version.split(".")[:2])
-    return (major, minor) < (2, 7)
+    return parse_release(torch_version) < (2, 7)
 
 
 def _restore_exporter_modules(_: Any) -> bool:
@@ -135,7 +135,8 @@ def _silence_nvtx(torch: Any) -> bool:
 
 
 def _preload_cuda(torch: Any) -> bool:
-    return bool(torch.cuda.is_available()) and cuda_libraries.are_wanted() and bool(cuda_libraries.preload())
+    libraries = cuda_libraries.of_build(build_information().get("cuda_version") or "")
+    return bool(torch.cuda.is_available()) and bool(cuda_libraries.preload(libraries))
 
 
 def _export_more_operators(registry: Any) -> None:

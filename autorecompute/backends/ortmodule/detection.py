@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autorecompute import codec
 from autorecompute.backends.common.device import describe_device
 from autorecompute.backends.ortmodule.axes import Axis, canonical_names
-from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
+from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS, levels_of
 from autorecompute.backends.ortmodule.extra import OrtDetection, has_layer_boundaries
 from autorecompute.backends.ortmodule.grammar import make_plan, option_of, presets_of
 from autorecompute.backends.ortmodule.insight_table import read_clusters
@@ -46,15 +46,18 @@ def detect(manager: Any) -> Detection:
     plans, clusters = probe_plans(agent, IGNORING_LAYERS, names, dims)
     layer_plans, layer_clusters = probe_plans(agent, WITHIN_LAYERS, names, dims)
     extra = OrtDetection(layer_plans=layer_plans, layer_clusters=layer_clusters, features=_read_features())
+    versions = read_versions()
     return Detection(
         plans=plans,
-        own_presets=presets_of(plans, has_boundaries=has_layer_boundaries(plans, layer_plans)),
+        own_presets=presets_of(
+            plans, levels_of(versions["onnxruntime"]), has_boundaries=has_layer_boundaries(plans, layer_plans)
+        ),
         clusters=clusters,
         dims=dims,
         aliases={name: tuple(alias for alias in names if names[alias] == name) for name in dims},
         graph=digest_graph(graph),
         device=describe_device(manager._device),  # noqa: SLF001
-        versions=read_versions(),
+        versions=versions,
         plan_versions=("onnxruntime",),
         extra=codec.to_plain(extra),
     )

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from autorecompute.backends.findings import Finding, Status, blocking, print_findings
 from autorecompute.backends.ortmodule import adapter, cuda_libraries, extensions
-from autorecompute.backends.ortmodule.distributions import owns_file, parse_release, pip, version_of
+from autorecompute.backends.ortmodule.distributions import (
+    build_information,
+    owns_file,
+    package_folder,
+    parse_release,
+    pip,
+    version_of,
+)
 from autorecompute.errors import SetupError
 from autorecompute.meters.lookup import describe_visible
 from autorecompute.meters.nvml import Nvml, NvmlError
@@ -105,7 +112,7 @@ def _count_gpus() -> int:
 
 
 def _check_onnxruntime() -> Finding:
-    name, folder = "onnxruntime-training", extensions.package_folder()
+    name, folder = "onnxruntime-training", package_folder()
     installed = {each: version for each in SHARING_A_FOLDER if (version := version_of(each))}
     remedy = _run(_reinstall_ort(*installed))
     usable = [each for each in TRAINING if each in installed and folder and owns_file(each, CORE, folder.parent)]
@@ -152,15 +159,19 @@ def _check_onnx() -> Finding:
 
 def _check_cuda_libraries() -> list[Finding]:
     name, gpus = "CUDA libraries", _count_gpus()
-    if not extensions.build_information().get("cuda_version"):
+    version = build_information().get("cuda_version")
+    if not version:
         found = f"torch sees {gpus} GPU, and the CPU build of onnxruntime-training cannot use it"
         return [_warning(name, found, _run(_reinstall_ort(CPU_ORT)))] if gpus else []
-    lacking = cuda_libraries.lacking()
+    libraries = cuda_libraries.of_build(version)
+    if not libraries:
+        return [_ok(name, f"not looked for: onnxruntime-training is a build for CUDA {version}")]
+    lacking = cuda_libraries.lacking(libraries)
     if not lacking:
-        return [_ok(name, f"{', '.join(cuda_libraries.LIBRARIES)} load")]
+        return [_ok(name, f"{', '.join(libraries)} load")]
     report = _missing if gpus else _warning
-    repair = pip(f"install {' '.join(cuda_libraries.wheels_of(lacking))}")
-    return [report(name, f"{', '.join(lacking)} cannot be loaded", _run(repair))]
+    wheels = dict.fromkeys(libraries[library].wheel for library in lacking)
+    return [report(name, f"{', '.join(lacking)} cannot be loaded", _run(pip(f"install {' '.join(wheels)}")))]
 
 
 def _check_extension(name: str) -> Finding:
@@ -200,7 +211,7 @@ def _check_nvml() -> Finding:
     try:
         return _ok("NVML", describe_visible(Nvml()))
     except NvmlError as error:
-        if not extensions.build_information().get("cuda_version"):
+        if not build_information().get("cuda_version"):
             return _ok("NVML", "no NVIDIA driver, and on a CPU none is needed")
         return _warning("NVML", error.found, error.remedy)
 

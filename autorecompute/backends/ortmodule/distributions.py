@@ -1,15 +1,15 @@
-"""Installed distributions: their versions, whether they still own their files, and the command that installs others."""
+"""Installed distributions: versions, builds, whether they own their files, and the command that installs others."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import runpy
 import shlex
 import sys
 from importlib import metadata
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 
 def version_of(distribution: str) -> str | None:
@@ -23,6 +23,20 @@ def version_of(distribution: str) -> str | None:
 def parse_release(version: str) -> tuple[int, ...]:
     """The major and minor number of a version such as ``2.13.0+cpu``."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def package_folder() -> Path | None:
+    """The folder of the installed ``onnxruntime``, which is not imported; ``None`` where there is none."""
+    spec = importlib.util.find_spec("onnxruntime")
+    # An uninstalled ORT leaves the extensions built into it behind: a folder without the package in it.
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def build_information() -> dict[str, Any]:
+    """What the installed ORT says of its own build: ``package_name``, ``cuda_version``, ``rocm_version``."""
+    folder = package_folder()
+    file = folder / "capi" / "build_and_package_info.py" if folder else None
+    return runpy.run_path(str(file)) if file and file.is_file() else {}
 
 
 def owns_file(distribution: str, name: str, packages: Path) -> bool:

@@ -6,12 +6,12 @@ Imports neither torch nor ONNX Runtime: the controller, which has neither, asks 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from autorecompute.backends.interface import Emission, Knob
 from autorecompute.backends.ortmodule.already_on import Request, make_offer
+from autorecompute.backends.ortmodule.distributions import parse_release
 from autorecompute.backends.ortmodule.grammar import Level, level_of, read_request, rows_of
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.units import printable
@@ -109,17 +109,52 @@ def environment_for(
         SetupError: that version reads no config of this form.
         UsageError: the config cannot be written for that version, or there is no knob of one of these names.
     """
-    return {**_config_variables(config, _parse_version(ort_version), plans_file), **_knob_variables(knobs)}
+    given = give(config, ort_version, plans_file)
+    level = {LEVEL_VARIABLE: str(int(given.level))} if given.level is not Level.CHOSEN else {}
+    plans = {CONFIG_VARIABLE: given.plans} if given.plans else {}
+    return {**level, **plans, **_knob_variables(knobs)}
 
 
-def _config_variables(config: Config, version: tuple[int, int], plans_file: Path) -> dict[str, str]:
-    if config.is_none:
-        return {}
-    if (level := level_of(config)) is not Level.CHOSEN:
-        return {LEVEL_VARIABLE: _format_level(level, version)}
-    if version >= FIRST_VERSION_WITH_FILE:
-        return {CONFIG_VARIABLE: str(plans_file.absolute())}
-    return {CONFIG_VARIABLE: _join_rows(config)}
+def levels_of(ort_version: str) -> tuple[Level, ...]:
+    """The levels that this version has.
+
+    Raises:
+        SetupError: that version reads no recompute plans of any form.
+    """
+    has_compromise = _parse_version(ort_version) >= FIRST_VERSION_WITH_COMPROMISE_LEVEL
+    return tuple(level for level in Level if has_compromise or level is not Level.LAYERWISE_WITH_COMPROMISE)
+
+
+class Given(NamedTuple):
+    """What ORTModule is given for a config, be it by variables or in the options of a live one.
+
+    Attributes:
+        level: ORT's level.
+        plans: The path of the plans file, or the plans themselves; empty where there are none.
+    """
+
+    level: Level
+    plans: str
+
+
+def give(config: Config, ort_version: str, plans_file: Path) -> Given:
+    """What ORTModule of that version is given for a config.
+
+    Args:
+        config: What to recompute.
+        ort_version: ``onnxruntime.__version__`` of the environment that trains.
+        plans_file: Where the caller keeps ``plans_file_text(config)``; ONNX Runtime 1.19 is given its absolute path.
+
+    Raises:
+        SetupError: that version reads no config of this form.
+        UsageError: the config cannot be written for that version.
+    """
+    level, has_plans = level_of(config), bool(rows_of(config))
+    if level not in levels_of(ort_version):
+        raise UsageError("ONNX Runtime 1.17 has no recompute level 2. Use level 1, or ONNX Runtime 1.18 or 1.19.")
+    if has_plans and _parse_version(ort_version) >= FIRST_VERSION_WITH_FILE:
+        return Given(level, str(plans_file.absolute()))
+    return Given(level, _join_rows(config))
 
 
 def _knob_variables(names: Collection[str]) -> dict[str, str]:
@@ -180,21 +215,14 @@ def plans_file_text(config: Config) -> str:
     return json.dumps(rows_of(config), indent=2) + "\n"
 
 
-def _parse_version(text: str) -> tuple[int, int]:
-    match = re.match(r"(\d+)\.(\d+)", text)
-    version = (int(match[1]), int(match[2])) if match else (0, 0)
+def _parse_version(text: str) -> tuple[int, ...]:
+    version = parse_release(text)
     if not OLDEST_VERSION <= version <= NEWEST_VERSION:
         raise SetupError(
             f"ONNX Runtime {printable(text, '') or '(unknown)'} takes no recompute plans of this form, only 1.17 to "
             "1.19 do. Install onnxruntime-training 1.19.2."
         )
     return version
-
-
-def _format_level(level: Level, version: tuple[int, int]) -> str:
-    if level is Level.LAYERWISE_WITH_COMPROMISE and version < FIRST_VERSION_WITH_COMPROMISE_LEVEL:
-        raise UsageError("ONNX Runtime 1.17 has no recompute level 2. Use level 1, or ONNX Runtime 1.18 or 1.19.")
-    return str(int(level))
 
 
 def _join_rows(config: Config) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-import runpy
 import shutil
 import struct
 import subprocess
@@ -23,11 +22,10 @@ import time
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any
 
 from autorecompute.backends.ortmodule import cuda_headers
 from autorecompute.backends.ortmodule.adapter import runs_as_it_is
-from autorecompute.backends.ortmodule.distributions import pip
+from autorecompute.backends.ortmodule.distributions import build_information, package_folder, pip
 from autorecompute.errors import InterruptedByUser, SetupError
 
 SOURCES = {
@@ -55,20 +53,6 @@ class Extension:
     name: str
     file: Path | None
     problem: str = ""
-
-
-def package_folder() -> Path | None:
-    """The folder of the installed ``onnxruntime``, which is not imported; ``None`` where there is none."""
-    spec = importlib.util.find_spec("onnxruntime")
-    # An uninstalled ORT leaves the extensions built into it behind: a folder without the package in it.
-    return Path(spec.origin).parent if spec and spec.origin else None
-
-
-def build_information() -> dict[str, Any]:
-    """What the installed ORT says of its own build: ``package_name``, ``cuda_version``, ``rocm_version``."""
-    folder = package_folder()
-    file = folder / "capi" / "build_and_package_info.py" if folder else None
-    return runpy.run_path(str(file)) if file and file.is_file() else {}
 
 
 def needed() -> tuple[str, ...]:

@@ -6,10 +6,10 @@ Imports neither torch nor ONNX Runtime: the controller asks.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.interface import Knob
+from autorecompute.backends.ortmodule.distributions import parse_release
 from autorecompute.backends.ortmodule.environment import (
     EXPANDABLE_SEGMENTS,
     LAYER_BOUNDARIES,
@@ -106,13 +106,13 @@ def _missing(knob: Knob, config: Config, detection: Detection) -> str:
     match knob.name:
         case LAYER_BOUNDARIES.name:
             return _without_boundaries(config, detection)
-        case MEM_EFFICIENT_GRADIENTS.name if _version(detection.versions["onnxruntime"]) >= (1, 19):
+        case MEM_EFFICIENT_GRADIENTS.name if parse_release(detection.versions["onnxruntime"]) >= (1, 19):
             return "ONNX Runtime 1.19 raises a TypeError with it"
         case MEM_EFFICIENT_GRADIENTS.name if CUSTOM_AUTOGRAD not in OrtDetection.of(detection).features:
             return "it needs ORTModule's support for custom autograd functions"
         case EXPANDABLE_SEGMENTS.name if detection.device.kind != "cuda":
             return "it is for CUDA only"
-        case EXPANDABLE_SEGMENTS.name if _version(detection.versions["torch"]) < (2, 1):
+        case EXPANDABLE_SEGMENTS.name if parse_release(detection.versions["torch"]) < (2, 1):
             return "it needs torch 2.1"
     return ""
 
@@ -124,8 +124,3 @@ def _without_boundaries(config: Config, detection: Detection) -> str:
         return "the winner is a level of ORT's, which ends at the boundaries by itself"
     has_boundaries = has_layer_boundaries(detection.plans, OrtDetection.of(detection).layer_plans)
     return "" if has_boundaries else "ORT finds the same plans with layer boundaries as without"
-
-
-def _version(text: str) -> tuple[int, int]:
-    match = re.match(r"(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -7,7 +7,6 @@ All figures about swapping were measured on ORT 1.19.2: rebuilding the session t
 from __future__ import annotations
 
 import functools
-import json
 import os
 import weakref
 from dataclasses import replace
@@ -18,9 +17,9 @@ from autorecompute.backends.ortmodule import exceptions, logs, wrapping
 from autorecompute.backends.ortmodule.adapter import adapt
 from autorecompute.backends.ortmodule.checkpointing import Checkpointing
 from autorecompute.backends.ortmodule.detection import detect, name_dims
-from autorecompute.backends.ortmodule.environment import probe_config_of
+from autorecompute.backends.ortmodule.environment import Given, give, plans_file_text, probe_config_of
 from autorecompute.backends.ortmodule.gradient_check import check_gradients
-from autorecompute.backends.ortmodule.grammar import Level, level_of, rows_of
+from autorecompute.backends.ortmodule.grammar import Level
 from autorecompute.backends.ortmodule.pairing import ForwardPairing
 from autorecompute.backends.ortmodule.profiling import Profiler
 from autorecompute.files import write_whole
@@ -212,15 +211,19 @@ def _follow_fallbacks(listener: Listener) -> None:
 
 
 def rebuild(manager: Any, config: Config, folder: Path) -> None:
-    """Builds the manager's training session anew with the config; export and gradient graph stay as they are."""
+    """Builds the manager's training session anew with the config; export and gradient graph stay as they are.
+
+    Raises:
+        UsageError: this version of ONNX Runtime cannot be given the config.
+    """
+    import onnxruntime
+
+    level, plans = give_here(config, onnxruntime.__version__, folder)
     options, observer = manager._runtime_options, manager._runtime_inspector.memory_ob  # noqa: SLF001
-    level = level_of(config)
     options.memory_optimization_level = int(level)
     options.recompute_probe_config = probe_config_of(level, os.environ)
-    if hasattr(options, "memory_optimizer_config_file_path"):
-        options.memory_optimizer_config_file_path = _write_plans(config, folder)
-    else:  # ORT 1.17 and 1.18 take the rows themselves
-        options.memory_optimizer_config = ",".join(rows_of(config))
+    has_file = hasattr(options, "memory_optimizer_config_file_path")  # since ORT 1.19
+    setattr(options, "memory_optimizer_config_file_path" if has_file else "memory_optimizer_config", plans)
     # Only a level needs ORT to look for plans again; looking builds a second session and doubles the time.
     observer._is_enabled = level is not Level.CHOSEN  # noqa: SLF001
     observer.cluster_id_combination_to_saving_symbolics_map.clear()
@@ -228,10 +231,15 @@ def rebuild(manager: Any, config: Config, folder: Path) -> None:
     manager._create_execution_agent()  # noqa: SLF001
 
 
-def _write_plans(config: Config, folder: Path) -> str:
-    if not (rows := rows_of(config)):
-        return ""
-    file = folder / f"{config.hash}.json"
-    # Ranks that train together switch at the same moment: one of them may be reading what another writes.
-    write_whole(file, json.dumps(rows))
-    return str(file)
+def give_here(config: Config, ort_version: str, folder: Path) -> Given:
+    """What a live ORTModule of this version is given for a config; a plans file is written into the folder.
+
+    Raises:
+        UsageError: it cannot be given the config.
+    """
+    file = folder.absolute() / f"{config.hash}.json"
+    given = give(config, ort_version, file)
+    if given.plans == str(file):
+        # Ranks that train together switch at the same moment: one of them may be reading what another writes.
+        write_whole(file, plans_file_text(config))
+    return given

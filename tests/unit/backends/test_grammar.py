@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from autorecompute.backends.ortmodule.environment import levels_of
 from autorecompute.backends.ortmodule.extra import has_layer_boundaries
 from autorecompute.backends.ortmodule.grammar import (
     Level,
@@ -62,7 +63,7 @@ def test_a_level_is_a_config(level):
 
 def test_without_layer_boundaries_the_levels_are_sets_of_plans():
     """Level 1 leaves out the plans that are a compromise, level 2 has them; both are measured as what they are."""
-    presets = presets_of((plan("Gelu+:1:-1"), plan("Cast+:2:-1")), has_boundaries=False)
+    presets = presets_of((plan("Gelu+:1:-1"), plan("Cast+:2:-1")), Level, has_boundaries=False)
     assert presets["level_1"] == Config.parse(["Gelu+:1"])
     assert presets["level_2"] == Config.parse(["Gelu+:1", "Cast+:2"])
 
@@ -70,16 +71,23 @@ def test_without_layer_boundaries_the_levels_are_sets_of_plans():
 def test_without_layer_boundaries_level_2_prefers_whole_recompute():
     """Where a subgraph comes with both options, it is recomputed whole, as with all plans on."""
     plans = (plan("Cast+:1:-1"), plan("Gelu+:1:-1"), plan("Cast+:2:-1"))
-    presets = presets_of(plans, has_boundaries=False)
+    presets = presets_of(plans, Level, has_boundaries=False)
     assert presets["level_2"] == Space(plans=plans).all_on == Config.parse(["Cast+:1", "Gelu+:1"])
 
 
 def test_with_layer_boundaries_the_levels_stay_levels():
     """A level is then no set of plans, and goes by its name."""
     plans = (plan("Gelu+:1:-1"),)
-    space = Space(plans=plans, own_presets=presets_of(plans, has_boundaries=True))
+    space = Space(plans=plans, own_presets=presets_of(plans, Level, has_boundaries=True))
     assert len(set(space.presets.values())) == 4
     assert space.describe(config_of_level(Level.LAYERWISE)) == "level 1"
+
+
+def test_a_level_that_ort_does_not_have_is_not_offered():
+    """ORT 1.17 has no level 2, which later versions have."""
+    presets = presets_of((plan("Gelu+:1:-1"),), levels_of("1.17.3"), has_boundaries=True)
+    assert presets == {"level_1": config_of_level(Level.LAYERWISE)}
+    assert levels_of("1.18.0") == levels_of("1.19.2") == tuple(Level)
 
 
 def test_boundaries_do_not_depend_on_stated_savings():

@@ -88,6 +88,15 @@ def test_a_worker_that_breaks_costs_one_trial(make_bench, end, outcome, words):
     assert seen(measured.measure(CONFIG, EFFORT))["start"] == 2
 
 
+def test_a_config_that_nothing_can_be_given_is_not_tried(make_bench):
+    """What the training system cannot be told to recompute fails at once, by itself, and costs no worker."""
+    measured = make_bench("detect forever")
+    assert measured.measure(Config(), EFFORT).outcome is Outcome.OK
+    refused = measured.measure(Config.parse(["a\tb:drop"]), EFFORT)
+    assert (refused.outcome, refused.message.endswith("Nothing was written.")) == (Outcome.SCRIPT_ERROR, True)
+    assert seen(measured.measure(CONFIG, EFFORT))["start"] == measured.starts == 1
+
+
 def test_a_worker_that_hangs_costs_one_trial(make_bench, monkeypatch, is_gone):
     """A silent trial ends as a hang, its processes with it, and the next one runs on a new worker."""
     monkeypatch.setattr(bench, "LEAST_STALL_SECONDS", 0.5)

@@ -177,6 +177,18 @@ def test_a_baseline_out_of_memory_is_what_tuning_is_for(make_tuning, make_bench)
     assert result.best.relative_throughput is None
 
 
+def test_a_config_that_nothing_can_be_given_is_one_trial_among_others(make_tuning, make_detection, make_measurement):
+    """A preset that cannot be written for this training system is kept as it failed, without variables."""
+    strange = Config.parse(["a\tb:drop"])
+    tuning = make_tuning(detection=make_detection(own_presets={"strange": strange}))
+    tuning.bench.broken[strange] = make_measurement(Outcome.SCRIPT_ERROR, message="Nothing was written.")
+    result = tuning.run()
+    (trial,) = [trial for trial in kept(tuning) if trial.config == strange]
+    assert trial.measurement.message == "Nothing was written."
+    assert json.loads((tuning.folder.trial(trial.number) / "environment.json").read_text()) == {}
+    assert result.best.peak_bytes <= 600 * MIB
+
+
 @pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.OOM])
 def test_a_config_that_breaks_is_one_trial_among_others(finished, make_tuning, make_measurement, outcome):
     """A config that fails where none should is kept with its outcome, and another one is found."""
