@@ -219,10 +219,7 @@ class StudyFolder:
         return {int(name) for name in names if re.fullmatch("[0-9]{4,9}", name)}
 
     def require_trials(self, count: int) -> None:
-        """Checks that the storage still holds all trials that were kept here.
-
-        Args:
-            count: Trials in the storage.
+        """Checks that the storage, with ``count`` trials, still holds all that were kept here.
 
         Raises:
             SetupError: trials are missing there.

@@ -50,7 +50,6 @@ class Story:
         study: Name of the study.
         verdict: What was found out about recompute, in a sentence.
         facts: What the study is about, by name.
-        run: The command that trains with the answer, or the call in a notebook; empty where nothing is to be trained with.
         run: The command that trains with the answer, in a notebook the call; empty where there is none.
         where_exported: In which scripts they have an effect.
         wraps: Whether the command is the only way.
