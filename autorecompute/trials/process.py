@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
@@ -255,10 +256,12 @@ class WorkerProcess:
 
 
 def _start(command: list[str], environment: dict[str, str], log: Path | None) -> subprocess.Popen[bytes]:
-    """The started command: in the foreground with the terminal, or in a session of its own with its output in a log."""
+    """The started command: in the foreground with the terminal, or in a group of its own with its output in a log."""
     if log is None:
         # Standard output is for data: what a script prints, and its debugger, is talk.
         return subprocess.Popen(command, env=environment, stdout=STDERR)
+    # A script may set its own group, which nobody can who leads a session: the worker gives the terminal up instead.
+    is_launched = command[0] != sys.executable
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
@@ -266,5 +269,6 @@ def _start(command: list[str], environment: dict[str, str], log: Path | None) ->
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            start_new_session=is_launched,
+            process_group=None if is_launched else 0,
         )

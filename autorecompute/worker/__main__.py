@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import fcntl
 import os
 import signal
 import sys
+import termios
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,7 @@ PR_SET_PDEATHSIG = 1
 def main() -> int:
     """Runs the script under the controller's eyes and tells how it ended."""
     _die_with_parent()
+    _give_up_terminal()
     faulthandler.register(STACK_SIGNAL)
     # The script and what it starts must not take themselves for workers.
     settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE).encode(), Settings)
@@ -97,6 +100,20 @@ def _read(request: SystemExit) -> tuple[int, str]:
 def _die_with_parent() -> None:
     """Asks Linux to end this process when the tuner dies, however it dies (see prctl(2))."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _give_up_terminal() -> None:
+    """Leaves the terminal to the tuner: a script that asks there would be stopped, and finds none instead.
+
+    One in the foreground, as for a debugger, keeps it.
+    """
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return
+    if os.tcgetpgrp(terminal) != os.getpgrp():
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+    os.close(terminal)
 
 
 if __name__ == "__main__":

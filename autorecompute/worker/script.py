@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import os
 import sys
+import threading
 import traceback
 import types
 from pathlib import Path
@@ -68,7 +69,18 @@ def _run(code: CodeType, **names: object) -> None:
     sys.modules["__main__"] = main
     # Processes that the script spawns know its classes by this name, which multiprocessing set when it was imported.
     sys.modules["__mp_main__"] = main
-    exec(code, main.__dict__)  # noqa: S102  (the user's own script, as Python would)
+    try:
+        exec(code, main.__dict__)  # noqa: S102  (the user's own script, as Python would)
+    except SystemExit:
+        _wait_for_threads()
+        raise
+    _wait_for_threads()
+
+
+def _wait_for_threads() -> None:
+    """Waits for what the script's threads still do, as Python does before a process ends."""
+    # Not by joining them: pools of threads wait for work until they are told that none comes.
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 @functools.cache

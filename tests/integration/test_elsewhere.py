@@ -38,9 +38,9 @@ def test_a_script_that_trains_out_of_sight(workplace, way, words):
     workplace.wait_until(lambda: not any(map(psutil.Process.is_running, workplace.processes())))
 
 
-@pytest.mark.parametrize("way", ["help-and-train", "train-and-leave"])
+@pytest.mark.parametrize("way", ["help-and-train", "train-and-leave", "thread", "pool", "group"])
 def test_a_script_that_trains_in_its_own_process_may_do_all_else(workplace, way):
-    """A forked process that ends, or an end without a word, changes nothing for a script that trains in its own."""
+    """A forked process that ends, an end without a word, threads that outlast the script's last line, a new group."""
     tuned = workplace.tune("elsewhere.py", "--max-trials", "2", "--json", arguments=("--way", way))
     assert tuned.code == 0, tuned.stderr
     assert {trial["measurement"]["outcome"] for trial in workplace.study().trials} == {"ok"}

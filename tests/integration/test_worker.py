@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import statistics
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +30,30 @@ def test_a_script_named_by_a_relative_path_sees_its_file_as_ever(workplace):
     workplace.finish(workplace.start("-m", "autorecompute", "tune", "where.py"))
     (log,) = workplace.study().logs
     assert log.splitlines()[-1] == plain.stdout.strip()
+
+
+ASKS = """
+try:
+    open("/dev/tty", "r+b", buffering=0).read(1)
+except OSError as error:
+    print("asked in vain:", error.strerror)
+"""
+
+
+def test_a_script_has_no_terminal_to_ask_at(workplace):
+    """One that asks for a password there goes on at once, though the tuner has a terminal, and is not stopped."""
+    (workplace.path / "asks.py").write_text(ASKS)
+    child, terminal = pty.fork()
+    if not child:
+        os.chdir(workplace.path)
+        os.execv(sys.executable, [sys.executable, "-m", "autorecompute", "tune", "asks.py"])
+    with contextlib.suppress(OSError):  # at the end of what is shown
+        while os.read(terminal, 4096):
+            pass
+    os.waitpid(child, 0)
+    os.close(terminal)
+    (log,) = workplace.study().logs
+    assert log == "asked in vain: No such device or address\n"
 
 
 def test_all_forwards_of_a_step_count(workplace):

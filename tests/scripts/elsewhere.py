@@ -4,6 +4,8 @@ import argparse
 import multiprocessing
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -46,6 +48,12 @@ def help_and_train():
     train()
 
 
+def train_in_group():
+    """As a script does that is to end all that it starts with itself."""
+    os.setpgrp()
+    train()
+
+
 def train_and_leave():
     train(steps=500)
     os._exit(0)
@@ -61,6 +69,9 @@ WAYS = {
     "leave": lambda: os._exit(0),
     "train-and-leave": train_and_leave,
     "help-and-train": help_and_train,
+    "thread": lambda: threading.Thread(target=train).start(),
+    "pool": lambda: ThreadPoolExecutor().submit(train),
+    "group": train_in_group,
 }
 
 if __name__ == "__main__":
