@@ -15,7 +15,7 @@ from autorecompute.measurement import Trial
 from autorecompute.paths import open_named, shown
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.archive import FORMAT, SEVERAL, SINGLE, VERSION
-from autorecompute.studies.plausible import WrongLineError, require_confirmed, require_own_choices
+from autorecompute.studies.plausible import WrongLineError, require_confirmed, require_own_choices, with_own_verdict
 from autorecompute.studies.problem import Head
 from autorecompute.studies.records import StudyRecords
 from autorecompute.units import MIB
@@ -105,6 +105,7 @@ class _Draft:
         record = _read_head(value) if kind == "study" else codec.from_plain(value, SINGLE[kind])
         if isinstance(record, Result):
             require_confirmed(record, self.confirmed, self.head.problem, self.head.sizes.space)
+            return with_own_verdict(record, self.head.problem)
         return record
 
     def _append(self, kind: str, value: Any) -> None:

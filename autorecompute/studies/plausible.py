@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.plans import Config
 from autorecompute.studies.problem import SEVERAL_BATCHES
+from autorecompute.verdict import Verdict, judge
 
 if TYPE_CHECKING:
     from autorecompute.plans import Space
@@ -42,3 +44,15 @@ def require_confirmed(result: Result, confirmed: list[Best], problem: Problem, s
     # A knob that was kept may have left some of the winner's plans without a node.
     if not result.best.knobs and result.best.config not in {best.config for best in confirmed}:
         raise WrongLineError("holds a config as confirmed that no line before it confirms")
+
+
+def with_own_verdict(result: Result, problem: Problem) -> Result:
+    """The answer with the verdict that its comparison bears, whatever rule it was written by.
+
+    That of several batches depends on all of them, and stays.
+    """
+    if result.best is None or result.best.config.is_none or problem.batch == SEVERAL_BATCHES:
+        return result
+    if result.comparison is None and result.verdict is Verdict.RECOMPUTE_PAYS:
+        return result  # no smaller batch fits: there was nothing to compare
+    return replace(result, verdict=judge(result.comparison))

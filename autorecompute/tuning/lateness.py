@@ -41,6 +41,14 @@ def explain_kept(folder: StudyFolder) -> str:
     return f"{format_count(len(trials), 'trial')} kept in {folder.path}. The same command goes on from there."
 
 
+def explain_unconfirmed(folder: StudyFolder) -> str:
+    """What a training found and no process has confirmed, which stays in the study; empty where there is nothing."""
+    result = folder.result()
+    if result is None or result.best is None or result.best.confirmed:
+        return ""
+    return f"What a training found is not confirmed yet: {result.best.description}."
+
+
 def _explain_lateness(start_seconds: float, waited_seconds: float, which: str) -> str:
     if waited_seconds > start_seconds:
         return (

@@ -18,7 +18,7 @@ from autorecompute.tuning.explanations import (
     explain_too_few_trials,
 )
 from autorecompute.tuning.knob_search import KnobSearch
-from autorecompute.tuning.lateness import explain_kept, explain_too_little_time
+from autorecompute.tuning.lateness import explain_kept, explain_too_little_time, explain_unconfirmed
 from autorecompute.tuning.ledger import LocalLedger
 from autorecompute.tuning.resources import device_lock
 from autorecompute.tuning.shared_ledger import SharedLedger
@@ -71,9 +71,8 @@ class Tuner:
         except (OutOfTime, TooLittleTimeError) as late:
             if self.so_far is not None:
                 return self.so_far
-            if isinstance(late, TooLittleTimeError):
-                raise
-            raise TooLittleTimeError(self._explain_lateness()) from None
+            why = str(late) if isinstance(late, TooLittleTimeError) else self._explain_lateness()
+            raise TooLittleTimeError(f"{why} {explain_unconfirmed(self._context.folder)}".rstrip()) from None
 
     def _tune(self) -> Result:
         try:
@@ -163,7 +162,9 @@ class Tuner:
         return self._context.allows_trial(self._ledger.trials)
 
     def _set_answer(self, result: Result | None) -> None:
-        self.so_far = result if result is not None and result.best is not None else None
+        # What a training found is no answer before a process of its own has confirmed it.
+        is_answer = result is not None and result.best is not None and result.best.confirmed
+        self.so_far = result if is_answer else None
 
     def _explain_none(self, result: Result) -> str:
         """Why there is no config to train with."""

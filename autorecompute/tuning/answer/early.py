@@ -112,7 +112,7 @@ def _says_more(earlier: Result, result: Result) -> bool:
         return False
     # Knobs that were kept may have brought another config than the one that won.
     is_same = earlier.best.config == result.best.config or bool(earlier.best.knobs)
-    return is_same and earlier.compared
+    return is_same and earlier.compared and earlier.best.confirmed
 
 
 def _brought_up_to_date(earlier: Result, result: Result) -> Result:

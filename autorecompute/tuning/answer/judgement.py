@@ -18,6 +18,8 @@ from autorecompute.tuning.answer.rivals import (
     compare_with_rival_batch,
     judge_recompute,
     needs_rival_batch,
+    recall_plain,
+    recall_rival,
 )
 from autorecompute.tuning.budget import Task
 from autorecompute.units import format_count
@@ -52,6 +54,7 @@ class Judgement:
     def __init__(self, context: TuningContext, rejections: Rejections, confirmer: Confirmer) -> None:
         self._context = context
         self._rejections, self._confirmer = rejections, confirmer
+        self._earlier = context.folder.result()
         self.ran_out = False
         """Whether the last decision was made without time to confirm all that should have been."""
         self._ranked: tuple[Config, Ranking] | None = None
@@ -79,6 +82,7 @@ class Judgement:
         best = self._confirm(standings)
         is_just_confirmed = best is not None and best.config == self._last_process
         plain = compare_with_plain(self._context, best, is_just_confirmed=is_just_confirmed)
+        plain = recall_plain(self._earlier, best, plain)
         is_just_confirmed = is_just_confirmed and plain.figures is None
         rival = self._compare_with_baseline(best, baseline, is_just_confirmed=is_just_confirmed)
         compared = plain.is_complete and rival.is_complete
@@ -150,6 +154,7 @@ class Judgement:
         if best is None or not needs_rival_batch(best, self._context.settings):
             return Rival()
         rival = compare_with_rival_batch(self._context, best, baseline, is_just_confirmed=is_just_confirmed)
+        rival = recall_rival(self._earlier, best, rival)
         if rival.is_complete and rival.figures is None:
             known = "fits" if rival.none_fits else "could be measured"
             self._context.note(f"no smaller batch without recompute {known}")

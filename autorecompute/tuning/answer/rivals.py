@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.measurement import Trial
-    from autorecompute.result import Best
+    from autorecompute.result import Best, Result
     from autorecompute.studies import Problem
     from autorecompute.trials import Bench
     from autorecompute.trials.effort import Effort
@@ -221,6 +221,37 @@ def _runs(
 def needs_rival_batch(best: Best | None, settings: TuningSettings) -> bool:
     """Whether this winner has to be compared with a smaller batch."""
     return best is not None and not best.config.is_none and settings.batch is not None
+
+
+def recall_rival(earlier: Result | None, best: Best | None, rival: Rival) -> Rival:
+    """What an earlier session made of the same winner beside the same rival, where there is no time to compare now.
+
+    Args:
+        earlier: The answer of that session; ``None`` where there is none.
+        best: The winner.
+        rival: What was made of it in this session.
+    """
+    if rival.is_complete or not _has_compared(earlier, best):
+        return rival
+    assert earlier is not None, "it has compared"
+    known = earlier.rival
+    if rival.figures is not None and (known is None or known.batch != rival.figures.batch):
+        return rival
+    return Rival(known, earlier.comparison, none_fits=known is None and earlier.verdict is Verdict.RECOMPUTE_PAYS)
+
+
+def recall_plain(earlier: Result | None, best: Best | None, plain: Rival) -> Rival:
+    """The same of the script without the wrapping."""
+    if plain.is_complete or not _has_compared(earlier, best):
+        return plain
+    assert earlier is not None, "it has compared"
+    return Rival(earlier.as_it_is.figures, earlier.as_it_is.comparison) if earlier.as_it_is is not None else plain
+
+
+def _has_compared(earlier: Result | None, best: Best | None) -> bool:
+    if earlier is None or earlier.best is None or best is None:
+        return False
+    return earlier.compared and earlier.best.confirmed and earlier.best.config == best.config
 
 
 def judge_recompute(best: Best | None, rival: Rival) -> Verdict:

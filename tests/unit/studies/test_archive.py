@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gzip
 import json
@@ -13,17 +14,22 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from autorecompute import codec
 from autorecompute.emit.handing import hand_out
 from autorecompute.errors import UsageError
+from autorecompute.figures import Comparison
 from autorecompute.measurement import Outcome
 from autorecompute.schemas import ARCHIVE, schema_of
-from autorecompute.studies import list_studies
+from autorecompute.studies import Problem, list_studies
 from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
 from autorecompute.studies.confirmed_here import keep_check
 from autorecompute.studies.importing import import_records
+from autorecompute.studies.plausible import with_own_verdict
+from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.records import read_records
 from autorecompute.units import MIB
+from autorecompute.verdict import Verdict
 from fake_backend.controller import PLANS_VARIABLE, plans_text
 from stand_ins.archives import TRUSTED, take, written
 
@@ -48,6 +54,37 @@ def test_an_imported_study_that_was_checked_can_be_trained_with(archive, elsewhe
     assert rendered.variables == {PLANS_VARIABLE: str(plans_file)}
     assert plans_file.read_text() == plans_text(folder.result().best.config)
     assert (folder.result().study, [study.name for study in list_studies()]) == ("mine", ["mine"])
+
+
+CLOSE = Comparison(ratio=0.97, low=0.94, high=1.02, pairs=3, is_clear=False)
+SLOWER = dataclasses.replace(CLOSE, high=0.96, is_clear=True)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "written_as", "read_as"),
+    [
+        (CLOSE, Verdict.DOES_NOT_PAY, Verdict.UNDECIDED),
+        (CLOSE, Verdict.UNDECIDED, Verdict.UNDECIDED),
+        (SLOWER, Verdict.RECOMPUTE_PAYS, Verdict.DOES_NOT_PAY),
+        (None, Verdict.DOES_NOT_PAY, Verdict.UNDECIDED),
+        (None, Verdict.RECOMPUTE_PAYS, Verdict.RECOMPUTE_PAYS),
+    ],
+)
+def test_a_verdict_is_what_its_comparison_bears(archive, elsewhere, comparison, written_as, read_as):
+    """An older version may have had another rule, and somebody may write what they like."""
+    lines = [json.loads(line) for line in archive]
+    told = next(line["result"] for line in lines if "result" in line)
+    told |= {"verdict": written_as, "comparison": codec.to_plain(comparison)}
+    folder = take(written(elsewhere, [f"{json.dumps(line)}\n".encode() for line in lines]))
+    assert folder.result().verdict is read_as
+
+
+def test_a_verdict_about_several_batches_is_left_as_it_is(make_result, make_detection):
+    """It depends on all of them."""
+    result = make_result(verdict=Verdict.DOES_NOT_PAY, comparison=CLOSE)
+    problem = Problem.of(make_detection(), MIB)
+    assert with_own_verdict(result, problem).verdict is Verdict.UNDECIDED
+    assert with_own_verdict(result, dataclasses.replace(problem, batch=SEVERAL_BATCHES)) == result
 
 
 def test_what_json_has_no_word_for_survives(archive, elsewhere):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+
 import pytest
 
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
@@ -199,3 +202,6 @@ def test_what_is_shipped_can_be_read():
         assert records.result.best is not None
         assert records.head.problem.plan_versions == {"onnxruntime": "1.19.2"}
         assert file.stat().st_size < 200_000
+        # Reading it has changed nothing: it is written with the verdict that its comparison bears.
+        *_, told, _ = map(json.loads, gzip.decompress(file.read_bytes()).splitlines())
+        assert told["result"]["verdict"] == records.result.verdict

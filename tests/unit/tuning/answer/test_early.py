@@ -8,13 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from autorecompute.errors import NothingFitsError
+from autorecompute.errors import NothingFitsError, TooLittleTimeError
+from autorecompute.figures import Comparison, Figures
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Rejection, SearchEnd
 from autorecompute.studies import StudyFolder
 from autorecompute.tuning.answer.early import GROWTH, EarlyAnswer
 from autorecompute.tuning.answer.finalists import Finalist
+from autorecompute.tuning.answer.rivals import Rival, recall_rival
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.units import MIB
 from stand_ins.emitted import choices_of
@@ -196,6 +198,63 @@ def test_however_often_it_is_stopped_an_answer_keeps_what_it_knows(make_slow, cl
 
 
 @pytest.fixture
+def measure_one_more(make_slow, clock):
+    """Goes on with a study by one trial more, after which the time is over but for what takes no process."""
+
+    def measure_one_more():
+        tuning = make_slow(max_trials=9, timeout_seconds=900.0, began_seconds=clock.now)
+        end_seconds, keep_trial = clock.now + 899.0, tuning.folder.keep_trial
+
+        def lose_time(*trial):
+            keep_trial(*trial)
+            clock.now = end_seconds
+
+        tuning.folder.keep_trial = lose_time
+        result = tuning.run()
+        assert len(tuning.tried) == 1
+        return tuning, result
+
+    return measure_one_more
+
+
+def test_no_time_to_compare_again_leaves_the_comparison_of_the_same_winner(make_slow, measure_one_more):
+    """What an earlier session measured beside the same rival is as true as it was."""
+    answer = make_slow(max_trials=8).run()
+    assert answer.comparison is not None
+    tuning, result = measure_one_more()
+    assert result.best.config == answer.best.config
+    assert (result.rival, result.comparison, result.verdict) == (answer.rival, answer.comparison, answer.verdict)
+    assert (result.compared, result.search_end) == (True, SearchEnd.TRIALS)
+    assert tuning.folder.result().comparison == answer.comparison
+
+
+def test_no_time_to_compare_leaves_nothing_that_is_of_another_winner(make_slow, measure_one_more, make_space):
+    """A comparison is of one config and one batch."""
+    first = make_slow(max_trials=8)
+    answer = first.run()
+    another = dataclasses.replace(answer.best, config=Config.of(make_space().plans))
+    first.folder.finish(dataclasses.replace(answer, best=another))
+    _, result = measure_one_more()
+    assert (result.comparison, result.compared, result.search_end) == (None, False, SearchEnd.TIME)
+
+
+@pytest.mark.parametrize(
+    ("batch", "is_known"), [(None, True), (20, True), (19, False)], ids=["no rival yet", "the same", "another"]
+)
+def test_only_the_same_rival_counts(make_result, batch, is_known):
+    """Where this session found another batch that fits without recompute, the winner was not compared with that."""
+    fits = Figures(outcome=Outcome.OK, batch=20, samples_per_second=40.0, peak_bytes=600 * MIB)
+    comparison = Comparison(ratio=1.1, low=1.05, high=1.15, pairs=2, is_clear=True)
+    earlier = make_result(rival=fits, comparison=comparison)
+    rival = Rival(dataclasses.replace(fits, batch=batch) if batch else None, is_complete=False)
+    expected = Rival(fits, comparison) if is_known else rival
+    assert recall_rival(earlier, earlier.best, rival) == expected
+    unconfirmed = dataclasses.replace(earlier, best=dataclasses.replace(earlier.best, confirmed=False))
+    assert recall_rival(unconfirmed, earlier.best, rival) == rival
+    assert recall_rival(earlier, earlier.best, Rival(none_fits=True)) == Rival(none_fits=True)
+
+
+@pytest.fixture
 def trained(make_tuning):
     """What a training found, which no fresh process has confirmed; its study lies there to be tuned."""
     tuning = make_tuning(max_trials=12)
@@ -222,6 +281,17 @@ def test_little_time_takes_away_nothing_that_a_training_found(  # noqa: PLR0917 
         tuning.run()
     left = tuning.folder.result()
     assert left.best is None if is_rejected else left == trained
+
+
+def test_what_a_training_found_is_no_answer_where_the_device_is_free_too_late(
+    trained, make_tuning, make_timed_bench, clock, monkeypatch
+):
+    """Nothing is printed as an answer that no process has confirmed: the sentence says so, and the study keeps it."""
+    tuning = make_tuning(make_timed_bench(), timeout_seconds=60.0, began_seconds=clock.now, max_trials=12)
+    monkeypatch.setattr("autorecompute.tuning.resources.hold_device", lambda *_: clock.advance(10_000.0))
+    with pytest.raises(TooLittleTimeError, match="What a training found is not confirmed yet: "):
+        tuning.run()
+    assert (tuning.tuner.so_far, tuning.folder.result()) == (None, trained)
 
 
 class Confirming:
