@@ -209,9 +209,8 @@ def _confirmed(result: Result) -> list[str]:
     best = result.best
     if best is None:
         return []
-    by = (
-        "a fresh process under nothing but the variables" if best.confirmed else "no fresh process has confirmed it; it"
-    )
+    fresh = "A fresh process with only the emitted variables set"
+    by = fresh if best.confirmed else "No fresh process has confirmed it; it"
     return [f"{by} had a peak of {format_bytes(best.peak_bytes)} and {format_rate(best.samples_per_second)}"]
 
 
