@@ -47,17 +47,18 @@ class Ranking:
     @property
     def sentence(self) -> str:
         """The same in a line."""
-        sureness = f"at {100 * self.confidence:.0f} % in {format_count(self.rounds, 'round')}"
-        others = f" and {len(self.rivals) - 1} more" if len(self.rivals) > 1 else ""
+        rounds = format_count(self.rounds, "round")
+        sureness = f"at {100 * self.confidence:.0f} %"
+        others = f" and {format_count(len(self.rivals) - 1, 'other')}" if len(self.rivals) > 1 else ""
         match self.end:
             case RaceEnd.ALONE:
-                return f"no rival was left in {format_count(self.rounds, 'round')}"
+                return f"no rival was left in {rounds}"
             case RaceEnd.RANKED:
-                outcome = f"ranked {sureness}"
+                outcome = f"ranked {sureness} in {rounds}"
             case RaceEnd.TIE:
-                outcome = f"a tie with {self.rivals[0]}{others} {sureness}, given to the lower peak"
+                outcome = f"a tie with {self.rivals[0]}{others} {sureness} in {rounds}, given to the lower peak"
             case RaceEnd.UNDECIDED:
-                outcome = f"not ranked {sureness}: {self.rivals[0]}{others} may be as good"
+                outcome = f"no clear winner {sureness} after {rounds}: {self.rivals[0]}{others} may be as fast"
         return f"{outcome}{self._disturbance}"
 
     @property

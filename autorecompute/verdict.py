@@ -16,7 +16,7 @@ class Verdict(enum.StrEnum):
     """What tuning found out about recompute on this problem."""
 
     RECOMPUTE_PAYS = "recompute_pays"
-    """The batch fits with recompute only, and no smaller batch without it is faster."""
+    """The batch fits with recompute only, and no smaller batch without it is more than 2 % faster."""
     NOT_NEEDED = "not_needed"
     """The batch fits without recompute."""
     DOES_NOT_PAY = "does_not_pay"
@@ -49,7 +49,9 @@ def judge(comparison: Comparison | None, least_ratio: float = LEAST_RATIO) -> Ve
 
 
 WORDS = {
-    Verdict.RECOMPUTE_PAYS: "recompute pays: the batch fits only with it, and no smaller one without is 2 % faster",
+    Verdict.RECOMPUTE_PAYS: (
+        "recompute pays: the batch fits only with it, and no smaller batch without recompute is more than 2 % faster"
+    ),
     Verdict.NOT_NEEDED: "not needed: the batch fits without recompute",
     Verdict.DOES_NOT_PAY: "does not pay: a smaller batch without recompute gives more samples a second",
     Verdict.NO_FIT: "no fit: no config holds the limit",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
     from autorecompute.documents import Absent
+    from autorecompute.reports.answer_json import Answer
     from autorecompute.reports.identity_parts import NearestStudy
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.tuned import Tuned
@@ -82,21 +83,30 @@ def _note(text: str) -> None:
 
 def _print_json(folder: StudyFolder, tuned: Tuned, nearest: NearestStudy | Absent | None) -> None:
     from autorecompute import codec
-    from autorecompute.emit.handing import hand_out_if_any
-    from autorecompute.reports.answer_json import Answer, MeasuredTrial, ShownStudy
-    from autorecompute.studies.batch_studies import trials_of_answer
+    from autorecompute.reports.answer_json import MeasuredTrial, ShownStudy
     from autorecompute.studies.records import trials_of
 
-    trials, result = trials_of(folder), folder.result()
-    rendered = hand_out_if_any(folder, result)
+    trials = trials_of(folder)
     shown = ShownStudy(
         provenance=folder.provenance(),
         identity=tuned.parts,
-        result=Answer.of(result, trials_of_answer(folder, result), rendered) if result else None,
+        result=answer_of(folder),
         trials=tuple(map(MeasuredTrial.of, trials)),
         nearest=nearest,
     )
     print(codec.dumps(shown))
+
+
+def answer_of(folder: StudyFolder) -> Answer | None:
+    """A study's answer with all its figures; ``None`` as long as there is none."""
+    from autorecompute.emit.handing import hand_out_if_any
+    from autorecompute.reports.answer_json import Answer
+    from autorecompute.studies.batch_studies import trials_of_answer
+
+    result = folder.result()
+    if result is None:
+        return None
+    return Answer.of(result, trials_of_answer(folder, result), hand_out_if_any(folder, result))
 
 
 def _print(folder: StudyFolder, tuned: Tuned) -> None:

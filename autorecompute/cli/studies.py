@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.show import add_show_arguments, list_all, run_show
+from autorecompute.cli.show import add_show_arguments, answer_of, list_all, run_show
 from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +91,6 @@ def run_list(args: argparse.Namespace) -> int:
 def run_compare(args: argparse.Namespace) -> int:
     """Prints two studies side by side."""
     from autorecompute import codec
-    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.compare import ComparedStudies, print_comparison
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.records import read_records
@@ -99,8 +98,7 @@ def run_compare(args: argparse.Namespace) -> int:
     folders = [StudyFolder(name) for name in args.studies]
     first, second = map(read_records, folders)
     if args.json:
-        rendered = [hand_out_if_any(folder, folder.result()) for folder in folders]
-        print(codec.dumps(ComparedStudies.of(first, second, rendered)))
+        print(codec.dumps(ComparedStudies.of(first, second, [answer_of(folder) for folder in folders])))
     else:
         print_comparison(first, second)
     return 0

@@ -31,9 +31,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "train",
         help="train, and tune in the first steps of that training",
-        description="Trains the unmodified script to its own end. Its first steps try what could be\n"
-        "recomputed, if it is very likely to fit. A step can still run out of memory. Then the\n"
-        "best stays on. For plain PyTorch, in one process or several ranks.",
+        description="Trains the unmodified script to its own end. Its first steps are trials:\n"
+        "each runs a config that is very likely to fit. The fastest then stays on. A trial step\n"
+        "can still run out of memory. For plain PyTorch, in one process or several ranks.",
         epilog="example:\n  autorecompute train train.py --memory-limit 40GiB -- --epochs 3",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -297,4 +297,4 @@ def _describe_gradients(check: GradientCheck | None) -> str:
     if check is None:
         return ""
     equality = "equal bit for bit" if check.worst == 0 else f"equal within {check.worst:.1e}"
-    return f"gradients {equality} to those without recompute, over {check.steps} steps"
+    return f"gradients {equality} to those without recompute, over {format_count(check.steps, 'step')}"

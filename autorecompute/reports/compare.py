@@ -19,7 +19,6 @@ from autorecompute.units import format_bytes, format_rate, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autorecompute.backends.interface import Emission
     from autorecompute.figures import Figures
     from autorecompute.result import Best, Result
     from autorecompute.studies.records import StudyRecords
@@ -44,15 +43,10 @@ class ComparedStudy:
     result: Answer | None
 
     @classmethod
-    def of(cls, records: StudyRecords, rendered: Emission | None) -> ComparedStudy:
-        """A study, and what to train with by it; ``None`` where there is nothing."""
-        result = records.result
-        return cls(
-            study=records.head.study,
-            problem=records.head.problem.digest,
-            trials=len(records.trials),
-            result=None if result is None else Answer.of(result, records.trials, rendered),
-        )
+    def of(cls, records: StudyRecords, answer: Answer | None) -> ComparedStudy:
+        """A study, and its answer; ``None`` as long as it has none."""
+        head = records.head
+        return cls(study=head.study, problem=head.problem.digest, trials=_count_trials(records), result=answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +62,17 @@ class ComparedStudies:
     studies: tuple[ComparedStudy, ...]
 
     @classmethod
-    def of(cls, first: StudyRecords, second: StudyRecords, rendered: Sequence[Emission | None]) -> ComparedStudies:
+    def of(cls, first: StudyRecords, second: StudyRecords, answers: Sequence[Answer | None]) -> ComparedStudies:
         """The same as :func:`print_comparison` prints.
 
         Args:
             first: A study.
             second: Another one.
-            rendered: What to train with by each of them; ``None`` where there is nothing.
+            answers: The answer of each of them; ``None`` as long as there is none.
         """
         return cls(
             differences=tuple(Tuned.of(first.head).compare(Tuned.of(second.head))),
-            studies=tuple(map(ComparedStudy.of, (first, second), rendered)),
+            studies=tuple(map(ComparedStudy.of, (first, second), answers)),
         )
 
 
@@ -114,9 +108,14 @@ def _figures(*studies: StudyRecords) -> dict[str, Callable[[StudyRecords], str]]
         "as it is": _of_result(
             lambda result: UNKNOWN if result.as_it_is is None else _describe(result.as_it_is.figures)
         ),
-        "trials": lambda study: str(len(study.trials)),
+        "trials": lambda study: str(_count_trials(study)),
         "wall time": _of_result(lambda result: format_seconds(result.wall_seconds)),
     }
+
+
+def _count_trials(study: StudyRecords) -> int:
+    # Those of several batches are in the studies of each.
+    return study.result.trials if study.result is not None and study.result.curve else len(study.trials)
 
 
 def _of_result(tell: Callable[[Result], str]) -> Callable[[StudyRecords], str]:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 WIDTH_INCHES = 5.4
 
+ROOM_ABOVE = 1.1
+"""The highest marker is whole below the edge of a chart that ends at this times its value."""
+
 CLOSE = 0.04
 """Names of points that are closer than this share of all that there is on an axis would lie on each other."""
 
@@ -159,12 +162,14 @@ def draw_curve(curve: Sequence[CurvePoint], chosen: int | None) -> str:
     fitting = [(p.batch, p.without.samples_per_second) for p in curve if p.fits_without]
     beyond = [(p.batch, p.without.samples_per_second) for p in curve if not p.fits_without]
     recomputed = [(p.batch, p.recomputed.figures.samples_per_second) for p in curve if p.recomputed is not None]
+    drawn: list[tuple[int, float]] = []
     for name, form, color, face, found in (
         ("without recompute", "o-", "over", "over", fitting),
         ("without, over the limit", "o", "over", "paper", beyond),
         ("with recompute", "o-", "fit", "fit", recomputed),
     ):
         known = [(batch, speed) for batch, speed in found if speed is not None]
+        drawn += known
         if known:
             axes.plot(
                 *zip(*known, strict=True), form, markersize=5, linewidth=1.4, label=name,
@@ -173,7 +178,7 @@ def draw_curve(curve: Sequence[CurvePoint], chosen: int | None) -> str:
     if chosen is not None:
         axes.axvline(chosen, color=COLORS["best"], linewidth=1, linestyle="--", label="chosen batch")
     axes.margins(0.05, 0.1)
-    axes.set_ylim(bottom=0, top=axes.get_ylim()[1])
+    axes.set_ylim(bottom=0, top=ROOM_ABOVE * max((speed for _, speed in drawn), default=1.0))
     axes.set(xlabel="batch, samples", ylabel="samples/s")
     figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
     return to_element(figure, "curve", "Samples a second by batch, without recompute and with it")

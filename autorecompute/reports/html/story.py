@@ -27,6 +27,7 @@ from autorecompute.reports.html.why import Why, explain
 from autorecompute.reports.knob_table import knob_cells
 from autorecompute.reports.predictions import expected_step_seconds
 from autorecompute.studies.confirmed_here import describe_unconfirmed, is_confirmed_here
+from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.units import MIB, format_bytes, format_count, format_rate
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def tell(folder: StudyFolder, page: Path) -> Story:
     return Story(
         study=folder.name,
         facts=_facts(folder, result, parts),
-        why=explain(main, result.best if result is not None else None) if main is not None else None,
+        why=_explain(folder, main, result) if main is not None else None,
         predictions=_draw_predictions(trials),
         columns=trial_columns(parts),
         rows=tuple(tuple(row) for row in trial_rows(parts, page)),
@@ -118,6 +119,17 @@ def tell(folder: StudyFolder, page: Path) -> Story:
             _told_by(result, parts, folder) if result is not None else {"verdict": UNANSWERED, "sure": _measured(parts)}
         ),
     )
+
+
+def _explain(folder: StudyFolder, main: Part, result: Result | None) -> Why:
+    best = result.best if result is not None else None
+    if folder.problem().batch != SEVERAL_BATCHES or (best is not None and best.batch == main.problem.batch):
+        return explain(main, best)
+    about = f"This is about batch {main.problem.batch}, the largest that was tuned."
+    if best is not None:
+        answer = "without recompute" if best.config.is_none else "whose study is gone"
+        about += f" The answer is batch {best.batch}, {answer}."
+    return explain(main, None, about)
 
 
 def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict[str, Any]:
@@ -196,9 +208,8 @@ def _confirmed(result: Result) -> list[str]:
     best = result.best
     if best is None:
         return []
-    by = (
-        "a fresh process under nothing but the variables" if best.confirmed else "no fresh process has confirmed it; it"
-    )
+    fresh = "A fresh process with only the emitted variables set"
+    by = fresh if best.confirmed else "No fresh process has confirmed it; it"
     return [f"{by} had a peak of {format_bytes(best.peak_bytes)} and {format_rate(best.samples_per_second)}"]
 
 

@@ -54,7 +54,9 @@ class Why:
     """The part of the page that explains.
 
     Attributes:
+        about: Which batch it is about, where that is not the one to train with; else empty.
         plane: The chart of memory against throughput; empty where nothing was measured.
+        has_star: Whether the config to train with is drawn there.
         timelines: The chart of a step before and after; empty where nothing is known of steps.
         shown: The config of the step after, in words.
         layers: What each layer keeps before and after; empty where nothing is known of layers.
@@ -63,7 +65,9 @@ class Why:
         all_on_peak: The peak with all plans on, as the model has it; empty where there is none.
     """
 
+    about: str
     plane: str
+    has_star: bool
     timelines: str
     shown: str
     layers: tuple[LayerRow, ...]
@@ -72,8 +76,13 @@ class Why:
     all_on_peak: str = ""
 
 
-def explain(part: Part, best: Best | None) -> Why:
+def explain(part: Part, best: Best | None, about: str = "") -> Why:
     """What the trials of a study and its model of memory tell.
+
+    Args:
+        part: The study.
+        best: The config to train with, where it was tuned in this study.
+        about: Which batch the study is of, where that has to be said.
 
     Raises:
         SetupError: what the study keeps cannot be read.
@@ -87,8 +96,11 @@ def explain(part: Part, best: Best | None) -> Why:
         before, after = memory.timeline(Config(), part.dims), memory.timeline(shown, part.dims)
         timelines, layers = draw_timelines(before, after), map_layers(before, after, space.plans, shown)
     all_on = hindsight.all_on if hindsight is not None else None
+    plane = _plane(part, best, hindsight)
     return Why(
-        plane=_draw_plane(part, best, hindsight),
+        about=about,
+        plane=draw_plane(plane) if plane.points else "",
+        has_star=plane.best is not None,
         timelines=timelines,
         shown=space.describe(shown) if shown is not None else "",
         layers=layers,
@@ -126,24 +138,20 @@ def _config_to_show(part: Part, config: Config | None) -> Config | None:
     return min(chosen, key=lambda trial: trial.measurement.peak_bytes or 0).config if chosen else None
 
 
-def _draw_plane(part: Part, best: Best | None, hindsight: Hindsight | None) -> str:
+def _plane(part: Part, best: Best | None, hindsight: Hindsight | None) -> Plane:
     measured = [t for t in part.trials if t.measurement.peak_bytes is not None and t.measurement.samples_per_second]
-    if not measured:
-        return ""
     is_relative = all(trial.relative_throughput for trial in measured)
-    fastest = max(trial.measurement.samples_per_second or 0.0 for trial in measured)
+    fastest = max((trial.measurement.samples_per_second or 0.0 for trial in measured), default=0.0)
     # The model's step times are relative to the reference's or, without one, to the fastest trial's.
     unit = 1.0 if is_relative else fastest
     known = hindsight if hindsight is not None and hindsight.has_reference == is_relative else None
-    return draw_plane(
-        Plane(
-            points=[_point(trial, is_relative=is_relative) for trial in measured],
-            frontier=[_expected_point(told, unit) for told in known.frontier] if known else [],
-            presets={name: _expected_point(told, unit) for name, told in known.presets.items()} if known else {},
-            best=_best_point(best, is_relative=is_relative),
-            limit_bytes=part.problem.limit_bytes,
-            measure="throughput, none = 1" if is_relative else "samples/s",
-        )
+    return Plane(
+        points=[_point(trial, is_relative=is_relative) for trial in measured],
+        frontier=[_expected_point(told, unit) for told in known.frontier] if known else [],
+        presets={name: _expected_point(told, unit) for name, told in known.presets.items()} if known else {},
+        best=_best_point(best, is_relative=is_relative),
+        limit_bytes=part.problem.limit_bytes,
+        measure="throughput, none = 1" if is_relative else "samples/s",
     )
 
 

@@ -198,7 +198,7 @@ def test_knobs_are_told_tried_and_untried(keep, read, trials, answer):
     )  # fmt: skip
     page = read(keep(trials, dataclasses.replace(answer, knobs=knobs)))
     assert "one_arena 1.04x 1.02-1.06 600 MiB -5 MiB kept" in page.text
-    assert "triton was not tried: it is for CUDA only" in page.text
+    assert "1 setting was not tried triton was not tried: it is for CUDA only" in page.text
 
 
 def test_settings_to_try_are_told_where_there_are_any(keep, read, trials, answer, monkeypatch):

@@ -13,7 +13,7 @@ from rich.console import Console
 from autorecompute.emit.emitted import Emitted
 from autorecompute.emit.provenance import comment_lines
 from autorecompute.figures import Comparison, Figures, KnobFigures
-from autorecompute.measurement import Outcome
+from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.ranking import RaceEnd, Ranking
@@ -84,7 +84,11 @@ def test_a_relative_figure_is_told_with_its_spread(show, make_result):
             "race: a tie with blocks.*/gelu at 99 % in 8 rounds, given to the lower peak",
         ),
         (RaceEnd.ALONE, (), "race: no rival was left in 8 rounds"),
-        (RaceEnd.UNDECIDED, ("a", "b", "c"), "race: not ranked at 99 % in 8 rounds: a and 2 more may be as good"),
+        (
+            RaceEnd.UNDECIDED,
+            ("a", "b", "c"),
+            "race: no clear winner at 99 % after 8 rounds: a and 2 others may be as fast",
+        ),
     ],
 )
 def test_how_sure_the_winner_is_stands_below(show, make_result, end, rivals, sentence):
@@ -94,11 +98,14 @@ def test_how_sure_the_winner_is_stands_below(show, make_result, end, rivals, sen
     assert sentence in show(dataclasses.replace(make_result(), best=best), width=120)
 
 
-def test_one_round_is_no_plural(show, make_result):
-    """A race of one finalist can be cut off after its first round."""
-    ranking = Ranking(end=RaceEnd.RANKED, rounds=1, confidence=0.99)
-    best = dataclasses.replace(make_result().best, ranking=ranking)
-    assert "race: ranked at 99 % in 1 round" in show(dataclasses.replace(make_result(), best=best), width=120)
+def test_one_is_no_plural(show, make_result):
+    """A race can be cut off after its first round, and one step is enough to compare gradients."""
+    ranking = Ranking(end=RaceEnd.UNDECIDED, rounds=1, confidence=0.99, rivals=("a", "b"))
+    gradients = GradientCheck(agrees=True, worst=0.0, steps=1)
+    best = dataclasses.replace(make_result().best, ranking=ranking, gradients=gradients)
+    lines = show(dataclasses.replace(make_result(), best=best), width=120)
+    assert "race: no clear winner at 99 % after 1 round: a and 1 other may be as fast" in lines
+    assert "gradients equal bit for bit to those without recompute, over 1 step" in lines
 
 
 def test_an_unconfirmed_winner_is_told_apart(show, make_result):
