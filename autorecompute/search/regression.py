@@ -76,12 +76,18 @@ class Regression:
         features: One line for each measurement.
         values: What was measured.
         extra_noise: Standard deviation of each measurement beyond the common noise.
+        apart: Covariance of what measurements have in common with each other and with no case that is asked about.
     """
 
     def __init__(
-        self, beliefs: Beliefs, features: np.ndarray, values: np.ndarray, extra_noise: np.ndarray | float = 0.0
+        self,
+        beliefs: Beliefs,
+        features: np.ndarray,
+        values: np.ndarray,
+        extra_noise: np.ndarray | float = 0.0,
+        apart: np.ndarray | float = 0.0,
     ) -> None:
-        self._beliefs, self._features = beliefs, features
+        self._beliefs, self._features, self._apart = beliefs, features, apart
         variance = beliefs.own**2 + beliefs.noise**2 + np.square(extra_noise) * np.ones(len(values))
         # Little trust at first: what was believed shows which of a few measurements is the one that lies far off.
         trust = np.full(len(values), FIRST_TRUST)
@@ -120,7 +126,7 @@ class Regression:
     def _fit(self, values: np.ndarray, variance: np.ndarray) -> np.ndarray:
         """Finds weights and scale, and gives back the square of what each measurement is off by."""
         beliefs, count = self._beliefs, len(values)
-        common = beliefs.covariance(self._features, self._features)
+        common = beliefs.covariance(self._features, self._features) + self._apart
         misfit = values - self._features @ beliefs.means
         self._precision = np.linalg.inv(common + np.diag(variance))
         self._weights = self._precision @ misfit

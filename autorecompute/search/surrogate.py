@@ -59,14 +59,14 @@ TIME_OF_CALLS_SHARE = 0.25
 TIME_OF_ANOTHER = 0.03
 """How far the step times of another problem are from those of this one: each of them, and all of them together."""
 
+TIME_OF_SWITCH_ELSEWHERE = 0.5
+"""How far what a switch costs in another problem is from what it costs in this one, as a share of what is expected."""
+
 TIME_OF_OPAQUE = 0.02
 """How far the step of an opaque preset is from that with all plans on: it recomputes about the same."""
 
 UNKNOWN_OFFSET = 1.0
 """Without a reference times are relative to the fastest trial, whichever that was; those of another problem are not."""
-
-OF_ANOTHER = 2
-"""The feature of step times that is 1 for those of another problem."""
 
 FIRST_SWITCH = 3
 """The first of the features of peaks that is one for each switch."""
@@ -189,12 +189,11 @@ class Surrogate:
     def _learn_times(self, trials: Sequence[Trial], prior: Sequence[Trial]) -> Regression:
         calls = self._candidates.call_seconds / self._reference_seconds(trials)
         beliefs = Beliefs(
-            means=np.array([1.0, TIME_SLOPE, 0.0, *calls]),
+            means=np.array([1.0, TIME_SLOPE, *calls]),
             deviations=np.array(
                 [
                     TIME_OFFSET if self.has_reference else UNKNOWN_OFFSET,
                     TIME_SLOPE_SPREAD,
-                    TIME_OF_ANOTHER if self.has_reference else UNKNOWN_OFFSET,
                     *(
                         self._candidates.step_error
                         + TIME_PER_CHOICE_SHARE * self._candidates.choice_shares
@@ -210,8 +209,17 @@ class Surrogate:
         values = [self._relative(t) for t in timed] + [1 / t.relative_throughput for t in told if t.relative_throughput]
         extra = np.array([0.0] * len(timed) + [TIME_OF_ANOTHER] * len(told))
         features = self._time_features([self._place(t) for t in (*timed, *told)])
-        features[len(timed) :, OF_ANOTHER] = 1.0
-        return Regression(beliefs, features, np.array(values), extra)
+        apart = np.zeros((len(values), len(values)))
+        apart[len(timed) :, len(timed) :] = self._covariance_elsewhere([self._place(t) for t in told], calls)
+        return Regression(beliefs, features, np.array(values), extra, apart)
+
+    def _covariance_elsewhere(self, places: list[int], calls: np.ndarray) -> np.ndarray:
+        """Of how step times of another problem differ from those of this one, all together and by their switches."""
+        costs = TIME_SLOPE * self._candidates.choice_shares + calls
+        offset = TIME_OF_ANOTHER if self.has_reference else UNKNOWN_OFFSET
+        shares = self._candidates.shares[places]
+        found: np.ndarray = offset**2 + (shares * np.square(TIME_OF_SWITCH_ELSEWHERE * costs)) @ shares.T
+        return found
 
     def _reference_seconds(self, trials: Sequence[Trial]) -> float:
         """The step that all times are relative to; endless where none is known yet."""
@@ -236,7 +244,7 @@ class Surrogate:
     def _time_features(self, places: slice | list[int]) -> np.ndarray:
         switches = self._candidates.shares[places]
         again = self._candidates.simulated.recompute_share[places]
-        return np.column_stack([np.ones(len(switches)), again, np.zeros(len(switches)), switches])
+        return np.column_stack([np.ones(len(switches)), again, switches])
 
 
 def _is_known(config: Config, candidates: Candidates) -> bool:

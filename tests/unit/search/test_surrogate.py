@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -145,6 +146,33 @@ def test_a_prior_tells_of_differences_where_there_is_no_reference(bench, candida
     with_prior, without = learn(timed, prior=some).outlook(), learn(timed).outlook()
     assert not with_prior.is_relative
     assert np.std(with_prior.step - steps) < np.std(without.step - steps)
+
+
+@pytest.mark.parametrize("seed", [1, 4, 6, 7])
+def test_own_trials_outvote_many_of_a_problem_whose_switches_cost_otherwise(make_profiled, seed):
+    """Every other switch costs twice as much there, and the rest a third: a few own trials tell what it is here."""
+    bench = make_profiled(seed=seed)
+    candidates = Candidates(bench.space, bench.memory.simulator({"batch": BATCH}, choices_of(bench.space)))
+    added = {plan: bench.step_seconds(Config.of([plan])) - 1 for plan in bench.space.plans}
+    factors = dict(zip(bench.space.plans, itertools.cycle([2, 1 / 3]), strict=False))
+    prior = [
+        dataclasses.replace(
+            trial,
+            reference_seconds=trial.measurement.step_seconds[0]
+            / (1 + sum(added[plan] * factors[plan] for plan in bench.space.plans_of(trial.config))),
+        )
+        for trial in bench.tried(*list(bench.landscape)[::3])
+    ]
+    surrogate = Surrogate(
+        candidates,
+        base_bytes=bench.memory.base_bytes({"batch": BATCH}),
+        limit_bytes=bench.limit_bytes,
+        peak_error=0.02,
+        trials=bench.tried(*list(bench.landscape)[::21]),
+        prior=prior,
+    )
+    outlook, (_, steps) = surrogate.outlook(), truths(bench, candidates)
+    assert (np.abs(outlook.step - steps) < NINETY * outlook.step_deviation).mean() > 0.9
 
 
 def test_a_lucky_measurement_settles_towards_what_was_expected(bench, learn, some):
