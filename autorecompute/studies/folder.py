@@ -188,11 +188,7 @@ class StudyFolder:
             (self.path / IN_PROGRESS).unlink(missing_ok=True)
 
     def trial_in_progress(self) -> Trial | None:
-        """The trial that was begun and never ended.
-
-        Raises:
-            SetupError: what was written down of it cannot be read.
-        """
+        """The trial that was begun and never ended; raises ``SetupError`` where what is left of it cannot be read."""
         return self.read(IN_PROGRESS, Trial)
 
     def keep_rejections(self, rejections: Sequence[Rejection]) -> None:
