@@ -20,6 +20,24 @@ if TYPE_CHECKING:
 LEAST_ROOM_BYTES = 16 * 1024
 """On a disk with less a script cannot print, and fails of that."""
 
+NO_MEMORY = "killed by the kernel, which ran out of memory"
+IN_BACKGROUND = (
+    "The script's process ended and left one behind that it had forked, as a daemon does, and only the script's own "
+    "process is measured. Train in the foreground, and leave the background to the shell or a service manager."
+)
+NO_RANKS = (
+    "The launcher sets no RANK: two of its processes are rank {rank}. Have it set RANK and WORLD_SIZE for each, as "
+    "torchrun does."
+)
+ABSENT = (
+    "WORLD_SIZE tells of {of} ranks, and {came} came within {seconds:.0f} s. Start them all with --launcher, as in "
+    '--launcher "torchrun --nproc-per-node 2", or unset WORLD_SIZE.'
+)
+AT_ONCE = (
+    "It left by os._exit(0) or the like, which ends a process at once. Train in it first, and not in a thread that "
+    "this ends."
+)
+
 TAIL_LINES = 5
 BUSY = "host busy"
 LAST_WORDS_LINES = 60
@@ -38,8 +56,9 @@ def as_measurement(message: Message) -> Measurement:
         text = f"the script ended by itself after {message.steps} steps, with exit code {message.exit_code}"
         said = f": {message.message}" if message.message else ""
         return Measurement(outcome=Outcome.SCRIPT_ERROR, message=f"{text}{said}")
-    assert isinstance(message, Refused), "nothing else can stand in for a measurement"
-    raise SetupError(message.message)
+    if isinstance(message, Refused):
+        raise SetupError(message.message)
+    return as_measurement(_as_failed(message))
 
 
 def unwritable(config: Config, detection: Detection) -> Measurement | None:
@@ -84,6 +103,8 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
     """
     if not output:
         where = "It printed nothing."
+    if not isinstance(message, Refused | Failed | Ended):
+        message = _as_failed(message)
     if isinstance(message, Refused):
         return SetupError(message.message)
     if shutil.disk_usage(log.parent).free < LEAST_ROOM_BYTES:
@@ -96,13 +117,17 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
     if isinstance(message, Failed):
         kind = TooLargeError if message.outcome.is_about_memory else ScriptError
         return kind(f"{_describe_failure(message, output)}Outcome: {message.outcome}. {where}")
-    assert isinstance(message, Ended), "a worker that does not detect says why"
     if message.exit_code:
         return ScriptError(
             f"The script left with exit code {message.exit_code} before it trained. Check its arguments, which "
             f"follow --.{_quote(output, TAIL_LINES)}{where}"
         )
     return ScriptError(f"The script ended before it trained. {message.advice} {where}")
+
+
+def _as_failed(message: Message) -> Failed:
+    """What a worker said that was no answer to what it was asked."""
+    return Failed(outcome=Outcome.CRASH, message=f"the worker spoke out of turn: it sent a {type(message).__name__}")
 
 
 def _describe_failure(failed: Failed, output: str) -> str:

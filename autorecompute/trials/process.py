@@ -18,6 +18,8 @@ from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.paths import shown
+from autorecompute.trials.activity import Activity
+from autorecompute.trials.endings import ABSENT, AT_ONCE, IN_BACKGROUND, NO_MEMORY, NO_RANKS
 from autorecompute.trials.oom import OomKills
 from autorecompute.trials.quiet import quieten
 from autorecompute.trials.sockets import SocketFolder
@@ -52,16 +54,6 @@ TRANSFER_SECONDS = 30
 STDERR = 2
 LAST_WORDS = (Ended, Failed, Refused)
 
-NO_MEMORY = "killed by the kernel, which ran out of memory"
-IN_BACKGROUND = (
-    "The script's process ended and left one behind that it had forked, as a daemon does, and only the script's own "
-    "process is measured. Train in the foreground, and leave the background to the shell or a service manager."
-)
-AT_ONCE = (
-    "It left by os._exit(0) or the like, which ends a process at once. Train in it first, and not in a thread that "
-    "this ends."
-)
-
 
 class WorkerProcess:
     """A started worker.
@@ -94,8 +86,9 @@ class WorkerProcess:
         self._ranks: dict[Connection, int] = {}
         self.answers: tuple[Message, ...] = ()
         self._pids: list[int] = []
-        self._steps = 0
+        self._steps, self._last_beat = 0, 0.0
         self._world_size = 1
+        self._is_loading = True
         self._oom_kills = OomKills()
         self._in_foreground = in_foreground
         environment = quieten(environment, self._folder.path)
@@ -108,6 +101,7 @@ class WorkerProcess:
                 raise SetupError(f"{log} cannot be written: {error.strerror}. Make its folder writable.") from error
             raise SetupError(f"{shown(command[0])} cannot be started: {error.strerror}. Check --launcher.") from error
         self._oom_kills.follow(self._process.pid)
+        self._activity = Activity(self._process.pid, log)
 
     @property
     def pid(self) -> int:
@@ -124,36 +118,57 @@ class WorkerProcess:
         """The worker's next message, merged from all ranks; the first rank's last words stand for all.
 
         A worker that dies, takes longer than ``timeout`` seconds, or ends no step for ``stall`` seconds, answers with
-        ``Failed`` all the same.
+        ``Failed`` all the same. One that has said nothing yet has so long again as long as it is at work: how long a
+        script loads nobody knows.
 
         Raises:
             KeyboardInterrupt: the user stopped the command.
             OutOfTime: the time of the whole command is over.
         """
-        last_beat = time.monotonic()
-        deadline = last_beat + timeout
+        self._last_beat = time.monotonic()
+        deadline = self._last_beat + timeout
         said: dict[int, Message] = {}
-        while (speakers := self._listen(said, min(deadline, last_beat + stall))) is not None:
-            for speaker in speakers:
-                if not isinstance(speaker, Connection):
-                    self._welcome()
-                    continue
-                message = self._hear(speaker)
-                if isinstance(message, Beat):
-                    last_beat, self._steps = time.monotonic(), message.step
-                elif isinstance(message, LAST_WORDS):
-                    return message
-                elif message is not None:
-                    said[self._ranks[speaker]] = message
+        while True:
+            speakers = self._listen(said, min(deadline, self._last_beat + stall))
+            if speakers is None:
+                if not (self._is_loading and self._activity.has_gone_on()):
+                    return self._give_up(timeout, stall, is_late=time.monotonic() >= deadline)
+                self._last_beat = time.monotonic()
+                deadline = self._last_beat + timeout
+                continue
+            last_words = self._hear_all(speakers, said)
+            if last_words is not None:
+                return last_words
             if said and len(said) == self._world_size:
                 self.answers = tuple(said[rank] for rank in sorted(said))
                 return merge(said)
             if not speakers and self._process.poll() is not None and not self._listen(said, math.inf):
                 return self._describe_death(is_held=bool(self._ranks))
-        if time.monotonic() < deadline:
-            self._write_stacks()
-            return Failed(outcome=Outcome.HANG, message=f"no step for {stall:.0f} s; the stacks are in its log")
-        return Failed(outcome=Outcome.TIMEOUT, message=f"not done within {timeout:.0f} s")
+
+    def _hear_all(self, speakers: list[Any], said: dict[int, Message]) -> Message | None:
+        """Adds what each rank says; the first one's last words, if that is what somebody says."""
+        for speaker in speakers:
+            if not isinstance(speaker, Connection):
+                self._welcome()
+                continue
+            message = self._hear(speaker)
+            if isinstance(message, Beat):
+                self._last_beat, self._steps = time.monotonic(), message.step
+            elif isinstance(message, LAST_WORDS):
+                return message
+            elif message is not None:
+                said[self._ranks[speaker]] = message
+        return None
+
+    def _give_up(self, timeout: float, stall: float, *, is_late: bool) -> Failed:
+        came = sum(rank >= 0 for rank in self._ranks.values())
+        absent = ABSENT.format(came=came, of=self._world_size, seconds=min(timeout, stall))
+        if is_late:
+            said = f"not done within {timeout:.0f} s"
+            return Failed(outcome=Outcome.TIMEOUT, message=said if came >= self._world_size else absent)
+        self._write_stacks()
+        said = f"no step for {stall:.0f} s; the stacks are in its log"
+        return Failed(outcome=Outcome.HANG, message=said if came >= self._world_size else absent)
 
     def close(self) -> None:
         """Ends the worker with everything it started."""
@@ -177,7 +192,10 @@ class WorkerProcess:
     def _hear(self, connection: Connection) -> Message | None:
         message = self._read(connection)
         if not isinstance(message, Hello):
+            self._is_loading = False
             return message
+        if message.rank in self._ranks.values():
+            return Failed(outcome=Outcome.SCRIPT_ERROR, message=NO_RANKS.format(rank=message.rank))
         self._ranks[connection], self._world_size = message.rank, message.world_size
         self._pids.append(message.pid)
         self._oom_kills.follow(message.pid)

@@ -46,7 +46,7 @@ def test_a_script_has_no_terminal_to_ask_at(workplace):
     child, terminal = pty.fork()
     if not child:
         os.chdir(workplace.path)
-        os.execv(sys.executable, [sys.executable, "-m", "autorecompute", "tune", "asks.py"])  # noqa: S606  (the tuner, at a terminal)
+        os.execv(sys.executable, [sys.executable, "-m", "autorecompute", "tune", "asks.py"])  # noqa: S606
     with contextlib.suppress(OSError):  # at the end of what is shown
         while os.read(terminal, 4096):
             pass

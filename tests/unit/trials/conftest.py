@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -13,6 +15,9 @@ import pytest
 
 from autorecompute import codec
 from autorecompute.trials import Job
+from autorecompute.trials.private import private_folder
+from autorecompute.trials.process import WorkerProcess
+from autorecompute.worker.protocol import Settings
 
 WORKER = Path(__file__).with_name("fake_worker.py")
 
@@ -60,3 +65,28 @@ def is_gone(worker_folder):
         return True
 
     return is_gone
+
+
+@pytest.fixture
+def sockets(monkeypatch):
+    """The folder that takes the workers' sockets; its path is short, for a socket's must be."""
+    with tempfile.TemporaryDirectory(prefix="ar-", dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield private_folder()
+
+
+@pytest.fixture
+def start(tmp_path, make_job, sockets):
+    """Starts a worker that does what is said."""
+    started = []
+
+    def start(actions="", *, command=None, log=tmp_path / "worker.log", **variables):
+        command = command or make_job(actions).worker_command(None)
+        worker = WorkerProcess(command, {**os.environ, **variables}, log, lambda address: Settings(address=address))
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.close()
+    assert list(sockets.iterdir()) == []

@@ -154,6 +154,14 @@ class FakeWorker:
         """Says nothing for a while."""
         time.sleep(float(seconds))
 
+    def load(self, how, seconds):
+        """Does something for a while before anything is said: prints, or computes."""
+        until = time.monotonic() + float(seconds)
+        while time.monotonic() < until:
+            if how == "prints":
+                self.print("loading")
+                time.sleep(0.1)
+
     def print(self, text):
         """Prints a line."""
         sys.stdout.write(text + "\n")

@@ -75,6 +75,7 @@ def test_detecting_twice_starts_once(make_bench, make_detection):
         ("order failed:wrong_batch:a_batch_of_3", Outcome.WRONG_BATCH, "a_batch_of_3"),
         ("order exit:3", Outcome.SCRIPT_ERROR, "exit code 3"),
         ("order ended:9:1", Outcome.SCRIPT_ERROR, "exit code 1"),
+        ("order detect", Outcome.CRASH, "a Detection"),
     ],
 )
 def test_a_worker_that_breaks_costs_one_trial(make_bench, end, outcome, words):

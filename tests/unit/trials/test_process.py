@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -18,10 +17,8 @@ from autorecompute.errors import SetupError
 from autorecompute.measurement import Detection, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import oom, process
-from autorecompute.trials.private import private_folder
-from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import OutOfTime, ending_at, interruptible
-from autorecompute.worker.protocol import Ended, Failed, Order, Settings
+from autorecompute.worker.protocol import Ended, Failed, Order
 
 LONG = 60.0
 ORDER = Order(config=Config(), warmup=1, steps=2)
@@ -57,31 +54,6 @@ line = Client(json.loads(os.environ["AUTORECOMPUTE_WORKER"])["address"], family=
 os.write(line.fileno(), (100).to_bytes(4, "big") + b"half")
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def sockets(monkeypatch):
-    """The folder that takes the workers' sockets; its path is short, for a socket's must be."""
-    with tempfile.TemporaryDirectory(prefix="ar-", dir="/tmp") as folder:
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-        yield private_folder()
-
-
-@pytest.fixture
-def start(tmp_path, make_job, sockets):
-    """Starts a worker that does what is said."""
-    started = []
-
-    def start(actions="", *, command=None, log=tmp_path / "worker.log"):
-        command = command or make_job(actions).worker_command(None)
-        worker = WorkerProcess(command, dict(os.environ), log, lambda address: Settings(address=address))
-        started.append(worker)
-        return worker
-
-    yield start
-    for worker in started:
-        worker.close()
-    assert list(sockets.iterdir()) == []
 
 
 def test_a_worker_speaks_and_obeys(start):
@@ -234,6 +206,16 @@ def test_a_step_that_never_ends_is_a_hang_and_shows_where(start, tmp_path, monke
     assert "in sleep" in (tmp_path / "worker.log").read_text()
 
 
+@pytest.mark.parametrize("how", ["prints", "computes"])
+def test_a_script_may_load_for_as_long_as_it_is_at_work(start, how):
+    """Before its first word a worker that prints or keeps a processor busy is waited for; one that sleeps is not."""
+    loading = start(f"load:{how}:4 detect sleep:600")
+    assert isinstance(loading.receive(1.0, stall=1.0), Detection)
+    loading.send(ORDER)
+    assert loading.receive(LONG, stall=0.5).outcome is Outcome.HANG
+    assert start("sleep:600").receive(LONG, stall=1.0).outcome is Outcome.HANG
+
+
 @pytest.mark.parametrize("actions", ["sleep:600", "beat:0.05 " * 1000])
 def test_no_answer_is_awaited_beyond_the_deadline(start, actions):
     """The time of the whole command ends the wait for a worker, be it silent or busy."""
@@ -263,44 +245,6 @@ def test_a_worker_that_stops_within_a_message_is_given_up(start, monkeypatch):
     monkeypatch.setattr(process, "TRANSFER_SECONDS", 1)
     worker = start(command=[sys.executable, "-c", HALF])
     assert worker.receive(LONG).outcome is Outcome.HANG
-
-
-@pytest.fixture
-def start_ranks(start, make_job):
-    """Starts one worker of several ranks, as a launcher does; it ends with the last of them."""
-
-    def start_ranks(*actions):
-        ranks = [shlex.join(make_job(rank).worker_command(None)) for rank in actions]
-        lines = [f"RANK={rank} WORLD_SIZE=2 {command} &" for rank, command in enumerate(ranks)]
-        return start(command=["/bin/sh", "-c", "\n".join([*lines, "wait"])])
-
-    return start_ranks
-
-
-def test_ranks_are_told_as_one(start_ranks):
-    """An order reaches every rank, and they answer once: the slowest step, the highest peak, all samples."""
-    worker = start_ranks("detect forever", "detect forever")
-    assert isinstance(worker.receive(LONG), Detection)
-    worker.send(ORDER)
-    answer = worker.receive(LONG)
-    assert (answer.step_seconds, answer.peak_bytes, answer.samples) == ((1.1, 1.1), 1001, 8)
-
-
-@pytest.mark.parametrize(
-    "actions", [("detect order failed:oom:full", "detect forever"), ("detect forever", "detect order failed:oom:full")]
-)
-def test_the_first_rank_to_fail_speaks_for_all(start_ranks, actions):
-    """A rank's last words end the trial, whichever rank it is."""
-    worker = start_ranks(*actions)
-    worker.receive(LONG)
-    worker.send(ORDER)
-    assert worker.receive(LONG).message == "full"
-
-
-def test_a_rank_that_never_comes_is_noticed(start_ranks):
-    """Where the launcher is gone before all ranks have spoken, nobody waits for the others."""
-    worker = start_ranks("detect")
-    assert worker.receive(5.0).outcome is not Outcome.TIMEOUT
 
 
 @pytest.mark.parametrize("frame", ["hello", "{}", '{"kind":"Hello","value":1}', '{"kind":"Detection","value":{}}'])
