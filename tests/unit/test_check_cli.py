@@ -122,7 +122,7 @@ def test_a_notebook_is_not_started_by_a_command(make_study, capsys):
     assert "was found in a notebook, which no command starts. Call autorecompute.auto" in capsys.readouterr().err
     assert main(["show", name]) == 0
     shown = capsys.readouterr().out
-    assert "train with it: call autorecompute.auto again, or autorecompute.apply(model) with this set:" in shown
+    assert "  autorecompute.apply(model)\nwith this set, or call autorecompute.auto again:\n  export " in shown
     assert "autorecompute run" not in shown
     assert main(["report", name]) == 0
     page = (StudyFolder(name).path / "report.html").read_text()

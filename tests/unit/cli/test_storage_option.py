@@ -10,10 +10,11 @@ import pytest
 from autorecompute.cli import main
 from autorecompute.cli.tune import STORAGE_VARIABLE
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.studies import Problem
+from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.sharing import SharedStudy, parse_storage
 from autorecompute.studies.sharing.journal import open_journal
 from autorecompute.studies.sharing.mirror import share
+from autorecompute.studies.tuned import Tuned
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,9 @@ def test_what_a_worker_finds_is_told(run, tmp_path, make_detection, make_space):
     assert "/log: new" in new
     url = parse_storage(f"journal:{tmp_path}/log")
     worker = SharedStudy(url, "bert", pytest.fail)
-    worker.join(Problem.of(make_detection(), 2**30), make_space(), is_limit_free=False)
+    problem, sizes = Problem.of(make_detection(), 2**30), Sizes.of(make_detection())
+    tuned = Tuned(problem=problem, sizes=sizes, command=("python", "train.py"))
+    worker.join(tuned, make_space(), is_limit_free=False)
     worker.leave()
     assert "/log: 0 trials so far" in run("tune", "train.py", "--study", "bert", "--storage", "journal:log")[2]
 
