@@ -109,9 +109,16 @@ def other_in_use(name: str) -> str:
 
 
 def when_imported(name: str, call: Callable[[], None]) -> None:
-    """Calls a function once this process has imported what the backend of this name hooks into."""
-    for hook in controller(name).import_hooks(wrap=False):
-        imports.when_imported(hook.module, lambda _module: call())
+    """Calls a function once this process has imported what a backend hooks into, and again at a further part of it.
+
+    Args:
+        name: The backend's name, or ``AUTO`` for any of them.
+        call: What is called. It may import all that the backend is made of: nothing of that is half imported then.
+    """
+    chosen = controllers() if name == AUTO else [controller(name)]
+    hooks = [hook for backend in chosen for hook in backend.import_hooks(wrap=backend.WRAPS)]
+    for package in dict.fromkeys(hook.module.partition(".")[0] for hook in hooks):
+        imports.when_imported(package, lambda _module: call())
 
 
 def _holds_class_of(packages: tuple[str, ...], module: Any) -> bool:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from autorecompute import codec
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
-from autorecompute.worker import hooks
+from autorecompute.worker import hooks, patience
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.channel import Channel
+from autorecompute.worker.children import STARTED, Children
 from autorecompute.worker.last_words import describe_failure
 from autorecompute.worker.protocol import (
     MODULE_FLAG,
@@ -48,53 +49,113 @@ def main() -> int:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     channel = Channel(settings.address)
     channel.send(Hello(rank=rank, world_size=world_size, pid=os.getpid()))
-    try:
-        backend = registry.worker(settings.backend, Path(settings.address).parent, Path(sys.argv[1]))
-        agent = Agent(channel, backend, settings, is_alone=world_size == 1)
-        backend.install(agent, wrap=settings.wrap)
-    except SetupError as error:
-        channel.send(Refused(message=str(error)))
+    return _Worker(channel, settings, sys.argv[1:], is_alone=world_size == 1).run()
+
+
+class _Worker:
+    """The user's script, followed from the import of what it trains with.
+
+    Args:
+        channel: The line to the controller.
+        settings: What the controller said at the start.
+        words: The script and its arguments.
+        is_alone: Whether this process trains by itself.
+    """
+
+    def __init__(self, channel: Channel, settings: Settings, words: list[str], *, is_alone: bool) -> None:
+        self._channel, self._settings, self._words, self._is_alone = channel, settings, words, is_alone
+        self._children, self._script = Children(), ""
+        self._followed: tuple[Agent, WorkerBackend] | None = None
+        self._has_begun = False
+
+    def run(self) -> int:
+        """Runs the script, tells how it ended, and gives its exit code."""
+        self._children.follow(self._settings.address, self._has_trained)
+        try:
+            end = self._run_script()
+            if end is None or isinstance(end, SystemExit):
+                return self._tell_end(end)
+            _, backend = self._follow()
+            self._tell(describe_failure(end, backend, self._script))
+        except Abandon:
+            pass
         return 1
-    hooks.follow_steps(agent.on_step, agent.on_skip)
-    hooks.follow_losses(agent.on_loss, agent.on_failure)
-    hooks.follow_optimizers(agent.on_optimizer)
-    agent.children.follow(settings.address, lambda: agent.has_trained)
-    return _run(channel, backend, agent, sys.argv[1:])
 
+    def _run_script(self) -> BaseException | None:
+        """What ended the script; ``None`` where it came to its own end."""
+        try:
+            if self._settings.fakes:
+                self._begin()  # which tells the script its rank
+            else:
+                # Not yet: a script may set variables that are read when torch is imported.
+                registry.when_imported(self._settings.backend, self._begin)
+            if self._words[0] == MODULE_FLAG:
+                self._name(str(find_module(self._words[1]).origin))
+                run_module_as_main(self._words[1], self._words[2:])
+            else:
+                self._name(self._words[0])
+                run_as_main(self._words[0], self._words[1:])
+        except Abandon:
+            raise
+        except BaseException as error:  # noqa: BLE001  (whatever ends the user's script is told to the controller)
+            return error
+        return None
 
-def _run(channel: Channel, backend: WorkerBackend, agent: Agent, words: list[str]) -> int:
-    def tell(end: Message) -> None:
-        # A process that the script forked has a copy of the line, and its end is not the script's.
-        if not agent.children.is_one:
-            channel.send(end)
-
-    try:
-        if words[0] == MODULE_FLAG:
-            agent.script = str(find_module(words[1]).origin)
-            run_module_as_main(words[1], words[2:])
-        else:
-            agent.script = words[0]
-            run_as_main(words[0], words[1:])
-    except Abandon:
-        return 1
-    except SystemExit as request:
+    def _tell_end(self, request: SystemExit | None) -> int:
         code, text = _read(request)
-        if text:
-            sys.stderr.write(f"{text}\n")  # as Python would
-        tell(Ended(steps=agent.steps, exit_code=code, advice=agent.advice, message=text))
+        if self._followed is None:
+            advice = patience.NO_TORCH + f" {STARTED}" * self._children.has_started
+            self._tell(Ended(steps=0, exit_code=code, advice=advice, message=text))
+        else:
+            agent, _ = self._followed
+            self._tell(Ended(steps=agent.steps, exit_code=code, advice=agent.advice, message=text))
         return code
-    except BaseException as error:  # noqa: BLE001  (whatever ends the user's script is told to the controller)
-        tell(describe_failure(error, backend, agent.script))
-        return 1
-    tell(Ended(steps=agent.steps, advice=agent.advice))
-    return 0
+
+    def _begin(self) -> None:
+        """Told that the script has imported what it trains with."""
+        if not self._has_begun:
+            self._follow()
+
+    def _follow(self) -> tuple[Agent, WorkerBackend]:
+        """Hooks in, unless that was done."""
+        if self._followed is not None:
+            return self._followed
+        self._has_begun = True  # the backend imports what is waited for
+        try:
+            backend = registry.worker(self._settings.backend, Path(self._settings.address).parent, Path(self._words[0]))
+            agent = Agent(self._channel, backend, self._settings, is_alone=self._is_alone)
+            agent.children, agent.script = self._children, self._script
+            backend.install(agent, wrap=self._settings.wrap)
+        except SetupError as error:
+            self._channel.send(Refused(message=str(error)))
+            raise Abandon(str(error)) from error
+        hooks.follow_steps(agent.on_step, agent.on_skip)
+        hooks.follow_losses(agent.on_loss, agent.on_failure)
+        hooks.follow_optimizers(agent.on_optimizer)
+        self._followed = agent, backend
+        return self._followed
+
+    def _name(self, script: str) -> None:
+        self._script = script
+        if self._followed is not None:
+            self._followed[0].script = script
+
+    def _has_trained(self) -> bool:
+        return self._followed is not None and self._followed[0].has_trained
+
+    def _tell(self, end: Message) -> None:
+        # A process that the script forked has a copy of the line, and its end is not the script's.
+        if not self._children.is_one:
+            self._channel.send(end)
 
 
-def _read(request: SystemExit) -> tuple[int, str]:
-    """The exit code that a script has asked for, and its words where it gave words instead."""
-    if isinstance(request.code, int | None):
-        return request.code or 0, ""
-    return 1, str(request.code)
+def _read(request: SystemExit | None) -> tuple[int, str]:
+    """The exit code that a script has asked for, and its words where it gave words instead, which are printed."""
+    code = request.code if request is not None else None
+    if isinstance(code, int | None):
+        return code or 0, ""
+    sys.stderr.write(f"{code}\n")  # as Python does
+    return 1, str(code)
 
 
 def _die_with_parent() -> None:

@@ -20,6 +20,8 @@ COMPILATIONS = 8
 """So often a model may be compiled in the steps of one config. Two are usual: batches of another length bring one that
 holds for any length."""
 
+NO_TORCH = "It never imported torch, so that there was nothing to tune. Give the script that trains."
+
 NO_OPTIMIZER = "The script makes no torch optimizer, whose step alone says where a training step ends. Use torch.optim."
 
 OTHER_BATCH = (

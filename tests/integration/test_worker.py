@@ -32,6 +32,45 @@ def test_a_script_named_by_a_relative_path_sees_its_file_as_ever(workplace):
     assert log.splitlines()[-1] == plain.stdout.strip()
 
 
+SETS = """
+import os, sys
+
+print("torch" in sys.modules)
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch
+
+print(torch.get_num_threads())
+"""
+
+
+@pytest.mark.parametrize("verb", ["tune", "train"])
+def test_variables_that_a_script_sets_before_it_imports_torch_are_read(workplace, verb):
+    """The threads of a trial are those of a plain run, though the machine has more."""
+    (workplace.path / "sets.py").write_text(SETS)
+    free = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    plain = workplace.finish(workplace.start("sets.py", **free))
+    followed = workplace.finish(workplace.start("-m", "autorecompute", verb, "sets.py", **free))
+    told = followed.stdout if verb == "train" else workplace.study().logs[0]
+    assert told == plain.stdout
+
+
+LACKS = """
+import sys
+
+sys.modules["torch"] = None
+import torch
+"""
+
+
+def test_an_interpreter_without_torch_is_told_in_a_sentence(workplace):
+    """It is the installation that lacks something, and not the script."""
+    (workplace.path / "lacks.py").write_text(LACKS)
+    refused = workplace.finish(workplace.start("-m", "autorecompute", "tune", "lacks.py"))
+    assert refused.code == 3
+    assert "needs the package torch, and " in refused.complaint
+
+
 ASKS = """
 try:
     open("/dev/tty", "r+b", buffering=0).read(1)
