@@ -104,7 +104,8 @@ class _Worker:
     def _tell_end(self, request: SystemExit | None) -> int:
         code, text = _read(request)
         if self._followed is None:
-            advice = patience.NO_TORCH + f" {STARTED}" * self._children.has_started
+            why = patience.PASSED_BY if "torch" in sys.modules else patience.NO_TORCH
+            advice = f"{why} {STARTED}" if self._children.has_started else why
             self._tell(Ended(steps=0, exit_code=code, advice=advice, message=text))
         else:
             agent, _ = self._followed

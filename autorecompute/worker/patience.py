@@ -22,6 +22,11 @@ holds for any length."""
 
 NO_TORCH = "It never imported torch, so that there was nothing to tune. Give the script that trains."
 
+PASSED_BY = (
+    "The script changes how Python imports, and torch was imported unnoticed. Import torch before sys.meta_path is "
+    "changed."
+)
+
 NO_OPTIMIZER = "The script makes no torch optimizer, whose step alone says where a training step ends. Use torch.optim."
 
 OTHER_BATCH = (

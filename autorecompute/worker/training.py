@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends import registry
+from autorecompute.worker import patience
 from autorecompute.worker.followed import FollowedTraining
 from autorecompute.worker.protocol import MODULE_FLAG, SETTINGS_VARIABLE, Settings
 from autorecompute.worker.rank import is_first
@@ -19,11 +20,6 @@ from autorecompute.worker.side_channel import SideChannel
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-PASSED_BY = (
-    "nothing was tuned: the script changes how Python imports, and torch was imported unnoticed. Import torch before "
-    "sys.meta_path is changed."
-)
 
 
 def main() -> None:
@@ -68,7 +64,7 @@ class _Following:
         if self._training is not None:
             self._training.guard.end(error)
         elif not self._has_begun and "torch" in sys.modules:
-            say(logging.WARNING, PASSED_BY)
+            say(logging.WARNING, f"nothing was tuned. {patience.PASSED_BY}")
 
 
 def say(level: int, text: str) -> None:

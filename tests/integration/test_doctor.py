@@ -173,7 +173,7 @@ def test_tuning_ends_with_the_doctors_line(own_extensions, tmp_path):
     """Another verb that meets the missing piece exits with 3 and says the same repair."""
     (own_extensions / ATEN).unlink()
     script = tmp_path / "train.py"
-    script.write_text("raise SystemExit('the script must not run')")
+    script.write_text("import torch\nraise SystemExit('the script must not go on')")
     done = autorecompute("tune", str(script), "--backend", "ortmodule", "--target-batch", "2", python_path=tmp_path)
     assert done.returncode == 3
     assert "aten_op_executor: not built. Run: autorecompute doctor --fix" in done.stderr

@@ -124,7 +124,7 @@ def test_other_verbs_know_the_study(trained, place):
     ("first", "told"),
     [
         ("importlib.util.find_spec('torch')", "ended before the search did"),
-        ("del sys.meta_path[0]", "nothing was tuned: the script changes how Python imports"),
+        ("del sys.meta_path[0]", "nothing was tuned. The script changes how Python imports"),
     ],
     ids=["looks it up", "takes hooks away"],
 )
