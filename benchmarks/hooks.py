@@ -87,7 +87,7 @@ class Switch:
         self.is_on = True
         backend.install(self.agent, wrap=False)
         hooks.follow_losses(self.agent.on_loss, self.agent.on_failure)
-        hooks.follow_steps(self._on_step, self.agent.on_skip)
+        hooks.follow_steps(self._on_step, self.agent.on_skip, self.agent.on_failure)
         for owner, name in hooked:
             self._time(owner, name, sign=1)
         self._ways = [(*place, was, getattr(*place)) for place, was in zip(hooked, plain, strict=True)]

@@ -130,7 +130,7 @@ class _Worker:
         except SetupError as error:
             self._channel.send(Refused(message=str(error)))
             raise Abandon(str(error)) from error
-        hooks.follow_steps(agent.on_step, agent.on_skip)
+        hooks.follow_steps(agent.on_step, agent.on_skip, agent.on_failure)
         hooks.follow_losses(agent.on_loss, agent.on_failure)
         hooks.follow_optimizers(agent.on_optimizer)
         self._followed = agent, backend

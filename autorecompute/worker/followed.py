@@ -56,7 +56,7 @@ class FollowedTraining:
             agent.on_optimizer()
         self._ends: list[Callable[[], None]] = [
             expected.follow(),
-            hooks.follow_steps(self._on_step, self.guard.on_skip),
+            hooks.follow_steps(self._on_step, self.guard.on_skip, self.guard.on_failure),
             hooks.follow_losses(self.guard.on_loss, self.guard.on_failure),
             hooks.follow_optimizers(self.guard.on_optimizer),
         ]

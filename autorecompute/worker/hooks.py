@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,13 +13,13 @@ UNSCALED = "_autorecompute_unscaled"
 """What a scaled loss carries along: itself before it was scaled."""
 
 
-def put_in(owner: Any, name: str, replacement: Callable[..., Any]) -> Callable[[], None]:
+def put_in(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
     """Puts a function in the place of another; what it gives puts that back, if nobody has replaced ours since."""
-    original = getattr(owner, name)
+    original = inspect.getattr_static(owner, name)  # a static method as one
     setattr(owner, name, replacement)
 
     def put_back() -> None:
-        if getattr(owner, name) is replacement:
+        if inspect.getattr_static(owner, name) is replacement:
             setattr(owner, name, original)
 
     return put_back
@@ -31,13 +32,34 @@ def is_in_backward() -> bool:
     return bool(_current_graph_task_id() != -1)
 
 
-def follow_steps(on_step: Callable[[Any], None], on_skip: Callable[[Any], None]) -> Callable[[], None]:
-    """Calls ``on_step`` with each optimizer after its step, and ``on_skip`` where a GradScaler keeps it from one."""
+def telling(call: Callable[..., Any], on_failure: Callable[[Exception], None]) -> Callable[..., Any]:
+    """The call, which tells ``on_failure`` what it raises before its caller gets that."""
+
+    @functools.wraps(call)
+    def call_and_tell(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            on_failure(error)
+            raise
+
+    return call_and_tell
+
+
+def follow_steps(
+    on_step: Callable[[Any], None], on_skip: Callable[[Any], None], on_failure: Callable[[Exception], None]
+) -> Callable[[], None]:
+    """Calls ``on_step`` with each optimizer after its step, and ``on_skip`` where a GradScaler keeps it from one.
+
+    What a step raises is told to ``on_failure`` before the script gets it: the first one makes an optimizer's state.
+    Steps of a kind of optimizer that existed before are followed without that.
+    """
     from torch.amp import GradScaler
+    from torch.optim import Optimizer
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     latest: list[Any] = []
-    step = GradScaler.step
+    step, with_hooks = GradScaler.step, Optimizer.profile_hook_step
 
     def note_and_tell(optimizer: Any, *_: Any) -> None:
         latest[:] = [optimizer]
@@ -52,11 +74,16 @@ def follow_steps(on_step: Callable[[Any], None], on_skip: Callable[[Any], None])
         return result
 
     handle = register_optimizer_step_post_hook(note_and_tell)
-    put_back = put_in(GradScaler, "step", step_and_tell)
+    put_back = [
+        put_in(GradScaler, "step", step_and_tell),
+        # Each kind of optimizer gets its steps from here, at its first instance; hooks on steps are not told of errors.
+        put_in(Optimizer, "profile_hook_step", staticmethod(lambda own: with_hooks(telling(own, on_failure)))),
+    ]
 
     def end() -> None:
         handle.remove()
-        put_back()
+        for put in put_back:
+            put()
 
     return end
 
@@ -83,16 +110,13 @@ def follow_losses(on_loss: Callable[[Any], None], on_failure: Callable[[Exceptio
     import torch
 
     backward, scale = torch.Tensor.backward, torch.amp.GradScaler.scale
+    run_and_tell = telling(backward, on_failure)
 
     @functools.wraps(backward)
     def backward_and_tell(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if tensor.numel() == 1:
             on_loss(getattr(tensor, UNSCALED, tensor).detach())
-        try:
-            return backward(tensor, *args, **kwargs)
-        except Exception as error:
-            on_failure(error)
-            raise
+        return run_and_tell(tensor, *args, **kwargs)
 
     @functools.wraps(scale)
     def scale_and_note(scaler: Any, outputs: Any) -> Any:

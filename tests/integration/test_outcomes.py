@@ -60,7 +60,7 @@ def test_a_trial_that_breaks_is_called_by_its_name(begin, fault, outcome, words)
     assert broken.starts == 2
 
 
-@pytest.mark.parametrize("place", ["forward", "backward"])
+@pytest.mark.parametrize("place", ["forward", "backward", "optimizer"])
 def test_memory_that_runs_out_in_a_step_that_the_script_leaves_out_is_told(begin, place):
     """A loop that goes on after any exception does not hide that a config needs more than there is."""
     broken = begin("skipping.py", "--at", place, "--step", FAULTY_STEP)
@@ -69,6 +69,12 @@ def test_memory_that_runs_out_in_a_step_that_the_script_leaves_out_is_told(begin
     assert "out of memory" in measurement.message
     assert measurement.trace[-1].startswith("RuntimeError: ")
     assert any("skipping.py" in line for line in measurement.trace)
+
+
+def test_memory_that_runs_out_in_an_ortmodule_is_told_though_the_script_goes_on(begin):
+    """ORT's own error is caught by the loop, and the trial has it before."""
+    broken = begin("breaking.py", "--fault", "exhaust-ort", "--at-step", FAULTY_STEP, "--goes-on")
+    assert broken.measure(Config(), EFFORT).outcome is Outcome.OOM
 
 
 def test_a_refusal_reaches_the_user_of_a_script_that_catches_everything(tmp_path, scripts, monkeypatch):

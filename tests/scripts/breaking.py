@@ -1,6 +1,7 @@
 """Trains well until a fault comes, which its flags choose."""
 
 import argparse
+import contextlib
 import itertools
 import os
 import resource
@@ -39,8 +40,9 @@ def exhaust_torch():
 
 
 def exhaust_ort():
+    inputs = torch.randn(2**18, FEATURES)
     leave_no_memory()
-    model(torch.randn(2**18, FEATURES))
+    model(inputs)
 
 
 def exhaust_kernel():
@@ -67,6 +69,7 @@ FAULTS = {
 parser = argparse.ArgumentParser()
 parser.add_argument("--fault", choices=FAULTS, required=True)
 parser.add_argument("--at-step", type=int, default=1)
+parser.add_argument("--goes-on", action="store_true", help="after whatever a step raises")
 args = parser.parse_args()
 
 model = ORTModule(Classifier())
@@ -74,10 +77,11 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 batches, pauses = [4], [0.0]
 for step in itertools.count(1):
     time.sleep(pauses[-1])
-    loss = model(torch.randn(batches[step % len(batches)], FEATURES)).square().mean()
-    if step == args.at_step:
-        print("step", step, "breaks")
-        FAULTS[args.fault]()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+    with contextlib.suppress(Exception) if args.goes_on else contextlib.nullcontext():
+        loss = model(torch.randn(batches[step % len(batches)], FEATURES)).square().mean()
+        if step == args.at_step:
+            print("step", step, "breaks")
+            FAULTS[args.fault]()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()

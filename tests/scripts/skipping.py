@@ -22,13 +22,22 @@ class Lacking(Encoder):
         return scores
 
 
+class LackingSGD(torch.optim.SGD):
+    """Runs out of memory where it is told to."""
+
+    def step(self, closure=None):
+        if args.at == "optimizer" and step >= args.step:
+            torch.empty(TOO_MUCH)
+        return super().step(closure)
+
+
 parser = argparse.ArgumentParser()
-parser.add_argument("--at", default="", choices=["", "forward", "backward"])
+parser.add_argument("--at", default="", choices=["", "forward", "backward", "optimizer"])
 parser.add_argument("--step", type=int, default=0, help="the first one without memory")
 parser.add_argument("--scripted", action="store_true", help="a model that cannot be recomputed")
 args = parser.parse_args()
 model = torch.jit.script(torch.nn.Linear(WIDTH, WIDTH)) if args.scripted else Lacking()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = LackingSGD(model.parameters(), lr=0.01)
 for step in itertools.count(1):
     optimizer.zero_grad()
     try:

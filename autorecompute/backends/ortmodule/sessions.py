@@ -101,7 +101,11 @@ class OrtModuleBackend:
                 run = functools.partial(forward, manager)
                 check = functools.partial(self._check, manager, run, (inputs, kwargs))
                 listener.on_forward(observe_batch([*inputs, *kwargs.values()]), check)
-            return forward(manager, *inputs, **kwargs)
+            try:
+                return forward(manager, *inputs, **kwargs)
+            except Exception as error:
+                listener.on_failure(error)
+                raise
 
         _follow_fallbacks(listener)
         self._profiler.install(TrainingManager, lambda manager: self._profiles and self._is_tuned(manager))

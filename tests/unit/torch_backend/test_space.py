@@ -164,7 +164,7 @@ def test_a_graph_is_another_one_where_operators_are():
     assert digest() == digest(batch=6) == digest(sequence=16) != digest(bfloat16=True)
 
 
-def test_the_same_graph_may_keep_more():
+def test_the_same_graph_may_keep_more(make_detection):
     """A stride changes no module, no weight and no operator: what the plans save tells two such models apart."""
 
     def look(stride):
@@ -172,7 +172,8 @@ def test_the_same_graph_may_keep_more():
             nn.Conv2d(3, 16, 3, stride=stride), nn.GELU(), nn.Conv2d(16, 16, 3), nn.GELU(), nn.AdaptiveAvgPool2d(1)
         )
         seen = Surveyed(model, Script((torch.randn(8, 3, 32, 32),), {}, ()))
-        return digest_of(model, seen.found), Sizes(space=seen.space).saved_bytes
+        sizes = Sizes.of(make_detection(seen.space, dims={"batch": seen.found.batch}))
+        return digest_of(model, seen.found), sizes.saved_bytes
 
     (first, fine), (second, coarse) = look(1), look(2)
     assert first == second

@@ -13,6 +13,7 @@ POINTS = [
     (torch.amp.GradScaler, "scale"),
     (torch.amp.GradScaler, "step"),
     (torch.optim.Optimizer, "add_param_group"),
+    (torch.optim.Optimizer, "profile_hook_step"),
     (torch.optim.lr_scheduler.LRScheduler, "__init__"),
 ]
 
@@ -28,7 +29,7 @@ def test_what_is_followed_is_told_until_its_end():
     before = [getattr(*point) for point in POINTS]
     told = []
     ends = [
-        hooks.follow_steps(told.append, told.append),
+        hooks.follow_steps(told.append, told.append, told.append),
         hooks.follow_losses(lambda _: told.append("loss"), told.append),
         hooks.follow_optimizers(lambda: told.append("optimizer")),
         ExpectedSteps().follow(),
@@ -42,6 +43,45 @@ def test_what_is_followed_is_told_until_its_end():
     assert [getattr(*point) for point in POINTS] == before
     train(torch.optim.SGD([weight], lr=0.1), weight)
     assert len(told) == 3
+
+
+def test_what_a_step_raises_is_told_and_raised():
+    """An optimizer makes its state in its first step, where memory may run out."""
+
+    class Lacking(torch.optim.SGD):
+        def step(self, closure=None):
+            raise MemoryError("no memory")
+
+    told = []
+    end = hooks.follow_steps(told.append, told.append, told.append)
+    weight = torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(MemoryError) as raised:
+        train(Lacking([weight], lr=0.1), weight)
+    end()
+    assert told == [raised.value]
+
+
+def test_a_compiled_step_is_followed():
+    """The compiler takes an optimizer's step whole, as it does without the tool."""
+    told = []
+    end = hooks.follow_steps(told.append, told.append, told.append)
+
+    class Own(torch.optim.SGD):
+        """A kind of its own, which has its step from here on."""
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for weight in group["params"]:
+                    weight.sub_(weight.grad, alpha=group["lr"])
+
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = Own([weight], lr=0.1)
+    weight.square().sum().backward()
+    torch.compile(optimizer.step, backend="eager", fullgraph=True)()
+    end()
+    assert told == [optimizer]
+    assert weight.tolist() == pytest.approx([0.8, 0.8])
 
 
 def test_what_others_have_put_there_since_stays(monkeypatch):
