@@ -5,11 +5,10 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from autorecompute.memory import StepProfile
-from autorecompute.plans import Cluster, Config, Plan, Space
+from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.ranges import (
     LONGEST_SECONDS,
@@ -23,7 +22,6 @@ from autorecompute.ranges import (
     Probability,
     Seconds,
     StepSeconds,
-    require_versions,
 )
 from autorecompute.units import format_bytes
 
@@ -82,8 +80,8 @@ class Measurement:
         peak_bytes: Largest memory held in the measured steps: the allocator's reserved peak on CUDA; on a CPU what was
             held and live tensors at their most where those are counted, else the resident high-water mark.
         held_bytes: What was held between two steps, in the measure of ``peak_bytes``, when the measured ones began.
-        allocated_bytes: The peak of live tensors: on CUDA all that the allocator knows, on a CPU those of one step
-            beyond what was held before it. ``None`` where nobody counts them.
+        before_bytes: In a process that is left alone: its peak before its first step; else 0.
+        allocated_bytes: The peak of live tensors: of all on CUDA, on a CPU of what a step made; ``None`` if unknown.
         resident_bytes: What the process held at most in the timed steps, where ``peak_bytes`` counts live tensors.
         device_bytes: CUDA only: memory in use on the whole card after the timed steps, as the driver counts it.
         step_seconds: Wall time of each timed step, from one optimizer step's end to the next one's.
@@ -105,6 +103,7 @@ class Measurement:
     trace: tuple[str, ...] = ()
     peak_bytes: PositiveBytes | None = None
     held_bytes: Bytes | None = None
+    before_bytes: Bytes = 0
     allocated_bytes: Bytes | None = None
     resident_bytes: Bytes | None = None
     device_bytes: Bytes | None = None
@@ -156,10 +155,11 @@ class Measurement:
     def under(self, limit_bytes: float) -> Measurement:
         """The same steps under another limit. Only their outcome changes, and only where they were measured."""
         excess_bytes = (self.peak_bytes or 0) - limit_bytes
-        outcome = Outcome.OVER_LIMIT if excess_bytes > 0 else Outcome.OK
+        outcome, message = Outcome.OK, ""
+        if excess_bytes > 0:
+            outcome, message = Outcome.OVER_LIMIT, f"{format_bytes(round(excess_bytes))} over the limit"
         if outcome is self.outcome or not self.outcome.is_measured:
             return self
-        message = f"{format_bytes(round(excess_bytes))} over the limit" if outcome is Outcome.OVER_LIMIT else ""
         return replace(self, outcome=outcome, message=message)
 
 
@@ -232,69 +232,3 @@ class Trial:
     def under(self, limit_bytes: float) -> Trial:
         """The trial as it would be under another limit: ``trial.under(limit_bytes).fits``."""
         return replace(self, measurement=self.measurement.under(limit_bytes))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """Where the model trains.
-
-    Attributes:
-        kind: ``cpu`` or ``cuda``.
-        name: The processor's or card's name.
-        uuid: The card's UUID; empty for a CPU.
-        total_bytes: Its memory.
-    """
-
-    kind: str
-    name: str
-    uuid: str = ""
-    total_bytes: Bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detection:
-    """What the worker found at session creation, before any step ran at the target batch.
-
-    Attributes:
-        plans: What can be recomputed; where two exclude each other, the earlier one is preferred.
-        own_presets: The training system's presets beside ``none`` and ``all_on``, by name.
-        covers: The sites that a site makes again along with itself.
-        clusters: Which activations the plans are about, in places that are alike.
-        dims: Symbolic dimensions of the model's inputs at the first batch, under names that are the same in every run.
-        aliases: The names that the training system has for each of them.
-        graph: Digest of the training graph's structure: operators, shapes, types and wiring, no names.
-        device: Where it trains.
-        versions: ``python``, ``torch``, ``backend`` (the training system's name), and what else the system is made of.
-        plan_versions: Names among the versions that decide what a plan means.
-        batch: Samples a forward is to receive: the target batch, or what the script gave first where there is none.
-        resting_bytes: Memory held before the first activation existed.
-        left_bytes: What finding this out left in the process; neither ``resting_bytes`` nor a trial's peak has it.
-        outside_bytes: CUDA only: memory in use outside of this process's allocator then; ``None`` if unknown.
-        loader: Digest of the lines that made the DataLoader which was told the batch; empty where none was.
-        extra: What the training system's own code wants to know of it later, as JSON.
-    """
-
-    plans: tuple[Plan, ...]
-    own_presets: dict[str, Config] = field(default_factory=dict)
-    covers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    clusters: tuple[Cluster, ...] = ()
-    dims: dict[str, Count]
-    aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    graph: str
-    device: Device
-    versions: dict[str, str]
-    plan_versions: tuple[str, ...] = ()
-    batch: Count = 0
-    resting_bytes: Bytes = 0
-    left_bytes: Bytes = 0
-    outside_bytes: Bytes | None = None
-    loader: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require_versions(self.versions, "backend", "torch", *self.plan_versions)
-
-    @property
-    def space(self) -> Space:
-        """The configs that exist for this model."""
-        return Space(plans=self.plans, own_presets=self.own_presets, covers=self.covers)

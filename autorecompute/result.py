@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, format_interval, format_relative
-from autorecompute.measurement import Device, GradientCheck, Outcome
+from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.ranges import (
@@ -21,6 +21,7 @@ from autorecompute.ranges import (
     require_versions,
 )
 from autorecompute.ranking import Ranking
+from autorecompute.training_job import Device
 from autorecompute.verdict import Verdict, describe_as_it_is, describe_verdict
 
 

@@ -19,9 +19,10 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from autorecompute.measurement import Device, Measurement, Outcome, Trial
+from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.ranking import RaceEnd
+from autorecompute.training_job import Device
 from autorecompute.tuning.answer.finalists import TIE, Finalist
 from autorecompute.tuning.answer.race import CONFIDENCE, FINALISTS, LOOKS, race
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.interface import ControllerBackend, LiveMeter, WorkerBackend
     from autorecompute.backends.listener import Listener
-    from autorecompute.measurement import Detection, GradientCheck, Outcome
+    from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.memory import StepProfile
+    from autorecompute.training_job import Detection
 
 
 class AutoBackend:

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autorecompute.backends.listener import Listener
-    from autorecompute.measurement import Detection, Outcome
+    from autorecompute.measurement import Outcome
     from autorecompute.memory import MemoryModel, PeakForecaster, StepProfile, StepProfiles
     from autorecompute.plans import Config, Offer, Plan, Space
+    from autorecompute.training_job import Detection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

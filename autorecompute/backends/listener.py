@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autorecompute.measurement import Detection, GradientCheck
+    from autorecompute.measurement import GradientCheck
     from autorecompute.plans import Config
+    from autorecompute.training_job import Detection
 
 
 class Listener(Protocol):

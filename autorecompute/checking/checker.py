@@ -25,7 +25,7 @@ from autorecompute.trials.lock import hold_device
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autorecompute.measurement import Detection
+    from autorecompute.training_job import Detection
     from autorecompute.trials.bench import Bench
 
 ROUNDS = 3

@@ -12,9 +12,10 @@ from autorecompute.units import format_bytes, format_count, format_rate, format_
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autorecompute.measurement import Detection, GradientCheck
+    from autorecompute.measurement import GradientCheck
     from autorecompute.plans import Config
     from autorecompute.result import Best
+    from autorecompute.training_job import Detection
 
 PEAK_TOLERANCE = 0.05
 """A peak that differs by more than this share is reported, even within the limit."""

@@ -9,8 +9,8 @@ from autorecompute import __version__
 from autorecompute.documents import INLINED, Document
 from autorecompute.emit.provenance import require_best, stray_variables
 from autorecompute.figures import Figures, KnobFigures
-from autorecompute.measurement import Device
 from autorecompute.result import AsItIs, Best
+from autorecompute.training_job import Device
 from autorecompute.verdict import Verdict
 
 if TYPE_CHECKING:

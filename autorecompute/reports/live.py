@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from autorecompute.measurement import Detection, Measurement, Trial
+    from autorecompute.measurement import Measurement, Trial
     from autorecompute.prediction import Prediction
+    from autorecompute.training_job import Detection
 
 DESCRIPTION_WIDTH = 52
 MOST_COLUMNS = 72

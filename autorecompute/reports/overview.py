@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
-from autorecompute.measurement import Detection
 from autorecompute.plans import Offer, Plan
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.savings import evaluate
+from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

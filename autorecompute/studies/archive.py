@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from autorecompute import codec
 from autorecompute.documents import INLINED, Document
-from autorecompute.measurement import Detection, Trial
+from autorecompute.measurement import Trial
 from autorecompute.ranges import PositiveCount
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import Head
 from autorecompute.studies.race_record import RaceRecord
+from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autorecompute import codec
-from autorecompute.measurement import Detection
+from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
     from autorecompute.studies.folder import StudyFolder

@@ -17,7 +17,7 @@ from autorecompute.studies.identity import compare
 from autorecompute.units import describe_software, format_bytes, format_count
 
 if TYPE_CHECKING:
-    from autorecompute.measurement import Detection
+    from autorecompute.training_job import Detection
 
 
 DIGEST_LENGTH = 16

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
-from autorecompute.measurement import Detection, Trial
+from autorecompute.measurement import Trial
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies import analysis as analysis_file
 from autorecompute.studies import batch_studies as batches_file
@@ -19,6 +19,7 @@ from autorecompute.studies.problem import SEVERAL_BATCHES, Head
 from autorecompute.studies.race_record import RaceRecord
 from autorecompute.studies.sharing.mirror import shared_from
 from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
+from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
     from autorecompute.studies.folder import StudyFolder

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Self
 
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
-from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.training_job import Detection
 from autorecompute.trials.caches import cache_variables
 from autorecompute.trials.effort import Effort
 from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short, unwritable

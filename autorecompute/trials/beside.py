@@ -10,7 +10,8 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, NoReturn
 
-from autorecompute.measurement import UNCOMPARED, Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import UNCOMPARED, GradientCheck, Measurement, Outcome
+from autorecompute.training_job import Detection
 from autorecompute.trials.bench import Bench
 from autorecompute.trials.endings import as_measurement, mark_busy_host
 from autorecompute.waiting import OutOfTime

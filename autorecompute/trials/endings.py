@@ -14,8 +14,8 @@ from autorecompute.ranges import NEGLIGIBLE_SHARE
 from autorecompute.worker.protocol import Ended, Failed, Message, Refused
 
 if TYPE_CHECKING:
-    from autorecompute.measurement import Detection
     from autorecompute.plans import Config
+    from autorecompute.training_job import Detection
 
 LEAST_ROOM_BYTES = 16 * 1024
 """On a disk with less a script cannot print, and fails of that."""

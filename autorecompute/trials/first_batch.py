@@ -8,7 +8,7 @@ from autorecompute.backends import registry
 from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
-    from autorecompute.measurement import Detection
+    from autorecompute.training_job import Detection
 
 
 def known_loader(detection: Detection | None, *, is_watched: bool) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from autorecompute.measurement import Device
+    from autorecompute.training_job import Device
 
 LONGEST_PURPOSE = 4096
 

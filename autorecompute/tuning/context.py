@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 from autorecompute.backends.registry import backend_of, render
 from autorecompute.errors import TooLargeError
 from autorecompute.figures import Figures
-from autorecompute.measurement import Detection
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.choice import MODEL
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.sharing import SharedStudy
 from autorecompute.studies.tuned import Tuned
 from autorecompute.studies.writing import write_files
+from autorecompute.training_job import Detection
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.effort import Effort
 from autorecompute.tuning.answer.race import FINALISTS, LOOKS

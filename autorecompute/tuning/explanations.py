@@ -18,11 +18,12 @@ from autorecompute.units import MIB, format_bytes, format_count
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autorecompute.measurement import Detection, Trial
+    from autorecompute.measurement import Trial
     from autorecompute.memory import MemoryModel
     from autorecompute.prediction import Prediction
     from autorecompute.result import Rejection, Result
     from autorecompute.studies import StudyFolder
+    from autorecompute.training_job import Detection
 
 WHOLE_PROCESS_SHARE = 0.05
 """What a whole process, its start and export included, needs beyond its timed steps, as a rule."""
@@ -76,9 +77,10 @@ def explain_no_fit(  # noqa: PLR0913  (all that is known)
     least = min(measured, key=lambda trial: (trial.config not in too_large, trial.measurement.peak_bytes or 0))
     peak_bytes = least.measurement.peak_bytes or 0
     if least.config in too_large:
+        reason = next(known.reason for known in rejections if known.config == least.config)
         return (
             f"{least.description} held {format_bytes(limit_bytes)} while it trained, with "
-            f"{format_bytes(peak_bytes)}, but its whole process did not. "
+            f"{format_bytes(peak_bytes)}, but its whole process did not. Not confirmed: {reason}. "
             f"{_higher_limit(_enough_as_a_whole(measured, rejections, limit_bytes), needed_without)}. "
             f"{advise_on_glibc(detection.device.kind)}".rstrip()
         )

@@ -22,9 +22,9 @@ from autorecompute.units import format_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autorecompute.measurement import Detection
     from autorecompute.plans import Choice, Plan
     from autorecompute.result import Best, Result
+    from autorecompute.training_job import Detection
     from autorecompute.trials import Bench
     from autorecompute.tuning.context import TuningContext
 

@@ -14,8 +14,8 @@ from autorecompute.waiting import OutOfTime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autorecompute.measurement import Detection
     from autorecompute.studies import StudyFolder
+    from autorecompute.training_job import Detection
     from autorecompute.tuning.context import TuningContext
 
 

@@ -33,11 +33,12 @@ from autorecompute.waiting import OutOfTime
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autorecompute.measurement import Detection, Trial
+    from autorecompute.measurement import Trial
     from autorecompute.plans import Config
     from autorecompute.prediction import Prediction
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
+    from autorecompute.training_job import Detection
     from autorecompute.trials.beside import TrainingBench
     from autorecompute.trials.job import Job
     from autorecompute.tuning.context import TuningSettings

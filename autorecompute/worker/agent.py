@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.backends.interface import WorkerBackend
-    from autorecompute.measurement import Detection, GradientCheck, Measurement
+    from autorecompute.measurement import GradientCheck, Measurement
+    from autorecompute.training_job import Detection
     from autorecompute.worker.channel import ControllerLine
 
 
@@ -49,10 +50,9 @@ class Agent:
         self, channel: ControllerLine, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True
     ) -> None:
         self._channel, self._backend, self._settings, self._is_alone = channel, backend, settings, is_alone
-        self._target = settings.target_batch
-        self._loader = override_loader(settings)
+        self._target, self._loader = settings.target_batch, override_loader(settings)
         self._meter: Meter | None = None
-        self._does_cpu_work, self._left_bytes = False, 0
+        self._does_cpu_work, self._left_bytes, self._before_bytes = False, 0, 0
         self._window: Window | None = None
         self._memories, self._turns = Memories(), Turns()
         self._batches: list[int] = []
@@ -95,8 +95,7 @@ class Agent:
         """Tells what was detected and begins with the config that the controller answers."""
         self._require_own_process()
         if self._settings.watch is not None:
-            if self._settings.limit_bytes is not None:
-                self._use_meter(kind_in_use())
+            self._before_bytes = self._use_meter(kind_in_use()).read().peak_bytes
             return Config()
         detection = detect() if self._settings.fakes else self._weighed(detect())
         assert self._target is not None, "a session is created in a forward"
@@ -215,6 +214,7 @@ class Agent:
             live=self._backend.live_meter() if self._settings.watch is None else None,
             known=self._memories.find(order, self._target),
             left_bytes=self._left_bytes,
+            before_bytes=self._before_bytes,
             processors=Processors(self._settings.tuner, do_the_work=self._does_cpu_work),
         )
 

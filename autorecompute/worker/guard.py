@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.backends.interface import WorkerBackend
-    from autorecompute.measurement import Detection, GradientCheck
+    from autorecompute.measurement import GradientCheck
+    from autorecompute.training_job import Detection
     from autorecompute.worker.protocol import Settings
     from autorecompute.worker.training_agent import TrainingAgent
 

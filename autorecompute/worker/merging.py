@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
+from autorecompute.training_job import Detection
 from autorecompute.worker.protocol import Failed, Message
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What the worker and the controller say to each other: one JSON object a message.
 
 Each rank of the worker begins with :class:`Hello`, and says :class:`Beat` after every step. At session creation it
-sends a :class:`~autorecompute.measurement.Detection`; each :class:`Order` is answered by a
+sends a :class:`~autorecompute.training_job.Detection`; each :class:`Order` is answered by a
 :class:`~autorecompute.measurement.Measurement`, each :class:`Check` by a
 :class:`~autorecompute.measurement.GradientCheck`. ``Ended``, ``Failed`` and ``Refused`` are last words.
 
@@ -18,8 +18,9 @@ from typing import Any
 
 from autorecompute import codec
 from autorecompute.backends.registry import AUTO
-from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.training_job import Detection
 
 STACK_SIGNAL = signal.SIGRTMIN + 5
 """Makes a rank write the stacks of all its threads to its log; scripts use the named signals for themselves."""
@@ -145,7 +146,7 @@ class Settings:
         address: The controller's socket: its path, or the number of a file descriptor that the process inherits.
         target_batch: Samples that each forward must receive; ``None`` takes what the script gives.
         override_loader: Whether the DataLoader that feeds the model may be made to give the target batch.
-        loader: Where that DataLoader is made, as an earlier :class:`~autorecompute.measurement.Detection` told.
+        loader: Where that DataLoader is made, as an earlier :class:`~autorecompute.training_job.Detection` told.
         watch: Measure these steps of the run as it is, without swapping anything; ``None`` to obey orders.
         limit_bytes: What the process may take of its device, where that can be enforced; ``None`` for all there is.
         backend: The training system, by its name; ``auto`` for the one that the script uses.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.backends.interface import WorkerBackend
-    from autorecompute.measurement import Detection
     from autorecompute.plans import Config
+    from autorecompute.training_job import Detection
     from autorecompute.worker.expected_steps import ExpectedSteps
     from autorecompute.worker.guard import Say
     from autorecompute.worker.protocol import Check, Ended, Message, Settings

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.backends.interface import WorkerBackend
-    from autorecompute.measurement import Detection, Measurement
+    from autorecompute.measurement import Measurement
     from autorecompute.plans import Config
+    from autorecompute.training_job import Detection
     from autorecompute.worker.expected_steps import ExpectedSteps
     from autorecompute.worker.protocol import Order, Settings
     from autorecompute.worker.side_channel import TrainingLine

@@ -51,6 +51,7 @@ class Window:
         live: Counts the bytes of live tensors in that one step; ``None`` where the meter tells the peak.
         known: A measurement of this config in this process that tells of memory; nothing but time is measured then.
         left_bytes: What the tool has left in this process, and a training without it would not hold.
+        before_bytes: The peak of the process before its first step, where it is left alone; else 0.
         processors: Count processor time from the beginning of the window on; ``None`` to count none.
 
     Attributes:
@@ -67,13 +68,14 @@ class Window:
         live: LiveMeter | None = None,
         known: Measurement | None = None,
         left_bytes: int = 0,
+        before_bytes: int = 0,
         processors: Processors | None = None,
     ) -> None:
         self._meter = meter
         self.order = order if known is not None or order.warmup else replace(order, warmup=1)
         self._processors = processors
         self._whole_life, self._extends_itself = whole_life, extends_itself
-        self._live, self._known, self._left_bytes = live, known, left_bytes
+        self._live, self._known, self._left_bytes, self._before_bytes = live, known, left_bytes, before_bytes
         self._is_observing, self._live_bytes = False, 0
         self._warmed_up, self._lost = 0, 0
         self._warmup_seconds = self._compile_seconds = 0.0
@@ -220,6 +222,7 @@ class Window:
             outcome=Outcome.LOST,
             peak_bytes=reading.peak_bytes if self._live is None else (self._held_bytes or 0) + self._live_bytes,
             held_bytes=self._held_bytes,
+            before_bytes=self._before_bytes,
             allocated_bytes=reading.allocated_bytes if self._live is None else self._live_bytes,
             resident_bytes=resident_bytes,
             device_bytes=reading.device_bytes,

@@ -17,11 +17,11 @@ from pathlib import Path
 from autorecompute import codec
 from autorecompute.backends import registry
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
-from autorecompute.measurement import Detection
 from autorecompute.memory import StepProfile, StepProfiles
 from autorecompute.plans import Config, Space
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.candidates import Candidates, choices_of
+from autorecompute.training_job import Detection
 from journal import read_lines
 
 TABLES = Path(__file__).parents[2] / "studies" / "tables"

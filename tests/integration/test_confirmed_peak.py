@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autorecompute.errors import NothingFitsError
 from autorecompute.measurement import Outcome
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.effort import Effort
@@ -20,3 +21,11 @@ def test_what_a_process_held_before_it_trained_counts(tmp_path, scripts, workpla
         measured = bench.watch({}, Effort(warmup=1, steps=2), None)
     assert (measured.outcome, measured.message) == (Outcome.OK, "")
     assert measured.peak_bytes == pytest.approx(by_hand, abs=MODULES_BYTES)
+    assert measured.before_bytes == measured.peak_bytes
+
+
+def test_what_loads_the_model_is_named_where_it_alone_breaks_the_limit(workplace):
+    """No recompute helps there: the user is told where the process holds most."""
+    tuned = workplace.tune("spiking.py", "--memory-limit", "500MiB", "--max-trials", "1")
+    assert tuned.code == NothingFitsError.exit_code
+    assert "before its first step: what loads the model, or exports it, takes more than training" in tuned.complaint

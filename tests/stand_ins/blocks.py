@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from autorecompute.measurement import Detection, Device
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
+from autorecompute.training_job import Detection, Device
 from autorecompute.units import GIB, MIB
 from fake_backend.space import SPACE
 from stand_ins.formula import RESTING, SAMPLE, FormulaBench

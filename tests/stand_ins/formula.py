@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
+from autorecompute.training_job import Detection
 from autorecompute.units import MIB
 from fake_backend.controller import read_config
 

@@ -13,10 +13,11 @@ import pytest
 
 from autorecompute.backends import registry
 from autorecompute.figures import Figures
-from autorecompute.measurement import Detection, Device, Measurement, Outcome, Trial
+from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.result import Best, Result, SearchEnd
+from autorecompute.training_job import Detection, Device
 from autorecompute.units import GIB, MIB
 from autorecompute.verdict import Verdict
 

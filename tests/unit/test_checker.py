@@ -10,11 +10,12 @@ import pytest
 from autorecompute.checking.checker import Checker, Stored
 from autorecompute.errors import ScriptError, UsageError
 from autorecompute.figures import Figures
-from autorecompute.measurement import Device, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.checked import CheckVerdict
+from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 
 LIMIT = 900 * MIB

@@ -13,7 +13,7 @@ import pytest
 from autorecompute import codec
 from autorecompute.figures import Figures
 from autorecompute.jsontext import UnreadableError
-from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome, Trial
+from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Choice, Config
 from autorecompute.ranking import Ranking
 from autorecompute.result import Best, Rejection, Result
@@ -22,6 +22,7 @@ from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import Head
 from autorecompute.studies.race_record import RaceRecord, RoundRecord
+from autorecompute.training_job import Detection
 from autorecompute.verdict import Verdict
 
 CONFIGS = [

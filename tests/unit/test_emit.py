@@ -18,10 +18,11 @@ from autorecompute.emit.handing import hand_out
 from autorecompute.emit.provenance import NOT_MEASURED
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.figures import Figures, KnobFigures
-from autorecompute.measurement import Device, Outcome
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd
 from autorecompute.studies import Problem, StudyFolder
+from autorecompute.training_job import Device
 from autorecompute.verdict import Verdict
 from fake_backend.controller import FILE_NOTE, MODE_VARIABLE, PLANS_VARIABLE, READ_BY, plans_text
 

@@ -14,11 +14,11 @@ import pytest
 from autorecompute.backends.registry import render
 from autorecompute.errors import NothingFitsError, SetupError, UsageError
 from autorecompute.figures import Figures
-from autorecompute.measurement import Device
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd
 from autorecompute.startup import FOLDER, HOOKS_VARIABLE, prepend_to_python_path
 from autorecompute.studies import Problem, StudyFolder
+from autorecompute.training_job import Device
 from autorecompute.verdict import Verdict
 from autorecompute.worker.protocol import BATCH_VARIABLE
 from fake_backend.controller import MODE_VARIABLE, PLANS_VARIABLE, STARTED, plans_text

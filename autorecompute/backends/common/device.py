@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from autorecompute.measurement import Device
+from autorecompute.training_job import Device
 
 
 def describe_device(device: Any) -> Device:

@@ -19,8 +19,8 @@ from autorecompute.plans.savings import explain_worthless
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autorecompute.measurement import Detection
     from autorecompute.plans import Cluster, Plan
+    from autorecompute.training_job import Detection
 
 NOTES = (
     "by itself a plan can save less: what it recomputes from is kept instead (an Add+ behind a Dropout, for one)",

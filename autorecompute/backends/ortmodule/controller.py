@@ -13,8 +13,8 @@ from autorecompute.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from autorecompute.measurement import Detection
     from autorecompute.plans import Config
+    from autorecompute.training_job import Detection
 
 __all__ = [
     "CACHE_VARIABLES",

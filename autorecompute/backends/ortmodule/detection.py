@@ -17,9 +17,9 @@ from autorecompute.backends.ortmodule.insight_table import read_clusters
 from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD
 from autorecompute.backends.ortmodule.sharing import find_sharing
 from autorecompute.backends.ortmodule.structure import digest_graph
-from autorecompute.measurement import Detection
 from autorecompute.plans import Cluster, Plan, saving_of
 from autorecompute.plans.savings import evaluate, simplify
+from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,9 +19,9 @@ from autorecompute.units import printable
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from autorecompute.measurement import Detection
     from autorecompute.memory import MemoryModel, StepProfiles
     from autorecompute.plans import Config, Offer, Space
+    from autorecompute.training_job import Detection
 
 LEVEL_VARIABLE = "ORTMODULE_MEMORY_OPT_LEVEL"
 CONFIG_VARIABLE = "ORTMODULE_MEMORY_OPT_CONFIG"

@@ -9,7 +9,7 @@ from autorecompute import codec
 from autorecompute.plans import Cluster, Plan
 
 if TYPE_CHECKING:
-    from autorecompute.measurement import Detection
+    from autorecompute.training_job import Detection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

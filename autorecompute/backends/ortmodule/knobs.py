@@ -21,8 +21,8 @@ from autorecompute.backends.ortmodule.grammar import Level, level_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autorecompute.measurement import Detection
     from autorecompute.plans import Config, Plan
+    from autorecompute.training_job import Detection
 
 CUSTOM_AUTOGRAD = "custom_autograd"
 """The feature of a detection that ORTModule's support for custom autograd functions is on."""

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from autorecompute.measurement import Detection
     from autorecompute.memory import MemoryModel, PeakForecaster, StepProfiles
     from autorecompute.plans import Plan, Space
+    from autorecompute.training_job import Detection
 
 NAME = "torch"
 VARIABLES = (VARIABLE,)

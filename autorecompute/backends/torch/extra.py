@@ -12,7 +12,7 @@ from autorecompute.plans import Config
 from autorecompute.ranges import AnyBytes, Bytes, Count, Number, PositiveCount, Ratio
 
 if TYPE_CHECKING:
-    from autorecompute.measurement import Detection
+    from autorecompute.training_job import Detection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

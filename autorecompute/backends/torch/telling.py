@@ -15,9 +15,9 @@ from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelE
 from autorecompute.backends.torch.rough_steps import rough_steps
 from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.storages import tensors_in
-from autorecompute.measurement import Detection
 from autorecompute.meters.host import HostMeter
 from autorecompute.plans.dimensions import BATCH
+from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

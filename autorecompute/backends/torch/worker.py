@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import LiveMeter
     from autorecompute.backends.listener import Listener
     from autorecompute.backends.torch.extra import Steps
-    from autorecompute.measurement import Detection, GradientCheck, Outcome
+    from autorecompute.measurement import GradientCheck, Outcome
+    from autorecompute.training_job import Detection
 
 
 def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
@@ -296,5 +297,4 @@ class TorchBackend:
             check = on_few_samples(compare, args, kwargs, batch, self.classify)
         if not check.agrees or self._no_fakes(root):
             return check
-        script = self._script(root, batch, args, kwargs)
-        return replace(check, step_bytes=tuned.whole_step_bytes(config, script))
+        return replace(check, step_bytes=tuned.whole_step_bytes(config, self._script(root, batch, args, kwargs)))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from autorecompute.tuning.context import TuningContext
 
 
+BEFORE_TRAINING = " before its first step: what loads the model, or exports it, takes more than training"
+
 TELLING = 2
 """Whole processes that needed too much, before others are taken to need as much more than their steps."""
 
@@ -185,7 +187,8 @@ def _why_unconfirmed(measurement: Measurement, limit_bytes: int) -> str | None:
     if measurement.outcome is not Outcome.OK or measurement.peak_bytes is None:
         return f"{measurement.outcome}: {measurement.message}"
     if measurement.peak_bytes > limit_bytes:
-        return f"its whole process reaches {format_bytes(measurement.peak_bytes)}"
+        when = BEFORE_TRAINING if measurement.peak_bytes == measurement.before_bytes else ""
+        return f"its whole process reaches {format_bytes(measurement.peak_bytes)}{when}"
     return None
 
 

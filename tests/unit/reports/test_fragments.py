@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from autorecompute.measurement import Device
 from autorecompute.reports.answer import describe_fragments
+from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 
 

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from autorecompute.measurement import Device
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.archive_reading import read_archive
 from autorecompute.studies.sources import shipped_folder
 from autorecompute.studies.tuned import Tuned
+from autorecompute.training_job import Device
 from autorecompute.units import GIB, KIB, MIB
 
 LIMIT = 900 * MIB

@@ -8,7 +8,6 @@ import json
 import pytest
 
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
-from autorecompute.measurement import Device
 from autorecompute.studies import Problem, Sizes, StudyFolder, sources
 from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive
@@ -17,6 +16,7 @@ from autorecompute.studies.records import read_records
 from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.transfer import find_nearest
 from autorecompute.studies.tuned import Tuned
+from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 
 LIMIT = 900 * MIB

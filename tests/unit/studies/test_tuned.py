@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from autorecompute.errors import UsageError
-from autorecompute.measurement import Device
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.tuned import Tuned, bind
+from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 
 CARD = Device(kind="cuda", name="Some Card", total_bytes=16 * GIB)

@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 
 from autorecompute import codec
-from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
+from autorecompute.training_job import Detection
 from autorecompute.worker.channel import Channel
 from autorecompute.worker.protocol import (
     SETTINGS_VARIABLE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autorecompute.measurement import Device
+from autorecompute.training_job import Device
 from autorecompute.trials.first_batch import begins_too_large, known_loader
 from autorecompute.units import GIB
 

@@ -6,8 +6,9 @@ import types
 
 import pytest
 
-from autorecompute.measurement import Device, Measurement, Outcome
+from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.training_job import Device
 from autorecompute.trials.interleaving import join, measure_in_turns, takes_turns
 
 

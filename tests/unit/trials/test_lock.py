@@ -12,14 +12,14 @@ import time
 import pytest
 
 from autorecompute.errors import SetupError
-from autorecompute.measurement import Device
+from autorecompute.training_job import Device
 from autorecompute.trials.lock import hold_device, lock_file
 from autorecompute.trials.private import private_folder
 from autorecompute.waiting import OutOfTime, ending_at
 
 HOLD = """
 import sys, time
-from autorecompute.measurement import Device
+from autorecompute.training_job import Device
 from autorecompute.trials.lock import hold_device
 
 with hold_device(Device(kind=sys.argv[1], name="", uuid=sys.argv[2], total_bytes=1), "study /studies/bert", print):

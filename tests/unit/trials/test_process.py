@@ -14,8 +14,9 @@ import time
 import pytest
 
 from autorecompute.errors import SetupError
-from autorecompute.measurement import Detection, Outcome
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.training_job import Detection
 from autorecompute.trials import oom, process
 from autorecompute.waiting import OutOfTime, ending_at, interruptible
 from autorecompute.worker.protocol import Ended, Failed, Order

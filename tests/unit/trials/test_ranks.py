@@ -6,8 +6,9 @@ import shlex
 
 import pytest
 
-from autorecompute.measurement import Detection, Outcome
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.training_job import Detection
 from autorecompute.worker.protocol import Order
 
 LONG = 60.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autorecompute.measurement import Device
 from autorecompute.studies import Problem, StudyFolder
+from autorecompute.training_job import Device
 from autorecompute.tuning.resources import RESERVE_BYTES, available_bytes, choose_limit
 from autorecompute.units import GIB, KIB, MIB
 

@@ -8,10 +8,10 @@ import shutil
 import pytest
 
 from autorecompute.errors import NothingFitsError
-from autorecompute.measurement import Device
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies.storage import read_trials
+from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 from stand_ins.emitted import choices_of
 

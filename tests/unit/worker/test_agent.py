@@ -8,7 +8,6 @@ import pytest
 
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
-from autorecompute.worker import agent
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.patience import BACKWARDS_WITHOUT_OPTIMIZER, STEPS_WITHOUT_SESSION
 from autorecompute.worker.protocol import Check, Order, Settings
@@ -192,11 +191,10 @@ def test_ranks_leave_their_windows_together(make_training):
     assert len(training.sent[1].step_seconds) == FIRST.steps - 1
 
 
-def test_a_watched_run_is_left_alone(make_training, monkeypatch):
+def test_a_watched_run_is_left_alone(make_training):
     """A run that is to be watched detects nothing, tells nothing and trains with what it has."""
     training = make_training()
     training.agent = Agent(training, training, Settings(address="", watch=FIRST))
-    monkeypatch.setattr(agent, "meter_for", lambda _: pytest.fail("a watched run is not touched at its session"))
     training.agent.on_forward(TARGET, training.check)
     assert training.agent.on_session(lambda: pytest.fail("detecting costs memory")).is_none
     assert training.sent == []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autorecompute.measurement import Device, Outcome
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 from autorecompute.worker.agent import Agent
 from autorecompute.worker.protocol import Beat, Order, Settings

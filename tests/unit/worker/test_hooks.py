@@ -49,7 +49,7 @@ def test_what_a_step_raises_is_told_and_raised():
     """An optimizer makes its state in its first step, where memory may run out."""
 
     class Lacking(torch.optim.SGD):
-        def step(self, closure=None):
+        def step(self):
             raise MemoryError("no memory")
 
     told = []
@@ -70,7 +70,7 @@ def test_a_compiled_step_is_followed():
         """A kind of its own, which has its step from here on."""
 
         @torch.no_grad()
-        def step(self, closure=None):
+        def step(self):
             for group in self.param_groups:
                 for weight in group["params"]:
                     weight.sub_(weight.grad, alpha=group["lr"])

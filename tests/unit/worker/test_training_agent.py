@@ -9,8 +9,9 @@ from multiprocessing.connection import Connection
 import pytest
 
 from autorecompute.backends import registry
-from autorecompute.measurement import Detection, GradientCheck, Measurement, Outcome
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.training_job import Detection
 from autorecompute.worker import agent, training
 from autorecompute.worker.expected_steps import ExpectedSteps
 from autorecompute.worker.guard import Guard

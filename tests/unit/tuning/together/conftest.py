@@ -6,10 +6,10 @@ import contextlib
 
 import pytest
 
-from autorecompute.measurement import Device
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.sharing import SharedStudy, parse_storage
 from autorecompute.studies.tuned import Tuned
+from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 from stand_ins.sharing import LIMIT, shorten_lives
 

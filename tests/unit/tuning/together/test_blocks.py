@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from autorecompute.measurement import Device
 from autorecompute.plans import Config
+from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 from fake_backend.space import BLOCKS, SPACE
 from stand_ins.blocks import CHEAP_BLOCKS, BlocksBench, blocks_detection, limit_for
