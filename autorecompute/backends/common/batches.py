@@ -112,6 +112,10 @@ def _cut_mapping(value: MutableMapping[Any, Any], cut: Callable[[Any], Any]) -> 
 
 
 def _cut_tensor(value: Any, batch: int, samples: int) -> Any:
+    import torch
+
+    if value.layout is not torch.strided or value.is_nested:  # the edges of a graph
+        return value
     if value.dim() > 0 and value.shape[0] == batch:
         return value[:samples]
     if value.dim() == STATE_DIMENSIONS and value.shape[1] == batch:

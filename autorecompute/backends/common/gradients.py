@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.measurement import GradientCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2}
 """Largest difference, relative to the largest gradient of a parameter, that kernels with unordered sums may leave."""
@@ -102,8 +104,10 @@ def _flatten(value: Any) -> list[Any]:
 
     if isinstance(value, torch.Tensor):
         return [value]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         value = list(value.values())
+    elif dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     return [tensor for item in value for tensor in _flatten(item)] if isinstance(value, list | tuple) else []
 
 

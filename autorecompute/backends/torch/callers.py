@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import CheckpointFunction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,14 @@ def calling_frames() -> Iterator[FrameType]:
 def calling_frame() -> FrameType | None:
     """The innermost of them; ``None`` where there is none."""
     return next(calling_frames(), None)
+
+
+def is_in_reentrant_checkpoint() -> bool:
+    """Whether this runs in the forward of torch's reentrant checkpoint, which is without gradients, and run again."""
+    code, frame = CheckpointFunction.forward.__code__, sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
 
 
 def local_of(frame: FrameType, name: str, default: Any = None) -> Any:

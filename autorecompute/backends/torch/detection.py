@@ -192,8 +192,9 @@ class _Sorting:
         return self._savings[site.name].at(self._seen.batch) > least
 
     def _modules(self) -> Iterator[Site]:
-        for group, paths in self._structure.groups.items():
-            if not self._called.issuperset(paths) or self._reason(paths):
+        for group, members in self._structure.groups.items():
+            paths = self._trained(members)
+            if not paths or not self._called.issuperset(members) or self._reason(paths):
                 continue
             self._savings[group] = saving_of_modules(self._seen, paths)
             changed = {operator for path, operator in self._seen.changed if any(is_within(path, one) for one in paths)}
@@ -213,8 +214,9 @@ class _Sorting:
             module, _, function = path.partition("/")
             if function:
                 groups[self._structure.group_of(module)].append(module)
-        for group, paths in groups.items():
-            if not self._reason(paths):
+        for group, members in groups.items():
+            paths = self._trained(members)
+            if paths and not self._reason(paths):
                 name = f"{group}/{ATTENTION}" if group else ATTENTION
                 self._savings[name] = saving_of_modules(self._seen, [f"{path}/{ATTENTION}" for path in paths])
                 yield Site(name, (CHECKPOINT,), tuple(paths), attention=True)
@@ -232,12 +234,16 @@ class _Sorting:
     def _in_order(self, paths: Mapping[str, object]) -> list[str]:
         return sorted(paths, key=lambda path: next(i for i, call in enumerate(self._seen.calls) if call.path == path))
 
+    def _trained(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """Those that gradients go back through: others may be frozen, and everything in front of them."""
+        return tuple(path for path in paths if self._seen.refused.get(path) is not Reason.OUTPUT)
+
     def _reason(self, paths: Sequence[str]) -> Reason | None:
         return next((self._seen.refused[path] for path in paths if path in self._seen.refused), None)
 
     def _refusals(self, offered: set[str]) -> Iterator[Refusal]:
         for group, paths in self._structure.groups.items():
-            reason = self._reason(paths)
+            reason = self._reason(self._trained(paths) or paths)
             if reason:
                 yield Refusal(reason, group)
         for name in sorted(self._unverified - offered):

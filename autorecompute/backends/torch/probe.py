@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from autorecompute.backends.common.batches import observe_batch
 from autorecompute.backends.torch import attention
+from autorecompute.backends.torch.callers import is_in_reentrant_checkpoint
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
 from autorecompute.backends.torch.key_values import can_have_its_own
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, has_gradient, is_hooked
@@ -134,6 +135,7 @@ class Probe:
         self._kept: list[Handle] = []
         self._mark = torch.ones(1, requires_grad=True)
         self._is_marked, self._is_sharded = False, is_sharded(model)
+        self._has_gradient: dict[str, bool] = {}
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Observation:
         """What the forward pass of a training step with these arguments saves and where.
@@ -151,6 +153,10 @@ class Probe:
                 else:  # its forward is on the instance, as Accelerate puts it there for mixed precision
                     self._around(self._model, self._model, *args, **kwargs)
         self._kept.clear()
+        # One call with gradients is enough: a model may run its blocks a first time without.
+        for path in {call.path for call in self.seen.calls} & set(self._paths.values()):
+            if not self._has_gradient.get(path, False):
+                self._refuse(path, Reason.OUTPUT)
         return self.seen
 
     @property
@@ -185,8 +191,8 @@ class Probe:
         result = attention.around_attention(self._attend, self._called, path, inputs, forward, *args, **kwargs)
         if [tensor._version for tensor in given] != versions:
             self._refuse(path, Reason.INPLACE)
-        if not has_gradient(result):
-            self._refuse(path, Reason.OUTPUT)
+        if torch.is_grad_enabled():
+            self._has_gradient[path] = has_gradient(result) or self._has_gradient.get(path, False)
         return result
 
     def _attend(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -228,7 +234,8 @@ class Probe:
             self._refuse(path, Reason.CACHE)
         if any(is_within(path, compiled) for compiled in self._compiled):
             self._refuse(path, Reason.COMPILED)
-        if path and not self._is_asked():
+        is_kept = self._is_asked() if torch.is_grad_enabled() else not is_in_reentrant_checkpoint()
+        if path and not is_kept:
             self._refuse(path, Reason.OWN_CHECKPOINT)
 
     def _is_asked(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -68,14 +69,29 @@ def _has_shape(recipe: Recipe, place: int, node: Node) -> bool:
     return isinstance(recipe, Slot) and recipe.place == place and getattr(node, f"_saved_{recipe.name}").dim() > 0
 
 
-def _norm(function: Callable[..., Tensor], saved: Sequence[str], constants: Sequence[str]) -> Rule:
-    """A norm of saved tensors, whose epsilon its node does not keep."""
+def _norm(function: Callable[..., tuple[Tensor, ...]], saved: Sequence[str], root: str) -> Rule:
+    """A norm of saved tensors, whose epsilon its node does not keep.
 
-    def rule(cook: Cook, place: int, _node: Node, _depth: int) -> Iterator[Recipe]:
+    What the node keeps is the reciprocal root that the epsilon is in. It tells more than the result does: of rows that
+    are still constant, as behind weights that begin at zero, the result is the same with every epsilon.
+    """
+
+    def rule(cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
+        given = [getattr(node, f"_saved_{name}") for name in saved]
+        shape, expected = node._saved_normalized_shape, getattr(node, f"_saved_{root}")
         for epsilon in cook.epsilons:
-            yield Made(function, _slots(place, saved), (epsilon,), _slots(place, constants))
+            with torch.no_grad():
+                is_it = torch.equal(function(*given, epsilon, shape)[-1], expected)
+            if is_it:
+                yield Made(_first(function), _slots(place, saved), (epsilon,), _slots(place, ("normalized_shape",)))
 
     return rule
+
+
+@functools.cache
+def _first(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
+    """The same function's first result."""
+    return lambda *inputs: function(*inputs)[0]
 
 
 def _batch_norm(_cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
@@ -127,16 +143,16 @@ def _gelu(x: Tensor, approximate: str) -> Tensor:
     return torch.nn.functional.gelu(x, approximate=approximate)
 
 
-def _normalize(x: Tensor, weight: Any, bias: Any, epsilon: float, shape: Sequence[int]) -> Tensor:
-    return torch.native_layer_norm(x, shape, weight, bias, epsilon)[0]
+def _normalize(x: Tensor, weight: Any, bias: Any, epsilon: float, shape: Sequence[int]) -> tuple[Tensor, ...]:
+    return torch.native_layer_norm(x, shape, weight, bias, epsilon)
 
 
 def _normalize_groups(x: Tensor, weight: Any, bias: Any, *shape_and_epsilon: Any) -> Tensor:
     return torch.native_group_norm(x, weight, bias, *shape_and_epsilon)[0]
 
 
-def _normalize_root(x: Tensor, weight: Any, epsilon: float, shape: Sequence[int]) -> Tensor:
-    return torch.rms_norm(x, shape, weight, epsilon)
+def _normalize_root(x: Tensor, weight: Any, epsilon: float, shape: Sequence[int]) -> tuple[Tensor, ...]:
+    return torch.ops.aten._fused_rms_norm(x, shape, weight, epsilon)  # type: ignore[no-any-return]
 
 
 def _normalize_batch(x: Tensor, weight: Any, bias: Any, epsilon: float) -> Tensor:
@@ -148,7 +164,7 @@ RULES: dict[str, Rule] = {
     "BmmBackward0": _product,
     "DivBackward0": _binary(torch.div),
     "ExpBackward0": _unary(torch.exp),
-    "FusedRmsNormBackward0": _norm(_normalize_root, ("input", "weight"), ("normalized_shape",)),
+    "FusedRmsNormBackward0": _norm(_normalize_root, ("input", "weight"), "result1"),
     "GeluBackward0": _unary(_gelu, "approximate", saves="self"),
     "HardswishBackward0": _unary(torch.nn.functional.hardswish, saves="self"),
     "LeakyReluBackward0": _unary(torch.nn.functional.leaky_relu, "negative_slope", saves="self"),
@@ -158,7 +174,7 @@ RULES: dict[str, Rule] = {
     "NativeBatchNormBackward0": _batch_norm,
     "NativeDropoutBackward0": _dropout,
     "NativeGroupNormBackward0": _group_norm,
-    "NativeLayerNormBackward0": _norm(_normalize, ("input", "weight", "bias"), ("normalized_shape",)),
+    "NativeLayerNormBackward0": _norm(_normalize, ("input", "weight", "bias"), "result2"),
     "NegBackward0": _unary(torch.neg),
     "PowBackward0": _unary(torch.pow, "exponent", saves="self"),
     "ReluBackward0": _unary(torch.relu),

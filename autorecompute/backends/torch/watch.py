@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autorecompute.backends.torch.callers import calling_frame, literals_of
 from autorecompute.backends.torch.checkpoints import MATMULS
-from autorecompute.backends.torch.storages import changed_by
+from autorecompute.backends.torch.storages import changed_by, tensors_in
 from autorecompute.backends.torch.values import looks_at_values
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             self._made[storages.number(result)] = function
         elif function._schema.is_mutable:
             changed = {storages.number(tensor) for tensor in changed_by(function, args, kwargs or {})}
+            # Divided by a number, a mask has one value beside zero; by a tensor, it may have many in a later step.
+            if any(tensor.numel() > 1 for tensor in tensors_in(args[1:])):
+                self._probe.seen.masks -= changed
             self._probe.seen.changed |= {
                 (self._probe.path, self._made[number]) for number in changed & self._made.keys()
             }

@@ -95,6 +95,20 @@ def test_all_samples_are_compared_where_a_few_cannot_be(size, steps):
     )
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("to_layout", [torch.Tensor.to_sparse_coo, torch.Tensor.to_sparse_csr])
+def test_a_graph_is_compared_as_a_whole(to_layout):
+    """Its edges are a sparse matrix, of which nothing is cut, and the nodes of two samples are no graph."""
+    edges = to_layout(torch.eye(16))
+
+    def compare(args, kwargs):
+        del kwargs
+        nodes, edges = args
+        return GradientCheck(agrees=True, worst=0.0, steps=len(edges @ nodes))
+
+    assert on_few_samples(compare, (torch.ones(16, 8), edges), {}, 16, classify).steps == 16
+
+
 def test_what_runs_out_of_memory_with_few_samples_is_not_tried_with_all():
     """It would run out of memory again, and later."""
     tried = []

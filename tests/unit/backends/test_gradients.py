@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections import UserDict
 
 import pytest
 import torch
@@ -67,6 +69,22 @@ def test_every_output_weighs_in(more):
     scalar_of({"features": torch.softmax(WIDE * weight, -1), **others}).backward()
     assert weight.grad.abs().max() > 0
     assert all(one.grad.item() == 1 for one in others.values())
+
+
+@dataclasses.dataclass
+class Output:
+    """What a model returns in a class of its own."""
+
+    logits: torch.Tensor
+    name: str = "scores"
+
+
+@pytest.mark.parametrize("make", [Output, lambda logits: UserDict(logits=[logits])])
+def test_outputs_of_any_kind_weigh_in(make):
+    """A script's own dataclass, and what only behaves as a dict."""
+    weight = torch.ones(2**9, requires_grad=True)
+    scalar_of(make(WIDE * weight)).backward()
+    assert weight.grad.abs().max() > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

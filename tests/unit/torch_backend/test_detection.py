@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.interception import around_of
@@ -197,4 +198,55 @@ def test_a_model_in_which_nothing_repeats_has_plans():
     assert {choice.site for choice in operators} == {"1/gelu", "2/layer_norm"}
     expected = training.gradients()
     found.switchboard(model).set(operators)
+    assert differences(training.gradients(), expected) == []
+
+
+def test_the_epsilon_of_a_norm_is_found_where_its_input_is_still_constant():
+    """Behind a weight that begins at zero the result is the same with every epsilon, and later it is not."""
+
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.Linear(8, 8)
+            nn.init.zeros_(self.gate.weight)
+            nn.init.zeros_(self.gate.bias)
+            self.up, self.side, self.down = nn.Linear(8, 32), nn.Linear(8, 32), nn.Linear(32, 8)
+
+        def forward(self, x):
+            gated = self.up(functional.layer_norm(self.gate(x), (8,), eps=1e-12))
+            return x + self.down(functional.gelu(gated + self.side(functional.layer_norm(x, (8,), eps=1e-6))))
+
+    model = nn.Sequential(*(Gated() for _ in range(4)))
+    x = torch.randn(4, 16, 8)
+    training = Training(model, {"x": x}, lambda model, batch: model(batch["x"]).square().mean())
+    found = detect_in(training)
+    assert any("norm" in site.name for site in found.sites), [site.name for site in found.sites]
+    for block in model:
+        nn.init.normal_(block.gate.weight, std=0.01)
+    expected = training.gradients()
+    found.switchboard(model).set([Choice(site.name, DROP) for site in found.sites if DROP in site.options])
+    assert differences(training.gradients(), expected) == []
+
+
+def test_a_mask_that_is_divided_by_a_tensor_is_no_mask_of_one_number():
+    """The chance to be kept may be the same everywhere in the first step, and differ later."""
+
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+            self.register_buffer("keep", torch.full((32,), 0.9))
+
+        def forward(self, x):
+            inner = functional.gelu(self.up(x))
+            return x + self.down(inner * torch.empty_like(inner).bernoulli_(0.7).div_(self.keep))
+
+    model = nn.Sequential(*(Masked() for _ in range(4)))
+    x = torch.randn(4, 16, 8)
+    training = Training(model, {"x": x}, lambda model, batch: model(batch["x"]).square().mean())
+    found = detect_in(training)
+    for block in model:
+        block.keep.uniform_(0.5, 1.0)
+    expected = training.gradients()
+    found.switchboard(model).set([Choice(site.name, DROP) for site in found.sites if DROP in site.options])
     assert differences(training.gradients(), expected) == []

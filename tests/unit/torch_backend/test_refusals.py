@@ -285,6 +285,40 @@ def test_the_checkpoints_that_transformers_switches_on_are_kept(use_reentrant):
     assert differences(training.gradients(), expected) == []
 
 
+def test_frozen_blocks_are_left_out_and_those_behind_them_are_not():
+    """Fine-tuning freezes the first blocks: gradients go back through the others only."""
+    training = own(Block)
+    for block in training.model.blocks[:2]:
+        block.requires_grad_(False)
+    expected = training.gradients()
+    found = detect_in(training)
+    (site,) = (site for site in found.sites if site.name == "blocks.*" and CHECKPOINT in site.options)
+    assert site.occurrences == ("blocks.2", "blocks.3")
+    assert reason_of(found, "blocks.*") is None
+    found.switchboard(training.model).set([Choice("blocks.*", CHECKPOINT)])
+    assert differences(training.gradients(), expected) == []
+
+
+def test_blocks_that_run_once_without_gradients_first_are_offered():
+    """A cycle before the one that is trained is no checkpoint of the script's."""
+
+    class Recycling(Own):
+        def forward(self, x):
+            with torch.no_grad():
+                for block in self.blocks:
+                    x = block(x)
+            return super().forward(x)
+
+    training = own(Block)
+    training.model = Recycling(Block)
+    expected = training.gradients()
+    found = detect_in(training)
+    assert "blocks.*" in {site.name for site in found.sites if CHECKPOINT in site.options}
+    assert reason_of(found, "blocks.*") is None
+    found.switchboard(training.model).set([Choice("blocks.*", CHECKPOINT)])
+    assert differences(training.gradients(), expected) == []
+
+
 def test_hooks_of_the_script_on_all_tensors_are_left_alone():
     """Under save_on_cpu nothing of ours is offered."""
     training = own(Block)
