@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -79,11 +80,10 @@ def _norm(function: Callable[..., tuple[Tensor, ...]], saved: Sequence[str], roo
     def rule(cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
         given = [getattr(node, f"_saved_{name}") for name in saved]
         shape, expected = node._saved_normalized_shape, getattr(node, f"_saved_{root}")
-        for epsilon in cook.epsilons:
-            with torch.no_grad():
-                is_it = torch.equal(function(*given, epsilon, shape)[-1], expected)
-            if is_it:
-                yield Made(_first(function), _slots(place, saved), (epsilon,), _slots(place, ("normalized_shape",)))
+        found = (epsilon for epsilon in cook.epsilons if torch.equal(function(*given, epsilon, shape)[-1], expected))
+        # Of an epsilon that nobody knows nothing is made that is the same, and the norm is told as one that is left.
+        epsilon = next(found, math.nan)
+        yield Made(_first(function), _slots(place, saved), (epsilon,), _slots(place, ("normalized_shape",)))
 
     return rule
 
@@ -144,7 +144,8 @@ def _gelu(x: Tensor, approximate: str) -> Tensor:
 
 
 def _normalize(x: Tensor, weight: Any, bias: Any, epsilon: float, shape: Sequence[int]) -> tuple[Tensor, ...]:
-    return torch.native_layer_norm(x, shape, weight, bias, epsilon)
+    results: tuple[Tensor, ...] = torch.native_layer_norm(x, shape, weight, bias, epsilon)
+    return results
 
 
 def _normalize_groups(x: Tensor, weight: Any, bias: Any, *shape_and_epsilon: Any) -> Tensor:
@@ -152,7 +153,8 @@ def _normalize_groups(x: Tensor, weight: Any, bias: Any, *shape_and_epsilon: Any
 
 
 def _normalize_root(x: Tensor, weight: Any, epsilon: float, shape: Sequence[int]) -> tuple[Tensor, ...]:
-    return torch.ops.aten._fused_rms_norm(x, shape, weight, epsilon)  # type: ignore[no-any-return]
+    results: tuple[Tensor, ...] = torch.ops.aten._fused_rms_norm(x, shape, weight, epsilon)
+    return results
 
 
 def _normalize_batch(x: Tensor, weight: Any, bias: Any, epsilon: float) -> Tensor:
