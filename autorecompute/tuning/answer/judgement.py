@@ -77,10 +77,13 @@ class Judgement:
         self.ran_out, self._last_process = False, None
         baseline = _baseline_of(trials)
         deadline_seconds = time.monotonic() + RACE_SHARE * search_seconds
-        standings = self._rank(
-            fitting_finalists(self._rejections.remaining(trials), steps), trials, deadline_seconds=deadline_seconds
-        )
-        best = self._confirm(standings)
+        standings = fitting_finalists(self._rejections.remaining(trials), steps)
+        # Where no recompute holds the limit nothing has to be recomputed, whatever looks as fast.
+        is_needless = self._confirm([entry for entry in standings if entry.trial.config.is_none])
+        if not is_needless:
+            others = [entry for entry in standings if not entry.trial.config.is_none]
+            self._confirm(self._rank(others, trials, deadline_seconds=deadline_seconds))
+        best = self._standing.best
         is_just_confirmed = best is not None and best.config == self._last_process
         plain = compare_with_plain(self._context, best, is_just_confirmed=is_just_confirmed)
         plain = recall_plain(self._earlier, best, plain)
@@ -163,7 +166,7 @@ class Judgement:
         front, baseline = standings[:FINALISTS], _baseline_of(trials)
         has_reference = baseline is not None and baseline.measurement.outcome.is_measured
         is_needless = len(front) == 1 and not has_reference
-        if not front or is_needless or front[0].trial.config.is_none:
+        if not front or is_needless:
             return standings
         earlier = self._earlier_race(front, trials)
         if earlier is not None and earlier.is_over:
@@ -219,7 +222,8 @@ class Judgement:
             self._ranked = (winner.config, raced.ranking)
             self._context.note(f"{winner.description}: {when}{raced.ranking.sentence}")
 
-    def _confirm(self, standings: Sequence[Finalist]) -> Best | None:
+    def _confirm(self, standings: Sequence[Finalist]) -> bool:
+        """Takes the first of them that a process of its own confirms for the answer; whether there was one."""
         for finalist in standings[:CONFIRMATIONS]:
             config = finalist.trial.config
             if self._rejections.foretell(finalist.peak_bytes, self._context.problem.limit_bytes):
@@ -233,8 +237,8 @@ class Judgement:
             if best is not None:
                 self._standing.decide(replace(best, ranking=self._ranking_of(config)))
                 self._confirm_faster(finalist, standings)
-                break
-        return self._standing.best
+                return True
+        return False
 
     def _confirm_one(self, finalist: Finalist) -> Best | None:
         if self._confirmer.needs(finalist.trial.config):
