@@ -150,6 +150,10 @@ class BatchTuner:
         if comparison is not None and not has_enough_pairs(comparison, has_time=self._has_time_for_a_pair()):
             search_end = SearchEnd.TIME
         result = batch_answer.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
+        known = self._known_result()
+        if search_end.is_early and known is not None and known.best is not None and says_more(known, result):
+            # There was no time to come as far as an earlier run did.
+            result = known.ending(search_end)
         self._folder.finish(result)
         self._note_what_is_missing(chooser, search_end)
         self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))

@@ -12,6 +12,7 @@ from autorecompute.studies.batch_studies import read_batches
 from autorecompute.tuning.batches.batch_tuner import LEAST_TRIALS
 from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
+from stand_ins.emitted import choices_of
 
 LARGEST = 20
 """The largest batch that fits in 600 MiB without recompute, by the formula."""
@@ -96,3 +97,24 @@ def test_too_little_time_for_a_batch_tells_what_is_kept(begin_timed, clock):
     assert read_batches(stopped.folder, (24, 28)).without
     with pytest.raises(NothingFitsError, match=r"before another batch was done.*kept in .*same command goes on"):
         begin_timed((24, 28), timeout_seconds=5.0).run()
+
+
+def test_too_little_time_for_a_batch_takes_no_better_answer_away(begin_timed, clock):
+    """A session that did not come as far as an interrupted one before it leaves that one's answer."""
+    first = begin_timed((8, 16, 24, 64))
+    note = first.watcher.note
+
+    def note_and_stop(text):
+        note(text)
+        if text.startswith("batch 64: tuning"):
+            clock.stop_at = clock.now + 8.0
+
+    first.watcher.note = note_and_stop
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    left = first.folder.result()
+    assert left.best.batch == 24
+    result = begin_timed((8, 16, 24, 64), timeout_seconds=30.0).run()
+    assert (result.best, result.curve, result.search_end) == (left.best, left.curve, SearchEnd.TIME)
+    assert first.folder.result() == result
+    assert choices_of(first.folder) == left.best.config.texts
