@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NO_FIT = "no config fits"
 NOT_IN_TIME = "no config was confirmed in time"
+BEYOND = "out of memory at its start"
 TOO_FEW_TRIALS = "no config that fits in so few trials"
 
 
@@ -102,12 +103,19 @@ def is_any_open(tuned: Sequence[TunedBatch]) -> bool:
     return any(entry.is_open and entry.batch < too_large for entry in tuned)
 
 
-def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch]) -> list[CurvePoint]:
+def point_beyond(batch: int, study: str) -> CurvePoint:
+    """A batch that no config can make fit: the script has no memory for it before there is any."""
+    recomputed = Recomputed(study=study, description=BEYOND, figures=Figures())
+    return CurvePoint(batch=batch, without=Figures(outcome=Outcome.OOM, batch=batch), recomputed=recomputed)
+
+
+def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch], beyond: CurvePoint | None = None) -> list[CurvePoint]:
     """Every batch that was measured, the smallest first.
 
     Args:
         without: Fresh processes without recompute.
         tuned: The batches with a study of their own.
+        beyond: One that none can have; ``None`` where none was seen.
     """
     baselines = [entry.result.rival for entry in tuned if entry.result.rival is not None]
     points = {
@@ -120,6 +128,8 @@ def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch]) -> list[CurveP
         # What a whole process without recompute came to says more than a trial beyond the limit.
         keeps_known = known is not None and not point.fits_without
         points[entry.batch] = replace(point, without=known.without) if known is not None and keeps_known else point
+    if beyond is not None:
+        points[beyond.batch] = beyond
     return [points[batch] for batch in sorted(points)]
 
 
