@@ -24,6 +24,9 @@ from autorecompute.ranking import Ranking
 from autorecompute.training_job import Device
 from autorecompute.verdict import Verdict, describe_as_it_is, describe_verdict
 
+HOPELESS = 0.05
+"""A preset that is less likely than this to hold the limit leaves nothing open."""
+
 
 class SearchEnd(enum.StrEnum):
     """Why no further config was measured."""
@@ -155,7 +158,7 @@ class Result:
     Attributes:
         study: Name of the study.
         problem: Digest of the problem it solves.
-        verdict: What was found out about recompute; ``None`` where the time was over before anything was.
+        verdict: What was found out about recompute; ``None`` where time or trials were over before anything was.
         best: The config to train with; ``None`` where none fits.
         baseline: The figures without recompute.
         presets: The figures of the training system's presets and of ``all_on``.
@@ -230,9 +233,16 @@ class Result:
 
     def ending(self, search_end: SearchEnd) -> Result:
         """The answer of a search that ended so; without a config it says nothing where there was more to be tried."""
-        if self.best is None and search_end.is_early:
+        is_open = search_end is SearchEnd.TRIALS and any(self._may_fit(name) for name in self.presets)
+        if self.best is None and (search_end.is_early or is_open):
             return replace(self, search_end=search_end, verdict=None, compared=False)
         return replace(self, search_end=search_end)
+
+    def _may_fit(self, preset: str) -> bool:
+        """Whether a preset was not measured, and nothing says that it takes too much."""
+        expected = self.expected.get(preset)
+        is_hopeless = expected is not None and expected.fits < HOPELESS
+        return self.presets[preset].outcome is None and not is_hopeless
 
     def can_go_on(self, max_trials: int) -> bool:
         """Whether the search that came to this ended for want of trials or time, and has some now."""

@@ -16,7 +16,7 @@ class Verdict(enum.StrEnum):
     """What tuning found out about recompute on this problem."""
 
     RECOMPUTE_PAYS = "recompute_pays"
-    """The batch fits with recompute only, and no smaller batch without it is more than 2 % faster."""
+    """The batch fits with recompute only, and the largest that fits without is not more than 2 % faster."""
     NOT_NEEDED = "not_needed"
     """The batch fits without recompute."""
     DOES_NOT_PAY = "does_not_pay"
@@ -50,12 +50,21 @@ def judge(comparison: Comparison | None, least_ratio: float = LEAST_RATIO) -> Ve
 
 WORDS = {
     Verdict.RECOMPUTE_PAYS: (
-        "recompute pays: the batch fits only with it, and no smaller batch without recompute is more than 2 % faster"
+        "recompute pays: the batch fits only with it, and the largest batch that fits without recompute is not more "
+        "than 2 % faster"
     ),
     Verdict.NOT_NEEDED: "not needed: the batch fits without recompute",
     Verdict.DOES_NOT_PAY: "does not pay: a smaller batch without recompute gives more samples a second",
     Verdict.NO_FIT: "no fit: no config holds the limit",
 }
+
+AMONG_SEVERAL = {
+    Verdict.RECOMPUTE_PAYS: (
+        "recompute pays: the batch fits only with it, and none of the batches that were measured without recompute is "
+        "more than 2 % faster"
+    ),
+}
+"""What is said in another way where several batches were compared."""
 
 NO_ANSWER = "no answer yet: no config was confirmed so far"
 
@@ -119,7 +128,7 @@ def describe_verdict(  # noqa: PLR0913  (all that the words depend on)
         return NOT_SO_FAR
     if comparison is None:
         return {**WORDS, **WITHOUT_COMPARISON}[verdict]
-    return WORDS[verdict]
+    return {**WORDS, **(AMONG_SEVERAL if is_of_several else {})}[verdict]
 
 
 def _describe_undecided(comparison: Comparison | None, *, compared: bool, is_confirmed: bool) -> str:

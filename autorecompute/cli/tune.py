@@ -124,11 +124,13 @@ def parse_limit(text: str) -> int:
     """The value of ``--memory-limit`` in bytes.
 
     Raises:
-        UsageError: it is no size, or one without its unit.
+        UsageError: it is no size, or one that is too small, as without its unit.
     """
     limit_bytes = parse_bytes(text)
     if limit_bytes < MIB:
-        raise UsageError(f"--memory-limit {text} is {limit_bytes} bytes. Write a unit with it, such as {text}GiB.")
+        has_unit = text.strip()[-1:].isalpha()
+        advice = "Give it 1MiB at least" if has_unit else f"Write a unit with it, such as {text}GiB"
+        raise UsageError(f"--memory-limit {text} is {limit_bytes} bytes. {advice}.")
     return limit_bytes
 
 

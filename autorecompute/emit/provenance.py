@@ -28,7 +28,8 @@ def require_best(result: Result) -> Best:
     """
     if result.best is None and result.verdict is None:
         raise NothingFitsError(
-            f"Study '{result.study}' has no answer yet: no config was confirmed so far. Its tune command goes on."
+            f"Study '{result.study}' has no answer yet: no config was confirmed so far. Its tune command goes on, with "
+            "more time or a higher --max-trials."
         )
     if result.best is None:
         raise NothingFitsError(

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 WHOLE_PROCESS_SHARE = 0.05
 """What a whole process, its start and export included, needs beyond its timed steps, as a rule."""
 
+LIKELY = 0.5
+"""What is at least as likely to fit as not is said to."""
 
 THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
 
@@ -188,21 +190,26 @@ def explain_early_end(  # noqa: PLR0913  (all that is known)
     return f"The time was over before a config that fits was found; --timeout gives it more. {found}"
 
 
-def explain_too_few_trials(expected: Mapping[str, Prediction], limit_bytes: int) -> str:
-    """The preset that should fit and was not measured as no further trial was allowed; empty where none should.
+def explain_too_few_trials(
+    trials: int, limit_bytes: int, expected: Mapping[str, Prediction], rejections: Sequence[Rejection] = ()
+) -> str:
+    """That more trials may find a config that fits, and the preset that should.
 
     Args:
-        expected: What is expected of the presets that were not measured.
+        trials: How many were allowed, and made.
         limit_bytes: What no measured config holds.
+        expected: What is expected of the presets that were not measured.
+        rejections: The configs that held the limit in their trial and cannot be the answer.
     """
-    fitting = {name: one for name, one in expected.items() if one.peak_bytes <= limit_bytes}
-    if not fitting:
-        return ""
-    name, least = min(fitting.items(), key=lambda pair: pair[1].peak_bytes)
-    return (
-        f"No config that was measured holds {format_bytes(limit_bytes)}. The preset '{name}' should, with about "
-        f"{format_bytes(least.peak_bytes)}. Allow more trials with --max-trials: the same command goes on from there."
-    )
+    found = f"No config that holds {format_bytes(limit_bytes)} was found in {format_count(trials, 'trial')}."
+    why = f"Not confirmed: {rejections[-1].reason}." if rejections else ""
+    fitting = {name: one for name, one in expected.items() if one.peak_bytes <= limit_bytes and one.fits >= LIKELY}
+    should = ""
+    if fitting:
+        name, least = min(fitting.items(), key=lambda pair: pair[1].peak_bytes)
+        should = f"The preset '{name}' should hold it, with about {format_bytes(least.peak_bytes)}."
+    way_out = "Allow more trials with --max-trials: the same command goes on from there."
+    return " ".join(filter(None, [found, why, should, way_out]))
 
 
 def explain_no_batch(result: Result, limit_bytes: int) -> str:
@@ -212,6 +219,11 @@ def explain_no_batch(result: Result, limit_bytes: int) -> str:
         return OUT_OF_TIME
     if result.search_end.is_early:
         return "The time was over before a batch that fits was found. Give it more with --timeout."
+    if result.verdict is None:
+        return (
+            f"No batch that holds {format_bytes(limit_bytes)} was found in {format_count(result.trials, 'trial')}. "
+            "Allow more trials with --max-trials: the same command goes on from there."
+        )
     # Smaller ones that fit were asked for earlier.
     smallest = next((point for point in curve if not point.fits_without), curve[0])
     least = smallest.recomputed.least_peak_bytes if smallest.recomputed is not None else smallest.without.peak_bytes

@@ -79,7 +79,9 @@ class Tuner:
             result = self._open_study()
             self._set_answer(result)
             if result is not None and self._is_final(result):
-                self._context.note("this problem was solved before: its answer stands")
+                is_solved = result.verdict is not None
+                known = "this problem was solved before: its answer stands"
+                self._context.note(known if is_solved else "these trials were made before, and no more are allowed")
             else:
                 with device_lock(self._context):
                     result = self._search_and_decide()
@@ -172,9 +174,8 @@ class Tuner:
         limit_bytes, memory = self._context.problem.limit_bytes, self._context.memory
         trials, rejections = self._ledger.trials, self._context.folder.rejections()
         seen = (trials, detection, limit_bytes, result.unconfirmed, rejections)
-        has_too_few = result.search_end is SearchEnd.TRIALS and not rejections
-        if has_too_few and (untried := explain_too_few_trials(result.expected, limit_bytes)):
-            return untried
+        if result.verdict is None and result.search_end is SearchEnd.TRIALS:
+            return explain_too_few_trials(len(trials), limit_bytes, result.expected, rejections)
         if not result.search_end.is_early:
             return explain_no_fit(*seen, memory=memory)
         if not trials:

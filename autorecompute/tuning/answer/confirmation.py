@@ -95,10 +95,27 @@ class Confirmer:
             known = self._prove(finalist, self._context.detection.space.describe(config))
         if known is None:
             return None
+        return self._update(known, finalist)
+
+    def learn(self, standings: Sequence[Finalist]) -> None:
+        """Takes what a race tells of configs that were confirmed before it: single trials are compared with it else.
+
+        Args:
+            standings: Who was raced.
+
+        Raises:
+            SetupError: the folder cannot be written.
+        """
+        for finalist in standings:
+            known = self._confirmed.get(finalist.trial.config)
+            if known is not None and finalist.ratios:
+                self._update(known, finalist)
+
+    def _update(self, known: Best, finalist: Finalist) -> Best:
         # What the config is beside no recompute may be better known by now than when it was confirmed.
         low, high = finalist.spread or (None, None)
         best = replace(known, relative_throughput=finalist.relative_throughput, relative_low=low, relative_high=high)
-        self._confirmed[config] = best
+        self._confirmed[known.config] = best
         self._context.folder.keep_confirmed(list(self._confirmed.values()))
         return best
 

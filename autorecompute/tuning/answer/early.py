@@ -1,4 +1,4 @@
-"""Confirms the best so far during the search and keeps it, so that an interrupted tuning has an answer."""
+"""The answer so far: confirmed during the search, and kept, so that an interrupted tuning has one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autorecompute.tuning.budget import Task
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autorecompute.result import Result
+    from autorecompute.result import Best, Result
     from autorecompute.tuning.answer.confirmation import Confirmer
     from autorecompute.tuning.answer.finalists import Finalist
     from autorecompute.tuning.context import TuningContext
@@ -28,6 +28,37 @@ SHORTEST_SEARCH_SECONDS = 20.0
 
 GROWTH = 3.0
 """Each further one waits for so many times as long."""
+
+
+class StandingAnswer:
+    """The answer so far, which stays until something better is confirmed after it.
+
+    A decision knows more than the figures of single processes: it has a race behind it, and a tie goes to the lower
+    peak. So a config that was confirmed before the decision does not replace its winner, however fast it looks.
+
+    Args:
+        confirmer: Has configs confirmed.
+        earlier: What an earlier session decided; ``None`` where there is no answer.
+    """
+
+    def __init__(self, confirmer: Confirmer, earlier: Result | None) -> None:
+        self._confirmer = confirmer
+        self._known = confirmer.configs
+        best = earlier.best if earlier is not None else None
+        # What has knobs is the answer with them alone, and what a training found may be none.
+        is_answer = best is not None and best.confirmed and not best.knobs and best.config in self._known
+        self._decided = best if is_answer else None
+
+    def decide(self, best: Best) -> None:
+        """Takes the winner of a decision."""
+        self._decided, self._known = best, self._confirmer.configs
+
+    @property
+    def best(self) -> Best | None:
+        """The last decision, or the fastest where that was confirmed later; ``None`` where nothing was confirmed."""
+        fastest = self._confirmer.best
+        is_new = fastest is not None and fastest.config not in self._known
+        return fastest if is_new or self._decided is None else self._decided
 
 
 class EarlyAnswer:

@@ -138,6 +138,14 @@ def lag(entry: Finalist, other: Finalist) -> float:
     return centre([_difference(*both) for both in (clean if len(clean) >= LEAST_TELLING else shared)])
 
 
+def is_faster(entry: Finalist, other: Finalist) -> bool:
+    """Whether the first is faster by more than a tie, by the rounds that both ran in or beside the reference."""
+    if entry.rounds and other.rounds:
+        return lag(entry, other) < -LOG_TIE
+    own, others = entry.relative_throughput, other.relative_throughput
+    return own is not None and others is not None and math.log(own / others) > LOG_TIE
+
+
 def _shared_rounds(first: Finalist, second: Finalist) -> list[tuple[Round, Round]]:
     # Only what two finalists did in the same round is compared: what slows a whole round cancels.
     return list(zip(first.rounds, second.rounds, strict=False))

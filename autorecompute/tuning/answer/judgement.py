@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.figures import Figures
 from autorecompute.result import AsItIs, Result
-from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, fitting_finalists, lag
+from autorecompute.tuning.answer.early import StandingAnswer
+from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists, is_faster
 from autorecompute.tuning.answer.kept_race import keep_race, read_race
 from autorecompute.tuning.answer.race import FINALISTS, RaceResult, race
 from autorecompute.tuning.answer.rivals import (
@@ -55,6 +55,7 @@ class Judgement:
         self._context = context
         self._rejections, self._confirmer = rejections, confirmer
         self._earlier = context.folder.result()
+        self._standing = StandingAnswer(confirmer, self._earlier)
         self.ran_out = False
         """Whether the last decision was made without time to confirm all that should have been."""
         self._ranked: tuple[Config, Ranking] | None = None
@@ -76,10 +77,13 @@ class Judgement:
         self.ran_out, self._last_process = False, None
         baseline = _baseline_of(trials)
         deadline_seconds = time.monotonic() + RACE_SHARE * search_seconds
-        standings = self._rank(
-            fitting_finalists(self._rejections.remaining(trials), steps), trials, deadline_seconds=deadline_seconds
-        )
-        best = self._confirm(standings)
+        standings = fitting_finalists(self._rejections.remaining(trials), steps)
+        # Where no recompute holds the limit nothing has to be recomputed, whatever looks as fast.
+        is_needless = self._confirm([entry for entry in standings if entry.trial.config.is_none])
+        if not is_needless:
+            others = [entry for entry in standings if not entry.trial.config.is_none]
+            self._confirm(self._rank(others, trials, deadline_seconds=deadline_seconds))
+        best = self._standing.best
         is_just_confirmed = best is not None and best.config == self._last_process
         plain = compare_with_plain(self._context, best, is_just_confirmed=is_just_confirmed)
         plain = recall_plain(self._earlier, best, plain)
@@ -143,10 +147,8 @@ class Judgement:
         return tuple(dict.fromkeys(config.hash for config in short if config not in known))
 
     def compose_early(self, trials: Sequence[Trial], limit_bytes: int) -> Result:
-        """The answer so far: the fastest that was confirmed, compared with nothing."""
-        best = self._confirmer.best
-        if best is not None:
-            best = replace(best, ranking=self._ranking_of(best.config))
+        """The answer so far, compared with nothing."""
+        best = self._standing.best
         compared = not needs_rival_batch(best, self._context.settings)
         return self.compose(best, Rival(), trials, limit_bytes, compared=compared)
 
@@ -164,12 +166,12 @@ class Judgement:
         front, baseline = standings[:FINALISTS], _baseline_of(trials)
         has_reference = baseline is not None and baseline.measurement.outcome.is_measured
         is_needless = len(front) == 1 and not has_reference
-        if not front or is_needless or front[0].trial.config.is_none:
+        if not front or is_needless:
             return standings
         earlier = self._earlier_race(front, trials)
         if earlier is not None and earlier.is_over:
             self._take(earlier, "in an earlier session ")
-            return _in_order(earlier, standings)
+            return earlier.in_order(standings)
         winner_needs = max((self._confirmer.needs(entry.trial.config) for entry in front), key=len)
         rounds = [Task.ROUND] * (len(front) + has_reference)
         starts = [] if self._context.bench.is_live else [Task.START]
@@ -196,7 +198,7 @@ class Judgement:
         )
         keep(raced)
         self._take(raced)
-        return _in_order(raced, standings)
+        return raced.in_order(standings)
 
     def _earlier_race(self, front: Sequence[Finalist], trials: Sequence[Trial]) -> RaceResult | None:
         """That of the same finalists; some of them may have been rejected after it."""
@@ -209,6 +211,7 @@ class Judgement:
 
     def _take(self, raced: RaceResult, when: str = "") -> None:
         self._over_limit = raced.over_limit
+        self._confirmer.learn(raced.standings)
         for entry in raced.over_limit:
             self._context.note(f"{entry.trial.description}: within the limit in its trial, over it {when}in the race")
         measured = (*raced.standings, *raced.over_limit)
@@ -219,7 +222,8 @@ class Judgement:
             self._ranked = (winner.config, raced.ranking)
             self._context.note(f"{winner.description}: {when}{raced.ranking.sentence}")
 
-    def _confirm(self, standings: Sequence[Finalist]) -> Best | None:
+    def _confirm(self, standings: Sequence[Finalist]) -> bool:
+        """Takes the first of them that a process of its own confirms for the answer; whether there was one."""
         for finalist in standings[:CONFIRMATIONS]:
             config = finalist.trial.config
             if self._rejections.foretell(finalist.peak_bytes, self._context.problem.limit_bytes):
@@ -231,23 +235,24 @@ class Judgement:
             self._context.progress.leads(finalist.trial, finalist.relative_throughput)
             best = self._confirm_one(finalist)
             if best is not None:
-                faster = self._confirm_faster(finalist, standings)
-                return faster or replace(best, ranking=self._ranking_of(config))
-        return self._confirmer.best
+                self._standing.decide(replace(best, ranking=self._ranking_of(config)))
+                self._confirm_faster(finalist, standings)
+                return True
+        return False
 
     def _confirm_one(self, finalist: Finalist) -> Best | None:
         if self._confirmer.needs(finalist.trial.config):
             self._last_process = finalist.trial.config
         return self._confirmer.confirm(finalist)
 
-    def _confirm_faster(self, winner: Finalist, standings: Sequence[Finalist]) -> Best | None:
+    def _confirm_faster(self, winner: Finalist, standings: Sequence[Finalist]) -> None:
         """Gives those their own process that were over the limit in the race, and faster there than the winner.
 
-        The first one that holds the limit as a whole process is the answer; ``None`` where none is.
+        The first one that holds the limit as a whole process is the answer.
         """
         able = {entry.trial.number for entry in standings}
         for entry in self._over_limit:
-            if entry.trial.number not in able or not _is_faster(entry, winner):
+            if entry.trial.number not in able or not is_faster(entry, winner):
                 continue
             what = f"{entry.trial.description}: faster than the winner, and over the limit in the race"
             if not self._context.budget.allows(*self._confirmer.needs(entry.trial.config)):
@@ -257,8 +262,8 @@ class Judgement:
             best = self._confirm_one(entry)
             if best is not None:
                 self._context.note(f"{entry.trial.description}: within the limit in its own process, and taken")
-                return best
-        return None
+                self._standing.decide(best)
+                return
 
     def _may_be_confirmed(self, trials: Sequence[Trial]) -> bool:
         return bool(self._confirmer.failures) or any(trial.fits for trial in self._rejections.remaining(trials))
@@ -271,23 +276,6 @@ class Judgement:
 
 def _baseline_of(trials: Sequence[Trial]) -> Trial | None:
     return next((trial for trial in reversed(trials) if trial.config.is_none), None)
-
-
-def _is_faster(entry: Finalist, winner: Finalist) -> bool:
-    """Whether a finalist is faster by more than a tie, by the rounds that both ran in or beside the reference."""
-    if entry.rounds and winner.rounds:
-        return lag(entry, winner) < -LOG_TIE
-    own, others = entry.relative_throughput, winner.relative_throughput
-    return own is not None and others is not None and math.log(own / others) > LOG_TIE
-
-
-def _in_order(raced: RaceResult, standings: Sequence[Finalist]) -> list[Finalist]:
-    numbers = {entry.trial.number for entry in raced.everybody}
-    others = [entry for entry in standings if entry.trial.number not in numbers]
-    able = {entry.trial.number for entry in standings}
-    # Who was over the limit in a round, or failed there, comes last: the whole process decides.
-    order = [*raced.standings, *others, *raced.over_limit, *raced.failed]
-    return [entry for entry in order if entry.trial.number in able]
 
 
 def _describe_race(front: Sequence[Finalist], earlier: RaceResult | None) -> str:

@@ -86,6 +86,19 @@ class RaceResult:
         """All that began."""
         return (*self.standings, *self.over_limit, *self.failed)
 
+    def in_order(self, standings: Sequence[Finalist]) -> list[Finalist]:
+        """The finalists in the order in which they get a process of their own: as raced, and then who was not.
+
+        Args:
+            standings: All that may still be the answer.
+        """
+        numbers = {entry.trial.number for entry in self.everybody}
+        others = [entry for entry in standings if entry.trial.number not in numbers]
+        able = {entry.trial.number for entry in standings}
+        # Who was over the limit in a round, or failed there, comes last: the whole process decides.
+        order = [*self.standings, *others, *self.over_limit, *self.failed]
+        return [entry for entry in order if entry.trial.number in able]
+
 
 def race(  # noqa: PLR0913  (what bounds a race)
     bench: Bench,

@@ -41,10 +41,12 @@ class RivalSearch:
     Attributes:
         found: Its fresh process; ``None`` where no smaller batch was found to fit.
         none_fits: Whether it is known that no smaller batch fits without recompute.
+        is_first: Whether that process was the first of the search, with none between it and what ran before.
     """
 
     found: Measurement | None
     none_fits: bool
+    is_first: bool
 
 
 def measure_rival_batch(  # noqa: PLR0913  (what its batch is guessed from, and whether there is time)
@@ -78,19 +80,19 @@ def measure_rival_batch(  # noqa: PLR0913  (what its batch is guessed from, and 
     guess = blind if peak_bytes is None else _largest(batch, limit_bytes, resting_bytes, peak_bytes)
     # A baseline whose steps fit, and whose whole process did not, lets the estimate reach the target itself.
     guess = min(max(guess, smallest), batch - 1)
-    found, least, too_large, was_memory = None, 1.0, batch, True
-    for _ in range(ATTEMPTS):
+    found, least, too_large, was_memory, is_first = None, 1.0, batch, True, False
+    for attempt in range(ATTEMPTS):
         if guess < least or not has_time():
             break
         measurement = bench.watch({}, effort, guess)
         peak, outcome = measurement.peak_bytes, measurement.under(limit_bytes).outcome
         if outcome is Outcome.OK:
-            found, least = measurement, guess * CLEARLY_LARGER
+            found, least, is_first = measurement, guess * CLEARLY_LARGER, attempt == 0
         else:
             too_large, was_memory = guess, was_memory and outcome.is_about_memory
         fitting = guess // 2 if peak is None else _largest(guess, limit_bytes, resting_bytes, peak)
         guess = min(max(fitting, smallest), too_large - 1)
-    return RivalSearch(found, none_fits=found is None and guess < 1 and was_memory)
+    return RivalSearch(found, none_fits=found is None and guess < 1 and was_memory, is_first=is_first)
 
 
 def _largest(batch: int, limit_bytes: int, resting_bytes: int, peak_bytes: int) -> int:
@@ -135,7 +137,8 @@ def compare_with_rival_batch(
         is_complete = search.none_fits or context.budget.allows(Task.CONFIRMATION)
         return Rival(none_fits=search.none_fits, is_complete=is_complete)
     figures = figures_of(search.found)
-    return _compare(context, best, figures, fresh_runs(context, {}, figures.batch), are_neighbours=is_just_confirmed)
+    runs, are_neighbours = fresh_runs(context, {}, figures.batch), is_just_confirmed and search.is_first
+    return _compare(context, best, figures, runs, are_neighbours=are_neighbours)
 
 
 def compare_with_plain(context: TuningContext, best: Best | None, *, is_just_confirmed: bool) -> Rival:

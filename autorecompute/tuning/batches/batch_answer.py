@@ -10,7 +10,7 @@ from autorecompute.plans import Config
 from autorecompute.result import Best, Result, SearchEnd
 from autorecompute.tuning.answer.paired_comparison import PairedComparison
 from autorecompute.tuning.answer.rivals import fresh_runs
-from autorecompute.tuning.batches.throughput_curve import Contenders, find_contenders
+from autorecompute.tuning.batches.throughput_curve import Contenders, find_contenders, is_any_open
 from autorecompute.verdict import LEAST_RATIO, Verdict
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class BatchAnswer:
             base = self._result_at(point.batch, tuned)
         else:
             base = self._result_without(point or (curve[0] if curve else None))
-        compared = base.compared and not search_end.is_early and not self._chooser.untuned(curve)
+        is_open = bool(self._chooser.untuned(curve)) or is_any_open(tuned)
+        compared = base.compared and not search_end.is_early and not is_open
         result = replace(
             base,
             study=self._context.folder.name,
@@ -157,7 +158,7 @@ def _judge(base: Result, contenders: Contenders, comparison: Comparison | None, 
         compared: Whether all batches were compared.
     """
     if base.best is None:
-        return Verdict.NO_FIT
+        return Verdict.NO_FIT if compared else None
     if not compared:
         return Verdict.UNDECIDED
     # The study of a batch has looked for a smaller one that fits without.

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autorecompute.errors import NothingFitsError, ScriptError, TooLittleTimeError, WrongBatchError
+from autorecompute.errors import NothingFitsError, ScriptError, TooLargeError, TooLittleTimeError, WrongBatchError
 from autorecompute.result import SearchEnd
 from autorecompute.search import BatchChooser, Fastest, Limits, Listed
 from autorecompute.studies.analysis import share
@@ -21,7 +21,7 @@ from autorecompute.studies.tuned import bind, require_own
 from autorecompute.studies.use import using
 from autorecompute.tuning.answer.paired_comparison import PAIR, has_enough_pairs
 from autorecompute.tuning.batches.batch_answer import BatchAnswer, says_more
-from autorecompute.tuning.batches.throughput_curve import TunedBatch, draw
+from autorecompute.tuning.batches.throughput_curve import TunedBatch, draw, point_beyond
 from autorecompute.tuning.batches.without_recompute import lost, measure_without, without_lost
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.explanations import explain_no_batch, explain_untuned
@@ -30,7 +30,7 @@ from autorecompute.tuning.lateness import explain_late_batches
 from autorecompute.tuning.resources import device_lock
 from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.tuning.tuner import Tuner
-from autorecompute.units import format_bytes, format_count, format_rate
+from autorecompute.units import format_count
 from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class BatchTuner:
         """The answer that an interruption leaves, or that an earlier run left which was asked for the same."""
         self._batch_answer: BatchAnswer | None = None
         self._tuned: list[TunedBatch] = []
+        self._beyond: CurvePoint | None = None
         self._record = BatchRecord(asked=self._batches)
 
     def run(self) -> Result:
@@ -150,6 +151,10 @@ class BatchTuner:
         if comparison is not None and not has_enough_pairs(comparison, has_time=self._has_time_for_a_pair()):
             search_end = SearchEnd.TIME
         result = batch_answer.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
+        known = self._known_result()
+        if search_end.is_early and known is not None and known.best is not None and says_more(known, result):
+            # There was no time to come as far as an earlier run did.
+            result = known.ending(search_end)
         self._folder.finish(result)
         self._note_what_is_missing(chooser, search_end)
         self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))
@@ -163,7 +168,7 @@ class BatchTuner:
 
     @property
     def _curve(self) -> list[CurvePoint]:
-        return draw(self._record.without, self._tuned)
+        return draw(self._record.without, self._tuned, self._beyond)
 
     def _keep(self, record: BatchRecord) -> None:
         self._record = record
@@ -179,11 +184,7 @@ class BatchTuner:
 
     def _measure_without(self, chooser: BatchChooser, limit_bytes: int) -> None:
         while self._budget.allows(Task.CONFIRMATION) and (batch := chooser.without(self._curve)) is not None:
-            self._context.note(f"batch {batch}: measuring without recompute")
-            with self._budget.timing(Task.CONFIRMATION):
-                figures = measure_without(self._context, batch, limit_bytes, is_due=self._is_due(batch))
-            speed = f", {format_rate(figures.samples_per_second)}" if figures.samples_per_second else ""
-            self._context.note(f"batch {batch}: {figures.outcome}, peak {format_bytes(figures.peak_bytes)}{speed}")
+            figures = measure_without(self._context, batch, limit_bytes, is_due=self._is_due(batch))
             self._keep(replace(self._record, without=(*self._record.without, figures)))
 
     def _is_due(self, batch: int) -> bool:
@@ -204,7 +205,7 @@ class BatchTuner:
             try:
                 result = self._tune(batch, trials, problem, timeout_seconds=self._time_left(shares))
             except (ScriptError, WrongBatchError) as error:
-                if self._batches:
+                if self._batches and not self._is_beyond(batch, error):
                     raise
                 self._context.note(f"batch {batch} cannot be tuned, so no larger one is: {error}")
                 break
@@ -216,6 +217,13 @@ class BatchTuner:
         if any(end.is_early for end in ends):
             return SearchEnd.TIME
         return SearchEnd.TRIALS if SearchEnd.TRIALS in ends else SearchEnd.NOTHING_LEFT
+
+    def _is_beyond(self, batch: int, error: Exception) -> bool:
+        """Whether a listed batch is one that no config holds: the script has no memory for it before there is any."""
+        is_beyond = isinstance(error, TooLargeError) and batch != self._batches[0]
+        if is_beyond:
+            self._beyond = point_beyond(batch, study_of_batch(self._folder, batch).name)
+        return is_beyond
 
     def _finish_so_far(self, search_end: SearchEnd) -> None:
         """Keeps the best of what was finished, here or in an earlier run, for an interruption of the rest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 NO_FIT = "no config fits"
 NOT_IN_TIME = "no config was confirmed in time"
+BEYOND = "out of memory at its start"
+TOO_FEW_TRIALS = "no config that fits in so few trials"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,7 @@ class TunedBatch:
         if best is None:
             least = Recomputed(
                 study=self.result.study,
-                description=NOT_IN_TIME if self.result.search_end.is_early else NO_FIT,
+                description=self._why_none,
                 figures=Figures(),
                 least_peak_bytes=self.least_peak_bytes,
             )
@@ -76,6 +79,17 @@ class TunedBatch:
         return CurvePoint(batch=self.batch, without=self._baseline, recomputed=recomputed)
 
     @property
+    def is_open(self) -> bool:
+        """Whether time or trials were over before it was known that a config fits, or that none does."""
+        return self.result.verdict is None
+
+    @property
+    def _why_none(self) -> str:
+        if self.result.search_end.is_early:
+            return NOT_IN_TIME
+        return TOO_FEW_TRIALS if self.is_open else NO_FIT
+
+    @property
     def _baseline(self) -> Figures:
         """No recompute, which is not the answer: where its steps hold the limit, its whole process needs more."""
         baseline = self.result.baseline
@@ -83,12 +97,25 @@ class TunedBatch:
         return replace(baseline, outcome=outcome, batch=self.batch)
 
 
-def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch]) -> list[CurvePoint]:
+def is_any_open(tuned: Sequence[TunedBatch]) -> bool:
+    """Whether more time or trials may find a config for a batch that has none, below any that no config holds."""
+    too_large = min((entry.batch for entry in tuned if entry.result.verdict is Verdict.NO_FIT), default=math.inf)
+    return any(entry.is_open and entry.batch < too_large for entry in tuned)
+
+
+def point_beyond(batch: int, study: str) -> CurvePoint:
+    """A batch that no config can make fit: the script has no memory for it before there is any."""
+    recomputed = Recomputed(study=study, description=BEYOND, figures=Figures())
+    return CurvePoint(batch=batch, without=Figures(outcome=Outcome.OOM, batch=batch), recomputed=recomputed)
+
+
+def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch], beyond: CurvePoint | None = None) -> list[CurvePoint]:
     """Every batch that was measured, the smallest first.
 
     Args:
         without: Fresh processes without recompute.
         tuned: The batches with a study of their own.
+        beyond: One that none can have; ``None`` where none was seen.
     """
     baselines = [entry.result.rival for entry in tuned if entry.result.rival is not None]
     points = {
@@ -101,6 +128,8 @@ def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch]) -> list[CurveP
         # What a whole process without recompute came to says more than a trial beyond the limit.
         keeps_known = known is not None and not point.fits_without
         points[entry.batch] = replace(point, without=known.without) if known is not None and keeps_known else point
+    if beyond is not None:
+        points[beyond.batch] = beyond
     return [points[batch] for batch in sorted(points)]
 
 

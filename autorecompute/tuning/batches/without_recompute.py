@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import ScriptError
 from autorecompute.measurement import Outcome
 from autorecompute.tuning.answer.rivals import figures_of
+from autorecompute.tuning.budget import Task
+from autorecompute.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
     from autorecompute.figures import Figures
+    from autorecompute.measurement import Measurement
     from autorecompute.studies.batch_studies import BatchRecord
     from autorecompute.tuning.context import TuningContext
 
 
 def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_due: bool) -> Figures:
-    """The figures of the batch, in a second process where the first one was lost.
+    """The figures of the batch, told to whoever watches.
 
     Args:
         context: What the tuning works with.
@@ -27,17 +30,25 @@ def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_
     Raises:
         ScriptError: it has to, and fails for another reason than memory.
     """
-    measurement = context.watch({}, batch)
-    if measurement.outcome is Outcome.LOST:
-        measurement = context.watch({}, batch)
-    measurement = measurement.under(limit_bytes)
+    context.note(f"batch {batch}: measuring without recompute")
+    with context.budget.timing(Task.CONFIRMATION):
+        measurement = _watch(context, batch).under(limit_bytes)
     outcome = measurement.outcome
     if not outcome.is_measured and not outcome.is_about_memory and is_due:
         raise ScriptError(
             f"The script fails at batch {batch} without any recompute. {measurement.message}\n"
             f"Outcome: {outcome}. Its output: {context.bench.log}"
         )
-    return replace(figures_of(measurement), batch=batch)
+    figures = replace(figures_of(measurement), batch=batch)
+    speed = f", {format_rate(figures.samples_per_second)}" if figures.samples_per_second else ""
+    context.note(f"batch {batch}: {figures.outcome}, peak {format_bytes(figures.peak_bytes)}{speed}")
+    return figures
+
+
+def _watch(context: TuningContext, batch: int) -> Measurement:
+    """A fresh process, and a second one where that was lost."""
+    measurement = context.watch({}, batch)
+    return context.watch({}, batch) if measurement.outcome is Outcome.LOST else measurement
 
 
 def lost(record: BatchRecord) -> list[int]:

@@ -56,6 +56,7 @@ HANGS = "#!/bin/sh\nexec sleep 600\n"
         (["plans", "no.py"], "no script 'no.py'"),
         (["plans", "train.py", "--batch", "0"], "--batch"),
         (["plans", "train.py", "--fake", "--memory-limit", "40"], "Write a unit with it, such as 40GiB"),
+        (["plans", "train.py", "--fake", "--memory-limit", "100kb"], "is 100000 bytes. Give it 1MiB at least"),
         (["plans", "train.py", "--dim", "sequence"], "'sequence'"),
         (["plans", "train.py", "--dim", "=4"], "'=4'"),
         (["plans", "train.py", "--dim", "sequence=0"], "--dim"),

@@ -302,6 +302,28 @@ def test_where_nothing_fits_the_study_keeps_that_answer(make_tuning):
     assert first.folder.result().best is None
 
 
+def test_trials_that_are_used_up_before_any_recompute_was_tried_say_nothing_of_memory(make_tuning):
+    """A preset that may fit is untried: there is no verdict, the sentence says what to do, and that finds a config."""
+    for _ in range(2):
+        tuning = make_tuning(max_trials=1)
+        with pytest.raises(NothingFitsError, match=r"No config that holds 600 MiB was found in 1 trial.*--max-trials"):
+            tuning.run()
+        result = tuning.folder.result()
+        assert (result.verdict, result.compared, result.search_end) == (None, False, SearchEnd.TRIALS)
+    assert tuning.bench.measured == []
+    assert "solved" not in " ".join(tuning.watcher.notes)
+    assert make_tuning(max_trials=16).run().best is not None
+
+
+def test_a_process_that_needed_too_much_is_told_where_no_other_trial_was_allowed(make_tuning):
+    """No recompute held the limit in its trial and not as a whole process: that is no word on recompute."""
+    tuning = make_tuning(limit_bytes=903 * MIB, max_trials=1)
+    tuning.bench.every_life_bytes = 5 * MIB
+    with pytest.raises(NothingFitsError, match=r"Not confirmed: none: its whole process reaches 905 MiB.*--max-trials"):
+        tuning.run()
+    assert tuning.folder.result().verdict is None
+
+
 def test_a_device_that_another_tuning_measures_on_is_waited_for(make_tuning, monkeypatch):
     """Nothing is measured while the device is held, and the watcher is told why nothing happens."""
     tuning = make_tuning(max_trials=2)

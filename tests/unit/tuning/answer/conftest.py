@@ -1,4 +1,4 @@
-"""Benches whose whole processes hold more than their steps."""
+"""Benches whose whole processes hold more than their steps, and such as take long."""
 
 from __future__ import annotations
 
@@ -21,3 +21,9 @@ def let_baseline_hold():
         bench.measure = measure_resident
 
     return let_hold
+
+
+@pytest.fixture
+def make_slow(make_tuning, make_timed_bench):
+    """Begins a session of one study on a bench whose steps take most of a second, so that a search is long."""
+    return lambda **settings: make_tuning(make_timed_bench(start_seconds=5.0, step_seconds=0.4), **settings)

@@ -22,12 +22,6 @@ from autorecompute.units import MIB
 from stand_ins.emitted import choices_of
 
 
-@pytest.fixture
-def make_slow(make_tuning, make_timed_bench):
-    """Begins a session of one study on a bench whose steps take most of a second, so that a search is long."""
-    return lambda **settings: make_tuning(make_timed_bench(start_seconds=5.0, step_seconds=0.4), **settings)
-
-
 def note_times(tuning, clock):
     """Gives the seconds after which each process of a whole tuning was done, which are filled in as it runs."""
     times, began, watch = [], clock.now, tuning.bench.watch
@@ -168,33 +162,6 @@ def test_the_same_command_goes_on_and_confirms_nothing_twice(make_root, tune_in,
     # Beside the first, each pair of the comparison has a run of the winner's.
     assert len(confirmed) == len(set(confirmed)) + result.comparison.pairs - 1
     assert not set(first.tried) & set(second.tried)
-
-
-def test_a_study_that_was_answered_keeps_what_it_knows(make_slow, clock):
-    """Whoever stops a search for more leaves the rival and the race of the answer that stands."""
-    answer = make_slow(max_trials=8).run()
-    again = make_slow(max_trials=40)
-    clock.stop_at = clock.now + 7.0
-    with pytest.raises(KeyboardInterrupt):
-        again.run()
-    kept = again.folder.result()
-    assert (kept.best, kept.rival, kept.search_end) == (answer.best, answer.rival, SearchEnd.INTERRUPTED)
-    assert choices_of(again.folder) == answer.best.config.texts
-
-
-def test_however_often_it_is_stopped_an_answer_keeps_what_it_knows(make_slow, clock):
-    """What was compared stays compared after a second interruption, and is told with the trials since then."""
-    answer = make_slow(max_trials=8).run()
-    assert answer.comparison is not None
-    for _ in range(2):
-        again = make_slow(max_trials=40)
-        clock.stop_at = clock.now + 20.0
-        with pytest.raises(KeyboardInterrupt):
-            again.run()
-    kept = again.folder.result()
-    assert (kept.best, kept.rival, kept.comparison) == (answer.best, answer.rival, answer.comparison)
-    assert (kept.compared, kept.verdict, kept.search_end) == (True, answer.verdict, SearchEnd.INTERRUPTED)
-    assert kept.trials > answer.trials
 
 
 @pytest.fixture

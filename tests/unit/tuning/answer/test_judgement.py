@@ -42,16 +42,19 @@ def test_a_failure_keeps_its_name(make_measurement, outcome):
     assert failed.under(LIMIT) == failed
 
 
-def test_too_few_trials_name_the_preset_that_should_fit():
+def test_too_few_trials_name_the_preset_that_should_fit(make_trial):
     """The limit is not to blame where what should hold it was not measured."""
     lean, leaner, large = (
         Prediction(peak_bytes=size * MIB, peak_low=0, peak_high=0, step=None, step_low=None, step_high=None, fits=0.5)
         for size in (500, 400, 700)
     )
-    text = explain_too_few_trials({"half": lean, "blocks": leaner, "none": large}, LIMIT)
-    assert "'blocks' should, with about 400 MiB" in text
+    text = explain_too_few_trials(1, LIMIT, {"half": lean, "blocks": leaner, "none": large})
+    assert "found in 1 trial. The preset 'blocks' should hold it, with about 400 MiB" in text
     assert "--max-trials" in text
-    assert explain_too_few_trials({"none": large}, LIMIT) == ""
+    unlikely = replace(leaner, fits=0.1)
+    rejection = Rejection(config=make_trial().config, outcome=Outcome.OVER_LIMIT, reason="its process reaches 640 MiB")
+    text = explain_too_few_trials(2, LIMIT, {"none": large, "blocks": unlikely}, [rejection])
+    assert "found in 2 trials. Not confirmed: its process reaches 640 MiB. Allow more trials with --max-trials" in text
 
 
 def test_no_fit_names_the_least_peak_and_what_it_would_take(make_trial, make_detection, make_space):

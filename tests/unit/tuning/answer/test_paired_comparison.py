@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from autorecompute.figures import Comparison
+from autorecompute.figures import Comparison, CurvePoint, Figures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.tuning.answer.paired_comparison import LEAST_TO_GIVE_UP, PAIRS, PairedComparison, compare
@@ -102,6 +102,18 @@ def test_recompute_pays_where_the_rival_batch_is_no_faster_than_the_margin(make_
     """The ends of the interval decide, however far away the ratio itself is."""
     comparison = Comparison(ratio=1.0, low=low, high=high, pairs=2, is_clear=low is not None)
     assert judge_recompute(make_result().best, Rival(comparison=comparison)) is verdict
+
+
+def test_recompute_pays_beside_what_was_measured(make_result):
+    """One batch is compared with the largest that fits without recompute; of several, with each that was measured."""
+    close = Comparison(ratio=1.01, low=1.0, high=1.02, pairs=2, is_clear=True)
+    result = make_result(verdict=Verdict.RECOMPUTE_PAYS, comparison=close)
+    assert result.verdict_sentence.endswith(
+        "and the largest batch that fits without recompute is not more than 2 % faster"
+    )
+    curve = (CurvePoint(batch=8, without=Figures(outcome=Outcome.OK, batch=8, samples_per_second=40.0)),)
+    of_several = dataclasses.replace(result, curve=curve).verdict_sentence
+    assert of_several.endswith("none of the batches that were measured without recompute is more than 2 % faster")
 
 
 def test_without_a_winner_nothing_fits_and_without_recompute_none_is_needed(make_result):

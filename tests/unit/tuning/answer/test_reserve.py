@@ -12,6 +12,7 @@ from autorecompute.reports.answer import answer_lines, answer_sentences, runners
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.batches.throughput_curve import TunedBatch, draw
 from autorecompute.units import MIB
+from autorecompute.verdict import Verdict
 
 LIMIT, BEYOND = 903 * MIB, 25 * MIB
 
@@ -74,3 +75,25 @@ def test_a_batch_whose_answer_recomputes_does_not_fit_without(told):
     assert not tuned.point.fits_without
     whole = dataclasses.replace(result.baseline, outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + MIB, batch=32)
     assert draw([whole], [tuned])[-1].without == whole
+
+
+def test_no_recompute_that_holds_the_limit_is_the_answer_though_others_look_as_fast(make_tuning, let_baseline_hold):
+    """The first guess was too large, and its own trial 4 % slow: its process shows that it is enough."""
+    tuning = make_tuning(limit_bytes=912 * MIB)
+    tuning.bench.every_life_bytes = 5 * MIB
+    tuning.bench.pace = lambda number: 1.04 if number == 0 else 1.0
+    let_baseline_hold(tuning.bench, 60 * MIB)
+    result = tuning.run()
+    assert result.verdict is Verdict.NOT_NEEDED
+    assert (result.best.config, result.best.peak_bytes) == (Config(), 905 * MIB)
+
+
+def test_where_the_process_of_no_recompute_needs_too_much_the_others_are_raced(make_tuning):
+    """Its steps held the limit, so it had its process first: the answer is no less sure for that."""
+    tuning = make_tuning(limit_bytes=903 * MIB)
+    tuning.bench.every_life_bytes = 5 * MIB
+    result = tuning.run()
+    assert tuning.bench.watched[0] == (Config(), 32)
+    assert result.rejected[Config().hash] is Outcome.OVER_LIMIT
+    assert result.best.ranking is not None
+    assert result.best.config.hash in result.raced

@@ -103,6 +103,38 @@ def test_a_guess_learns_from_the_last_one(problem):
     assert rival.batch == 18
 
 
+@pytest.mark.parametrize(
+    ("peak_bytes", "batches", "is_first"),
+    [
+        (lambda batch: RESTING + batch * 25 * MIB, [20], True),
+        (lambda batch: RESTING + batch * 30 * MIB, [20, 16], False),
+        (lambda batch: RESTING + batch * 20 * MIB, [20, 25], False),
+        (lambda batch: RESTING + batch * 20 * MIB if batch <= 20 else None, [20, 25], True),
+    ],
+    ids=["one process", "the second fits", "the second is larger", "the second fails"],
+)
+def test_it_is_known_whether_the_rival_ran_first(problem, peak_bytes, batches, is_first):
+    """What ran after other processes of the search is minutes away from the confirmation of the winner."""
+    bench = Watched(peak_bytes)
+    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=900 * MIB)
+    assert (bench.batches[:2], search.is_first) == (batches, is_first)
+
+
+def test_processes_with_others_between_them_are_no_pair(make_tuning, monkeypatch):
+    """Where the first guess did not fit, both sides of each pair run anew, one right after the other."""
+    tuning = make_tuning()
+    peak_bytes = tuning.bench.peak_bytes
+    monkeypatch.setattr(
+        tuning.bench, "peak_bytes", lambda config, batch: peak_bytes(config, batch) + (60 * MIB if batch < 32 else 0)
+    )
+    result = tuning.run()
+    batches = [batch for _, batch in tuning.bench.watched]
+    rival = result.rival.batch
+    assert batches[:3] == [32, 20, rival]
+    assert batches[3:] == [32, rival, rival, 32]
+    assert result.comparison.pairs == 2
+
+
 def test_a_run_that_failed_is_no_rival(problem):
     """A run within the limit whose loss is no number does not count, and no larger one is tried after it."""
     bench = Watched(lambda batch: batch, Outcome.DIVERGED)

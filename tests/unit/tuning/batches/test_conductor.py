@@ -19,6 +19,7 @@ from autorecompute.studies.analysis import FILE
 from autorecompute.studies.batch_studies import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.paired_comparison import LEAST_PAIRS
+from autorecompute.tuning.batches.throughput_curve import BEYOND
 from autorecompute.tuning.step_profiles import PROFILED_BATCH
 from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
@@ -207,6 +208,38 @@ def test_where_no_batch_fits_that_is_the_answer(begin):
             several.run()
     assert not several.has_measured
     assert several.folder.result().verdict is Verdict.NO_FIT
+
+
+def test_a_listed_batch_that_the_script_has_no_memory_for_is_left_out(begin):
+    """It is one that no config holds: the others are answered as without it, and the same again without measuring."""
+    expected = begin((8, 24)).run()
+
+    def fail_from_two_hundred_on(bench):
+        if bench.detection.batch >= 200:
+            bench.failure = TooLargeError("out of memory")
+        return bench
+
+    several = begin((8, 24, 200, 300), adapt=fail_from_two_hundred_on)
+    result = several.run()
+    assert (result.best, result.verdict, result.compared) == (expected.best, expected.verdict, True)
+    assert result.curve[-1].recomputed.description == BEYOND
+    assert [note for note in several.watcher.notes if "no larger one" in note] == [
+        "batch 200 cannot be tuned, so no larger one is: out of memory"
+    ]
+    again = begin((8, 24, 200, 300), adapt=fail_from_two_hundred_on)
+    assert again.run() == result
+    assert not again.has_measured
+
+
+def test_the_first_listed_batch_has_to_be_looked_at(begin):
+    """Nothing is known of the model where the script has no memory for the smallest."""
+
+    def fail(bench):
+        bench.failure = TooLargeError("out of memory")
+        return bench
+
+    with pytest.raises(TooLargeError):
+        begin((8, 24), adapt=fail).run()
 
 
 def test_profiled_steps_come_from_the_first_batch_whose_tell_of_any(begin, make_step):

@@ -6,12 +6,15 @@ import pytest
 
 from autorecompute.errors import NothingFitsError
 from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies import load_result
 from autorecompute.studies.batch_studies import read_batches
 from autorecompute.tuning.batches.batch_tuner import LEAST_TRIALS
+from autorecompute.tuning.batches.throughput_curve import NO_FIT, TOO_FEW_TRIALS
 from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
+from stand_ins.emitted import choices_of
 
 LARGEST = 20
 """The largest batch that fits in 600 MiB without recompute, by the formula."""
@@ -40,6 +43,35 @@ def test_a_list_whose_trials_are_used_up_is_not_decided(begin):
     assert "with a higher --max-trials" in result.verdict_sentence
     more = begin((16, 24, 28), max_trials=40).run()
     assert (more.verdict, more.compared) == (Verdict.RECOMPUTE_PAYS, True)
+
+
+@pytest.mark.parametrize("batches", [(16, 24, 28), ()])
+def test_a_batch_that_had_too_few_trials_is_not_said_to_be_too_large(begin, batches):
+    """No recompute alone was tried there: nothing says that recompute does not pay, and more trials decide it."""
+    several = begin(batches, max_trials=1)
+    result = several.run()
+    assert [point.recomputed.description for point in result.curve if point.recomputed is not None] == [TOO_FEW_TRIALS]
+    assert (result.verdict, result.compared, result.best.config) == (Verdict.UNDECIDED, False, Config())
+    assert "with a higher --max-trials" in result.verdict_sentence
+    assert begin(batches, max_trials=40).run().verdict is Verdict.RECOMPUTE_PAYS
+
+
+def test_a_list_that_none_was_found_for_in_so_few_trials_has_no_verdict(begin):
+    """The sentence asks for more trials, and not for more memory."""
+    several = begin((24, 28), max_trials=1)
+    with pytest.raises(NothingFitsError, match=r"No batch that holds 600 MiB was found in 1 trial.*--max-trials"):
+        several.run()
+    assert several.folder.result().verdict is None
+    assert begin((24, 28)).run().best is not None
+
+
+def test_a_batch_above_one_that_no_config_holds_is_not_open(begin):
+    """However few trials are left for it."""
+    several = begin((16, 64, 96), max_trials=LEAST_TRIALS + 1)
+    result = several.run()
+    described = {point.batch: point.recomputed.description for point in result.curve if point.recomputed is not None}
+    assert described == {64: NO_FIT, 96: TOO_FEW_TRIALS}
+    assert (result.verdict, result.compared) == (Verdict.DOES_NOT_PAY, True)
 
 
 def test_a_batch_above_one_that_no_config_holds_needs_no_trials(begin):
@@ -96,3 +128,24 @@ def test_too_little_time_for_a_batch_tells_what_is_kept(begin_timed, clock):
     assert read_batches(stopped.folder, (24, 28)).without
     with pytest.raises(NothingFitsError, match=r"before another batch was done.*kept in .*same command goes on"):
         begin_timed((24, 28), timeout_seconds=5.0).run()
+
+
+def test_too_little_time_for_a_batch_takes_no_better_answer_away(begin_timed, clock):
+    """A session that did not come as far as an interrupted one before it leaves that one's answer."""
+    first = begin_timed((8, 16, 24, 64))
+    note = first.watcher.note
+
+    def note_and_stop(text):
+        note(text)
+        if text.startswith("batch 64: tuning"):
+            clock.stop_at = clock.now + 8.0
+
+    first.watcher.note = note_and_stop
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    left = first.folder.result()
+    assert left.best.batch == 24
+    result = begin_timed((8, 16, 24, 64), timeout_seconds=30.0).run()
+    assert (result.best, result.curve, result.search_end) == (left.best, left.curve, SearchEnd.TIME)
+    assert first.folder.result() == result
+    assert choices_of(first.folder) == left.best.config.texts
