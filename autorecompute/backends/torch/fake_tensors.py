@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_map_only
 
 from autorecompute.backends.torch.amounts import NOTHING
+from autorecompute.backends.torch.arguments import exchanged
 from autorecompute.backends.torch.live import LiveBytes
 from autorecompute.backends.torch.script_state import kept
 from autorecompute.backends.torch.storages import are_spread
@@ -91,8 +91,8 @@ class Fakes:
         self._parameters: dict[int, torch.nn.Parameter] = {}
 
     def of(self, value: Any) -> Any:
-        """The value with fake tensors in it."""
-        return tree_map_only(Tensor, self._fake, value)
+        """The value with fake tensors in it; what holds them are copies."""
+        return exchanged(value, self._fake)
 
     def _fake(self, tensor: Tensor) -> Tensor:
         return tensor if is_fake(tensor) else self._mode.from_tensor(tensor)
@@ -148,4 +148,4 @@ def resized(value: Any, batch: int, target: int) -> Any:
             return tensor.new_empty((target, *tensor.shape[1:])).requires_grad_(tensor.requires_grad)
         return tensor
 
-    return tree_map_only(Tensor, resize, value)
+    return exchanged(value, resize)

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from autorecompute.backends.common.batches import observe_batch
+from autorecompute.backends.torch.arguments import exchanged
 from autorecompute.backends.torch.backward import kept_gradients
 from autorecompute.backends.torch.collectives import Buckets, Collectives
 from autorecompute.backends.torch.compiled.forms import eagerly
@@ -259,7 +260,8 @@ class FakeSteps:
         with torch.enable_grad(), self._followed(fake.timeline, skipped), meter, collectives.followed():
             if self._redirection is not None:  # Lightning's, under DDP, which holds for one call
                 self._model.forward = self._redirection
-            result = self._model(*fake.args, **fake.kwargs)
+            args, kwargs = exchanged((fake.args, fake.kwargs), lambda one: one)  # the forward may write to them
+            result = self._model(*args, **kwargs)
             loss = self._script.loss(result)
             self.has_loss = is_loss(result)
             if not self._script.holds_result:

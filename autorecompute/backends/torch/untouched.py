@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
 
+from autorecompute.backends.torch.arguments import exchanged
 from autorecompute.backends.torch.script_state import Generators, kept_contents
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def out_of_autocast() -> Iterator[None]:
 
 
 def copies_of(value: Any) -> Any:
-    """Arguments with copies of their tensors, equal ones where they were the same."""
+    """Arguments with copies of their tensors and of what holds them, equal ones where they were the same."""
     copies: dict[int, Tensor] = {}
 
     def copy(tensor: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ def copies_of(value: Any) -> Any:
             copies[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
         return copies[id(tensor)]
 
-    return _pytree.tree_map_only(Tensor, copy, value)
+    return exchanged(value, copy)
 
 
 @contextlib.contextmanager
