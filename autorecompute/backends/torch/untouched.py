@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from autorecompute.backends.torch.arguments import exchanged
+from autorecompute.backends.torch.script_hooks import without_gradient_hooks
 from autorecompute.backends.torch.script_state import Generators, kept_contents
 
 if TYPE_CHECKING:
@@ -24,9 +25,15 @@ if TYPE_CHECKING:
 def untouched(model: Module) -> Iterator[None]:
     """Whatever happens inside, the random numbers to come, the buffers and the modules' attributes are as before.
 
-    So is what lists hold that are modules' or that their forwards and hooks have at hand.
+    So is what lists hold that are modules' or that their forwards and hooks have at hand. The script's hooks on
+    gradients see none of what happens inside.
     """
-    with _random_numbers(model), _attributes(model), kept_contents(model.modules()):
+    with (
+        _random_numbers(model),
+        _attributes(model),
+        kept_contents(model.modules()),
+        without_gradient_hooks(model),
+    ):
         try:
             yield
         finally:
