@@ -14,6 +14,7 @@ from torch import Tensor
 from autorecompute.backends.torch.arguments import exchanged
 from autorecompute.backends.torch.script_hooks import without_gradient_hooks
 from autorecompute.backends.torch.script_state import Generators, kept_contents
+from autorecompute.backends.torch.written_weights import kept_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def untouched(model: Module) -> Iterator[None]:
-    """Whatever happens inside, the random numbers to come, the buffers and the modules' attributes are as before.
+    """Whatever happens inside, the random numbers to come, the weights, buffers and modules' attributes are as before.
 
     So is what lists hold that are modules' or that their forwards and hooks have at hand. The script's hooks on
     gradients see none of what happens inside.
@@ -33,6 +34,7 @@ def untouched(model: Module) -> Iterator[None]:
         _attributes(model),
         kept_contents(model.modules()),
         without_gradient_hooks(model),
+        kept_weights(model),
     ):
         try:
             yield
