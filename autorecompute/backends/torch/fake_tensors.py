@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +30,19 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.live import Segment
     from autorecompute.backends.torch.values import Values
 
+_LOG_OF_TORCH = logging.getLogger("torch._subclasses.fake_tensor")
 _DEVICE = torch.ops.prim.device.default
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Torch logs no error where an operator cannot be run on fake tensors: whoever runs it is told by an exception."""
+    before = _LOG_OF_TORCH.level
+    _LOG_OF_TORCH.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        _LOG_OF_TORCH.setLevel(before)
 
 
 def is_fake(tensor: Tensor) -> bool:
