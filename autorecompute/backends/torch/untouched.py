@@ -17,27 +17,29 @@ from autorecompute.backends.torch.script_state import Generators, kept_contents
 from autorecompute.backends.torch.written_weights import kept_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.written_weights import Named
+
 
 @contextlib.contextmanager
-def untouched(model: Module) -> Iterator[None]:
+def untouched(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
     """Whatever happens inside, the random numbers to come, the weights, buffers and modules' attributes are as before.
 
     So is what lists hold that are modules' or that their forwards and hooks have at hand. The script's hooks on
-    gradients see none of what happens inside.
+    gradients see none of what happens inside. Gives what tells weights that were written meanwhile, with their names.
     """
     with (
         _random_numbers(model),
         _attributes(model),
         kept_contents(model.modules()),
         without_gradient_hooks(model),
-        kept_weights(model),
+        kept_weights(model) as written,
     ):
         try:
-            yield
+            yield written
         finally:
             # Weights that autocast has cast inside belong to a graph that nobody goes back through.
             torch.clear_autocast_cache()

@@ -11,7 +11,7 @@ from torch import nn
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.options import CHECKPOINT
+from autorecompute.backends.torch.options import CHECKPOINT, DROP
 from autorecompute.backends.torch.survey import survey_steps
 from autorecompute.backends.torch.untouched import untouched
 from autorecompute.plans import Choice
@@ -118,3 +118,28 @@ def test_a_graph_of_before_finds_what_it_has_saved():
         model(X)
     result.backward()
     assert x.grad is not None
+
+
+class Noting(nn.Sequential):
+    """A block that notes a mean of what it is given, and does not read it."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 4))
+        self.mean = torch.zeros(4)
+
+    def forward(self, x):
+        """What comes of it."""
+        self.mean.lerp_(x.detach().mean(0), 0.1)
+        return super().forward(x)
+
+
+def test_a_block_that_would_move_a_weight_twice_is_refused():
+    """No gradient tells that it does."""
+    model = nn.Sequential(Noting(), Noting())
+    board = detect(model, (X,), {}).switchboard(model)
+    drops = [Choice(name, DROP) for name, site in board.sites.items() if DROP in site.options]
+    check = check_gradients(model, board, [Choice("*", CHECKPOINT)], (X,), {})
+    assert not check.agrees
+    assert check.parameter.endswith("0.mean")
+    assert drops
+    assert check_gradients(model, board, drops, (X,), {}).agrees
