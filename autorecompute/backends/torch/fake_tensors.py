@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_map_only
 
 from autorecompute.backends.torch.amounts import NOTHING
+from autorecompute.backends.torch.arguments import exchanged
 from autorecompute.backends.torch.live import LiveBytes
 from autorecompute.backends.torch.script_state import kept
 from autorecompute.backends.torch.storages import are_spread
@@ -29,7 +30,19 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.live import Segment
     from autorecompute.backends.torch.values import Values
 
+_LOG_OF_TORCH = logging.getLogger("torch._subclasses.fake_tensor")
 _DEVICE = torch.ops.prim.device.default
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Torch logs no error where an operator cannot be run on fake tensors: whoever runs it is told by an exception."""
+    before = _LOG_OF_TORCH.level
+    _LOG_OF_TORCH.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        _LOG_OF_TORCH.setLevel(before)
 
 
 def is_fake(tensor: Tensor) -> bool:
@@ -91,8 +104,8 @@ class Fakes:
         self._parameters: dict[int, torch.nn.Parameter] = {}
 
     def of(self, value: Any) -> Any:
-        """The value with fake tensors in it."""
-        return tree_map_only(Tensor, self._fake, value)
+        """The value with fake tensors in it; what holds them are copies."""
+        return exchanged(value, self._fake)
 
     def _fake(self, tensor: Tensor) -> Tensor:
         return tensor if is_fake(tensor) else self._mode.from_tensor(tensor)
@@ -148,4 +161,4 @@ def resized(value: Any, batch: int, target: int) -> Any:
             return tensor.new_empty((target, *tensor.shape[1:])).requires_grad_(tensor.requires_grad)
         return tensor
 
-    return tree_map_only(Tensor, resize, value)
+    return exchanged(value, resize)

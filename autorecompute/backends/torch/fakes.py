@@ -20,13 +20,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from autorecompute.backends.common.batches import observe_batch
+from autorecompute.backends.torch.arguments import exchanged
 from autorecompute.backends.torch.backward import kept_gradients
 from autorecompute.backends.torch.collectives import Buckets, Collectives
 from autorecompute.backends.torch.compiled.forms import eagerly
 from autorecompute.backends.torch.fake_mode import on_fakes
 from autorecompute.backends.torch.fake_operators import FakeOperators
 from autorecompute.backends.torch.fake_step import FakeStep
-from autorecompute.backends.torch.fake_tensors import FakeLiveBytes, Fakes, resized
+from autorecompute.backends.torch.fake_tensors import FakeLiveBytes, Fakes, quietly, resized
 from autorecompute.backends.torch.interception import around_of, put_around
 from autorecompute.backends.torch.live import state_of, tensors_of
 from autorecompute.backends.torch.repeats import LastResult
@@ -118,13 +119,7 @@ class FakeSteps:
         values: What modules looked at in the probe.
     """
 
-    def __init__(
-        self,
-        model: Module,
-        units: Iterable[str],
-        script: Script,
-        values: Values,
-    ) -> None:
+    def __init__(self, model: Module, units: Iterable[str], script: Script, values: Values) -> None:
         self._model, self._redirection = model, vars(model).get("forward")
         self._units = [model.get_submodule(path) for path in units]
         self._script = script
@@ -204,7 +199,14 @@ class FakeSteps:
         before = board.choices
         try:
             board.set([])
-            with eagerly(), kept_gradients(), without_collection(), untouched(self._model), on_fakes() as mode:
+            with (
+                eagerly(),
+                kept_gradients(),
+                without_collection(),
+                untouched(self._model),
+                quietly(),
+                on_fakes() as mode,
+            ):
                 fakes, timeline = Fakes(mode), Timeline(repeats=bool(self._units))
                 args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
                 if self._script.batch is not None:
@@ -248,8 +250,7 @@ class FakeSteps:
     ) -> FakeLiveBytes:
         fake.timeline.start()
         self._values.rewind()
-        optimizers = self._script.optimizers
-        buckets = self._script.buckets
+        optimizers, buckets = self._script.optimizers, self._script.buckets
         known = tensors_of(self._model, optimizers, (fake.args, fake.kwargs))
         known += buckets.tensors if buckets is not None else []
         meter = FakeLiveBytes(known, fake.timeline.segment, operators, self._values)
@@ -259,7 +260,8 @@ class FakeSteps:
         with torch.enable_grad(), self._followed(fake.timeline, skipped), meter, collectives.followed():
             if self._redirection is not None:  # Lightning's, under DDP, which holds for one call
                 self._model.forward = self._redirection
-            result = self._model(*fake.args, **fake.kwargs)
+            args, kwargs = exchanged((fake.args, fake.kwargs), lambda one: one)  # the forward may write to them
+            result = self._model(*args, **kwargs)
             loss = self._script.loss(result)
             self.has_loss = is_loss(result)
             if not self._script.holds_result:

@@ -65,7 +65,7 @@ class Step:
         return tensor.flatten()[:: -(-tensor.numel() // SAMPLE)].contiguous()
 
     def run(self, seed: int, show: Callable[[Part, Tensor], None]) -> None:
-        """Shows the loss, each gradient as soon as it is there, and the buffers; it keeps none of them.
+        """Shows the loss, each gradient as soon as it is there, buffers and weights that were written; it keeps none.
 
         Block by block, the gradient of a weight comes in parts where it is used in several places.
         """
@@ -78,13 +78,18 @@ class Step:
         # Before the forward pass, in which a sharded module's weights become others.
         named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
         args, kwargs = copies_of((tuple(self.args), dict(self.kwargs)))  # a model may change its arguments in place
-        with untouched(self.model), forgotten(self.model), torch.enable_grad(), block_by_block(self.blocks) as asked:
+        with (
+            untouched(self.model) as written,
+            forgotten(self.model),
+            torch.enable_grad(),
+            block_by_block(self.blocks) as asked,
+        ):
             torch.manual_seed(seed)
             loss = self.scale * scalar_of(self.model(*args, **kwargs))
             with without_autocast():
                 self._show_gradients(loss, named, asked, see)
             see(LOSS, loss.detach())
-            for name, buffer in self.model.named_buffers():
+            for name, buffer in (*self.model.named_buffers(), *written()):
                 see(f"{BUFFER}{name}", buffer.clone())
 
     def _show_gradients(self, loss: Tensor, named: Sequence[tuple[str, Parameter]], asked: Tensor, see: _See) -> None:

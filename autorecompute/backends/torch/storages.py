@@ -6,13 +6,14 @@ import copy
 import functools
 import itertools
 import weakref
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
 
 class Storages:
@@ -65,7 +66,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in an argument or a result: in tuples, lists and mappings, as deep as they go."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for inner in value.values():
             yield from tensors_in(inner)
     elif isinstance(value, (tuple, list)):
@@ -97,7 +98,7 @@ def with_leaves(value: Any, exchange: Callable[[Any], Any]) -> Any:
 
 def _parts_of(value: Any) -> Iterable[tuple[Any, Any]]:
     """What :func:`tensors_in` finds in an object of a class of its own, each with its key, index or name."""
-    if isinstance(value, dict):
+    if isinstance(value, MutableMapping):
         return value.items()
     if isinstance(value, (tuple, list)):
         return enumerate(value)
@@ -111,7 +112,7 @@ def _copy_with(value: Any, parts: Mapping[Any, Any]) -> Any:
         return make(list(parts.values()))
     other = copy.copy(value)
     for key, part in parts.items():
-        if isinstance(value, (dict, list)):
+        if isinstance(value, MutableMapping | list):
             other[key] = part
         else:
             object.__setattr__(other, key, part)  # it may be frozen

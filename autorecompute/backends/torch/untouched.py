@@ -10,25 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
 
+from autorecompute.backends.torch.arguments import exchanged
+from autorecompute.backends.torch.script_hooks import without_gradient_hooks
 from autorecompute.backends.torch.script_state import Generators, kept_contents
+from autorecompute.backends.torch.written_weights import kept_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.written_weights import Named
+
 
 @contextlib.contextmanager
-def untouched(model: Module) -> Iterator[None]:
-    """Whatever happens inside, the random numbers to come, the buffers and the modules' attributes are as before.
+def untouched(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
+    """Whatever happens inside, the random numbers to come, the weights, buffers and modules' attributes are as before.
 
-    So is what lists hold that are modules' or that their forwards and hooks have at hand.
+    So is what lists hold that are modules' or that their forwards and hooks have at hand. The script's hooks on
+    gradients see none of what happens inside. Gives what tells weights that were written meanwhile, with their names.
     """
-    with _random_numbers(model), _attributes(model), kept_contents(model.modules()):
+    with (
+        _random_numbers(model),
+        _attributes(model),
+        kept_contents(model.modules()),
+        without_gradient_hooks(model),
+        kept_weights(model) as written,
+    ):
         try:
-            yield
+            yield written
         finally:
             # Weights that autocast has cast inside belong to a graph that nobody goes back through.
             torch.clear_autocast_cache()
@@ -100,7 +111,7 @@ def out_of_autocast() -> Iterator[None]:
 
 
 def copies_of(value: Any) -> Any:
-    """Arguments with copies of their tensors, equal ones where they were the same."""
+    """Arguments with copies of their tensors and of what holds them, equal ones where they were the same."""
     copies: dict[int, Tensor] = {}
 
     def copy(tensor: Tensor) -> Tensor:
@@ -108,7 +119,7 @@ def copies_of(value: Any) -> Any:
             copies[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
         return copies[id(tensor)]
 
-    return _pytree.tree_map_only(Tensor, copy, value)
+    return exchanged(value, copy)
 
 
 @contextlib.contextmanager

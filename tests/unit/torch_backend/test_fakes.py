@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import logging
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.fakes import FakeSteps, Script
 from autorecompute.backends.torch.live import LiveBytes, tensors_of
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
+from autorecompute.backends.torch.survey import survey_steps
 from autorecompute.plans import Choice
 from tiny_models import call_of, differences, make
 
@@ -187,6 +189,33 @@ def test_an_operator_that_looks_at_real_tensors_alone_shifts_no_other_value():
         optimizer.step()
         optimizer.zero_grad()
     assert forecast.peak == meter.peak
+
+
+class _Sized(nn.Module):
+    """A block that bears one size of a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.act = nn.Linear(4, 4), nn.GELU()
+        self.register_buffer("scale", torch.ones(8, 1))
+
+    def forward(self, x):
+        return self.act(self.linear(x)) / self.scale
+
+
+def test_a_model_that_takes_no_other_batch_is_surveyed_in_silence(caplog):
+    """Twice the batch is tried, and torch logs no error of it; later it logs errors again."""
+    model, x = nn.Sequential(_Sized(), _Sized()), torch.ones(8, 4)
+    found, log = detect(model, (x,), {}), logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.addHandler(caplog.handler)  # torch's loggers hand nothing on
+    try:
+        steps = survey_steps(model, found, found.switchboard(model), Script((x,), {}))
+    finally:
+        log.removeHandler(caplog.handler)
+    assert steps.parts
+    assert caplog.records == []
+    assert log.level == level
 
 
 def test_the_events_of_a_step_add_up_to_its_peak():

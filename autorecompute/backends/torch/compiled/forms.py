@@ -110,6 +110,12 @@ def eagerly() -> AbstractContextManager[object]:
     return set_stance("force_eager") if set_stance is not None else nullcontext()
 
 
+def may_compile(model: Module) -> bool:
+    """Whether the compiler may come to run a model, a part of it, or a function that its forward calls."""
+    stance = getattr(getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None), "stance", "")
+    return stance != "force_eager" and (is_compiling() or bool(compiled_paths(model)))
+
+
 def compiles_under_modes() -> bool:
     """Whether the compiler compiles in a checkpoint that keeps results; an older one skips code there for good."""
     return hasattr(TorchDispatchMode, "ignore_compile_internals")
