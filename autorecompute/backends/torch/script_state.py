@@ -5,14 +5,17 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import enum
 import functools
 import inspect
+import numbers
 import random
 import sys
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 
 if TYPE_CHECKING:
@@ -26,7 +29,11 @@ TORCHS_OWN = frozenset(vars(Module()))
 """Attributes that every module has: parameters, buffers, modules and hooks."""
 
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
-MISSING = object()
+UNKNOWN = object()
+"""In place of an attribute of which no more is known than that it was there."""
+
+MOST_FIGURES = 64
+"""So many entries of a list are plain values that a forward may go by: a longer one is data, or a log."""
 
 
 def is_torchs(module: Module) -> bool:
@@ -39,9 +46,48 @@ def attributes_of(module: Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in TORCHS_OWN}
 
 
-def figures_of(module: Module) -> dict[str, Any]:
-    """Those of them that are plain values, such as a number of calls: to keep more could keep a step's graph alive."""
-    return {name: value for name, value in vars(module).items() if type(value) in PLAIN and name not in TORCHS_OWN}
+def attributes_before(modules: Iterable[Module]) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
+    """For each module its attributes that are plain values, and those that are tensors, by name.
+
+    Plain values are numbers, text, enums, tuples of such, generators of random numbers, and short lists, dictionaries
+    and sets of such, which are copied. What else there is has the value ``UNKNOWN``: to keep it could keep a step's
+    graph alive. A list that several modules have is one copy.
+    """
+    copies: dict[int, Any] = {}
+    figures: list[dict[str, Any]] = []
+    tensors: list[dict[str, Tensor]] = []
+    for module in modules:
+        own = vars(module)
+        plain = {name: own[name] for name in own.keys() - TORCHS_OWN}
+        others = [name for name, value in plain.items() if type(value) not in PLAIN]
+        tensors.append({name: plain[name] for name in others if isinstance(plain[name], Tensor)})
+        for name in others:
+            plain[name] = _figure(plain[name], copies)
+        figures.append(plain)
+    return figures, tensors
+
+
+def _figure(value: Any, copies: dict[int, Any]) -> Any:
+    if type(value) not in CONTAINERS:
+        return value if _is_plain(value) else UNKNOWN
+    if id(value) not in copies:
+        copies[id(value)] = copy.copy(value) if len(value) <= MOST_FIGURES and _is_all_plain(value) else UNKNOWN
+    return copies[id(value)]
+
+
+def _is_all_plain(container: Any) -> bool:
+    return all(map(_is_plain, (*container, *container.values()) if isinstance(container, dict) else container))
+
+
+def _is_plain(value: Any) -> bool:
+    kind: type = type(value)
+    return kind in PLAIN or _is_fixed(kind) or (isinstance(value, tuple) and all(map(_is_plain, value)))
+
+
+@functools.cache
+def _is_fixed(kind: type) -> bool:
+    """Whether values of a type refer to nothing else that matters."""
+    return _is_generator(kind) or issubclass(kind, numbers.Number | str | enum.Enum | torch.dtype | torch.device)
 
 
 @contextlib.contextmanager
@@ -85,6 +131,13 @@ class Generators:
         """Puts them back there."""
         for (_, put), state in zip(self._ways, states, strict=True):
             put(state)
+
+
+@functools.cache
+def _is_generator(kind: type) -> bool:
+    numpy = sys.modules.get("numpy")
+    others = (numpy.random.RandomState, numpy.random.Generator) if numpy else ()
+    return issubclass(kind, (torch.Generator, random.Random, *others))
 
 
 def _way_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
