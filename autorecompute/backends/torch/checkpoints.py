@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from autorecompute.backends.torch.key_values import can_have_its_own, has_cache, with_its_own
 from autorecompute.backends.torch.module_state import Before
-from autorecompute.backends.torch.script_state import Generators
 from autorecompute.backends.torch.storages import tensors_in, with_leaves
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from autorecompute.backends.torch.module_tensors import Place
+    from autorecompute.backends.torch.script_state import Generators
 
     Context = contextlib.AbstractContextManager[object]
 
@@ -106,9 +106,8 @@ class Checkpoint:
             return forward(*args, **kwargs)
         if has_cache(values):
             forward, args, kwargs = with_its_own(forward, args, kwargs)
-        modules = [inner for reference in self._modules if (inner := reference()) is not None]
-        self._generators = self._generators or Generators(modules)
-        before = Before(modules, self._written, self._generators)
+        before = Before(self._modules_of(module), self._written, self._generators)
+        self._generators = before.generators
 
         def contexts() -> tuple[Context, Context]:
             first, second = self._contexts()
@@ -117,6 +116,14 @@ class Checkpoint:
         result = checkpointed(forward, args, kwargs, contexts)
         self._written = before.forget_unwritten() | (self._written or set())
         return result
+
+    def _modules_of(self, module: Module) -> list[Module]:
+        """All within it; of others than in its last call nothing is known."""
+        modules = list(module.modules())
+        if [reference() for reference in self._modules] != modules:
+            self._modules = [weakref.ref(inner) for inner in modules]
+            self._written = self._generators = None
+        return modules
 
 
 class _Once:

@@ -12,7 +12,7 @@ from autorecompute.backends.torch.script_state import (
     TORCHS_OWN,
     UNKNOWN,
     Generators,
-    attributes_before,
+    attributes_of_all,
     kept_contents,
 )
 
@@ -43,17 +43,24 @@ class Before:
         modules: The modules.
         written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is
             known.
-        generators: The script's own generators.
+        generators: Those that were at hand in an earlier call of the same modules.
+
+    Attributes:
+        generators: Those that are at hand.
     """
 
-    def __init__(self, modules: list[Module], written: set[Place] | None, generators: Generators) -> None:
+    def __init__(self, modules: list[Module], written: set[Place] | None, generators: Generators | None) -> None:
         self._modules = modules
         self._training = [module.training for module in modules]
         self._parameters = [dict(module._parameters) for module in modules]
         self._versions = self._versions_now()
-        self._figures, tensors = attributes_before(modules)
-        self._generators, self._states = generators, generators.states()
-        self._tensors = TensorsBefore(modules, tensors, written)
+        attributes = attributes_of_all(modules)
+        self._figures = attributes.figures
+        self._tensors = TensorsBefore(modules, attributes.tensors, written)
+        if generators is None or not generators.are_all(attributes.generators):
+            generators = Generators(modules)
+        self.generators = generators
+        self._states = self.generators.states()
         self._entered = contextlib.ExitStack()
 
     def forget_unwritten(self) -> set[Place]:
@@ -71,7 +78,7 @@ class Before:
             module.training = training
         self._put_figures()
         self._tensors.put_back()
-        self._generators.set(self._states)
+        self.generators.set(self._states)
         return self
 
     def __exit__(
@@ -95,7 +102,7 @@ class Before:
     @contextlib.contextmanager
     def _as_now(self) -> Iterator[None]:
         """Behind this the modules and generators are as they are now."""
-        states = self._generators.states()
+        states = self.generators.states()
         now = [(m, dict(vars(m)), dict(m._parameters), dict(m._buffers)) for m in self._modules]
         try:
             yield
@@ -105,7 +112,7 @@ class Before:
                 vars(module).update(attributes)  # among them the mode
                 module._parameters.update(parameters)
                 module._buffers.update(buffers)
-            self._generators.set(states)
+            self.generators.set(states)
 
     def _versions_now(self) -> list[int]:
         return [value._version for own in self._parameters for value in own.values() if value is not None]

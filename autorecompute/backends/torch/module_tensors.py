@@ -12,8 +12,6 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.weak import TensorWeakRef
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch.nn import Module
 
     Place = tuple[int, str]  # a module's place in a list, and a tensor's name in it
@@ -39,20 +37,17 @@ class TensorsBefore:
 
     Args:
         modules: The modules.
-        attributes: For each of them the tensors that are plain attributes, by name.
+        attributes: The tensors that are plain attributes, by place.
         written: Buffers that are known to be written; None where nothing is known.
     """
 
-    def __init__(
-        self, modules: list[Module], attributes: Sequence[dict[str, Tensor]], written: set[Place] | None
-    ) -> None:
+    def __init__(self, modules: list[Module], attributes: dict[Place, Tensor], written: set[Place] | None) -> None:
         self._modules = modules
         self._is_first = written is None
         self._held = _buffers_of(modules)  # until the forward is over
         others: dict[Place, Tensor] = {}
-        for index, own in enumerate(attributes):
-            for name, value in own.items():
-                (self._held if _can_be_copied(value) else others)[index, name] = value
+        for place, value in attributes.items():
+            (self._held if _can_be_copied(value) else others)[place] = value
         self._seen = {
             place: (TensorWeakRef(value), value._version)
             for place, value in (*self._held.items(), *others.items())
