@@ -27,7 +27,7 @@ def is_generator(kind: type) -> bool:
     """Whether values of a type are generators of random numbers."""
     numpy = sys.modules.get("numpy")
     others = (numpy.random.RandomState, numpy.random.Generator) if numpy else ()
-    return issubclass(kind, (torch.Generator, random.Random, *others))
+    return issubclass(kind, (torch.Generator, random.Random, *others)) and not issubclass(kind, random.SystemRandom)
 
 
 def way_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
@@ -39,7 +39,7 @@ def way_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | No
     if isinstance(value, BuiltinMethodType | MethodType):
         value = value.__self__
     numpy = sys.modules.get("numpy")
-    if value is random or isinstance(value, random.Random):
+    if value is random or (isinstance(value, random.Random) and not isinstance(value, random.SystemRandom)):
         return value.getstate, value.setstate
     if isinstance(value, torch.Generator) or (
         numpy and (value is numpy.random or isinstance(value, numpy.random.RandomState))

@@ -144,6 +144,17 @@ def test_states_are_read_where_a_forward_draws_alone():
     assert np.random in streams(Numpy)
 
 
+def test_numbers_of_the_system_have_no_state():
+    """Nobody can draw them again; a block that has such a generator runs all the same."""
+
+    def setting(block, _epoch):
+        block.system = random.SystemRandom()
+
+    block = Block()
+    expected = train(block, setting, checkpointed=False)
+    assert all(map(torch.equal, train(block, setting, checkpointed=True), expected))
+
+
 def set_noise(block, epoch):
     """As where each epoch has a generator of its own."""
     block.noise = torch.Generator().manual_seed(epoch)
