@@ -4,39 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import is_fake
-from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
 from autorecompute.backends.torch.key_values import can_have_its_own, has_cache, with_its_own
-from autorecompute.backends.torch.script_state import MISSING, Generators, figures_of, is_torchs, kept_contents
+from autorecompute.backends.torch.module_state import Before
 from autorecompute.backends.torch.storages import tensors_in, with_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from torch import Tensor
     from torch.nn import Module
 
+    from autorecompute.backends.torch.module_tensors import Place
+    from autorecompute.backends.torch.script_state import Generators
+
     Context = contextlib.AbstractContextManager[object]
-    _Place = tuple[int, str]  # a module's place in a list, and a buffer's name in it
 
 _ATEN = torch.ops.aten
 MATMULS = (_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddbmm.default, _ATEN.convolution.default)
-
-SMALL = 2**16
-"""A buffer of so many bytes is copied before each call; a larger one if it was written in an earlier call."""
-
-_FIRST_WRITTEN = (
-    "a large buffer of a checkpointed module was first written in a later call than the first one: in this step the "
-    "module is made again with what was written. From the next step on it is made again as it was"
-)
 
 
 def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Context, Context]]:
@@ -105,7 +96,7 @@ class Checkpoint:
         kept = tuple(operators)
         self._contexts = keeping(kept) if kept else noop_context_fn
         self._modules = [weakref.ref(inner) for inner in module.modules()]  # what is around a module must not keep it
-        self._written: set[_Place] | None = None  # unknown before the first call
+        self._written: set[Place] | None = None  # unknown before the first call
         self._generators: Generators | None = None
 
     def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -115,9 +106,8 @@ class Checkpoint:
             return forward(*args, **kwargs)
         if has_cache(values):
             forward, args, kwargs = with_its_own(forward, args, kwargs)
-        modules = [inner for reference in self._modules if (inner := reference()) is not None]
-        self._generators = self._generators or Generators(modules)
-        before = _Before(modules, self._written, self._generators)
+        before = Before(self._modules_of(module), self._written, self._generators)
+        self._generators = before.generators
 
         def contexts() -> tuple[Context, Context]:
             first, second = self._contexts()
@@ -127,132 +117,13 @@ class Checkpoint:
         self._written = before.forget_unwritten() | (self._written or set())
         return result
 
-
-class _Before:
-    """The state of modules before a forward; a context in which they have it once more.
-
-    In training a module may write its buffers (the running statistics of BatchNorm, the vectors of a spectral norm).
-    Made again as they are now, it would write them twice, or compute with what it wrote the first time. Inside the
-    context every buffer that the forward wrote is a copy of what it was before, and each module is in the mode it was
-    in. It has the parameters that it had, which ``torch.func.functional_call`` sets for one call, and generators of
-    random numbers are where they were.
-
-    Plain values among the attributes that the forward changed, such as a number of calls, are what they were before it.
-    Behind the context all attributes, and what lists hold that a forward has at hand, are as they were when it was
-    entered.
-
-    Args:
-        modules: The modules.
-        written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is
-            known.
-        generators: The script's own generators.
-    """
-
-    def __init__(self, modules: list[Module], written: set[_Place] | None, generators: Generators) -> None:
-        self._modules = modules
-        self._training = [module.training for module in modules]
-        self._parameters = [dict(module._parameters) for module in modules]
-        self._versions = self._versions_now()
-        self._figures = [(module, figures_of(module)) for module in modules if not is_torchs(module)]
-        self._generators, self._states = generators, generators.states()
-        buffers = _buffers_of(modules)
-        self._state = {place: (buffer, buffer._version) for place, buffer in buffers.items()}
-        self._is_first = written is None
-        self._values = {
-            place: buffer.clone()
-            for place, buffer in buffers.items()
-            if written is None or place in written or buffer.numel() * buffer.element_size() <= SMALL
-        }
-        self._entered = contextlib.ExitStack()
-
-    def forget_unwritten(self) -> set[_Place]:
-        """Keep copies of the buffers alone that the forward may have written, and say which."""
-        buffers = _buffers_of(self._modules)
-        written = {place for place, buffer in buffers.items() if self._is_written(place, buffer)}
-        self._values = {place: self._before(place, buffers[place]) for place in written}
-        self._state = {}
-        self._figures = [(module, _changed(before, figures_of(module))) for module, before in self._figures]
-        return written
-
-    def _before(self, place: _Place, now: Tensor) -> Tensor:
-        """What a buffer was; what it is where it was written over for the first time, and nobody has a copy."""
-        if place in self._values:
-            return self._values[place]
-        before, version = self._state.get(place, (now, now._version))  # where the forward made it, it is as it was made
-        if before._version != version:
-            warnings.warn(_FIRST_WRITTEN, stacklevel=2)
-        return before.clone()
-
-    def _is_written(self, place: _Place, buffer: Tensor) -> bool:
-        before, version = self._state.get(place, (None, 0))
-        # Kernels of normalization write the statistics without a new version.
-        if before is not buffer or version != buffer._version or isinstance(self._modules[place[0]], _NormBase):
-            return True
-        return self._is_first and not is_fake(buffer) and not torch.equal(self._values[place], buffer)
-
-    def __enter__(self) -> Self:
-        if self._versions_now() != self._versions:
-            raise RuntimeError(
-                "a parameter of a checkpointed module was changed between its forward and its backward pass, so that"
-                " the module cannot be run again as it was; leave this module without recompute"
-            )
-        self._entered = contextlib.ExitStack()
-        self._entered.enter_context(kept_contents(self._modules))
-        self._entered.enter_context(self._as_now())
-        for module, training, parameters in zip(self._modules, self._training, self._parameters, strict=True):
-            module._parameters.update(parameters)
-            module.training = training
-        for module, figures in self._figures:
-            for name, value in figures.items():
-                vars(module).pop(name, None)
-                if value is not MISSING:
-                    vars(module)[name] = value
-        for (index, name), value in self._values.items():
-            self._modules[index]._buffers[name] = value.clone()
-        self._generators.set(self._states)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._entered.close()
-
-    @contextlib.contextmanager
-    def _as_now(self) -> Iterator[None]:
-        """Behind this the modules and generators are as they are now."""
-        states = self._generators.states()
-        attributes = [(module, dict(vars(module))) for module, _ in self._figures]
-        now = [(module, module.training, dict(module._parameters), dict(module._buffers)) for module in self._modules]
-        try:
-            yield
-        finally:
-            for module, before in attributes:
-                vars(module).clear()
-                vars(module).update(before)
-            for module, training, parameters, buffers in now:
-                module.training = training
-                module._parameters.update(parameters)
-                module._buffers.update(buffers)
-            self._generators.set(states)
-
-    def _versions_now(self) -> list[int]:
-        return [value._version for own in self._parameters for value in own.values() if value is not None]
-
-
-def _buffers_of(modules: list[Module]) -> dict[_Place, Tensor]:
-    return {
-        (index, name): buffer
-        for index, module in enumerate(modules)
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    }
-
-
-def _changed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """What was before of that which is otherwise now."""
-    if before == now:
-        return {}
-    return {name: before.get(name, MISSING) for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+    def _modules_of(self, module: Module) -> list[Module]:
+        """All within it; of others than in its last call nothing is known."""
+        modules = list(module.modules())
+        if [reference() for reference in self._modules] != modules:
+            self._modules = [weakref.ref(inner) for inner in modules]
+            self._written = self._generators = None
+        return modules
 
 
 class _Once:

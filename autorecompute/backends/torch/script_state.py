@@ -5,18 +5,20 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import enum
 import functools
 import inspect
-import random
-import sys
-from types import CodeType
-from typing import TYPE_CHECKING, Any
+import numbers
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 
+from autorecompute.backends.torch.random_streams import changing_in, is_generator, names_in, streams_in, way_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 CONTAINERS = frozenset({list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict})
 MOST_ENTRIES = 10_000
@@ -26,7 +28,11 @@ TORCHS_OWN = frozenset(vars(Module()))
 """Attributes that every module has: parameters, buffers, modules and hooks."""
 
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
-MISSING = object()
+UNKNOWN = object()
+"""In place of an attribute of which no more is known than that it was there."""
+
+MOST_FIGURES = 64
+"""So many entries of a list are plain values that a forward may go by: a longer one is data, or a log."""
 
 
 def is_torchs(module: Module) -> bool:
@@ -39,9 +45,71 @@ def attributes_of(module: Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in TORCHS_OWN}
 
 
-def figures_of(module: Module) -> dict[str, Any]:
-    """Those of them that are plain values, such as a number of calls: to keep more could keep a step's graph alive."""
-    return {name: value for name, value in vars(module).items() if type(value) in PLAIN and name not in TORCHS_OWN}
+class Attributes(NamedTuple):
+    """What modules have beside parameters, buffers and modules."""
+
+    figures: list[dict[str, Any]]
+    """For each module the plain values, by name; ``UNKNOWN`` for all else."""
+    tensors: dict[tuple[int, str], Tensor]
+    """The tensors, by a module's place and their name."""
+    generators: list[Any]
+    """Those of random numbers, which are among the plain values, too."""
+
+
+def attributes_of_all(modules: Sequence[Module]) -> Attributes:
+    """The attributes of modules, as they are now.
+
+    Plain values are numbers, text, enums, tuples of such, generators of random numbers, and short lists, dictionaries
+    and sets of such, which are copied. To keep more could keep a step's graph alive. A list that several modules have
+    is one copy.
+    """
+    found = Attributes([], {}, [])
+    copies: dict[int, Any] = {}
+    for index, module in enumerate(modules):
+        own = vars(module)
+        plain = {name: own[name] for name in own.keys() - TORCHS_OWN}
+        for name, value in plain.items():
+            if type(value) not in PLAIN:
+                plain[name] = _figure(value, copies)
+                _sort((index, name), value, found)
+        found.figures.append(plain)
+    return found
+
+
+def _sort(place: tuple[int, str], value: Any, found: Attributes) -> None:
+    kind: type = type(value)
+    if is_generator(kind):
+        found.generators.append(value)
+    elif _is_tensors(kind):
+        found.tensors[place] = value
+
+
+@functools.cache
+def _is_tensors(kind: type) -> bool:
+    return issubclass(kind, Tensor)
+
+
+def _figure(value: Any, copies: dict[int, Any]) -> Any:
+    if type(value) not in CONTAINERS:
+        return value if _is_plain(value) else UNKNOWN
+    if id(value) not in copies:
+        copies[id(value)] = copy.copy(value) if len(value) <= MOST_FIGURES and _is_all_plain(value) else UNKNOWN
+    return copies[id(value)]
+
+
+def _is_all_plain(container: Any) -> bool:
+    return all(map(_is_plain, (*container, *container.values()) if isinstance(container, dict) else container))
+
+
+def _is_plain(value: Any) -> bool:
+    kind: type = type(value)
+    return kind in PLAIN or _is_fixed(kind) or (isinstance(value, tuple) and all(map(_is_plain, value)))
+
+
+@functools.cache
+def _is_fixed(kind: type) -> bool:
+    """Whether values of a type refer to nothing else that matters."""
+    return is_generator(kind) or issubclass(kind, numbers.Number | str | enum.Enum | torch.dtype | torch.device)
 
 
 @contextlib.contextmanager
@@ -66,16 +134,40 @@ def kept(values: Iterable[Any]) -> Iterator[None]:
             _refill(container, content)
 
 
+def _functions_of(module: Module) -> list[tuple[Any, type]]:
+    """Its forward, if it is the script's, and its hooks, each with the class whose methods it may call."""
+    forwards = [] if is_torchs(module) else [type(module).forward]
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    own = [(inspect.unwrap(forward), type(module)) for forward in forwards]
+    return [*own, *((hook, type(getattr(hook, "__self__", None))) for hook in hooks)]
+
+
 class Generators:
-    """Generators of random numbers that a script made itself, and that a forward or a hook of its model has at hand.
+    """Generators of random numbers that a forward or a hook of a model has at hand.
+
+    Those are meant that a script made itself, and Python's and NumPy's own where a forward, or what it calls, names
+    them.
 
     Args:
         modules: The model's modules.
     """
 
     def __init__(self, modules: Iterable[Module]) -> None:
-        known = {id(value): value for value in _within_reach(list(modules))}
-        self._ways = [way for value in known.values() if (way := _way_of(value)) is not None]
+        modules = list(modules)
+        functions = [pair for module in modules for pair in _functions_of(module)]
+        known = {id(value): value for value in (*_within_reach(modules), *streams_in(functions))}
+        self._known = {key: value for key, value in known.items() if way_of(value) is not None}
+        self._ways = [way for value in self._known.values() if (way := way_of(value)) is not None]
+        self._changing = {
+            (id(function.__globals__), name): function.__globals__
+            for function, _ in functions
+            for name in changing_in(function)
+        }
+
+    def are_all(self, own: Iterable[Any]) -> bool:
+        """Whether there is no other one among the modules' own, which are given, and globals of the script."""
+        now = [known.get(name) for (_, name), known in self._changing.items()]
+        return all(id(value) in self._known for value in (*own, *now) if way_of(value) is not None)
 
     def states(self) -> list[Any]:
         """Where each of them is."""
@@ -85,23 +177,6 @@ class Generators:
         """Puts them back there."""
         for (_, put), state in zip(self._ways, states, strict=True):
             put(state)
-
-
-def _way_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
-    """How the state of a generator is read and written; ``None`` for anything else."""
-    if isinstance(value, torch.Generator):
-        return value.get_state, value.set_state
-    if isinstance(value, random.Random):
-        return value.getstate, value.setstate
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return None
-    if isinstance(value, numpy.random.RandomState):
-        return value.get_state, value.set_state
-    if isinstance(value, numpy.random.Generator):
-        bits = value.bit_generator
-        return lambda: copy.deepcopy(bits.state), lambda state: setattr(bits, "state", state)
-    return None
 
 
 def _within_reach(modules: Sequence[Module]) -> Iterator[Any]:
@@ -116,20 +191,11 @@ def _within_reach(modules: Sequence[Module]) -> Iterator[Any]:
         own = [] if is_torchs(module) else [inspect.unwrap(type(module).forward)]
         for function in (*own, *hooks):
             yield from getattr(getattr(function, "__self__", None), "__dict__", {}).values()
-            for name in _names_in(getattr(function, "__code__", None)):
+            for name in names_in(getattr(function, "__code__", None)):
                 yield getattr(function, "__globals__", {}).get(name)
             for cell in getattr(function, "__closure__", None) or ():
                 with contextlib.suppress(ValueError):  # a cell that is empty yet
                     yield cell.cell_contents
-
-
-@functools.cache
-def _names_in(code: CodeType | None) -> frozenset[str]:
-    """The globals and attributes that a function names, or a function that is written in it."""
-    if code is None:
-        return frozenset()
-    inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    return frozenset(code.co_names).union(*inner)
 
 
 def _copies(values: Iterable[Any]) -> dict[int, tuple[Any, Any]]:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from autorecompute.backends.torch.checkpoints import SMALL, Checkpoint
+from autorecompute.backends.torch.checkpoints import Checkpoint
 from autorecompute.backends.torch.interception import put_around
+from autorecompute.backends.torch.module_tensors import SMALL
 
 
 class Warming(nn.Module):
