@@ -16,6 +16,8 @@ from autorecompute.backends.torch.options import CHECKPOINT
 from autorecompute.backends.torch.survey import survey_steps
 from autorecompute.plans import Choice
 
+pytestmark = pytest.mark.usefixtures("uncompiled")
+
 X = torch.linspace(-1, 1, 32).reshape(8, 4)
 
 

@@ -16,6 +16,8 @@ from autorecompute.backends.torch.survey import survey_steps
 from autorecompute.backends.torch.untouched import untouched
 from autorecompute.plans import Choice
 
+pytestmark = pytest.mark.usefixtures("uncompiled")
+
 X = torch.linspace(-1, 1, 32).reshape(8, 4)
 
 
@@ -121,15 +123,15 @@ def test_a_graph_of_before_finds_what_it_has_saved():
 
 
 class Noting(nn.Sequential):
-    """A block that notes a mean of what it is given, and does not read it."""
+    """A block that notes means of what it is given, too many to be copied in each call, and does not read them."""
 
     def __init__(self):
         super().__init__(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 4))
-        self.mean = torch.zeros(4)
+        self.mean = torch.zeros(2**15)
 
     def forward(self, x):
         """What comes of it."""
-        self.mean.lerp_(x.detach().mean(0), 0.1)
+        self.mean.mul_(0.9).add_(x.detach().mean())
         return super().forward(x)
 
 
@@ -140,6 +142,6 @@ def test_a_block_that_would_move_a_weight_twice_is_refused():
     drops = [Choice(name, DROP) for name, site in board.sites.items() if DROP in site.options]
     check = check_gradients(model, board, [Choice("*", CHECKPOINT)], (X,), {})
     assert not check.agrees
-    assert check.parameter.endswith("0.mean")
+    assert check.parameter.endswith(".mean")
     assert drops
     assert check_gradients(model, board, drops, (X,), {}).agrees
