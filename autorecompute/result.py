@@ -239,10 +239,16 @@ class Result:
         return replace(self, search_end=search_end)
 
     def _may_fit(self, preset: str) -> bool:
-        """Whether a preset was not measured, and nothing says that it takes too much."""
+        """Whether a preset was not measured, and should fit for all that is known.
+
+        Where nothing is forecast, one of them that was measured speaks for the others.
+        """
+        if self.presets[preset].outcome is not None:
+            return False
         expected = self.expected.get(preset)
-        is_hopeless = expected is not None and expected.fits < HOPELESS
-        return self.presets[preset].outcome is None and not is_hopeless
+        if expected is None:
+            return all(figures.outcome is None for figures in self.presets.values())
+        return expected.fits >= HOPELESS
 
     def can_go_on(self, max_trials: int) -> bool:
         """Whether the search that came to this ended for want of trials or time, and has some now."""

@@ -138,7 +138,8 @@ class Workplace:
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=self.path,
-            env={**os.environ, **self._variables, **variables},
+            # ORTModule drops what a script has printed and not flushed yet where it exports a model.
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self._variables, **variables},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -63,6 +63,6 @@ def test_a_config_with_wrong_gradients_is_told_and_never_emitted(tuned, place):
     assert all(f"by {WRONG}" in line and "forgetful.py:" in line for line in told)
     assert tuned.code == 4
     assert tuned.answer["best"] is None
-    assert re.search(rf"No config was confirmed\. .* has wrong gradients, by {re.escape(WRONG)}", tuned.complaint)
+    assert re.search(rf"Not confirmed: .* has wrong gradients, by {re.escape(WRONG)}", tuned.complaint)
     rejected = json.loads((place.study("forgetful").path / "rejected.json").read_text())["rejected"]
     assert {rejection["outcome"] for rejection in rejected} == {"wrong_gradient"}

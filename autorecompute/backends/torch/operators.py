@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autorecompute.backends.torch.fake_tensors import is_fake
+from autorecompute.backends.torch.fake_tensors import is_fake, is_same
 from autorecompute.backends.torch.graphs import Graph, Plan, graph_of, sequence_of
 from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.probe import Handle
@@ -249,7 +249,7 @@ class _Unit:
     def _is_equal(self, recipe: Recipe, slots: Mapping[Slot, Tensor]) -> bool:
         try:
             value = made(recipe, self._nodes)
-            return all(_is_same(Layout.of(tensor).view(value), tensor) for tensor in slots.values())
+            return all(is_same(Layout.of(tensor).view(value), tensor) for tensor in slots.values())
         except torch.cuda.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError):  # the rule does not fit what it was tried on
@@ -268,11 +268,6 @@ class _Unit:
         """Whether gradients go back to what made the tensor."""
         edges = self._graph.nodes[slot.place].next_functions
         return len(edges) > 1 and edges[1][0] is not None
-
-
-def _is_same(made_again: Tensor, tensor: Tensor) -> bool:
-    """Whether two tensors are equal bit for bit; of fake ones nobody can tell, and the form has to do."""
-    return is_fake(tensor) or torch.equal(made_again, tensor)
 
 
 _NAMES: dict[type, list[str]] = {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autorecompute.backends.torch.fake_tensors import is_same
 from autorecompute.backends.torch.recipes import Leaf, Made, Slot
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _norm(function: Callable[..., tuple[Tensor, ...]], saved: Sequence[str], roo
     def rule(cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
         given = [getattr(node, f"_saved_{name}") for name in saved]
         shape, expected = node._saved_normalized_shape, getattr(node, f"_saved_{root}")
-        found = (epsilon for epsilon in cook.epsilons if torch.equal(function(*given, epsilon, shape)[-1], expected))
+        found = (epsilon for epsilon in cook.epsilons if is_same(function(*given, epsilon, shape)[-1], expected))
         # Of an epsilon that nobody knows nothing is made that is the same, and the norm is told as one that is left.
         epsilon = next(found, math.nan)
         yield Made(_first(function), _slots(place, saved), (epsilon,), _slots(place, ("normalized_shape",)))
