@@ -113,6 +113,7 @@ def test_what_a_library_prints_while_it_loads_is_no_finding(tmp_path, monkeypatc
     """A line that torch, or whatever Python imports first, prints to stdout does not take the findings' place."""
     (tmp_path / "torch.py").write_text("print('loading torch')\n__version__ = '1.0.0'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # else what is printed early comes late, and to stderr
     assert [finding.name for finding in doctor.diagnose(torch_controller)][-1] == "torch"
     (tmp_path / "sitecustomize.py").write_text("print('welcome')\n")
     with pytest.raises(SetupError, match=r"(?s)welcome.*Reinstall"):
