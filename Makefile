@@ -141,7 +141,7 @@ test-gpu: install
 # What depends on PyTorch, on one that ORTModule 1.19.2 runs on as it is: the adapter, exports and the plans in them, gradients,
 # training scripts, models that are wrapped, and one tuning from end to end; and how plain PyTorch recomputes. The package is not
 # installed there: a training script that imports nothing of it must do without.
-UNIT_ON_TORCH26 = applying callers checkpoints fake_operators fakes rewriting
+UNIT_ON_TORCH26 = applying arguments callers checkpoints fake_operators fakes module_state random_streams rewriting script_hooks written_weights
 ON_TORCH26 = compat exports golden_plans gradients identity startup tune user_scripts wrap
 # What the tool does with a script, or with Python itself, is the same on every torch: further tunings, what is said where there is
 # nothing to wrap, other people's sitecustomize, and an answer that is repeated.
