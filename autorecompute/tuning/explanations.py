@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.savings import explain_worthless
 from autorecompute.search.frontier import predict_frontier
+from autorecompute.search.model_searcher import LIKELY
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.finalists import fitting_finalists
 from autorecompute.tuning.answer.kept_race import race_winner
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 WHOLE_PROCESS_SHARE = 0.05
 """What a whole process, its start and export included, needs beyond its timed steps, as a rule."""
 
-LIKELY = 0.5
-"""What is at least as likely to fit as not is said to."""
 
 THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
 
