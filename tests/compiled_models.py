@@ -1,7 +1,5 @@
 """A small model that tests compile, whole and with a break in its graph, and what a step of it takes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Trainings of the scripts beside the tests, with configs that are swapped while they train, and without."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

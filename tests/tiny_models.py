@@ -1,7 +1,5 @@
 """Small models of the kinds that people train, each with a batch and the loss of a script."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The training scripts beside the tests that plain PyTorch trains as they are, and how each is given to the tool."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from autorecompute.backends import registry

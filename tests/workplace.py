@@ -1,7 +1,5 @@
 """What a user of the tool does and sees: commands in a working directory, how they end, and the studies they leave."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

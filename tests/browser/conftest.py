@@ -1,7 +1,5 @@
 """A browser, and pages of studies that are there to be looked at."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Starts optuna-dashboard on a storage."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

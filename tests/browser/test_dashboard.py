@@ -1,7 +1,5 @@
 """A study in optuna-dashboard: names, and which trials do not fit."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.measurement import Outcome

@@ -1,7 +1,5 @@
 """The page of a study in a real browser: it loads alone, sorts, copies, and can be read on anything."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

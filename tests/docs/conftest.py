@@ -4,8 +4,6 @@ A block of ``console`` is run, each line after ``$``, in a folder that holds the
 Commands of ours in any other block are read by the real parser, and go no further.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """The commands of the documentation: those of consoles are run, all others are read by the real parser."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The site as it is built: nothing is missing in it, and nothing comes from elsewhere."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

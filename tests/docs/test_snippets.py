@@ -1,7 +1,5 @@
 """The Python of the documentation: all of it compiles, and what shows the search in Optuna runs."""
 
-from __future__ import annotations
-
 import ast
 
 import optuna

@@ -1,7 +1,5 @@
 """The controller's half of the fake backend."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is installed of a training system that does not exist."""
 
-from __future__ import annotations
-
 import json
 import sys
 

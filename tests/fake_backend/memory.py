@@ -1,7 +1,5 @@
 """The fake backend's model of memory: what all plans save together is split by what each of them states."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

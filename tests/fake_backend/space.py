@@ -1,7 +1,5 @@
 """What a model of twelve blocks offers to recompute: plans that count, two options of a site, and parts of it."""
 
-from __future__ import annotations
-
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.units import MIB
 

@@ -3,8 +3,6 @@
 ``make fuzz CASES=20000 SEED=2`` runs it; what it finds comes with the line that runs that case again.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import os

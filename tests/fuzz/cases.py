@@ -1,7 +1,5 @@
 """Which change is made in which case, a case from its beginning to its end, and the processes that run many."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import gc

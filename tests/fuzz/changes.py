@@ -1,7 +1,5 @@
 """The changes to files: one field of one document, or what else may stand in the place of a file or folder."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gzip

@@ -1,7 +1,5 @@
 """What every command is held to, whatever it was given."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

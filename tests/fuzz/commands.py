@@ -1,7 +1,5 @@
 """The commands that read a study or an archive, the command lines that nobody means, and what each may change."""
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import functools

@@ -1,7 +1,5 @@
 """Commands in a process that is limited and watched, and what was done there that no command may do."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import os

@@ -1,7 +1,5 @@
 """Two thousand changes find nothing, and what they are there to find would be found: faults are caused for real."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import pickle

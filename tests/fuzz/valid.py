@@ -1,7 +1,5 @@
 """Valid studies and archives, with something in every field: what each case begins from."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """What a field is changed to: values that no command wrote."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

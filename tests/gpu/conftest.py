@@ -1,7 +1,5 @@
 """Checks for a real card: skipped, with the reason, where there is none."""
 
-from __future__ import annotations
-
 import importlib.util
 import warnings
 from pathlib import Path

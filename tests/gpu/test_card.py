@@ -1,7 +1,5 @@
 """NVML and torch's allocator on a real card."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.measurement import Outcome

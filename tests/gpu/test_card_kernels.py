@@ -1,7 +1,5 @@
 """The table of attention kernels, and what they keep, held against a real card."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

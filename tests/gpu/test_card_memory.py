@@ -1,7 +1,5 @@
 """The model of PyTorch's caching allocator, held against the allocator of a real card."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.units import MIB

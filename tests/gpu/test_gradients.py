@@ -1,7 +1,5 @@
 """Gradients compared on a real card, and the memory that it takes."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.plans import Choice

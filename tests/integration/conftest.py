@@ -1,7 +1,5 @@
 """Runs the tool as its users do: as a command, in a working directory, on training scripts."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

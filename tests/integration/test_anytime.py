@@ -1,7 +1,5 @@
 """An answer within the time that is given, and at any moment it is asked for."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

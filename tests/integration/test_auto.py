@@ -1,7 +1,5 @@
 """A script that calls ``autorecompute.auto``, and a session typed into an interpreter, beside the same without it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The ways in which the target batch reaches the model."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

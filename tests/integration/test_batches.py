@@ -1,7 +1,5 @@
 """Several batches of the transformer, of which the larger needs recompute."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Whether a config that was tuned still holds, with real processes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

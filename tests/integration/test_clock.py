@@ -1,7 +1,5 @@
 """A wall clock that is set while a tuning runs: forward and back, by hours, in every step."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

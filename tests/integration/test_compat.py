@@ -1,7 +1,5 @@
 """``import autorecompute.compat`` in processes that the tuner has no part in."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

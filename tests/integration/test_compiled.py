@@ -1,7 +1,5 @@
 """A script whose model torch.compile runs, measured and trained with what was measured."""
 
-from __future__ import annotations
-
 import tempfile
 
 import pytest

@@ -1,7 +1,5 @@
 """The ways in which scripts compile their models."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.measurement import Outcome

@@ -1,7 +1,5 @@
 """The peak of a fresh process, as the tool tells it and as it is by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.errors import NothingFitsError

@@ -1,7 +1,5 @@
 """The doctor on a healthy installation and on really broken ones: copies of ORT's package that come before it."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import json
 import os

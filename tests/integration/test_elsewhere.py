@@ -1,7 +1,5 @@
 """Scripts that train without an optimizer, or in another process than the one that is measured."""
 
-from __future__ import annotations
-
 import psutil
 import pytest
 

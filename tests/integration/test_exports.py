@@ -1,7 +1,5 @@
 """What ORTModule can take because of us, and what it is said to fail for where it cannot."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

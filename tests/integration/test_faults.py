@@ -1,7 +1,5 @@
 """Scripts that cannot be tuned, each for a reason of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Scripts with more than one ORTModule: the folds of a cross-validation, and a GAN."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -5,8 +5,6 @@ A transformer and a convolutional network are looked at; ``make golden-plans-che
 word for the kind of value that stands there.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gradients with recompute beside those without, on ORT's own kernels."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

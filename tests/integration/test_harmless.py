@@ -1,7 +1,5 @@
 """Configs that are swapped while a script trains change nothing of what it computes."""
 
-from __future__ import annotations
-
 import pytest
 
 from swapped import LEFT_ALONE, TUNED, train_beside, train_plainly

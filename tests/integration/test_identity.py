@@ -1,7 +1,5 @@
 """The digest of training graphs that ORTModule really exports."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.trials import Bench, Job

@@ -1,7 +1,5 @@
 """A tuning that is stopped, in each of the ways there are, and goes on."""
 
-from __future__ import annotations
-
 import re
 import signal
 from dataclasses import dataclass

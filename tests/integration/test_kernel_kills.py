@@ -1,7 +1,5 @@
 """Processes that the kernel kills because their control group has no memory left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Processes that are killed at chosen points, and a study that goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import sqlite3

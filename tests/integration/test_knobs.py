@@ -1,7 +1,5 @@
 """Knobs on a real training: a variable of ours reaches ORT, and the outer search tries what there is."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What is left of a script that is stopped in the middle, again and again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

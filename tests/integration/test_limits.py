@@ -1,7 +1,5 @@
 """Memory limits that cannot be held."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Each outcome of a trial, caused for real on a script that trains."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """A config that was planned on fake tensors, given out as unmeasured, and measured by a training."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

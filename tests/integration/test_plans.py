@@ -1,7 +1,5 @@
 """What could be recomputed in real scripts, as a command tells it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``plans --fake``: a script on tensors without data, and what it would take with data."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """``plans --fake --ranks N``: a script as one rank of several, beside real ranks that count their tensors."""
 
-from __future__ import annotations
-
 import json
 import re
 

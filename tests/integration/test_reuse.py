@@ -1,7 +1,5 @@
 """A tuning that starts from what is known already: of a study here, or of one that comes with autorecompute."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

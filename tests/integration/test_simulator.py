@@ -1,7 +1,5 @@
 """Configs that were simulated from two profiled steps, and then run and profiled themselves."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The startup folder in real processes, with the ORTModule and the torch that are installed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

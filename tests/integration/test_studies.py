@@ -1,7 +1,5 @@
 """Studies that cannot be gone on with as they are."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A plain PyTorch script from its tuning to the training under what was given out."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training scripts as people write them, in plain PyTorch: each trains without recompute, with it, and as given out."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """A script that is tuned while it trains, beside the same script without the tool."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

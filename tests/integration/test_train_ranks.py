@@ -1,7 +1,5 @@
 """Several ranks that are tuned while they train, beside the same ranks without the tool."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

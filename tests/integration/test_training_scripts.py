@@ -1,7 +1,5 @@
 """The studies' training scripts in plain PyTorch, where nothing else is installed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The main road: a training script, tuned until its batch fits."""
 
-from __future__ import annotations
-
 import json
 import re
 from numbers import Real

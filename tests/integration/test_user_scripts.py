@@ -1,7 +1,5 @@
 """Training scripts as people write them, each measured without recompute, with all of it, and in a fresh process."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

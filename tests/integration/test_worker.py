@@ -1,7 +1,5 @@
 """What a script notices of being tuned, and what is counted of its steps."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """``tune --wrap`` and the ``run`` that follows, on scripts that have no ORTModule."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

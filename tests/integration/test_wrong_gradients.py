@@ -1,7 +1,5 @@
 """A config that trains something else, because its masks really get out of step, and a tuning that passes it by."""
 
-from __future__ import annotations
-
 import json
 import re
 

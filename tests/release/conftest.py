@@ -1,7 +1,5 @@
 """The package as a user gets it: built into a wheel, installed into an environment that has nothing else."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

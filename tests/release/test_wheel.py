@@ -1,7 +1,5 @@
 """What an installed autorecompute has, and does, before torch is there."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import PurePosixPath
 

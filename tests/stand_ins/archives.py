@@ -1,7 +1,5 @@
 """Archives as they are written and taken in."""
 
-from __future__ import annotations
-
 from autorecompute.studies.archive_reading import read_archive
 from autorecompute.studies.importing import Trusted, import_records
 from autorecompute.units import MIB

@@ -1,7 +1,5 @@
 """A bench of twelve equal blocks: plans that count, two options of a site, and parts that exclude their block."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor

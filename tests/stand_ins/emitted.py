@@ -1,7 +1,5 @@
 """What a study gives out to train with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from autorecompute.backends.registry import render

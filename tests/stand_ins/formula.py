@@ -1,7 +1,5 @@
 """A bench whose memory and time follow a formula."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Knobs that no machine has."""
 
-from __future__ import annotations
-
 from autorecompute.backends.interface import Knob
 
 FAST, SLOW, GRAPH, WHOLE = "FAST_ALLOCATOR", "SLOW_ALLOCATOR", "OTHER_GRAPH", "WHOLE_GRAPH"

@@ -1,7 +1,5 @@
 """A count of live tensors, as a test says it."""
 
-from __future__ import annotations
-
 
 class Live:
     """Counts live tensors, as many as the test says, and notes when it is on."""

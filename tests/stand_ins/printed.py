@@ -1,7 +1,5 @@
 """What a verb prints that has no answer."""
 
-from __future__ import annotations
-
 import json
 
 

@@ -1,7 +1,5 @@
 """``autorecompute`` as a program that knows the fake backend, too; tests import it for its path."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What tests of shared studies do to workers."""
 
-from __future__ import annotations
-
 import functools
 import threading
 import time

@@ -1,7 +1,5 @@
 """A model that was looked at, and its steps on fake tensors."""
 
-from __future__ import annotations
-
 import torch
 
 from autorecompute.backends.torch.detection import detect

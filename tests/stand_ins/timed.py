@@ -1,7 +1,5 @@
 """The same bench under a clock that the test winds."""
 
-from __future__ import annotations
-
 import math
 
 from autorecompute.plans import Config

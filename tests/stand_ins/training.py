@@ -1,7 +1,5 @@
 """A training script with all that the agent meets there, under a test's hand."""
 
-from __future__ import annotations
-
 from autorecompute.measurement import GradientCheck
 from autorecompute.memory import Operation, Phase, StepProfile
 from autorecompute.meters import Reading

@@ -1,7 +1,5 @@
 """A tuning, and who watches it."""
 
-from __future__ import annotations
-
 from autorecompute.studies import StudyFolder
 from autorecompute.trials import Job
 from autorecompute.trials.effort import Effort

@@ -1,7 +1,5 @@
 """A small training graph, makers of what is measured on it, and disks that are full, for every room's tests."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """The way through the house, read from the source of every room: one direction, no way back."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

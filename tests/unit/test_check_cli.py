@@ -1,7 +1,5 @@
 """``autorecompute check`` as a command: what is run of the words after ``--``."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whether a stored config still holds: one process, and what is told of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 

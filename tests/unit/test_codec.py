@@ -1,7 +1,5 @@
 """What is written as JSON comes back as it was."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """ORT's CUDA libraries, found among NVIDIA's wheels: real libraries of those names, of no content."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

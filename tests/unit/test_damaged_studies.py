@@ -1,7 +1,5 @@
 """A study that was damaged, or written by somebody else, ends in a sentence, whatever reads it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

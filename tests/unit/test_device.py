@@ -1,7 +1,5 @@
 """How a device is described."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

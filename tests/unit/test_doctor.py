@@ -1,7 +1,5 @@
 """What the doctor says of findings, and how it words a repair; no torch, no ORT."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Records that are printed: what they can say that a stored one cannot."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

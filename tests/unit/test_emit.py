@@ -1,7 +1,5 @@
 """What ``autorecompute emit`` prints, read back by the programs it is for."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

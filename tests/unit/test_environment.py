@@ -1,7 +1,5 @@
 """The variables for each version of ONNX Runtime."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

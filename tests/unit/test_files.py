@@ -1,7 +1,5 @@
 """Files that several processes write."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

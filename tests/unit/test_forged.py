@@ -1,7 +1,5 @@
 """Studies that somebody made by hand: what they say beyond their config reaches no shell and no process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

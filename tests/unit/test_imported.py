@@ -1,7 +1,5 @@
 """Studies that come from elsewhere: what was measured there is a start for a tuning, and no answer here."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

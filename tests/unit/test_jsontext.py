@@ -1,7 +1,5 @@
 """JSON is read within bounds, whoever wrote it, and what is refused is said."""
 
-from __future__ import annotations
-
 import json
 import math
 import resource

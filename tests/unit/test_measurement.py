@@ -1,7 +1,5 @@
 """The vocabulary of trials: what is derived from what was measured."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training systems are named in their own folders alone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Standard output that cannot be written: one sentence and the contract's code, never a traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

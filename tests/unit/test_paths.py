@@ -1,7 +1,5 @@
 """Files that the user names: a sentence for whatever is wrong, and no waiting."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import os

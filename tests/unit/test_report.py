@@ -1,7 +1,5 @@
 """``autorecompute report``: where the page goes, and what it never overwrites."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.cli import main

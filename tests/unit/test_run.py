@@ -1,7 +1,5 @@
 """``autorecompute run`` as a process: what the command that takes its place receives."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

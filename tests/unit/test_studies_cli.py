@@ -1,7 +1,5 @@
 """``autorecompute studies`` and ``show`` as commands: what there is, what goes and what stays."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

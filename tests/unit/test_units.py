@@ -1,7 +1,5 @@
 """Bytes and seconds as people write and read them."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.errors import UsageError

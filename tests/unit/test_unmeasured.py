@@ -1,7 +1,5 @@
 """``emit --unmeasured``: what was planned and never measured is given out as that, and not without being asked."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Waits that end at a deadline, or by a signal that comes at a bad moment."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """Storages that several workers share: a PostgreSQL that can be restarted and lost, and a journal."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers as processes, and what they and their storage tell afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

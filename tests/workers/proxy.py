@@ -1,7 +1,5 @@
 """A connection that can be lost: a proxy on the loopback, between workers and what they are connected to."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

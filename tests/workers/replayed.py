@@ -5,8 +5,6 @@
 workers, each with a device of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """A real PostgreSQL on the loopback: Debian's programs, a cluster of its own in a folder, a password for everybody."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

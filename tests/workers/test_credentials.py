@@ -4,8 +4,6 @@ That no file of a test has it is checked after every test of this folder (``conf
 faults among them.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

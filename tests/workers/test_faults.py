@@ -1,7 +1,5 @@
 """Faults in the middle of a shared study: whoever dies and whatever goes away, the others come to an answer."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

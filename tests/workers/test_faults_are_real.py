@@ -1,7 +1,5 @@
 """What the other tests here break, is broken for real."""
 
-from __future__ import annotations
-
 import psycopg
 import pytest
 

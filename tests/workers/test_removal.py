@@ -1,7 +1,5 @@
 """How a shared study is removed: by Optuna's own command, as the page on workers has it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A worker that stops in the middle of a write, and a server that does not answer: nobody waits for either for ever."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Two workers that train in plain PyTorch for one study in PostgreSQL, each in a process and a folder of its own."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Several workers on one study: they share the trials, and all tell the same answer."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.studies import StudyFolder

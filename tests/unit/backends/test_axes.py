@@ -1,7 +1,5 @@
 """Names for symbolic dimensions that are the same in every run."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The samples of a call, and fewer of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import UserDict
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What whoever sets ORT's variables without ``run`` is told, and what lies in no file."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

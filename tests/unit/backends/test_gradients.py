@@ -1,7 +1,5 @@
 """How far gradients of two runs are apart."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import UserDict

@@ -1,7 +1,5 @@
 """How ORT writes plans, and what its levels are as configs."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Functions that are called at the moment a module is imported."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

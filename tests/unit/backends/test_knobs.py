@@ -1,7 +1,5 @@
 """Which knobs are offered where, and why the others are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

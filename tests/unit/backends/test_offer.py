@@ -1,7 +1,5 @@
 """What a user has switched on, and what ORT makes of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.backends.ortmodule.already_on import Request, count_recomputed

@@ -1,7 +1,5 @@
 """What ONNX Runtime 1.17.3, 1.18.0 and 1.19.2 answered about two small models: see benchmarks/record_plans.py."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

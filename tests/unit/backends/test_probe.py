@@ -1,7 +1,5 @@
 """A variable of ours reaches an option of ORTModule's, in a package that has its shape."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

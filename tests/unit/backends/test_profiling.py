@@ -1,7 +1,5 @@
 """A training step, read from ORT's trace and graph; both are written here as ORT writes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.backends.ortmodule.profiling import make_profile, read_halves

@@ -1,7 +1,5 @@
 """Training systems by name."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What a live ORTModule is given when it swaps configs."""
 
-from __future__ import annotations
-
 import json
 import threading
 

@@ -1,7 +1,5 @@
 """Plans whose outputs lie in one buffer, as ORT 1.19.2 answers for a GPT-2 and for an activation kept in two shapes."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.backends.ortmodule.detection import correct_for_sharing

@@ -1,7 +1,5 @@
 """Which training graphs are the same: what may change without changing the digest, and what may not."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

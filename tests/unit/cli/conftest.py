@@ -1,7 +1,5 @@
 """Commands as processes, and studies for them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

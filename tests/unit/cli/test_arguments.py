@@ -1,7 +1,5 @@
 """Where the arguments of the script are written: after ``--``, and nowhere else."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.cli import main

@@ -1,7 +1,5 @@
 """The command line as a process: exit codes, one sentence for each mistake, and nothing left behind."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Paths on the command line that are wrong, over all verbs: one sentence, a code of the contract, and no waiting."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

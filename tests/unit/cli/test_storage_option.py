@@ -1,7 +1,5 @@
 """What ``--storage`` and its variable say before anything is tuned: no password, nothing left behind."""
 
-from __future__ import annotations
-
 import os
 
 import optuna

@@ -1,7 +1,5 @@
 """What ``tune`` makes of a study that goes on, and of a signal behind its answer."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is alive when, in steps that can be followed on paper."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

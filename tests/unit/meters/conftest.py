@@ -1,7 +1,5 @@
 """A card on paper, with what tells of it in the places of pynvml and torch."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """What a card tells about itself."""
 
-from __future__ import annotations
-
 import pynvml
 import pytest
 

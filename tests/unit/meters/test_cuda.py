@@ -1,7 +1,5 @@
 """The CUDA meter, on an allocator and a card that exist on paper."""
 
-from __future__ import annotations
-
 import pynvml
 import pytest
 

@@ -1,7 +1,5 @@
 """What ``docs/gpu.md`` shows to those who write tests without a GPU."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Peaks of a process on a CPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.errors import SetupError

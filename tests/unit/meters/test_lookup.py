@@ -1,7 +1,5 @@
 """Which card is meant."""
 
-from __future__ import annotations
-
 import pynvml
 import pytest
 

@@ -1,7 +1,5 @@
 """NVML's answers and errors, from a library that exists on paper."""
 
-from __future__ import annotations
-
 import sys
 
 import pynvml

@@ -1,7 +1,5 @@
 """What others do on the host while a script is measured."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Expressions from anywhere: arithmetic is worked out, and nothing else is so much as looked at twice."""
 
-from __future__ import annotations
-
 import time
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Configs as they are named on a command line."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """ORT's stated savings as it writes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.plans.savings import evaluate, simplify

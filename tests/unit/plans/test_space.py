@@ -1,7 +1,5 @@
 """Plans, configs and the space they span."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

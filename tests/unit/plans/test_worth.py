@@ -1,7 +1,5 @@
 """What is said of a graph with hardly anything to recompute."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A recorded model of six plans whose true peaks and step times are known."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

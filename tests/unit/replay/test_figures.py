@@ -1,7 +1,5 @@
 """The figures of a comparison."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """How the answers of whole tunings are judged."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.units import MIB

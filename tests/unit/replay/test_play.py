@@ -1,7 +1,5 @@
 """Searches on a table: what they are told, and how they are judged."""
 
-from __future__ import annotations
-
 import random
 import statistics
 

@@ -1,7 +1,5 @@
 """The recorder's journal."""
 
-from __future__ import annotations
-
 from journal import Journal, read_lines
 
 

@@ -1,7 +1,5 @@
 """The searches that ours is compared with."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.plans import Choice, Config, Plan, Space

@@ -1,7 +1,5 @@
 """What configs in plain PyTorch truly take, from noisy recordings."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import types

@@ -1,7 +1,5 @@
 """Tables: from a journal to a packed file and back."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

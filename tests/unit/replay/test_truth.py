@@ -1,7 +1,5 @@
 """The truth about configs, from recordings whose truth is known."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.backends.ortmodule.grammar import Level, config_of_level

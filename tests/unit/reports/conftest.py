@@ -1,7 +1,5 @@
 """Studies as a tuning keeps them, and their pages as a browser reads them."""
 
-from __future__ import annotations
-
 import dataclasses
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """The object that ``tune --json`` prints, and the trials of ``show --json``."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """The curve of throughput against batch, for people and for programs."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

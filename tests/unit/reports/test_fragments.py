@@ -1,7 +1,5 @@
 """What the answer says of memory that a card's allocator holds beyond the tensors."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

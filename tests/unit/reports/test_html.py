@@ -1,7 +1,5 @@
 """The page of a study: what it says, and that nothing in it can do or load anything."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

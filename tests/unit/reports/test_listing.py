@@ -1,7 +1,5 @@
 """The list of studies."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

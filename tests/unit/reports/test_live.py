@@ -1,7 +1,5 @@
 """The live view: lines for a file, and how it stands for a terminal."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import io

@@ -1,7 +1,5 @@
 """The tables of the last screen and of ``show`` on terminals of any width: names and figures stay whole."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from pathlib import Path

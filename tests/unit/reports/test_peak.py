@@ -1,7 +1,5 @@
 """What the memory of a step is made of, as text, as JSON and as a picture."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

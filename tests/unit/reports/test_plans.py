@@ -1,7 +1,5 @@
 """The plans as tables and as JSON, of a graph with a compromise, a correction and an unknown dimension."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """The published schemas: sound, and true of what is printed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

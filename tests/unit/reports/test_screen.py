@@ -1,7 +1,5 @@
 """The last screen of a tuning and the table of its trials, as a terminal shows them."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import subprocess

@@ -1,7 +1,5 @@
 """A study of several batches whose answer is a batch without recompute: what the page and a comparison make of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """A training of which one sample takes minutes: no view has a throughput of nought for it."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

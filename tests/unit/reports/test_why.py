@@ -1,7 +1,5 @@
 """The part of a page that explains memory: the frontier, a step before and after, and what each plan does."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """A synthetic bench: training graphs whose peak behaves as that of ORT's graphs does, measured in no time."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Which batch comes next, on devices whose memory and time follow a formula."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """The configs that a model is asked about."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

@@ -1,7 +1,5 @@
 """What searchers propose while other workers measure."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.plans import Config

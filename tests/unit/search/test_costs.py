@@ -1,7 +1,5 @@
 """What a trial costs, and that both searches weigh it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """What was best in a stored study is tried first."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.measurement import Outcome

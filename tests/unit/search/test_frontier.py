@@ -1,7 +1,5 @@
 """The configs that no other beats in both peak and extra work."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from autorecompute.memory import StepProfiles

@@ -1,7 +1,5 @@
 """The search on a synthetic bench, where the best config is known by brute force."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The search that knows its subject, on graphs where the best config is known by brute force."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

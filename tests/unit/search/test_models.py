@@ -1,7 +1,5 @@
 """What the search learns from trials about time and memory."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 

@@ -1,7 +1,5 @@
 """The steps from one config to others."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.plans import Config

@@ -1,7 +1,5 @@
 """What a few noisy measurements say about a sum of effects, beside measurements whose truth is known."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """What a config that ran out of memory says of those that should need more, by what is simulated."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

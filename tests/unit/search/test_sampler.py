@@ -1,7 +1,5 @@
 """Our searchers in studies that Optuna runs."""
 
-from __future__ import annotations
-
 import threading
 
 import optuna

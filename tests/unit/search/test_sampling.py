@@ -1,7 +1,5 @@
 """Optuna's samplers as searchers, on the synthetic bench."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """What configs that fail say of others."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.measurement import Outcome

@@ -1,7 +1,5 @@
 """What is expected of configs, before any trial and after some."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

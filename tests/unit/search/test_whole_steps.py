@@ -1,7 +1,5 @@
 """Nothing is proposed of which a whole step takes too much."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.plans import Config

@@ -1,7 +1,5 @@
 """A study with everything that a study can hold, as an archive."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

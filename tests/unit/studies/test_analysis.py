@@ -1,7 +1,5 @@
 """What a study hands on of its profiled steps."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute import codec

@@ -1,7 +1,5 @@
 """Studies as files that travel: the same there and back, and nothing believed that was not checked."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import gzip

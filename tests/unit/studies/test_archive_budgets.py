@@ -1,7 +1,5 @@
 """An archive costs no more than a study of any size does, whatever it holds, and says where that ends."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import resource

@@ -1,7 +1,5 @@
 """What of a study's texts is a path of the machine, and what only looks like one."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

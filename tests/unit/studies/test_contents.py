@@ -1,7 +1,5 @@
 """What is removed of a study and what is written to it: files of its own, and nothing behind a link."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

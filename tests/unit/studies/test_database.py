@@ -1,7 +1,5 @@
 """What SQLite and Optuna would believe or change of a database that came with somebody else's folder."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import struct

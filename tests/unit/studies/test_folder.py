@@ -1,7 +1,5 @@
 """The folder of a study, and what becomes of it when the disk, a crash or another version was there."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

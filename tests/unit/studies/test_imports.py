@@ -1,7 +1,5 @@
 """What an import may take the place of, and what it leaves where it fails."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A journal that several write to, when a line of it was not written whole."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.studies.sharing import parse_storage

@@ -1,7 +1,5 @@
 """The lock of a journal: left behind by who is gone, held by others, and waited for by who is to end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What makes two tunings the same."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

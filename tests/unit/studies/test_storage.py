@@ -1,7 +1,5 @@
 """The trials of a study on disk: kept when everything else goes wrong, and readable by Optuna itself."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """What ``--storage`` is given, and what of it anybody gets to see."""
 
-from __future__ import annotations
-
 import pytest
 import sqlalchemy
 

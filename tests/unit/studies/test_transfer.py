@@ -1,7 +1,5 @@
 """Which of the stored studies tells most of a new problem."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

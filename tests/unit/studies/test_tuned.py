@@ -1,7 +1,5 @@
 """What a study's folder takes for the same as what it was begun with."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

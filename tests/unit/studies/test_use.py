@@ -1,7 +1,5 @@
 """Who uses a study, and that no two tunings do."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import stat

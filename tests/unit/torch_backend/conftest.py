@@ -1,7 +1,5 @@
 """Every small model in turn, on one thread."""
 
-from __future__ import annotations
-
 import socket
 import sys
 

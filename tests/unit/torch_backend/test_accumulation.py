@@ -1,7 +1,5 @@
 """Whether a loop goes through several batches for a step of its optimizer."""
 
-from __future__ import annotations
-
 import linecache
 import textwrap
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Plans given out: rendered by the controller, read again in a script, and refused where they were not measured."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys

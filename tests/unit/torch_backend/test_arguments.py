@@ -1,7 +1,5 @@
 """Batches of any class, to which a forward writes: what is tried on the side writes to copies of them."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import threading

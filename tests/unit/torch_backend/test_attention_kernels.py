@@ -1,7 +1,5 @@
 """Which kernel attention takes on which card, by the rules of PyTorch's source."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.backends.torch.attention_kernels import AttentionCall, Kernel, kernel_of

@@ -1,7 +1,5 @@
 """Gradients beside the training, of whatever a script trains, and however it checkpoints."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

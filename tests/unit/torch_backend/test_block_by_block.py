@@ -1,7 +1,5 @@
 """Gradients compared on a device that cannot hold a step without recompute."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

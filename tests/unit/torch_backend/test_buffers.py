@@ -1,7 +1,5 @@
 """Buffers that a module begins to write after its first call."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """PyTorch's CUDA caching allocator, by the rules of its source: each figure is computed by hand."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -1,7 +1,5 @@
 """What the code that calls something says about it."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 

@@ -1,7 +1,5 @@
 """What a card's attention and dropout keep, on fake tensors of the CPU."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 

@@ -1,7 +1,5 @@
 """Module calls made again: the same bits as without, whatever the module does."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import inspect

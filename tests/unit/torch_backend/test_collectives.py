@@ -1,7 +1,5 @@
 """What a rank gathers and reduces in a step: counted as it comes and goes, and told from activations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

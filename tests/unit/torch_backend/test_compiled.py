@@ -1,7 +1,5 @@
 """Models that torch.compile runs: what they offer, that it computes the same, and what it takes."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import sys

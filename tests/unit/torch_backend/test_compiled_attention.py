@@ -1,7 +1,5 @@
 """A compiled Llama as people have it: attention in one kernel, which gives several results."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

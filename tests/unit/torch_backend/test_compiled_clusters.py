@@ -1,7 +1,5 @@
 """Clusters of a compiled model's operators that are made again, and what its graph tells of the peak."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Models that are compiled in several graphs: broken ones, and those whose blocks are compiled one by one."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """Clusters of a compiled model's operators that are kept where its compiler would make them again."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What is compiled for a config where blocks are compiled and not the model."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Models of which the script compiles a part: it is compiled in the script's own steps, whatever ran before them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

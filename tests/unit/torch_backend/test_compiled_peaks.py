@@ -1,7 +1,5 @@
 """What the search begins with where a model is compiled: changes of single plans, added up."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is given out for compiled models: files of plans, the environment, and a file of torch alone."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

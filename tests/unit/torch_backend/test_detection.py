@@ -1,7 +1,5 @@
 """What is found in a model before its first step, and that nothing is left of looking."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

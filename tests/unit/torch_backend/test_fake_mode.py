@@ -1,7 +1,5 @@
 """A process whose large tensors have no data: what a script does in it, and what is told of its models."""
 
-from __future__ import annotations
-
 import psutil
 import pytest
 import torch

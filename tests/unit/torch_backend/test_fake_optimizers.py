@@ -1,7 +1,5 @@
 """Fake steps beside a training: what the script's own optimizer and kernels see of them."""
 
-from __future__ import annotations
-
 import ctypes
 
 import pytest

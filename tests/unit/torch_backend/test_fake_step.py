@@ -1,7 +1,5 @@
 """What the caching allocator makes of a step on fake tensors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Steps on fake tensors: the bytes of real ones, to the byte."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

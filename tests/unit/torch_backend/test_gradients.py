@@ -1,7 +1,5 @@
 """Gradients of steps that do not repeat themselves, as on a card: what they differ by is measured."""
 
-from __future__ import annotations
-
 import functools
 import math
 import random

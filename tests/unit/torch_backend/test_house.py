@@ -1,7 +1,5 @@
 """The backend in its house: chosen by name or by what a script uses, measured by live bytes, and given out."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import subprocess

@@ -1,7 +1,5 @@
 """Decoders that fill a key-value cache in training, as those of Transformers do unless they are told not to."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

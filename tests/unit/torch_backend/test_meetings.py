@@ -1,7 +1,5 @@
 """Choices that have to do with one tensor: the forecast of both is not the sum of each."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """What a script sets on blocks between two calls of one step: each is made again with what it had."""
 
-from __future__ import annotations
-
 import copy
 import enum
 import gc

@@ -1,7 +1,5 @@
 """A model on fake tensors with a card's kernels: its plans, its steps, and what the card's allocator would hold."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Random numbers that blocks draw in Python, and generators and modules that a script puts in the place of others."""
 
-from __future__ import annotations
-
 import copy
 import random
 from random import random as draw

@@ -3,8 +3,6 @@
 ``python benchmarks/card_memory.py --requests`` records them on the card at hand.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is left as it is in a model, each with its reason, and that it computes what it did."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

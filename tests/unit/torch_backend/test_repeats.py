@@ -1,7 +1,5 @@
 """Steps that leave out units which do what the one before them does."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Operators made again: what the backward pass reads, and what it must not be given silently."""
 
-from __future__ import annotations
-
 import copy
 import time
 

@@ -1,7 +1,5 @@
 """Training calls are followed, and what scripts do to torch meanwhile is theirs."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """A config given out as a file that imports torch alone."""
 
-from __future__ import annotations
-
 import copy
 import io
 

@@ -1,7 +1,5 @@
 """Hooks of a script on gradients: they see those of the training, and nothing of what is tried on the side."""
 
-from __future__ import annotations
-
 import collections
 
 import pytest

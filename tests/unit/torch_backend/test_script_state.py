@@ -1,7 +1,5 @@
 """State that a script keeps in Python: a forward that is run again, or tried, changes nothing of it."""
 
-from __future__ import annotations
-
 import copy
 import random
 

@@ -1,7 +1,5 @@
 """What a model offers as plans, and the forecast of each config from steps on fake tensors."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

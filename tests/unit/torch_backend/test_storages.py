@@ -1,7 +1,5 @@
 """Tensors in arguments, wherever they lie."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from typing import NamedTuple

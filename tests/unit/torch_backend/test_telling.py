@@ -1,7 +1,5 @@
 """What looking at a model leaves in the process."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Models in which nothing repeats: mixes of choices are forecast by the nodes of the graph alone."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -1,7 +1,5 @@
 """What steps compute: operations, bytes that are moved, and the time that a machine takes for them at least."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The worker's half: which module is tuned, what it offers, and that looking and switching leave training as it is."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import itertools

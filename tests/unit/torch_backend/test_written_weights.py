@@ -1,7 +1,5 @@
 """Models whose forward writes weights: what is run on the side moves none of them."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """What the studies' training scripts share: data that is the same in every run, flags, and a loop."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers without torch, which do what a test says."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -4,8 +4,6 @@
 serve for all further restarts.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os

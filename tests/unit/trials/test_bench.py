@@ -1,7 +1,5 @@
 """Measuring on live workers that die, hang and end too early."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

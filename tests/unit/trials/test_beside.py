@@ -1,7 +1,5 @@
 """The bench of a training that goes on, on a real line whose other end the test holds."""
 
-from __future__ import annotations
-
 import socket
 from multiprocessing.connection import Connection
 

@@ -1,7 +1,5 @@
 """Where a study's processes keep compiled code: one folder for all of them, and nobody else's."""
 
-from __future__ import annotations
-
 import stat
 
 import pytest

@@ -1,7 +1,5 @@
 """With which batch a worker takes its first step."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.training_job import Device

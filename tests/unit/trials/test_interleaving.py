@@ -1,7 +1,5 @@
 """Configs that are timed in turns."""
 
-from __future__ import annotations
-
 import types
 
 import pytest

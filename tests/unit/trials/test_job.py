@@ -1,7 +1,5 @@
 """The user's training command."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The memory limit on its way from the user to a worker."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 

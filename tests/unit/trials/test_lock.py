@@ -1,7 +1,5 @@
 """One tuning at a time on a device, between real processes."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Where the kernel's kills for want of memory are read: in every layout of control groups there is."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.trials import oom

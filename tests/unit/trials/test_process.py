@@ -1,7 +1,5 @@
 """One worker's life and end, with real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Experiment trackers, switched off."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from autorecompute.trials.quiet import FORGOTTEN, SWITCHES, quieten

@@ -1,7 +1,5 @@
 """Several ranks in one worker, with real processes."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

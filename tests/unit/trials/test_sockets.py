@@ -1,7 +1,5 @@
 """Folders of sockets, and what becomes of them when their owners are killed for real."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tunings on a bench that follows a formula."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import tempfile

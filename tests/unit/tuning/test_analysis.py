@@ -1,7 +1,5 @@
 """When small steps are profiled, and when there is no time for them."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 

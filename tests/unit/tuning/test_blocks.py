@@ -1,7 +1,5 @@
 """Tunings of a model whose plans count and exclude each other, with a training system that does not exist."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The time that a tuning is given: learnt from, reserved, and kept."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 

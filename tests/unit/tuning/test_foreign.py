@@ -1,7 +1,5 @@
 """A tuning beside a study of the same problem that was measured elsewhere."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

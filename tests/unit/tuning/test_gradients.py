@@ -1,7 +1,5 @@
 """A whole tuning gives out nothing that trains something else."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.errors import NothingFitsError

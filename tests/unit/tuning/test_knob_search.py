@@ -1,7 +1,5 @@
 """The search over knobs, on a bench that says what each of them does."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

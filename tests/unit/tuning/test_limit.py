@@ -1,7 +1,5 @@
 """What the peak may reach where the user gives no limit."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.studies import Problem, StudyFolder

@@ -1,7 +1,5 @@
 """What a later session makes of trials that a machine took with it."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

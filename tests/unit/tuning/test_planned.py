@@ -1,7 +1,5 @@
 """What was planned and not measured is measured first."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

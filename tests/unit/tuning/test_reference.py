@@ -1,7 +1,5 @@
 """What throughput is relative to, on a machine whose pace changes."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.measurement import Measurement, Outcome

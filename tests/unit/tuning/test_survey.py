@@ -1,7 +1,5 @@
 """Which configs are profiled, and what comes of those that fail; the worker is the test's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the user of a training reads when its search has ended."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.plans import Config

@@ -1,7 +1,5 @@
 """A tuning that starts from what another study knows."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Whole tunings on a formula: found, kept, gone on with, refused."""
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import json

@@ -1,7 +1,5 @@
 """A whole step is looked at before a config is tried."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.plans import Config

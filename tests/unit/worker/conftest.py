@@ -1,7 +1,5 @@
 """Trainings for the agent."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.worker import agent

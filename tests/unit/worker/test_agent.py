@@ -1,7 +1,5 @@
 """The controller's hand inside a training script, on a script that the test plays."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """What the agent takes for a step of the script, and what it leaves out."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """The worker's end of the line, on a real socket."""
 
-from __future__ import annotations
-
 import tempfile
 from multiprocessing.connection import Listener
 

@@ -1,7 +1,5 @@
 """A training script on a card that exists on paper, followed by the agent with the real CUDA meter."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.measurement import Outcome

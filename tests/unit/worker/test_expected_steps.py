@@ -1,7 +1,5 @@
 """How long a training is, by torch's own schedulers."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

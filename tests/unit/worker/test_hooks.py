@@ -1,7 +1,5 @@
 """Hooks on torch end where they are to end, and leave what others have put there since."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

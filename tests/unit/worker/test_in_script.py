@@ -1,7 +1,5 @@
 """What ``autorecompute.auto`` refuses before anything is started, and how its warnings reach a program's user."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Batches drawn at a size that may change while they are drawn."""
 
-from __future__ import annotations
-
 import types
 
 import pytest

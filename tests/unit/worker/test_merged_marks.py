@@ -1,7 +1,5 @@
 """What cards did meanwhile, told of several ranks as one."""
 
-from __future__ import annotations
-
 from autorecompute.worker.merging import merge
 
 

@@ -1,7 +1,5 @@
 """Several ranks told as one."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

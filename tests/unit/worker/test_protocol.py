@@ -1,7 +1,5 @@
 """The messages between a worker and its controller."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

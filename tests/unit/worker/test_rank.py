@@ -1,7 +1,5 @@
 """Which of several processes this one is, and what is said where nobody has told it."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The lines of two ranks: whoever is late, both carry out each order at the end of the same step."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.measurement import Outcome

@@ -1,7 +1,5 @@
 """The user's script as it runs inside a worker, beside Python's own way."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A training's end of the line, on a real socket: whatever happens at the other end, the training can go on."""
 
-from __future__ import annotations
-
 import socket
 from multiprocessing.connection import Connection
 

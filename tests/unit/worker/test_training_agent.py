@@ -1,7 +1,5 @@
 """A training that is tuned while it goes on, on a script that the test plays and a real line to the controller."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from multiprocessing.connection import Connection

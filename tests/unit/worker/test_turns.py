@@ -1,7 +1,5 @@
 """Optimizers that take turns, and whose step ends a training step."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.worker.turns import PATIENCE, Turns

@@ -1,7 +1,5 @@
 """The steps in which one config is measured, on a meter and a clock that the test moves."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

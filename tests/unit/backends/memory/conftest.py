@@ -1,7 +1,5 @@
 """Training graphs that can be followed on paper, and such as chance draws."""
 
-from __future__ import annotations
-
 import pytest
 
 LAYERS = 3

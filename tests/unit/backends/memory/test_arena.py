@@ -1,7 +1,5 @@
 """What an allocator takes for tensors, followed on paper and held against its own bookkeeping."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

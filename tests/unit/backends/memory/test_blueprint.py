@@ -1,7 +1,5 @@
 """Which operations a config repeats, read off a step in which all that can be is repeated."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 

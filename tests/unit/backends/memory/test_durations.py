@@ -1,7 +1,5 @@
 """Times of operations that were each measured once, on a machine with other work."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

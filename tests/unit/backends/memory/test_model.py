@@ -1,7 +1,5 @@
 """What is told of steps that were never run, from steps that were."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

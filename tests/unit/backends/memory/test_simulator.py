@@ -1,7 +1,5 @@
 """The peak of configs that never ran, beside graphs in which their recompute is written out."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Steps that are written out for a config, beside the graph's own."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """A study that several workers share, in a journal of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 

@@ -1,7 +1,5 @@
 """What the workers of a shared study agree on: its problem, its limit and its answer."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import threading

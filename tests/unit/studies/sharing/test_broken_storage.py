@@ -1,7 +1,5 @@
 """A shared study whose storage breaks or stays away."""
 
-from __future__ import annotations
-
 import time
 
 import optuna

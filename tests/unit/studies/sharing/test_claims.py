@@ -1,7 +1,5 @@
 """Who measures what of a shared study, and what becomes of it where a worker goes."""
 
-from __future__ import annotations
-
 import threading
 
 import optuna

@@ -1,7 +1,5 @@
 """Who of several workers is alive."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.studies.sharing.pulse import BLIND_SECONDS, DEAD_SECONDS, Pulse

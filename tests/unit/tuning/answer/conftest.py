@@ -1,7 +1,5 @@
 """Benches whose whole processes hold more than their steps, and such as take long."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The script without the wrapping, beside the answer of a script that the tool wraps."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Configs that show what they are worth in fresh processes, which end for reasons that are not theirs."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

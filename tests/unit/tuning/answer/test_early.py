@@ -1,7 +1,5 @@
 """The answer that an interruption leaves."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from types import SimpleNamespace

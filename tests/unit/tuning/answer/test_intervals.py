@@ -1,7 +1,5 @@
 """How surely a centre is known from a few values."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """From trials to an answer, in words."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the winner and its rival say about recompute, and how often they are asked."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

@@ -1,7 +1,5 @@
 """Racing finalists until it is clear who wins."""
 
-from __future__ import annotations
-
 import random
 import time
 

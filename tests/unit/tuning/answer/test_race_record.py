@@ -1,7 +1,5 @@
 """A race outlives the session that ran it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

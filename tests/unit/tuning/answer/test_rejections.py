@@ -1,7 +1,5 @@
 """What a later session knows of finalists that were not confirmed."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.errors import SetupError

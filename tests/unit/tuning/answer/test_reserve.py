@@ -1,7 +1,5 @@
 """What is told of configs within the limit that leave too little for what a process holds beyond its tensors."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

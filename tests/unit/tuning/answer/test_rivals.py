@@ -1,7 +1,5 @@
 """The smaller batch without recompute."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.measurement import Measurement, Outcome

@@ -1,7 +1,5 @@
 """Which confirmed config an interruption leaves as the answer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

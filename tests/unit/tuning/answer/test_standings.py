@@ -1,7 +1,5 @@
 """Who comes before whom by what was measured."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Sessions of a tuning over several batches, on a formula."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

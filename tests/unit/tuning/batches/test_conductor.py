@@ -1,7 +1,5 @@
 """Whole tunings over several batches, on a formula."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

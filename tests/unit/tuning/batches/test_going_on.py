@@ -1,7 +1,5 @@
 """Comparisons of batches that are stopped, run out of time or are asked for more, and go on from what is known."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """Answers over several batches to which something is missing, and what the same command does about it."""
 
-from __future__ import annotations
-
 import pytest
 
 from autorecompute.errors import NothingFitsError

@@ -1,7 +1,5 @@
 """Tunings that share a study, each in a thread or a session of its own, over one journal."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

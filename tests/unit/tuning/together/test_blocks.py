@@ -1,7 +1,5 @@
 """Workers that share a study of plans that count and exclude each other."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

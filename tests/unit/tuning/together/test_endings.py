@@ -1,7 +1,5 @@
 """How tunings that share a study end: in time or late, with an answer or without, or dead."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import threading

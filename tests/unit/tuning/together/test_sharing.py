@@ -1,7 +1,5 @@
 """What several tunings of one study have from each other."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 

@@ -1,7 +1,5 @@
 """What a worker says while it waits: for its device, and for other workers."""
 
-from __future__ import annotations
-
 import fcntl
 
 import pytest

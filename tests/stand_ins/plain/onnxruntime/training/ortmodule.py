@@ -1,7 +1,5 @@
 """Stands in for ORTModule: the model trains as it is."""
 
-from __future__ import annotations
-
 
 def ORTModule(module):  # noqa: N802  (the name of the class that it stands in for)
     """The model."""
