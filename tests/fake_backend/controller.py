@@ -1,5 +1,3 @@
-"""The controller's half of the fake backend."""
-
 import json
 from pathlib import Path
 
@@ -30,13 +28,9 @@ HINTS = (Knob(name="lazy", variables={"FAKE_LAZY": "1"}, effect="nothing is comp
 DIAGNOSIS = "fake_backend.diagnose"
 REPAIR = ""
 
-OLDEST_VERSION = 2
-"""Versions before it read no file."""
-
+OLDEST_VERSION = 2  # that reads a file
 PLANS_FILE = "plans.json"
-CROSSING = "plans that may cross a block"
-"""Where a detection of this backend lists the ids of such plans."""
-
+CROSSING = "plans that may cross a block"  # under which a detection lists the ids of such plans
 FILE_NOTE = "must lie where it was written"
 STARTED = ImportHook(
     module="fake", comes_first=True, function="fake_backend.controller:start", missed="plans are not read"
@@ -44,19 +38,16 @@ STARTED = ImportHook(
 
 
 def takes_turns(detection):
-    """A swap takes its time."""
     del detection
     return False
 
 
 def import_hooks(*, wrap):
-    """The plans are read when the system is imported; it wraps no models."""
     assert not wrap, "the registry refuses to wrap for a system that cannot"
     return (STARTED,)
 
 
 def render(config, *, knobs=(), versions, folder):
-    """One variable, which names a file with the plans; and those of the knobs."""
     text = versions.get(NAME, "")
     if not text.split(".")[0].isdecimal() or int(text.split(".")[0]) < OLDEST_VERSION:
         raise SetupError(f"Fake {text or '(unknown)'} reads no plans. Install fake {OLDEST_VERSION}.")
@@ -75,7 +66,6 @@ def render(config, *, knobs=(), versions, folder):
 
 
 def plans_text(config):
-    """What the file holds: for each site how it is recomputed, and at how many of its places where not at all."""
     if strange := [text for text in config.texts if not text.isprintable()]:
         raise UsageError(f"{strange[0]!r} is no site that fake can find. Nothing was written.")
     chosen = sorted(config.choices, key=str)
@@ -83,7 +73,6 @@ def plans_text(config):
 
 
 def read_config(environment):
-    """The config that these variables switch on."""
     if (path := environment.get(PLANS_VARIABLE)) is None:
         return Config()
     plain = json.loads(Path(path).read_text())
@@ -91,59 +80,49 @@ def read_config(environment):
 
 
 def script(config, versions):
-    """No config has the form of a file."""
     raise UsageError(f"Fake {versions[NAME]} takes {config.hash} from a variable alone. Use --format shell.")
 
 
 def offer(detection, environment, dims):
-    """Every plan at these dimensions, whatever is on."""
     config = read_config(environment)
     plans = sorted(detection.plans, key=lambda plan: evaluate(plan.saving, dims) or 0, reverse=True)
     return Offer(plans=tuple(plans), is_on=not config.is_none, config=config)
 
 
 def unmeasured(config, versions):
-    """A file of plans that says so."""
     del versions
     return json.dumps({"unmeasured": True, "plans": config.texts})
 
 
 def planned(environment):
-    """What the variable names, if that says so."""
     named = environment.get(PLANS_VARIABLE)
     plain = json.loads(Path(named).read_text()) if named else {}
     return Config.parse(plain["plans"]) if "unmeasured" in plain else None
 
 
 def needs_of(detection):
-    """Tells nothing: all configs are as quickly switched to."""
     del detection
     return lambda _config: frozenset()
 
 
 def why_not_while_training(detection):
-    """Nothing speaks against it."""
     del detection
     return ""
 
 
 def peaks_of(detection):
-    """Nothing: steps are profiled."""
     del detection
 
 
 def memory_of(detection):
-    """Nothing: steps are profiled."""
     del detection
 
 
 def memory_model(space, small):
-    """Savings that add up."""
     return LinearMemory(space, small)
 
 
 def why_not(knob, config, detection, inherited):
-    """What is set already cannot be tried, and without recompute no plan can cross a block."""
     if taken := sorted(set(knob.variables) & set(inherited)):
         return f"{taken[0]} is set in your environment"
     is_idle = knob.name == "whole_graph" and config.is_none
@@ -151,7 +130,6 @@ def why_not(knob, config, detection, inherited):
 
 
 def plans_under(names, detection):
-    """Those that a detection names for the whole graph; where none crosses a block, all of them."""
     if "whole_graph" not in names:
         return detection.plans
     return [plan for plan in detection.plans if plan.id in detection.extra.get(CROSSING, (plan.id,))]

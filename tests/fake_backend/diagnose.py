@@ -1,5 +1,3 @@
-"""What is installed of a training system that does not exist."""
-
 import json
 import sys
 

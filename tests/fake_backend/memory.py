@@ -1,5 +1,3 @@
-"""The fake backend's model of memory: what all plans save together is split by what each of them states."""
-
 import dataclasses
 
 import numpy as np
@@ -15,12 +13,7 @@ LARGEST_BATCH = 1 << 12
 
 @dataclasses.dataclass(frozen=True)
 class LinearMemory:
-    """Peaks as a straight line between the step without recompute and that with all plans on.
-
-    Attributes:
-        space: The plans.
-        small: The profiled steps; these two are among them.
-    """
+    """Peaks as a straight line between the step without recompute and that with all plans on."""
 
     space: object
     small: object
@@ -28,30 +21,24 @@ class LinearMemory:
 
     @property
     def dims(self):
-        """The dimensions of the profiled steps."""
         return self.small.profiles[Config()].dims
 
     def timeline(self, config, dims=None):
-        """The step of a config, as far as it was profiled; that without recompute for every other one."""
         return trace(self.small.profiles.get(config, self.small.profiles[Config()]), dims)
 
     def base_bytes(self, dims):
-        """What is held between two steps, and not by them."""
         del dims
         return self.small.peak_bytes - self.timeline(Config()).peak_bytes
 
     def simulator(self, dims, choices):
-        """Adds up what the choices save."""
         return LinearSimulator(self, dims, choices)
 
     def saved_share(self, plan, dims):
-        """The share of the way from no recompute to all plans on that a plan goes alone."""
         savings = {each: evaluate(each.saving, {**self.dims, **dims}) or 1 for each in self.space.plans}
         whole = sum(savings[each] for each in self.space.plans_of(self.space.all_on))
         return savings[plan] / whole
 
     def forecast(self, config, dims):
-        """What a config should need."""
         shares = sum(self.saved_share(plan, dims) * self.space.share(config, plan) for plan in self.space.plans)
         none, full = self.timeline(Config(), dims), self.timeline(self.space.all_on, dims)
         live = round(none.peak_bytes + shares * (full.peak_bytes - none.peak_bytes))
@@ -66,18 +53,15 @@ class LinearMemory:
 
     @property
     def recompute_share(self):
-        """What all plans on recompute, as a share of a step without recompute."""
         none, full = (self.small.profiles[config].operations for config in (Config(), self.space.all_on))
         again = sum(operation.seconds for operation in full if operation.phase is Phase.RECOMPUTE)
         return again / sum(operation.seconds for operation in none)
 
     def forecasts(self, dims):
-        """All profiled configs, those that recompute least first."""
         found = [self.forecast(config, dims) for config in self.small.profiles]
         return sorted(found, key=lambda forecast: forecast.recompute_share)
 
     def effects(self, dims):
-        """What each plan does alone, and what leaving it out does."""
         effects = [
             Effect(
                 plan=plan,
@@ -89,12 +73,10 @@ class LinearMemory:
         return sorted(effects, key=lambda effect: effect.alone.peak_bytes)
 
     def largest_batch(self, config, dims, limit_bytes):
-        """The largest batch whose forecast holds the limit."""
         fitting = (b for b in range(LARGEST_BATCH, 0, -1) if self._peak_at(b, config, dims) <= limit_bytes)
         return next(fitting, 0)
 
     def plans_by_tensor(self):
-        """It knows nothing of tensors."""
         return {}
 
     def _peak_at(self, batch, config, dims):
@@ -102,14 +84,6 @@ class LinearMemory:
 
 
 class LinearSimulator:
-    """The same line for many configs at once.
-
-    Args:
-        model: The model of memory.
-        dims: The dimensions.
-        choices: What each column is about.
-    """
-
     def __init__(self, model, dims, choices):
         self._choices = choices
         self._columns = [next(plan for plan in model.space.plans if choice in plan.choices) for choice in choices]
@@ -120,7 +94,6 @@ class LinearSimulator:
         self._none, self._full = (model.forecast(config, dims) for config in (Config(), model.space.all_on))
 
     def matrix(self, configs):
-        """A column for each choice."""
         rows = [[config.share_of(plan) for plan in self._columns] for config in configs]
         return np.array(rows, dtype=np.float32).reshape(len(rows), len(self._choices))
 
@@ -131,7 +104,6 @@ class LinearSimulator:
         return np.minimum(covered, switches)
 
     def simulate(self, switches):
-        """What the configs need."""
         shares = (switches - self._covered(switches)) @ self._shares
         none, full = self._none, self._full
         return Simulated(

@@ -1,5 +1,3 @@
-"""What a model of twelve blocks offers to recompute: plans that count, two options of a site, and parts of it."""
-
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.units import MIB
 

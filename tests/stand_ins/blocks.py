@@ -1,5 +1,3 @@
-"""A bench of twelve equal blocks: plans that count, two options of a site, and parts that exclude their block."""
-
 import dataclasses
 
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
@@ -8,20 +6,13 @@ from autorecompute.units import GIB, MIB
 from fake_backend.space import SPACE
 from stand_ins.formula import RESTING, SAMPLE, FormulaBench
 
-SAVINGS = (14 * MIB, 9 * MIB, 6 * MIB, 3 * MIB, MIB)
-"""What each plan of the space takes off a sample, at all its occurrences."""
-
-CHEAP_PARTS = (0.9, 0.45, 0.18, 0.09, 0.03)
-"""Costs under which parts of a block are better to recompute than the whole."""
-
-CHEAP_BLOCKS = (0.36, 0.5, 0.6, 0.6, 0.03)
-"""Costs under which whole blocks are, no more of them than it takes."""
-
+SAVINGS = (14 * MIB, 9 * MIB, 6 * MIB, 3 * MIB, MIB)  # what each plan takes off a sample, at all its occurrences
+CHEAP_PARTS = (0.9, 0.45, 0.18, 0.09, 0.03)  # costs under which parts of a block are better to recompute than the whole
+CHEAP_BLOCKS = (0.36, 0.5, 0.6, 0.6, 0.03)  # costs under which whole blocks are, no more of them than it takes
 BATCH = 32
 
 
 def blocks_detection(**changes):
-    """What a worker of the fake backend tells of such a model."""
     fields = {
         "plans": SPACE.plans,
         "own_presets": SPACE.own_presets,
@@ -38,17 +29,11 @@ def blocks_detection(**changes):
 
 
 def limit_for(sample_bytes):
-    """The limit that a batch holds when so much is taken off each sample."""
     return RESTING + BATCH * (SAMPLE - sample_bytes)
 
 
 class BlocksBench(FormulaBench):
-    """The formula of these blocks, whose small steps can be profiled.
-
-    Args:
-        costs: What each plan adds to a step, as a share.
-        detection: What it detects.
-    """
+    """Twelve equal blocks: plans that count, two options of a site, parts that exclude their block; small steps too."""
 
     can_change_batch = True
 
@@ -56,7 +41,6 @@ class BlocksBench(FormulaBench):
         super().__init__(detection or blocks_detection(), savings=SAVINGS, costs=costs)
 
     def measure(self, config, effort):
-        """A step of another batch says what it did, if that is wanted."""
         if effort.batch is None:
             return super().measure(config, effort)
         measured = self.formula(config, effort, effort.batch)

@@ -1,5 +1,3 @@
-"""Tunings on a bench that follows a formula."""
-
 import contextlib
 import functools
 import tempfile
@@ -14,7 +12,6 @@ from stand_ins.tuning import Tuning, Watcher
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_locks(tmp_path_factory):
-    """No test waits for a tuning that measures on this machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("locks")))
         yield
@@ -22,14 +19,11 @@ def _own_locks(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def turned_by():
-    """What knobs do."""
     return Turned
 
 
 @pytest.fixture(scope="session")
 def make_bench(make_detection):
-    """Builds a bench."""
-
     def make(detection=None, **formula):
         return FormulaBench(detection or make_detection(resting_bytes=RESTING), **formula)
 
@@ -38,14 +32,11 @@ def make_bench(make_detection):
 
 @pytest.fixture(scope="session")
 def make_watcher():
-    """Builds one who watches."""
     return Watcher
 
 
 @pytest.fixture(scope="session")
 def tune_in(make_bench):
-    """Begins a session of the study that lies in a folder."""
-
     def tune_in(root, bench=None, *, detection=None, **settings):
         return Tuning(root, bench or make_bench(detection), **settings)
 
@@ -54,7 +45,6 @@ def tune_in(make_bench):
 
 @pytest.fixture(scope="session")
 def make_root():
-    """Makes folders in memory where there are any: a storage waits for its disk at every trial."""
     with contextlib.ExitStack() as roots:
         memory = Path("/dev/shm")
         place = memory if memory.is_dir() else None
@@ -63,7 +53,6 @@ def make_root():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock that every budget and every wait reads."""
     clock = Clock()
     monkeypatch.setattr("autorecompute.tuning.budget.time.monotonic", clock.monotonic)
     return clock
@@ -71,8 +60,6 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def make_timed_bench(clock, make_detection):
-    """Builds a bench that takes time."""
-
     def make(detection=None, **formula):
         return TimedBench(detection or make_detection(resting_bytes=RESTING), clock, **formula)
 
@@ -81,12 +68,10 @@ def make_timed_bench(clock, make_detection):
 
 @pytest.fixture
 def make_tuning(make_root, tune_in):
-    """Begins a session of one and the same study."""
     return functools.partial(tune_in, make_root())
 
 
 @pytest.fixture(scope="module")
 def finished(tune_in, make_root):
-    """A tuning and its answer."""
     tuning = tune_in(make_root())
     return tuning, tuning.run()

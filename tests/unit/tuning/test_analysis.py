@@ -1,5 +1,3 @@
-"""When small steps are profiled, and when there is no time for them."""
-
 import time
 from types import SimpleNamespace
 
@@ -14,8 +12,6 @@ START_SECONDS, TRIAL_SECONDS = 20.0, 2.0
 
 @pytest.fixture
 def make_context(tmp_path):
-    """Builds what a tuning works with; its script trains until something wants it closed."""
-
     def build(*, can_change_batch):
         folder = StudyFolder("bert", tmp_path)
         folder.prepare()
@@ -28,8 +24,6 @@ def make_context(tmp_path):
 
 @pytest.fixture
 def make_budget():
-    """Builds a budget of so many seconds, of which a start and a trial are known to take some."""
-
     def build(seconds):
         budget = Budget(seconds, time.monotonic())
         budget._seen[Task.START].append(START_SECONDS)
@@ -43,7 +37,6 @@ def make_budget():
 def test_without_time_for_an_answer_after_them_small_steps_are_left_out(
     make_context, make_budget, make_detection, can_change_batch, seconds
 ):
-    """A live script is not given up for steps after which nothing could be tried: greedy answers instead."""
     context = make_context(can_change_batch=can_change_batch)
     context.detection, context.budget = make_detection(), make_budget(seconds)
     assert analyse(context) is None

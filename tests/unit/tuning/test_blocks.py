@@ -1,5 +1,3 @@
-"""Tunings of a model whose plans count and exclude each other, with a training system that does not exist."""
-
 import json
 import subprocess
 import sys
@@ -33,8 +31,6 @@ OWN, OPTUNAS = ("greedy", "model"), tuple(sorted(set(SAMPLERS) - {"gp"}))
 
 @pytest.fixture(scope="module")
 def tune(make_root):
-    """Tunes the blocks in a folder of their own; gives the tuning and its answer."""
-
     def tune(costs=CHEAP_PARTS, *, root=None, bench=None, **settings):
         asked = {"limit_bytes": limit_for(9 * MIB + MIB // 2), "max_trials": TRIALS, **settings}
         tuning = Tuning(root or make_root(), bench or BlocksBench(costs), **asked)
@@ -45,13 +41,11 @@ def tune(make_root):
 
 @pytest.fixture(scope="module")
 def counted(tune):
-    """A study of whole blocks whose answer is five of the twelve."""
     return tune(CHEAP_BLOCKS, limit_bytes=OF_FIVE)
 
 
 @pytest.fixture
 def call(counted, monkeypatch, capsys):
-    """Calls a verb beside that study; gives its exit code and its data."""
     monkeypatch.chdir(counted[0].folder.path.parents[1])
 
     def call(*arguments):
@@ -62,14 +56,12 @@ def call(counted, monkeypatch, capsys):
 
 
 def conflicts_in(config):
-    """The pairs of choices that cannot be on together."""
     return [(one, other) for one in config.choices for other in config.choices - {one} if SPACE.excludes(one, other)]
 
 
 @pytest.mark.parametrize("sampler", [*OWN, *OPTUNAS])
 @pytest.mark.parametrize("costs", [CHEAP_PARTS, CHEAP_BLOCKS], ids=["parts", "blocks"])
 def test_every_search_keeps_to_configs_that_exist(tune, sampler, costs):
-    """No trial has a block with its own part, or a site in two ways, and each is in the form that has one hash."""
     tuning, result = tune(costs, sampler=sampler)
     configs = [trial.config for trial in measured(tuning)]
     assert len(configs) == len(set(configs)) <= TRIALS
@@ -82,7 +74,6 @@ def test_every_search_keeps_to_configs_that_exist(tune, sampler, costs):
 
 @pytest.mark.parametrize("sampler", OWN)
 def test_no_more_blocks_are_recomputed_than_it_takes(tune, sampler):
-    """Where five of twelve blocks are enough, the answer is five of them."""
     _, result = tune(CHEAP_BLOCKS, limit_bytes=OF_FIVE, sampler=sampler)
     assert result.best.config == FIVE_OF_TWELVE
     assert result.best.description == "5 of 12 blocks.* checkpoint"
@@ -99,7 +90,6 @@ def test_no_more_blocks_are_recomputed_than_it_takes(tune, sampler):
     ids=["parts", "whole blocks", "the other option"],
 )
 def test_parent_and_child_and_both_options_are_weighed(tune, sampler, costs, wins):
-    """Whichever of them is cheapest for what it saves is the answer; the head saves too little to decide."""
     tuning, result = tune(costs, sampler=sampler)
     assert {*SPACE.plans_of(result.best.config)} - {HEAD} == wins - {HEAD}
     tried = {plan for trial in measured(tuning) for plan in SPACE.plans_of(trial.config)}
@@ -107,7 +97,6 @@ def test_parent_and_child_and_both_options_are_weighed(tune, sampler, costs, win
 
 
 def test_presets_of_the_training_system_are_measured(counted):
-    """Every block and every second block stand beside the answer under their names."""
     presets = counted[1].presets
     assert {"blocks", "every_2nd_block", "all_on"} <= set(presets)
     assert presets["every_2nd_block"].peak_bytes == limit_for(7 * MIB)
@@ -115,7 +104,6 @@ def test_presets_of_the_training_system_are_measured(counted):
 
 
 def test_finalists_that_differ_in_a_count_are_raced(counted):
-    """Five blocks and six are two configs: both have trials of their own, and the faster one wins."""
     tuning, result = counted
     configs = {trial.config for trial in measured(tuning)}
     assert {FIVE_OF_TWELVE, SPACE.own_presets["every_2nd_block"]} <= configs
@@ -124,7 +112,6 @@ def test_finalists_that_differ_in_a_count_are_raced(counted):
 
 
 def test_what_is_confirmed_trains_with_the_emitted_file(counted):
-    """The fresh process reads the count from the file that the variable names, and the study's own file has it."""
     tuning, _ = counted
     assert (FIVE_OF_TWELVE, BATCH) in tuning.bench.watched
     assert set(variables_of(tuning.folder)) == {PLANS_VARIABLE}
@@ -132,7 +119,6 @@ def test_what_is_confirmed_trains_with_the_emitted_file(counted):
 
 
 def test_wrong_gradients_of_a_count_are_the_plans_fault(tune):
-    """A winner whose gradients are wrong gives way to configs without its plan, at whatever count."""
     bench = BlocksBench(CHEAP_BLOCKS)
     bench.wrong = (CHECKPOINT,)
     tuning, result = tune(bench=bench, limit_bytes=OF_FIVE)
@@ -141,7 +127,6 @@ def test_wrong_gradients_of_a_count_are_the_plans_fault(tune):
 
 
 def test_the_folder_has_the_study_as_it_was(counted):
-    """Trials and the answer come back from the database and the files with their counts."""
     tuning, result = counted
     again = StudyFolder(tuning.folder.name, tuning.folder.path.parent)
     assert again.result() == result
@@ -150,7 +135,6 @@ def test_the_folder_has_the_study_as_it_was(counted):
 
 
 def test_a_finished_study_answers_at_once_and_a_longer_one_goes_on(tune, make_root):
-    """The same problem is known again; more trials begin with what was measured, counts among it."""
     root = make_root()
     first, answer = tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE, max_trials=12)
     known, again = tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE, max_trials=12)
@@ -160,7 +144,6 @@ def test_a_finished_study_answers_at_once_and_a_longer_one_goes_on(tune, make_ro
 
 
 def test_a_study_nearby_is_a_start(tune, make_root):
-    """Another limit of the same plans begins with what was best there, count and all."""
     root = make_root()
     tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE)
     tuning, result = tune(CHEAP_BLOCKS, root=root, name="near", limit_bytes=OF_FIVE + MIB)
@@ -169,13 +152,11 @@ def test_a_study_nearby_is_a_start(tune, make_root):
 
 
 def tried_under(variable, tuning):
-    """The configs of the fresh processes that saw the variable of a knob."""
     watched = zip(tuning.bench.watched, tuning.bench.environments, strict=True)
     return {config for (config, _), environment in watched if variable in environment}
 
 
 def test_a_knob_is_tried_on_a_count(tune):
-    """The settings of the training system are turned on the answer as it is, and what cannot be tried is told."""
     tuning, result = tune(CHEAP_BLOCKS, limit_bytes=OF_FIVE, turns_knobs=True)
     assert set(by_name(result)) == {"fused_kernels", "whole_graph"}
     assert result.best.config == FIVE_OF_TWELVE
@@ -185,7 +166,6 @@ def test_a_knob_is_tried_on_a_count(tune):
 
 @pytest.mark.parametrize("is_found", [True, False])
 def test_a_knob_is_tried_on_a_preset_as_a_whole(tune, turned_by, is_found):
-    """No plan is offered for what the training system alone knows: its own presets say whether it is there."""
     level = Config.parse(["whole model:deep"])
     bench = BlocksBench(CHEAP_BLOCKS, blocks_detection(own_presets={"deep": level}))
     formula_bytes, formula_seconds = bench.peak_bytes, bench.seconds
@@ -200,7 +180,6 @@ def test_a_knob_is_tried_on_a_preset_as_a_whole(tune, turned_by, is_found):
 
 
 def test_an_archive_brings_counts_and_conflicts_along(call, counted):
-    """Exported and imported, the study has the same trials, the same plans and the same answer."""
     tuning, result = counted
     assert call("studies", "export", "bert", "-o", "bert.jsonl", "--force")[0] == 0
     assert call("studies", "import", "bert.jsonl", "--study", "theirs", "--force")[0] == 0
@@ -216,7 +195,6 @@ def test_an_archive_brings_counts_and_conflicts_along(call, counted):
 
 @pytest.mark.parametrize("arguments", [["show", "bert"], ["report", "bert"]])
 def test_people_read_the_count(call, counted, arguments):
-    """The screen and the page say how many blocks are recomputed."""
     code, out = call(*arguments)
     page = counted[0].folder.path / "report.html"
     told = page.read_text() if arguments[0] == "report" else out
@@ -225,7 +203,6 @@ def test_people_read_the_count(call, counted, arguments):
 
 
 def test_programs_read_the_count(call):
-    """The JSON has the choices with their counts, and the variable that switches them on."""
     best = json.loads(call("show", "bert", "--json")[1])["result"]["best"]
     assert best["config"] == ["blocks.*:checkpoint:5"]
     assert read_config(best["env"]) == FIVE_OF_TWELVE
@@ -234,7 +211,6 @@ def test_programs_read_the_count(call):
 
 
 def test_what_run_starts_has_the_count(counted):
-    """The command sees the variable, and the file that it names has the count."""
     script = f"import os, sys; sys.stdout.write(open(os.environ['{PLANS_VARIABLE}']).read())"
     done = subprocess.run(
         [sys.executable, program.__file__, "run", "bert", "--", sys.executable, "-c", script],
@@ -247,7 +223,6 @@ def test_what_run_starts_has_the_count(counted):
 
 
 def test_another_number_of_blocks_is_another_problem(call, tune, make_root):
-    """A config of twelve blocks is no answer for a model that has other plans."""
     del call
     plans = (CHECKPOINT, HEAD)
     detection = blocks_detection(plans=plans, own_presets={}, covers={})

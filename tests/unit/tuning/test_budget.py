@@ -1,5 +1,3 @@
-"""The time that a tuning is given: learnt from, reserved, and kept."""
-
 import contextlib
 import random
 
@@ -19,8 +17,6 @@ LEAST = START + TRIAL + START + TRIAL
 
 @pytest.fixture
 def make_budget(clock):
-    """Begins a budget in which a start and a trial were seen."""
-
     def make(timeout_seconds):
         budget = Budget(timeout_seconds, clock.now)
         for task, seconds in ((Task.START, START), (Task.TRIAL, TRIAL)):
@@ -32,7 +28,6 @@ def make_budget(clock):
 
 
 def test_a_task_is_expected_to_take_what_it_took(make_budget, clock):
-    """The longest of the last few counts."""
     budget = make_budget(100.0)
     assert budget.expect(Task.START, Task.TRIAL) == START + TRIAL
     for seconds in (7.0, 6.0):
@@ -42,12 +37,10 @@ def test_a_task_is_expected_to_take_what_it_took(make_budget, clock):
 
 
 def test_what_was_never_seen_takes_what_its_parts_took(make_budget):
-    """A confirmation is a start and a trial until one was seen."""
     assert make_budget(100.0).expect(Task.CONFIRMATION) == START + TRIAL
 
 
 def test_the_end_is_left_what_it_needs_and_half_of_the_rest(make_budget):
-    """What is wished for is reserved where half the time allows, and what is needed always."""
     needed, wished = (Task.CONFIRMATION,), (Task.CONFIRMATION,) * 3
     assert make_budget(1000.0).reserve_seconds(needed, wished) == 80.0
     assert make_budget(75.0).reserve_seconds(needed, wished) == 20.0 + (75.0 - START - 20.0) / 2
@@ -55,7 +48,6 @@ def test_the_end_is_left_what_it_needs_and_half_of_the_rest(make_budget):
 
 
 def test_without_a_timeout_everything_is_allowed(make_budget):
-    """No end is no reason to stop."""
     budget = make_budget(None)
     assert budget.allows(*Task, reserve_seconds=budget.reserve_seconds(tuple(Task), tuple(Task)))
 
@@ -63,7 +55,6 @@ def test_without_a_timeout_everything_is_allowed(make_budget):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("timeout", [45.0, 90.0, 300.0])
 def test_a_timeout_is_kept_and_ends_with_a_confirmed_answer(make_tuning, make_timed_bench, clock, timeout, seed):
-    """On a machine whose pace varies by a tenth, the whole command ends within 110 % of its time, with an answer."""
     chance, advance = random.Random(seed), clock.advance
     clock.advance = lambda seconds: advance(seconds * chance.uniform(0.9, 1.1))
     began = clock.now
@@ -75,7 +66,6 @@ def test_a_timeout_is_kept_and_ends_with_a_confirmed_answer(make_tuning, make_ti
 
 
 def test_the_least_timeout_confirms_the_first_config_that_fits(make_tuning, make_timed_bench, clock):
-    """One start, one trial and one confirmation are enough where the first config fits."""
     bench = make_timed_bench()
     trial = bench.SWAP_SECONDS + 7 * bench.seconds(Config(), 32)
     tuning = make_tuning(bench, limit_bytes=1000 * MIB, timeout_seconds=30.0 + 2 * trial, began_seconds=clock.now)
@@ -84,7 +74,6 @@ def test_the_least_timeout_confirms_the_first_config_that_fits(make_tuning, make
 
 @pytest.mark.parametrize(("timeout", "advice"), [(5.0, "--timeout"), (20.0, "about --timeout 60s at least")])
 def test_too_little_time_ends_at_once_and_says_so(make_tuning, make_timed_bench, clock, timeout, advice):
-    """Where not even a confirmation can follow a start, nothing is tried; a start tells how much to give."""
     began, tuning = clock.now, make_tuning(make_timed_bench(), timeout_seconds=timeout, began_seconds=clock.now)
     with pytest.raises(NothingFitsError, match=f"before the first trial.*{advice}"):
         tuning.run()
@@ -94,7 +83,6 @@ def test_too_little_time_ends_at_once_and_says_so(make_tuning, make_timed_bench,
 
 @pytest.mark.parametrize("timeout", [5.0, 20.0])
 def test_too_little_time_for_more_tells_what_is_kept(make_tuning, make_timed_bench, clock, timeout):
-    """Trials of an earlier session are not denied, be the time over while the script starts or after it."""
     first = make_tuning(limit_bytes=200 * MIB)
     first.bench.interrupt_at = 4
     with pytest.raises(KeyboardInterrupt):
@@ -109,7 +97,6 @@ def test_too_little_time_for_more_tells_what_is_kept(make_tuning, make_timed_ben
 
 
 def test_time_that_ends_with_a_fitting_config_tells_of_it(make_tuning, make_timed_bench, clock):
-    """A config that fits and was not confirmed in time is named, and is no answer."""
     tuning = make_tuning(make_timed_bench(), timeout_seconds=60.0, began_seconds=clock.now)
     tuning.bench.watch = lambda *_: clock.advance(1000.0)
     with pytest.raises(NothingFitsError, match=r"over before a config was confirmed.*not confirmed: .*--timeout"):
@@ -119,7 +106,6 @@ def test_time_that_ends_with_a_fitting_config_tells_of_it(make_tuning, make_time
 
 
 def test_a_rival_that_there_is_no_time_for_is_not_measured(make_tuning, make_timed_bench, clock):
-    """The answer says that nothing was compared, and more time compares it with what was confirmed before."""
     first = make_tuning(make_timed_bench(), timeout_seconds=60.0, began_seconds=clock.now)
     result = first.run()
     assert (result.rival, result.compared, result.search_end) == (None, False, SearchEnd.TIME)
@@ -128,7 +114,6 @@ def test_a_rival_that_there_is_no_time_for_is_not_measured(make_tuning, make_tim
 
 
 def test_a_hanging_script_does_not_outlast_the_time(make_tuning, make_timed_bench, clock):
-    """A step that never ends is ended by the time, and what was confirmed before is the answer."""
     began, bench = clock.now, make_timed_bench()
     tuning = make_tuning(bench, timeout_seconds=800.0, began_seconds=began)
     measure = bench.measure
@@ -146,7 +131,6 @@ def test_a_hanging_script_does_not_outlast_the_time(make_tuning, make_timed_benc
 
 
 def test_waiting_for_the_device_counts(make_tuning, make_timed_bench, clock, monkeypatch):
-    """A device that others hold until the time is over leaves no time for a trial."""
     tuning = make_tuning(make_timed_bench(), timeout_seconds=60.0, began_seconds=clock.now)
     monkeypatch.setattr("autorecompute.tuning.resources.hold_device", lambda *_: clock.advance(10_000.0))
     with pytest.raises(NothingFitsError, match="--timeout"):
@@ -155,7 +139,6 @@ def test_waiting_for_the_device_counts(make_tuning, make_timed_bench, clock, mon
 
 
 def test_a_device_that_is_free_too_late_is_what_took_the_time(make_tuning, make_timed_bench, clock, monkeypatch):
-    """Where the wait for the device leaves no time for a trial, the wait is told, and no timeout by a start's time."""
     tuning = make_tuning(make_timed_bench(start_seconds=5.0), timeout_seconds=60.0, began_seconds=clock.now)
 
     @contextlib.contextmanager
@@ -172,7 +155,6 @@ def test_a_device_that_is_free_too_late_is_what_took_the_time(make_tuning, make_
 
 
 def test_time_that_ends_after_the_search_is_no_proof_that_nothing_fits(make_tuning, make_timed_bench, clock):
-    """A search that was done, and an end that there was no time for: the next session only has to confirm."""
     began = clock.now
     first = make_tuning(make_timed_bench(start_seconds=5.0), max_trials=3, timeout_seconds=90.0, began_seconds=began)
     keep_trial = first.folder.keep_trial

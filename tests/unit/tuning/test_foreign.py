@@ -1,5 +1,3 @@
-"""A tuning beside a study of the same problem that was measured elsewhere."""
-
 import dataclasses
 import json
 
@@ -12,8 +10,6 @@ from autorecompute.studies.records import read_records, write_records
 
 @pytest.fixture
 def bring(make_root, tune_in):
-    """Has a solved study among those of a working directory, be it imported or copied from another machine."""
-
     def bring(how):
         root = make_root()
         solved = tune_in(root, name="solved", max_trials=40)
@@ -36,7 +32,6 @@ def bring(make_root, tune_in):
     ("how", "told"), [("imported", "it was imported"), ("copied", "it was measured on another machine")]
 )
 def test_a_tuning_confirms_here_what_was_found_elsewhere(bring, tune_in, how, told):
-    """The answer of the same problem is tried first and confirmed in a process of its own; nothing is taken over."""
     root, answer = bring(how)
     tuning = tune_in(root, name="mine", max_trials=2)
     result = tuning.run()

@@ -1,5 +1,3 @@
-"""The search over knobs, on a bench that says what each of them does."""
-
 import random
 
 import pytest
@@ -15,8 +13,6 @@ from stand_ins.knobs import FAST, GRAPH, SLOW, WHOLE, by_name, knob
 
 @pytest.fixture
 def offer(monkeypatch):
-    """Offers knobs that set these variables, whatever machine this is; with the reasons why some cannot be tried."""
-
     def offer(*variables, **reasons):
         monkeypatch.setattr(controller, "KNOBS", tuple(knob(variable) for variable in variables))
         monkeypatch.setattr(controller, "why_not", lambda knob, *_: reasons.get(knob.name, ""))
@@ -26,8 +22,6 @@ def offer(monkeypatch):
 
 @pytest.fixture
 def turn(make_tuning, offer):
-    """Tunes with knobs, given by variable what each does."""
-
     def turn(effects, **settings):
         offer(*effects)
         tuning = make_tuning(max_trials=8, turns_knobs=True, **settings)
@@ -39,13 +33,11 @@ def turn(make_tuning, offer):
 
 @pytest.fixture
 def plain(make_root, tune_in):
-    """The answer without knobs."""
     return tune_in(make_root(), max_trials=8).run()
 
 
 @pytest.fixture
 def finished(make_root, tune_in):
-    """A study that was tuned without knobs; another session of it with them, which knows what each does."""
     root = make_root()
     tune_in(root, max_trials=8).run()
 
@@ -58,7 +50,6 @@ def finished(make_root, tune_in):
 
 
 def test_a_knob_that_makes_it_faster_is_kept(turn, plain, turned_by):
-    """It stands beside the plans in the winner's environment, its gain and its peak are told, and the speed is its."""
     tuning, result = turn({FAST: turned_by(speed=1.1, more_bytes=MIB)})
     figures = by_name(result)["fast_allocator"]
     assert (figures.kept, figures.outcome) == (True, Outcome.OK)
@@ -73,7 +64,6 @@ def test_a_knob_that_makes_it_faster_is_kept(turn, plain, turned_by):
 
 
 def test_without_being_asked_no_knob_is_turned(make_tuning, offer):
-    """Knobs take fresh processes, so they are off unless they are wanted."""
     offer(FAST)
     assert make_tuning(max_trials=8).run().knobs == ()
 
@@ -93,7 +83,6 @@ def test_without_being_asked_no_knob_is_turned(make_tuning, offer):
     ],
 )
 def test_what_does_not_help_is_told_and_left_alone(turn, plain, effect, outcome, turned_by):
-    """A knob that is slow, too large, wrong or broken ends in a line of the report, and the winner stays as it was."""
     tuning, result = turn({SLOW: turned_by(**effect)})
     figures = by_name(result)["slow_allocator"]
     assert (figures.kept, figures.outcome) == (False, outcome)
@@ -103,13 +92,11 @@ def test_what_does_not_help_is_told_and_left_alone(turn, plain, effect, outcome,
 
 
 def test_a_failing_process_is_not_started_again(turn, turned_by):
-    """One process tells that a knob does not work; there is nothing to average."""
     tuning, _ = turn({SLOW: turned_by(outcome=Outcome.CRASH)})
     assert sum(SLOW in environment for environment in tuning.bench.environments) == 1
 
 
 def test_what_cannot_be_tried_is_told_with_its_reason(make_tuning, offer):
-    """A knob that does nothing here costs no process."""
     offer(FAST, fast_allocator="it is for CUDA only")
     tuning = make_tuning(max_trials=8, turns_knobs=True)
     figures = by_name(tuning.run())["fast_allocator"]
@@ -118,7 +105,6 @@ def test_what_cannot_be_tried_is_told_with_its_reason(make_tuning, offer):
 
 
 def test_kept_knobs_stay_on_while_the_next_is_tried(turn, turned_by):
-    """Each is compared with the winner and what was kept before."""
     tuning, result = turn({FAST: turned_by(speed=1.1), SLOW: turned_by(speed=0.8), "THIRD": turned_by(speed=1.2)})
     assert [figures.kept for figures in result.knobs] == [True, False, True]
     assert result.best.knobs == ("fast_allocator", "third")
@@ -128,13 +114,11 @@ def test_kept_knobs_stay_on_while_the_next_is_tried(turn, turned_by):
 
 
 def test_processes_take_turns_in_a_mirrored_order(turn, turned_by):
-    """Without, with, with, without: a steady drift of the machine is in both alike."""
     tuning, _ = turn({SLOW: turned_by(speed=0.9)})
     assert [SLOW in environment for environment in tuning.bench.environments][-4:] == [False, True, True, False]
 
 
 def test_a_gain_that_noise_may_have_made_is_measured_again(turn, turned_by):
-    """What looks faster and is not sure takes more pairs, and is not kept where they do not make it sure."""
     speeds = iter([1.0, 1.5] * MOST_PAIRS)
     tuning, result = turn({FAST: turned_by(speeds=speeds)})
     figures = by_name(result)["fast_allocator"]
@@ -144,14 +128,12 @@ def test_a_gain_that_noise_may_have_made_is_measured_again(turn, turned_by):
 
 
 def test_a_knob_that_only_makes_it_slower_is_not_measured_again(turn, turned_by):
-    """How much slower does not matter, so that pairs disagree on it asks for no further one."""
     tuning, result = turn({SLOW: turned_by(speeds=iter([0.9, 0.5]))})
     assert sum(SLOW in environment for environment in tuning.bench.environments) == 2
     assert not by_name(result)["slow_allocator"].kept
 
 
 def test_noise_alone_is_hardly_ever_a_gain(finished, turned_by, offer):
-    """Of sixty knobs that do nothing, three at most are kept on a machine that swings by a tenth."""
     chance = random.Random(0)
     names = [f"NOTHING_{number}" for number in range(60)]
     offer(*names)
@@ -161,7 +143,6 @@ def test_noise_alone_is_hardly_ever_a_gain(finished, turned_by, offer):
 
 
 def test_wrong_gradients_under_a_knob_are_found_before_it_is_timed(turn, plain, make_space, turned_by):
-    """Gradients are compared under the knob, whatever was found without it."""
     wrong = tuple(plan for plan in make_space().plans if plain.best.config.has(plan))[:1]
     tuning, result = turn({GRAPH: turned_by(speed=2.0, wrong=wrong)})
     assert by_name(result)["other_graph"].outcome is Outcome.WRONG_GRADIENT
@@ -169,7 +150,6 @@ def test_wrong_gradients_under_a_knob_are_found_before_it_is_timed(turn, plain, 
 
 
 def test_plans_that_are_gone_are_told(turn, plain, make_space, make_detection, turned_by):
-    """Where a knob makes another graph, the plans that exist there are tried, and the others are counted."""
     lost = next(plan for plan in make_space().plans if plain.best.config.has(plan))
     kept = tuple(plan for plan in make_space().plans if plan != lost)
     elsewhere = make_detection(plans=kept, own_presets={})
@@ -185,7 +165,6 @@ def test_plans_that_are_gone_are_told(turn, plain, make_space, make_detection, t
 
 
 def test_the_plans_that_a_knob_leaves_count(turn, make_space, make_detection, turned_by):
-    """A knob may leave the winner fewer plans, which are what is emitted then."""
     space = make_space()
     extra = {controller.CROSSING: [plan.id for plan in space.plans[1:]]}
     detection = make_detection(plans=space.plans, extra=extra, resting_bytes=100 * MIB)
@@ -197,7 +176,6 @@ def test_the_plans_that_a_knob_leaves_count(turn, make_space, make_detection, tu
 
 
 def test_a_finished_study_has_its_knobs_turned_later(finished, offer, turned_by):
-    """The search is not repeated for them, and neither are they the next time."""
     offer(FAST)
     tuning = finished({FAST: turned_by(speed=1.1)})
     result = tuning.run()
@@ -208,7 +186,6 @@ def test_a_finished_study_has_its_knobs_turned_later(finished, offer, turned_by)
 
 
 def test_what_there_was_no_time_for_is_tried_the_next_time(finished, offer, turned_by, make_timed_bench):
-    """A knob whose processes would not end in time is not begun; the same command with more time turns it."""
     offer(FAST)
     late = finished({}, make_timed_bench(), timeout_seconds=60.0)
     (figures,) = late.run().knobs
@@ -218,7 +195,6 @@ def test_what_there_was_no_time_for_is_tried_the_next_time(finished, offer, turn
 
 
 def test_who_is_stopped_has_the_knobs_that_were_compared(finished, offer, turned_by):
-    """Ctrl-C in the second knob leaves the first one's gain, and the same command goes on with the second."""
     offer(FAST, SLOW)
     effects = {FAST: turned_by(speed=1.1), SLOW: turned_by(speed=0.9)}
     stopped = finished(effects)
@@ -235,7 +211,6 @@ def test_who_is_stopped_has_the_knobs_that_were_compared(finished, offer, turned
 
 
 def test_a_timeout_ends_the_knobs_with_what_was_compared(finished, offer, turned_by, make_timed_bench):
-    """With time for one knob of two, the first is kept, and the command ends in time."""
     offer(FAST, SLOW)
     tuning = finished(
         {FAST: turned_by(speed=1.1), SLOW: turned_by(speed=0.9)}, make_timed_bench(), timeout_seconds=120.0
@@ -248,7 +223,6 @@ def test_a_timeout_ends_the_knobs_with_what_was_compared(finished, offer, turned
 
 
 def test_a_machine_that_fails_meanwhile_says_nothing_of_a_knob(finished, offer, turned_by):
-    """Where the winner's own process fails, nothing is kept, and the same command tries the knob again."""
     offer(FAST)
     first = finished({FAST: turned_by(speed=1.1)})
     first.bench.broken_at = 0
@@ -258,7 +232,6 @@ def test_a_machine_that_fails_meanwhile_says_nothing_of_a_knob(finished, offer, 
 
 
 def test_a_study_of_the_same_problem_takes_over_what_the_knobs_did(make_root, tune_in, offer, turned_by):
-    """Another name for the same problem answers at once, with the knobs beside its own plans file."""
     offer(FAST)
     root = make_root()
     first = tune_in(root, max_trials=8, turns_knobs=True)

@@ -1,5 +1,3 @@
-"""What the peak may reach where the user gives no limit."""
-
 import pytest
 
 from autorecompute.studies import Problem, StudyFolder
@@ -10,39 +8,32 @@ from autorecompute.units import GIB, KIB, MIB
 
 @pytest.fixture
 def on_card(make_detection):
-    """Detects on a card with 40 GiB, of which so much is in use outside of the allocator."""
     card = Device(kind="cuda", name="card", uuid="1", total_bytes=40 * GIB)
     return lambda outside: make_detection(device=card, outside_bytes=outside)
 
 
 def test_on_a_card_it_is_what_is_left(on_card):
-    """Neither the context nor other processes can be had, and a little is kept back."""
     assert available_bytes(on_card(3 * GIB)) == 37 * GIB - RESERVE_BYTES
 
 
 def test_it_is_whole_mib(on_card):
-    """A limit is printed and typed again."""
     assert available_bytes(on_card(3 * GIB + 1)) == 37 * GIB - RESERVE_BYTES - MIB
 
 
 def test_a_full_card_leaves_nothing(on_card):
-    """Less than nothing there is not."""
     assert available_bytes(on_card(40 * GIB)) == 0
 
 
 def test_a_card_that_does_not_tell_is_taken_for_nine_tenths(on_card):
-    """As a CPU is."""
     assert available_bytes(on_card(None)) == 36 * GIB
 
 
 def test_on_a_cpu_it_is_nine_tenths(make_detection):
-    """The rest is the system's."""
     detection = make_detection(device=Device(kind="cpu", name="cpu", total_bytes=10 * GIB))
     assert available_bytes(detection) == 9 * GIB
 
 
 def test_a_restart_does_not_change_the_limit_of_a_cpu(make_detection, folder):
-    """A kernel that keeps 12 KiB more gives the same limit, and a study with an odd one goes on without a warning."""
     machines = [Device(kind="cpu", name="cpu", total_bytes=25276514304 - less) for less in (0, 12 * KIB)]
     before, after = (make_detection(device=machine) for machine in machines)
     assert available_bytes(before) == available_bytes(after)
@@ -53,12 +44,10 @@ def test_a_restart_does_not_change_the_limit_of_a_cpu(make_detection, folder):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A study that was not begun."""
     return StudyFolder("study", tmp_path)
 
 
 def test_a_new_study_takes_what_is_free(on_card, folder):
-    """Nobody is warned of anything."""
     assert choose_limit(on_card(3 * GIB), folder, pytest.fail) == 37 * GIB - RESERVE_BYTES
 
 
@@ -66,7 +55,6 @@ def test_a_new_study_takes_what_is_free(on_card, folder):
     ("outside", "said"), [(2 * GIB, []), (5 * GIB, ["warning: 2.00 GiB less is free than when the study began"])]
 )
 def test_a_study_that_was_begun_keeps_its_limit(on_card, folder, outside, said):
-    """Otherwise it could not be gone on with whenever the card's other tenants changed; a shortage is told."""
     limit = choose_limit(on_card(3 * GIB), folder, pytest.fail)
     folder.prepare()
     folder.begin(Problem.of(on_card(3 * GIB), limit), ["python", "train.py"])

@@ -1,5 +1,3 @@
-"""What a later session makes of trials that a machine took with it."""
-
 import contextlib
 
 import pytest
@@ -22,7 +20,6 @@ FIRST, SECOND = Config.parse(["blocks.*/gelu:drop"]), Config.parse(["blocks.*/ad
     ids=["lost once", "measured later", "lost twice"],
 )
 def test_a_config_is_tried_again_until_it_was_lost_twice(make_trial, ends, numbers):
-    """A lost trial does not count for the search, unless its config was lost before; then it counts once."""
     trials = [
         make_trial(config, number=number, outcome=Outcome(outcome)) for number, (config, outcome) in enumerate(ends)
     ]
@@ -30,7 +27,6 @@ def test_a_config_is_tried_again_until_it_was_lost_twice(make_trial, ends, numbe
 
 
 def test_only_a_trial_that_nobody_ended_is_left(make_tuning):
-    """A trial in progress is written down, and forgotten however its tuner leaves it alive."""
     tuning = make_tuning(max_trials=3)
     tuning.bench.interrupt_at = 2
     with pytest.raises(KeyboardInterrupt):
@@ -39,7 +35,6 @@ def test_only_a_trial_that_nobody_ended_is_left(make_tuning):
 
 
 def test_what_an_earlier_session_took_with_it_is_kept_as_lost(make_tuning, make_trial):
-    """A session that finds a trial in progress keeps it as lost, says so, and measures its config after all."""
     tuning = make_tuning(max_trials=3)
     tuning.bench.interrupt_at = 2
     with pytest.raises(KeyboardInterrupt):
@@ -57,7 +52,6 @@ def test_what_an_earlier_session_took_with_it_is_kept_as_lost(make_tuning, make_
 
 @pytest.mark.parametrize("left", ["", '{"number": 2, "con'])
 def test_a_trial_that_nobody_knows_any_more_is_no_obstacle(make_tuning, left):
-    """A loss of power may leave a file empty or cut: the session after it says so, and goes on."""
     tuning = make_tuning(max_trials=3)
     tuning.bench.interrupt_at = 2
     with pytest.raises(KeyboardInterrupt):
@@ -72,7 +66,6 @@ def test_a_trial_that_nobody_knows_any_more_is_no_obstacle(make_tuning, left):
 
 
 def test_a_trial_without_its_folder_gets_one(make_tuning):
-    """A session that was killed between the database and the folder of a trial loses neither."""
     tuning = make_tuning(max_trials=3)
     tuning.bench.interrupt_at = 2
     with pytest.raises(KeyboardInterrupt):

@@ -1,5 +1,3 @@
-"""What was planned and not measured is measured first."""
-
 import json
 
 import pytest
@@ -10,8 +8,6 @@ from fake_backend.controller import PLANS_VARIABLE, unmeasured
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
-    """Has the environment name a file."""
-
     def plan(text):
         (tmp_path / "planned.json").write_text(text)
         monkeypatch.setenv(PLANS_VARIABLE, str(tmp_path / "planned.json"))
@@ -20,7 +16,6 @@ def plan(tmp_path, monkeypatch):
 
 
 def test_a_planned_config_is_the_first_that_is_measured_after_the_reference(make_tuning, plan):
-    """Its trial says that it was planned, and the search goes on behind it."""
     tuning = make_tuning(max_trials=4)
     config = Config.of(tuning.bench.detection.plans[:1])
     plan(unmeasured(config, {}))
@@ -31,7 +26,6 @@ def test_a_planned_config_is_the_first_that_is_measured_after_the_reference(make
 
 
 def test_what_the_model_does_not_offer_is_told_and_the_search_goes_on(make_tuning, plan):
-    """A plan of another model is a wish that cannot be met, and no reason to end."""
     tuning = make_tuning(max_trials=4)
     plan(unmeasured(Config.parse(["missing:drop"]), {}))
     assert tuning.run().best is not None
@@ -39,7 +33,6 @@ def test_what_the_model_does_not_offer_is_told_and_the_search_goes_on(make_tunin
 
 
 def test_a_measured_file_in_the_environment_changes_nothing(make_tuning, plan):
-    """An earlier answer is not a wish."""
     tuning = make_tuning(max_trials=3)
     plan(json.dumps({"plans": Config.of(tuning.bench.detection.plans[:1]).texts}))
     tuning.run()

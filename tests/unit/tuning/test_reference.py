@@ -1,5 +1,3 @@
-"""What throughput is relative to, on a machine whose pace changes."""
-
 import pytest
 
 from autorecompute.measurement import Measurement, Outcome
@@ -11,19 +9,15 @@ NOTHING_MEASURED = Measurement(outcome=Outcome.OOM)
 
 
 class Machine:
-    """Measures the same config again and again, at the machine's pace of the moment."""
-
     def __init__(self, make_measurement, detection):
         self.make_measurement, self.detection = make_measurement, detection
         self.step_seconds, self.outcome, self.count = 1.0, Outcome.OK, 0
         self.busy = {}
 
     def detect(self):
-        """What is trained by what."""
         return self.detection
 
     def measure(self, config, _effort):
-        """The reference, now."""
         assert config == Config()
         self.count += 1
         figures = {"step_seconds": (self.step_seconds,), **self.busy} if self.outcome.is_measured else {}
@@ -32,25 +26,21 @@ class Machine:
 
 @pytest.fixture
 def machine(make_measurement, make_detection):
-    """A machine that takes a second a step."""
     return Machine(make_measurement, make_detection())
 
 
 @pytest.fixture
 def reference(machine):
-    """Its reference."""
     return Reference(machine, Effort(warmup=1, steps=1), is_known_to_fail=False)
 
 
 def seconds(reference):
-    """Its median step before the next trial; ``None`` where there is none."""
     reference.measure_if_due()
     latest = reference.beside(NOTHING_MEASURED)
     return latest.median_step_seconds if latest is not None else None
 
 
 def test_a_steady_machine_is_asked_ever_more_rarely(machine, reference):
-    """The reference of a machine that keeps its pace is measured at first often, then once in many trials."""
     for _ in range(4):
         reference.measure_if_due()
     early = machine.count
@@ -61,7 +51,6 @@ def test_a_steady_machine_is_asked_ever_more_rarely(machine, reference):
 
 
 def test_an_unsteady_machine_is_asked_before_every_trial(machine, reference):
-    """While the pace keeps changing, each trial has a reference of its own."""
     for pace in (1.0, 1.5, 1.0, 1.5, 1.0, 1.5):
         machine.step_seconds = pace
         assert seconds(reference) == pace
@@ -69,7 +58,6 @@ def test_an_unsteady_machine_is_asked_before_every_trial(machine, reference):
 
 
 def test_a_shift_is_followed(machine, reference):
-    """Once the pace moved, the reference is measured before every trial again until it settles."""
     for _ in range(40):
         reference.measure_if_due()
     machine.step_seconds = 2.0
@@ -82,7 +70,6 @@ def test_a_shift_is_followed(machine, reference):
 
 @pytest.mark.parametrize("ratio", [SLOWEST_PLAUSIBLE * 0.9, FASTEST_PLAUSIBLE * 1.1])
 def test_a_config_that_looks_impossible_asks_again(machine, reference, make_measurement, ratio):
-    """A step faster than without recompute, or slower than two forwards, means that the machine changed."""
     for _ in range(40):
         reference.measure_if_due()
     before, machine.step_seconds = machine.count, 1.7
@@ -92,7 +79,6 @@ def test_a_config_that_looks_impossible_asks_again(machine, reference, make_meas
 
 @pytest.mark.parametrize("step_seconds", [(1.0,), (1.3,), ()])
 def test_a_config_that_looks_possible_asks_nothing(machine, reference, make_measurement, step_seconds):
-    """A plausible step time, or none at all, takes the reference there is."""
     reference.measure_if_due()
     before, machine.step_seconds = machine.count, 1.7
     outcome = Outcome.OK if step_seconds else Outcome.OOM
@@ -101,28 +87,24 @@ def test_a_config_that_looks_possible_asks_nothing(machine, reference, make_meas
 
 
 def test_the_first_trial_is_the_first_reference(machine, reference, make_measurement):
-    """What a trial without recompute measured is not measured again at once."""
     reference.note(make_measurement(step_seconds=(0.9,)))
     assert seconds(reference) == 0.9
     assert machine.count == 0
 
 
 def test_a_batch_that_does_not_run_without_recompute_has_no_reference(machine):
-    """Where the reference is known to fail it is never tried, and every figure beside it is none."""
     reference = Reference(machine, Effort(), is_known_to_fail=True)
     assert seconds(reference) is None
     assert machine.count == 0
 
 
 def test_a_reference_that_runs_out_of_memory_is_not_tried_again(machine, reference):
-    """Each failed reference costs a worker, so one is enough."""
     machine.outcome = Outcome.OOM
     assert [seconds(reference) for _ in range(20)] == [None] * 20
     assert machine.count == 1
 
 
 def test_a_reference_that_crashed_once_is_tried_again(machine, reference):
-    """A crash or a hang says nothing about whether the batch fits, so the next trial asks again."""
     reference.measure_if_due()
     machine.outcome, machine.step_seconds = Outcome.CRASH, 2.0
     for _ in range(LONGEST_INTERVAL):
@@ -134,7 +116,6 @@ def test_a_reference_that_crashed_once_is_tried_again(machine, reference):
 
 
 def test_a_busy_host_does_not_move_the_reference(machine, reference, make_measurement):
-    """Where others take the processors, processor time says whether the machine keeps its pace."""
     machine.busy = {"cpu_seconds": (1.0,), "others_share": 0.6}
     for machine.step_seconds in (1.0, 3.0, 1.5, 2.0):
         reference.measure_if_due()

@@ -1,5 +1,3 @@
-"""Which configs are profiled, and what comes of those that fail; the worker is the test's."""
-
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,6 @@ from autorecompute.units import MIB
 
 
 class Worker:
-    """A bench on which some configs fail, and whose first measurement of a process is too high."""
-
     log = Path("worker.log")
 
     def __init__(self, make_measurement, profile, failing):
@@ -21,7 +17,6 @@ class Worker:
         self.measured = []
 
     def measure(self, config, effort):
-        """The bench: one window."""
         self.measured.append((config, effort.profiles))
         if config in self.failing:
             return self.make(Outcome.OOM, message="out of memory")
@@ -31,12 +26,10 @@ class Worker:
 
 @pytest.fixture
 def begin(make_measurement, make_step):
-    """Builds a worker."""
     return lambda *failing: Worker(make_measurement, make_step("fl", ("x", 0, 1, "batch")), failing)
 
 
 def test_none_comes_first_and_nothing_twice(make_space):
-    """Without recompute, what was wanted, the presets, each plan alone and all but each."""
     space = make_space()
     wanted = Config.of(space.plans[:2])
     configs = telling_configs(space, [wanted, space.all_on])
@@ -47,7 +40,6 @@ def test_none_comes_first_and_nothing_twice(make_space):
 
 
 def test_a_config_that_fails_is_left_out(begin, make_space):
-    """The others are told all the same, with what a settled process held without recompute."""
     space = make_space()
     worker = begin(space.all_on)
     found = survey(worker, [Config(), space.all_on, Config.of(space.plans[:1])])
@@ -56,6 +48,5 @@ def test_a_config_that_fails_is_left_out(begin, make_space):
 
 
 def test_without_a_step_without_recompute_there_is_nothing_to_tell(begin):
-    """The sentence says how it ended and where the script's output is."""
     with pytest.raises(ScriptError, match=r"out of memory\. Outcome: oom\. Its output: worker\.log"):
         survey(begin(Config()), [Config()])

@@ -1,5 +1,3 @@
-"""A tuning that starts from what another study knows."""
-
 import json
 import shutil
 
@@ -18,7 +16,6 @@ SOURCE = "small"
 
 @pytest.fixture(scope="module")
 def solved(tune_in, make_root):
-    """A study at a batch of 32 under 600 MiB, with its answer."""
     root = make_root()
     tuning = tune_in(root, name=SOURCE)
     return root, tuning.run(), tuning
@@ -26,7 +23,6 @@ def solved(tune_in, make_root):
 
 @pytest.fixture
 def moved(solved, tune_in):
-    """Begins another study in the folder of the solved one, which goes away with the test."""
     root, names = solved[0], []
 
     def begin(*args, name="large", **settings):
@@ -39,7 +35,6 @@ def moved(solved, tune_in):
 
 
 def test_the_same_problem_costs_no_trial_under_any_name(solved, moved):
-    """A study of another name answers with what was found, from files of its own, and measures nothing."""
     _, answer, _ = solved
     tuning = moved()
     result = tuning.run()
@@ -52,7 +47,6 @@ def test_the_same_problem_costs_no_trial_under_any_name(solved, moved):
 
 
 def test_the_same_problem_that_nothing_fits_costs_no_trial_either(make_root, tune_in):
-    """That nothing fits is an answer, too."""
     root = make_root()
     with pytest.raises(NothingFitsError) as first:
         tune_in(root, limit_bytes=200 * MIB, max_trials=8, name=SOURCE).run()
@@ -64,7 +58,6 @@ def test_the_same_problem_that_nothing_fits_costs_no_trial_either(make_root, tun
 
 
 def test_an_unfinished_study_of_the_same_problem_is_gone_on_with(make_root, tune_in):
-    """Its trials are taken over, and none of them is measured again."""
     root = make_root()
     first = tune_in(root, name=SOURCE)
     first.bench.interrupt_at = 9
@@ -77,7 +70,6 @@ def test_an_unfinished_study_of_the_same_problem_is_gone_on_with(make_root, tune
 
 
 def test_a_study_that_had_begun_takes_over_nothing_and_says_so(make_root, tune_in):
-    """It goes on with its own trials, from what the other study found: the answer tells a start and no takeover."""
     root = make_root()
     begun = tune_in(root, name="again")
     begun.bench.interrupt_at = 9
@@ -93,7 +85,6 @@ def test_a_study_that_had_begun_takes_over_nothing_and_says_so(make_root, tune_i
 
 
 def test_what_was_taken_over_is_told_in_every_session(make_root, tune_in):
-    """A study that began with another one's trials had them from there, however often it goes on."""
     root = make_root()
     for name in (SOURCE, "again"):
         stopped = tune_in(root, name=name)
@@ -119,7 +110,6 @@ def test_what_was_taken_over_is_told_in_every_session(make_root, tune_in):
     ],
 )
 def test_a_problem_nearby_starts_from_what_is_stored(solved, moved, make_detection, change, words):
-    """The stored answer is the first config after the reference, and the answer tells where it started from."""
     _, answer, _ = solved
     settings = {name: value for name, value in change.items() if name == "limit_bytes"}
     detection = make_detection(**{name: value for name, value in change.items() if name != "limit_bytes"})
@@ -133,7 +123,6 @@ def test_a_problem_nearby_starts_from_what_is_stored(solved, moved, make_detecti
 
 
 def test_starting_from_a_stored_study_takes_fewer_trials_to_the_best(moved, make_root, tune_in):
-    """Under a limit nearby, a config as fast as the one found from scratch is measured earlier."""
     scratch = tune_in(make_root(), limit_bytes=620 * MIB)
     best = scratch.run().best
     tuning = moved(limit_bytes=620 * MIB)
@@ -149,7 +138,6 @@ def test_starting_from_a_stored_study_takes_fewer_trials_to_the_best(moved, make
 
 @pytest.mark.parametrize("change", [{}, {"limit_bytes": 640 * MIB}])
 def test_a_fresh_study_takes_nothing_over(moved, change):
-    """With --fresh neither the answer nor the first configs come from elsewhere."""
     tuning = moved(is_fresh=True, **change)
     result = tuning.run()
     assert result.transferred_from is None
@@ -158,7 +146,6 @@ def test_a_fresh_study_takes_nothing_over(moved, change):
 
 
 def test_another_command_is_no_answer(solved, moved):
-    """The same graph may be trained by another optimizer: its best is measured here before it is an answer."""
     _, answer, _ = solved
     file = solved[2].folder.path / "study.json"
     provenance = json.loads(file.read_text())
@@ -173,7 +160,6 @@ def test_another_command_is_no_answer(solved, moved):
 
 
 def test_other_plans_tell_nothing(moved, make_detection, make_space):
-    """A study whose plans are others is no neighbour."""
     space = make_space()
     detection = make_detection(plans=space.plans[:4], own_presets={})
     tuning = moved(detection=detection)
@@ -183,7 +169,6 @@ def test_other_plans_tell_nothing(moved, make_detection, make_space):
 
 
 def test_a_study_that_cannot_be_read_is_passed_over(solved, moved):
-    """A broken study beside it is not the new one's fault."""
     broken = solved[0] / "studies" / "broken"
     broken.mkdir()
     try:

@@ -1,5 +1,3 @@
-"""A whole step is looked at before a config is tried."""
-
 import pytest
 
 from autorecompute.plans import Config
@@ -12,8 +10,6 @@ from stand_ins.blocks import BlocksBench, limit_for
 
 @pytest.fixture
 def _known(monkeypatch):
-    """Has the training system know what steps take before any is made."""
-
     def memory_of(detection):
         small = survey(BlocksBench(detection=detection), [Config(), detection.space.all_on], PROFILED_BATCH)
         return controller.memory_model(detection.space, small)
@@ -23,8 +19,6 @@ def _known(monkeypatch):
 
 @pytest.fixture
 def search(tune_in, make_root):
-    """The configs that the model of a search has tried, in their order, where whole steps take so much."""
-
     def search(step_bytes_of):
         tuning = tune_in(make_root(), BlocksBench(), sampler=MODEL, limit_bytes=limit_for(9 * MIB))
         tuning.bench.step_bytes_of = step_bytes_of
@@ -37,7 +31,6 @@ def search(tune_in, make_root):
 
 @pytest.mark.usefixtures("_known")
 def test_what_should_take_too_much_as_a_whole_step_is_tried_after_others(search):
-    """The parts of steps did not tell; what takes less than they told is tried as ever."""
     first = search({})[0]
     assert search({first: 1})[0] == first
     assert first not in search({first: GIB})[:3]

@@ -1,5 +1,3 @@
-"""Benches whose whole processes hold more than their steps, and such as take long."""
-
 from dataclasses import replace
 
 import pytest
@@ -7,8 +5,6 @@ import pytest
 
 @pytest.fixture
 def let_baseline_hold():
-    """Lets the process without recompute hold so much more than its tensors."""
-
     def let_hold(bench, more_bytes):
         measure = bench.measure
 
@@ -23,5 +19,4 @@ def let_baseline_hold():
 
 @pytest.fixture
 def make_slow(make_tuning, make_timed_bench):
-    """Begins a session of one study on a bench whose steps take most of a second, so that a search is long."""
     return lambda **settings: make_tuning(make_timed_bench(start_seconds=5.0, step_seconds=0.4), **settings)

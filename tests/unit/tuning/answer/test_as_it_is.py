@@ -1,5 +1,3 @@
-"""The script without the wrapping, beside the answer of a script that the tool wraps."""
-
 import dataclasses
 
 import pytest
@@ -19,20 +17,11 @@ BATCH, LIMIT = 32, 600 * MIB
 
 
 class Plain:
-    """Fresh processes of the script as it is.
-
-    Args:
-        peak_bytes: What each of them needs.
-        seconds: What a step takes.
-        outcome: How they end.
-    """
-
     def __init__(self, peak_bytes=500 * MIB, seconds=0.2, outcome=Outcome.OK):
         self._peak_bytes, self._seconds, self._outcome = peak_bytes, seconds, outcome
         self.watched = []
 
     def watch(self, environment, effort, batch):
-        """A fresh process."""
         self.watched.append((environment, batch))
         if not self._outcome.is_measured:
             return Measurement(outcome=self._outcome, message="it went wrong")
@@ -44,8 +33,6 @@ class Plain:
 
 @pytest.fixture
 def tune(make_tuning, make_bench):
-    """Tunes a wrapped script whose plain form does what the test says."""
-
     def tune(plain, **changes):
         bench = make_bench()
         bench.plain = plain
@@ -56,7 +43,6 @@ def tune(make_tuning, make_bench):
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.2, "x as fast"), (4.0, "is no faster")])
 def test_a_plain_script_that_fits_is_told_first(tune, seconds, words):
-    """Where PyTorch alone fits, the verdict says so first, and by pairs of processes whether it is faster."""
     plain = Plain(seconds=seconds)
     result = tune(plain).run()
     assert result.as_it_is.figures.outcome is Outcome.OK
@@ -78,7 +64,6 @@ def test_a_plain_script_that_fits_is_told_first(tune, seconds, words):
     ],
 )
 def test_a_plain_script_that_does_not_fit_has_its_row(tune, plain, outcome):
-    """One process is enough to know that; row and emitted comments say how it ended, and the verdict nothing."""
     tuning = tune(plain)
     result = tuning.run()
     assert (len(plain.watched), result.as_it_is.comparison) == (1, None)
@@ -92,7 +77,6 @@ def test_a_plain_script_that_does_not_fit_has_its_row(tune, plain, outcome):
 
 
 def test_where_no_config_fits_the_plain_script_may(tune):
-    """That nothing fits in the wrapped script is said after that the script fits as it is."""
     tuning = tune(Plain(peak_bytes=100 * MIB), limit_bytes=120 * MIB)
     with pytest.raises(NothingFitsError, match=r"^PyTorch as it is fits with 100 MiB: train the script as it is"):
         tuning.run()
@@ -100,7 +84,6 @@ def test_where_no_config_fits_the_plain_script_may(tune):
 
 
 def test_a_script_that_is_not_wrapped_is_as_it_is(make_tuning, make_bench):
-    """Without ``--wrap`` no further process is started."""
     bench = make_bench()
     bench.plain = Plain()
     assert make_tuning(bench, max_trials=8).run().as_it_is is None
@@ -109,7 +92,6 @@ def test_a_script_that_is_not_wrapped_is_as_it_is(make_tuning, make_bench):
 
 @pytest.mark.parametrize("pairs", [0, 5])
 def test_what_is_faster_is_not_said_without_an_interval_that_bears_it(make_result, pairs):
-    """Where the pairs leave it open, or there were none, the verdict says that PyTorch fits and no more."""
     spread = {"low": 0.5, "high": 1.6} if pairs else {}
     comparison = Comparison(ratio=0.6, pairs=pairs, is_clear=False, **spread)
     figures = Figures(outcome=Outcome.OK, peak_bytes=500 * MIB, samples_per_second=99.0, batch=BATCH)

@@ -1,5 +1,3 @@
-"""Configs that show what they are worth in fresh processes, which end for reasons that are not theirs."""
-
 import itertools
 from dataclasses import replace
 
@@ -17,8 +15,6 @@ from autorecompute.units import GIB, MIB
 
 @pytest.fixture
 def break_processes(monkeypatch, make_measurement):
-    """Lets the first fresh processes of a tuning, or all of them, end badly."""
-
     def break_processes(tuning, outcome, *, first=None):
         watch, numbers = tuning.bench.watch, itertools.count()
 
@@ -32,7 +28,6 @@ def break_processes(monkeypatch, make_measurement):
 
 
 def test_a_process_that_was_lost_is_started_once_more(make_tuning, break_processes):
-    """Whoever was killed from outside is not passed over: the same config is confirmed by the next process."""
     tuning = make_tuning(max_trials=12)
     break_processes(tuning, Outcome.LOST, first=1)
     best = tuning.run().best
@@ -41,7 +36,6 @@ def test_a_process_that_was_lost_is_started_once_more(make_tuning, break_process
 
 
 def test_a_baseline_that_runs_out_of_memory_as_a_whole_makes_room_for_recompute(make_tuning, make_bench):
-    """How much its process needed is not known: a second search looks for configs below its steps all the same."""
     tuning = make_tuning(make_bench(oom_bytes=930 * MIB), limit_bytes=920 * MIB, max_trials=12)
     tuning.bench.life_bytes[Config()] = 50 * MIB
     best = tuning.run().best
@@ -50,7 +44,6 @@ def test_a_baseline_that_runs_out_of_memory_as_a_whole_makes_room_for_recompute(
 
 
 def test_what_two_processes_need_too_much_is_expected_of_the_others(make_tuning):
-    """The search goes on below that at once, and the answer holds the limit as a whole process."""
     tuning = make_tuning(max_trials=30)
     tuning.bench.every_life_bytes = 150 * MIB
     best = tuning.run().best
@@ -62,7 +55,6 @@ def test_what_two_processes_need_too_much_is_expected_of_the_others(make_tuning)
 
 
 def test_what_the_baseline_holds_beyond_its_tensors_is_left_for_all(make_tuning, let_baseline_hold):
-    """Its process tells what others need as well: the search begins below the limit, and whole processes hold it."""
     tuning = make_tuning(max_trials=30)
     tuning.bench.every_life_bytes = 25 * MIB
     let_baseline_hold(tuning.bench, 25 * MIB)
@@ -74,7 +66,6 @@ def test_what_the_baseline_holds_beyond_its_tensors_is_left_for_all(make_tuning,
 
 
 def test_a_baseline_that_was_lost_leaves_the_next_one_to_tell(make_tuning, make_trial, let_baseline_hold):
-    """A study that is gone on with decides by the baseline that was measured after all, as its search did."""
     first = make_tuning(max_trials=30, limit_bytes=540 * MIB)
     first.bench.interrupt_at = 0
     with pytest.raises(KeyboardInterrupt):
@@ -91,7 +82,6 @@ def test_a_baseline_that_was_lost_leaves_the_next_one_to_tell(make_tuning, make_
 def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_needs(
     make_tuning, make_bench, let_baseline_hold
 ):
-    """Its whole process needs less than was guessed and holds the limit, and none runs that does not."""
     bench = make_bench(costs=(0.04, 0.03, 0.05, 0.01, 0.1))
     tuning = make_tuning(bench, max_trials=30, limit_bytes=455 * MIB)
     tuning.bench.every_life_bytes = 10 * MIB
@@ -105,7 +95,6 @@ def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_ne
 def test_little_time_goes_to_the_leanest_where_the_guess_left_room_for_nothing(
     make_tuning, make_timed_bench, let_baseline_hold, clock
 ):
-    """The fastest of those within the limit breaks it as a whole process, and there is no time for a third."""
     savings = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))
     bench = make_timed_bench(savings=savings, costs=(0.01, 0.01, 0.01, 0.3, 0.3), start_seconds=10.0)
     bench.every_life_bytes = 10 * MIB
@@ -118,7 +107,6 @@ def test_little_time_goes_to_the_leanest_where_the_guess_left_room_for_nothing(
 
 
 def test_one_process_that_held_more_by_chance_says_nothing_of_the_others(make_tuning, make_bench, let_baseline_hold):
-    """The leanest breaks the limit and the next one holds it: of what then fits the fastest is the answer."""
     savings = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))
     bench = make_bench(savings=savings, costs=(0.04, 0.03, 0.05, 0.1, 0.01))
     tuning = make_tuning(bench, max_trials=30, limit_bytes=495 * MIB)
@@ -132,7 +120,6 @@ def test_one_process_that_held_more_by_chance_says_nothing_of_the_others(make_tu
 
 
 def test_a_baseline_that_fits_after_all_is_the_answer(make_tuning, let_baseline_hold):
-    """Its process held more than that of a training does, as one that was confirmed tells."""
     tuning = make_tuning(max_trials=30, limit_bytes=910 * MIB)
     let_baseline_hold(tuning.bench, 25 * MIB)
     best = tuning.run().best
@@ -142,7 +129,6 @@ def test_a_baseline_that_fits_after_all_is_the_answer(make_tuning, let_baseline_
 
 
 def test_what_glibc_keeps_by_chance_is_not_left_for_all(make_tuning, let_baseline_hold):
-    """Of a baseline that held a third more than its tensors, a twentieth of the limit is taken for the rule."""
     tuning = make_tuning(max_trials=30)
     let_baseline_hold(tuning.bench, 300 * MIB)
     room = tuning.run().best.limit_bytes // 20 // MIB
@@ -150,7 +136,6 @@ def test_what_glibc_keeps_by_chance_is_not_left_for_all(make_tuning, let_baselin
 
 
 def test_a_worker_that_has_ended_is_not_started_for_a_config_that_needs_too_much(make_tuning):
-    """Its gradients are compared once its fresh process has held the limit."""
     tuning = make_tuning(max_trials=12)
     tuning.bench.every_life_bytes = 100 * MIB
     watch = tuning.bench.watch
@@ -170,7 +155,6 @@ def test_a_worker_that_has_ended_is_not_started_for_a_config_that_needs_too_much
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.HANG, Outcome.LOST])
 def test_failures_that_may_pass_are_no_final_answer(make_tuning, break_processes, outcome):
-    """Where fresh processes ended for reasons of the machine, the same command goes on and finds who fits."""
     first, second = make_tuning(max_trials=12), make_tuning(max_trials=12)
     break_processes(first, outcome)
     with pytest.raises(NothingFitsError):
@@ -182,7 +166,6 @@ def test_failures_that_may_pass_are_no_final_answer(make_tuning, break_processes
 
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.TIMEOUT, Outcome.CRASH])
 def test_who_fails_in_the_race_is_confirmed_where_nobody_else_is_left(make_tuning, make_measurement, outcome):
-    """The only config that fits gets its fresh process, though its worker died in a round."""
     tuning = make_tuning(max_trials=12, limit_bytes=450 * MIB)
     measure = tuning.bench.measure
 
@@ -196,8 +179,6 @@ def test_who_fails_in_the_race_is_confirmed_where_nobody_else_is_left(make_tunin
 
 @pytest.fixture
 def crowd_out(tune_in, make_root):
-    """A tuning in whose race the fastest config that fits is over the limit; as a whole process it is what is told."""
-
     def make(extra_bytes=0):
         plain = tune_in(make_root(), max_trials=12)
         fastest = plain.run().best.config
@@ -220,7 +201,6 @@ def crowd_out(tune_in, make_root):
 
 
 def test_who_is_over_the_limit_in_the_race_and_faster_gets_its_own_process(crowd_out):
-    """The winner is confirmed first; the faster one then holds the limit as a whole process, and is the answer."""
     tuning, fastest = crowd_out()
     result = tuning.run()
     first, second = (config for config, batch in tuning.bench.watched[:2])
@@ -230,7 +210,6 @@ def test_who_is_over_the_limit_in_the_race_and_faster_gets_its_own_process(crowd
 
 
 def test_who_is_over_the_limit_there_and_as_a_process_is_never_told_as_ok(crowd_out):
-    """It had its process, is not the answer, and no table calls it fine."""
     tuning, fastest = crowd_out(extra_bytes=GIB)
     result = tuning.run()
     assert fastest in [config for config, _ in tuning.bench.watched]

@@ -1,5 +1,3 @@
-"""The answer that an interruption leaves."""
-
 import dataclasses
 import itertools
 from types import SimpleNamespace
@@ -21,7 +19,6 @@ from stand_ins.emitted import choices_of
 
 
 def note_times(tuning, clock):
-    """Gives the seconds after which each process of a whole tuning was done, which are filled in as it runs."""
     times, began, watch = [], clock.now, tuning.bench.watch
 
     def watch_and_note(*args):
@@ -35,7 +32,6 @@ def note_times(tuning, clock):
 
 @pytest.fixture
 def undisturbed(make_slow, clock):
-    """When the first confirmation of an undisturbed tuning was done, and when the whole was."""
     tuning = make_slow()
     times = note_times(tuning, clock)
     result = tuning.run()
@@ -43,7 +39,6 @@ def undisturbed(make_slow, clock):
 
 
 def test_the_best_so_far_is_confirmed_while_the_search_goes_on(undisturbed):
-    """A confirmation comes before the end, the search goes on after it, and few of them are made."""
     _, result, times = undisturbed
     assert result.search_end is SearchEnd.NOTHING_LEFT
     assert times[0] < times[-1] * 2 / 3
@@ -52,8 +47,6 @@ def test_the_best_so_far_is_confirmed_while_the_search_goes_on(undisturbed):
 
 @pytest.fixture
 def make_guessing(make_root, tune_in, make_timed_bench, let_baseline_hold):
-    """Begins such a tuning in which the process without recompute holds 25 MiB beyond its tensors, others 10 MiB."""
-
     def make(**formula):
         tuning = tune_in(make_root(), make_timed_bench(start_seconds=5.0, step_seconds=0.4, **formula))
         tuning.bench.every_life_bytes = 10 * MIB
@@ -65,12 +58,10 @@ def make_guessing(make_root, tune_in, make_timed_bench, let_baseline_hold):
 
 @pytest.fixture
 def guessing(make_guessing):
-    """One of them."""
     return make_guessing()
 
 
 def test_where_trials_are_held_against_a_guess_a_whole_process_runs_sooner(guessing, clock, undisturbed):
-    """And not of a preset, which may be far from the limit."""
     times = note_times(guessing, clock)
     guessing.run()
     assert times[0] < undisturbed[2][0]
@@ -79,22 +70,17 @@ def test_where_trials_are_held_against_a_guess_a_whole_process_runs_sooner(guess
 
 
 def test_the_answer_of_a_process_that_ran_to_learn_from_is_soon_replaced(guessing, clock, undisturbed):
-    """The next confirmation is due as if it had been the first: an interruption then has an answer that is as good."""
     times = note_times(guessing, clock)
     guessing.run()
     assert times[1] < undisturbed[2][0] + 30.0
 
 
 class FirstHoldsMore(dict):
-    """What whole processes hold beyond their steps: the first one 35 MiB, others 10 MiB."""
-
     def get(self, config, _default=None):
-        """By config, so that a process that runs again holds as much."""
         return self.setdefault(config, 10 * MIB if self else 35 * MIB)
 
 
 def test_one_process_that_held_more_by_chance_does_not_rule_the_search(make_guessing):
-    """Another one runs, and trials are held against what is usual: the fastest config is the answer."""
     tuning = make_guessing(costs=(0.04, 0.03, 0.2, 0.1, 0.1))
     tuning.bench.life_bytes = FirstHoldsMore()
     best = tuning.run().best
@@ -105,7 +91,6 @@ def test_one_process_that_held_more_by_chance_does_not_rule_the_search(make_gues
 
 
 def test_where_whole_processes_fail_few_are_run_to_learn_from(make_guessing):
-    """A process that ends for another reason tells nothing, and those after the next trials would not either."""
     tuning = make_guessing()
     watch = tuning.bench.watch
 
@@ -121,7 +106,6 @@ def test_where_whole_processes_fail_few_are_run_to_learn_from(make_guessing):
 
 
 def test_whoever_stops_after_a_confirmation_has_an_answer(make_root, tune_in, make_timed_bench, clock, undisturbed):
-    """At any later moment the files of the best confirmed config are there, whatever was under way."""
     _, _, times = undisturbed
     end = times[-1]
     moments = [times[0] + 0.1 + share * (end - times[0] - 0.2) for share in (0.0, 0.4, 0.8, 1.0)]
@@ -138,7 +122,6 @@ def test_whoever_stops_after_a_confirmation_has_an_answer(make_root, tune_in, ma
 
 
 def test_whoever_stops_before_has_none(make_slow, clock):
-    """Nothing is emitted that was not confirmed."""
     tuning = make_slow()
     clock.stop_at = clock.now + 12.0
     with pytest.raises(KeyboardInterrupt):
@@ -147,7 +130,6 @@ def test_whoever_stops_before_has_none(make_slow, clock):
 
 
 def test_the_same_command_goes_on_and_confirms_nothing_twice(make_root, tune_in, make_timed_bench, clock, undisturbed):
-    """An interrupted answer answers nothing: the search goes on to the same end, and what was confirmed stays so."""
     _, expected, times = undisturbed
     root = make_root()
     first, second = (tune_in(root, make_timed_bench(start_seconds=5.0, step_seconds=0.4)) for _ in range(2))
@@ -164,8 +146,6 @@ def test_the_same_command_goes_on_and_confirms_nothing_twice(make_root, tune_in,
 
 @pytest.fixture
 def measure_one_more(make_slow, clock):
-    """Goes on with a study by one trial more, after which the time is over but for what takes no process."""
-
     def measure_one_more():
         tuning = make_slow(max_trials=9, timeout_seconds=900.0, began_seconds=clock.now)
         end_seconds, keep_trial = clock.now + 899.0, tuning.folder.keep_trial
@@ -183,7 +163,6 @@ def measure_one_more(make_slow, clock):
 
 
 def test_no_time_to_compare_again_leaves_the_comparison_of_the_same_winner(make_slow, measure_one_more):
-    """What an earlier session measured beside the same rival is as true as it was."""
     answer = make_slow(max_trials=8).run()
     assert answer.comparison is not None
     tuning, result = measure_one_more()
@@ -194,7 +173,6 @@ def test_no_time_to_compare_again_leaves_the_comparison_of_the_same_winner(make_
 
 
 def test_no_time_to_compare_leaves_nothing_that_is_of_another_winner(make_slow, measure_one_more, make_space):
-    """A comparison is of one config and one batch."""
     first = make_slow(max_trials=8)
     answer = first.run()
     another = dataclasses.replace(answer.best, config=Config.of(make_space().plans))
@@ -207,7 +185,6 @@ def test_no_time_to_compare_leaves_nothing_that_is_of_another_winner(make_slow, 
     ("batch", "is_known"), [(None, True), (20, True), (19, False)], ids=["no rival yet", "the same", "another"]
 )
 def test_only_the_same_rival_counts(make_result, batch, is_known):
-    """Where this session found another batch that fits without recompute, the winner was not compared with that."""
     fits = Figures(outcome=Outcome.OK, batch=20, samples_per_second=40.0, peak_bytes=600 * MIB)
     comparison = Comparison(ratio=1.1, low=1.05, high=1.15, pairs=2, is_clear=True)
     earlier = make_result(rival=fits, comparison=comparison)
@@ -221,7 +198,6 @@ def test_only_the_same_rival_counts(make_result, batch, is_known):
 
 @pytest.fixture
 def trained(make_tuning):
-    """What a training found, which no fresh process has confirmed; its study lies there to be tuned."""
     tuning = make_tuning(max_trials=12)
     result = tuning.run()
     found = dataclasses.replace(result, best=dataclasses.replace(result.best, confirmed=False))
@@ -235,7 +211,6 @@ def trained(make_tuning):
 def test_little_time_takes_away_nothing_that_a_training_found(  # noqa: PLR0917  (two cases of two)
     trained, make_tuning, make_timed_bench, clock, timeout_seconds, is_rejected
 ):
-    """The config stays until it was confirmed, or found not to be the answer."""
     tuning = make_tuning(make_timed_bench(), timeout_seconds=timeout_seconds, began_seconds=clock.now, max_trials=12)
     tuning.bench.watch = lambda *_: clock.advance(1000.0)
     if is_rejected:
@@ -251,7 +226,6 @@ def test_little_time_takes_away_nothing_that_a_training_found(  # noqa: PLR0917 
 def test_what_a_training_found_is_no_answer_where_the_device_is_free_too_late(
     trained, make_tuning, make_timed_bench, clock, monkeypatch
 ):
-    """Nothing is printed as an answer that no process has confirmed: the sentence says so, and the study keeps it."""
     tuning = make_tuning(make_timed_bench(), timeout_seconds=60.0, began_seconds=clock.now, max_trials=12)
     monkeypatch.setattr("autorecompute.tuning.resources.hold_device", lambda *_: clock.advance(10_000.0))
     with pytest.raises(TooLittleTimeError, match="What a training found is not confirmed yet: "):
@@ -260,25 +234,19 @@ def test_what_a_training_found_is_no_answer_where_the_device_is_free_too_late(
 
 
 class Confirming:
-    """Confirms whoever it is given, at the speed of its trial."""
-
     def __init__(self, best):
         self.best, self.asked = best, []
 
     def needs(self, _config):
-        """A fresh process."""
         return (Task.CONFIRMATION,)
 
     def confirm(self, finalist):
-        """Keeps who was asked for."""
         self.asked.append(finalist.trial.number)
         return self.best
 
 
 @pytest.fixture
 def ask(make_root, make_result, clock):
-    """Asks whom an answer confirms after a trial, long after one without reference was confirmed at these samples/s."""
-
     def ask(trial, samples_per_second):
         result = make_result()
         folder = StudyFolder("bert", make_root())
@@ -296,6 +264,5 @@ def ask(make_root, make_result, clock):
 
 @pytest.mark.parametrize(("speed", "expected"), [(0.9, []), (1.01, []), (1.1, [7])])
 def test_without_a_reference_the_faster_is_news(ask, make_trial, make_space, speed, expected):
-    """Where the batch does not run without recompute, samples/s say whether a trial beats what was confirmed."""
     trial = make_trial(Config.of(make_space().plans[:1]), number=7)
     assert ask(trial, trial.measurement.samples_per_second / speed) == expected

@@ -1,5 +1,3 @@
-"""How surely a centre is known from a few values."""
-
 import math
 import random
 
@@ -13,37 +11,31 @@ from autorecompute.tuning.intervals import centre, interval, signed_rank_quantil
     [(1, 0.025, 12.706), (2, 0.005, 9.925), (4, 0.0005, 8.610), (7, 0.005, 3.499), (27, 0.005, 2.771)],
 )
 def test_student_is_the_published_table(freedom, miss, published):
-    """Quantiles are those of the printed tables, for odd and even degrees of freedom."""
     assert student_quantile(miss, freedom) == pytest.approx(published, abs=5e-4)
 
 
 @pytest.mark.parametrize(("count", "published"), [(5, 0), (6, 1), (8, 4), (10, 9), (20, 53)])
 def test_signed_rank_is_the_published_table(count, published):
-    """At a chance of 2.5 % for each end, the interval begins where the printed tables say."""
     assert signed_rank_quantile(0.025, count) == published
 
 
 def test_one_value_tells_nothing():
-    """Before a second value the ends are infinite, and the value is the estimate."""
     found = interval([0.5], 0.01)
     assert (found.low, found.middle, found.high) == (-math.inf, 0.5, math.inf)
 
 
 def test_equal_values_leave_no_doubt():
-    """Without any noise the interval is the value."""
     found = interval([0.5] * 3, 0.001)
     assert found.low == found.middle == found.high == 0.5
 
 
 @pytest.mark.parametrize("values", [[1.0] * 7 + [2.0] * 5, [1.0] * 5 + [2.0] * 7, [0.0] * 8 + [0.1, 0.2, 0.3, 9.0]])
 def test_the_estimate_lies_in_its_interval(values):
-    """Also where most values are equal, and the median seems to be known for sure."""
     found = interval(values, 0.005)
     assert found.low <= found.middle <= found.high
 
 
 def test_outliers_move_neither_the_estimate_nor_the_ends_far():
-    """An eighth of wild values, all on one side, leaves the others' centre where it was."""
     steady = [0.01 * (index % 3 - 1) for index in range(20)]
     found = interval([*steady, *[1.1] * 3], 0.01)
     assert -0.02 <= found.low <= found.middle <= found.high <= 0.02
@@ -53,7 +45,6 @@ def test_outliers_move_neither_the_estimate_nor_the_ends_far():
     "values", [[0.1, 0.2, 0.4], [0.3, 0.1, 0.2, 0.15, 0.05, 0.9, 0.2, 0.25, 0.3, 0.1, 0.2, 0.3, 0.2]]
 )
 def test_the_sign_is_all_that_a_swap_changes(values):
-    """Comparing B with A gives the mirror image of comparing A with B."""
     found, mirrored = interval(values, 0.01), interval([-value for value in values], 0.01)
     assert (mirrored.low, mirrored.middle, mirrored.high) == pytest.approx((-found.high, -found.middle, -found.low))
     assert centre(values) == found.middle
@@ -62,7 +53,6 @@ def test_the_sign_is_all_that_a_swap_changes(values):
 @pytest.mark.parametrize("count", [3, 5, 12, 28])
 @pytest.mark.parametrize("outliers", [0.0, 0.2])
 def test_the_centre_is_missed_as_seldom_as_promised(count, outliers):
-    """Over many draws, calm or with 3x swings either way, no more intervals miss than was asked for."""
     chance = random.Random(count)
 
     def draw():

@@ -1,5 +1,3 @@
-"""From trials to an answer, in words."""
-
 import re
 from dataclasses import replace
 
@@ -26,7 +24,6 @@ LIMIT = 600 * MIB
     [(LIMIT - 1, Outcome.OK), (LIMIT, Outcome.OK), (LIMIT + 1, Outcome.OVER_LIMIT), (2 * LIMIT, Outcome.OVER_LIMIT)],
 )
 def test_a_peak_may_reach_the_limit_and_not_exceed_it(make_measurement, peak_bytes, outcome):
-    """The limit itself fits, a byte more does not, and the figures stay."""
     measured = make_measurement(peak_bytes=peak_bytes)
     judged = measured.under(LIMIT)
     assert judged.outcome is outcome
@@ -35,13 +32,11 @@ def test_a_peak_may_reach_the_limit_and_not_exceed_it(make_measurement, peak_byt
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
 def test_a_failure_keeps_its_name(make_measurement, outcome):
-    """The limit changes the outcome of nothing but a good measurement."""
     failed = make_measurement(outcome, peak_bytes=2 * LIMIT)
     assert failed.under(LIMIT) == failed
 
 
 def test_too_few_trials_name_the_preset_that_should_fit(make_trial):
-    """The limit is not to blame where what should hold it was not measured."""
     lean, leaner, large = (
         Prediction(peak_bytes=size * MIB, peak_low=0, peak_high=0, step=None, step_low=None, step_high=None, fits=0.5)
         for size in (500, 400, 700)
@@ -56,7 +51,6 @@ def test_too_few_trials_name_the_preset_that_should_fit(make_trial):
 
 
 def test_no_fit_names_the_least_peak_and_what_it_would_take(make_trial, make_detection, make_space):
-    """The limit it suggests holds the least peak and what a whole process adds, the batch is smaller and would fit."""
     plans = make_space().plans
     trials = [
         make_trial(Config(), outcome=Outcome.OVER_LIMIT, peak_bytes=900 * MIB),
@@ -73,13 +67,11 @@ def test_no_fit_names_the_least_peak_and_what_it_would_take(make_trial, make_det
 
 
 def test_no_fit_without_any_peak_suggests_a_smaller_batch(make_trial, make_detection):
-    """Where every config ran out of memory there is no least peak, so half the batch is worth a try."""
     text = explain_no_fit([make_trial(outcome=Outcome.OOM)], make_detection(batch=32), LIMIT)
     assert "--target-batch 16" in text
 
 
 def test_no_fit_without_any_peak_tells_the_batch_that_is_forecast_to_fit(make_trial, make_detection):
-    """Forecasts know what no trial could measure: the least of all configs, and up to which batch that one fits."""
     survey = Surveyed.of("gpt2")
     memory, all_on = survey.memory, survey.space.all_on
     dims = {**memory.dims, "batch": 32}
@@ -94,13 +86,11 @@ def test_no_fit_without_any_peak_tells_the_batch_that_is_forecast_to_fit(make_tr
 
 
 def test_no_fit_at_a_batch_of_one_does_not_suggest_a_batch_of_one(make_trial, make_detection):
-    """There is no smaller batch than one."""
     text = explain_no_fit([make_trial(outcome=Outcome.OOM)], make_detection(batch=1), LIMIT)
     assert "--target-batch 1" not in text
 
 
 def test_no_fit_after_failed_confirmations_suggests_a_higher_limit(make_trial, make_detection):
-    """Where trials fitted and their confirmations did not, a limit below the present one is no way out."""
     trial = make_trial(peak_bytes=580 * MIB)
     rejection = Rejection(config=trial.config, outcome=Outcome.OVER_LIMIT, reason="its whole process reaches 640 MiB")
     text = explain_no_fit([trial], make_detection(resting_bytes=100 * MIB), LIMIT, (), [rejection])
@@ -108,7 +98,6 @@ def test_no_fit_after_failed_confirmations_suggests_a_higher_limit(make_trial, m
 
 
 def test_no_fit_suggests_what_the_leanest_config_needs_as_a_whole_process(make_trial, make_detection, make_space):
-    """What others needed beyond their steps is added to the least peak, and to what no recompute needs."""
     plans = make_space().plans
     trials = [
         make_trial(outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + 20 * MIB),
@@ -122,7 +111,6 @@ def test_no_fit_suggests_what_the_leanest_config_needs_as_a_whole_process(make_t
 
 @pytest.mark.parametrize("is_whole_process", [True, False])
 def test_no_fit_never_suggests_more_than_no_recompute_needs(make_trial, make_detection, make_space, is_whole_process):
-    """Where a config's peak and the usual share would exceed what no recompute needs, that figure is the advice."""
     peak = LIMIT - MIB if is_whole_process else LIMIT + 10 * MIB
     config = make_space().all_on
     trials = [make_trial(outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + 20 * MIB), make_trial(config, peak_bytes=peak)]
@@ -134,7 +122,6 @@ def test_no_fit_never_suggests_more_than_no_recompute_needs(make_trial, make_det
 
 
 def test_what_no_recompute_needs_as_a_whole_process_counts(make_trial, make_detection):
-    """No recompute whose steps held the limit, and whose whole process did not, is no reason for a lower limit."""
     trial = make_trial(peak_bytes=LIMIT - 10 * MIB)
     rejection = Rejection(config=Config(), outcome=Outcome.OVER_LIMIT, reason="too much", excess_bytes=30 * MIB)
     text = explain_no_fit([trial], make_detection(), LIMIT, (), [rejection])
@@ -145,7 +132,6 @@ def test_what_no_recompute_needs_as_a_whole_process_counts(make_trial, make_dete
 def test_no_fit_after_failed_confirmations_on_a_cpu_names_what_glibc_keeps(
     make_trial, make_detection, monkeypatch, kind, tells
 ):
-    """What a process holds beyond its steps can be had back on a CPU, where glibc keeps it, unless it was."""
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
     trial = make_trial(peak_bytes=580 * MIB)
     rejection = Rejection(config=trial.config, outcome=Outcome.OVER_LIMIT, reason="its whole process reaches 640 MiB")
@@ -157,7 +143,6 @@ def test_no_fit_after_failed_confirmations_on_a_cpu_names_what_glibc_keeps(
 
 
 def test_no_fit_for_another_reason_than_memory_names_the_last_one(make_trial, make_detection):
-    """Where what fitted was kept from being confirmed by something else, no other limit is suggested."""
     reasons = ("blocks.*/gelu has wrong gradients", "blocks.*/cast has wrong gradients")
     text = explain_no_fit([make_trial(peak_bytes=580 * MIB)], make_detection(), LIMIT, reasons)
     assert reasons[-1] in text
@@ -166,7 +151,6 @@ def test_no_fit_for_another_reason_than_memory_names_the_last_one(make_trial, ma
 
 
 def test_a_peak_of_a_trial_that_failed_is_not_the_least(make_trial, make_detection):
-    """A config whose loss is no number did not hold the limit, however little it needed."""
     trials = [
         make_trial(Config(), outcome=Outcome.OVER_LIMIT, peak_bytes=900 * MIB),
         make_trial(outcome=Outcome.DIVERGED, peak_bytes=300 * MIB),
@@ -175,7 +159,6 @@ def test_a_peak_of_a_trial_that_failed_is_not_the_least(make_trial, make_detecti
 
 
 def test_an_early_end_names_what_went_wrong_last_and_who_is_next(make_trial, make_detection, make_space):
-    """A process that crashed is no want of time, and a config that was rejected is not offered."""
     rejected, open_ = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in make_space().plans[:2])
     rejection = Rejection(config=rejected.config, outcome=Outcome.OOM, reason="out of memory")
     for reasons, expected in (((), "out of memory"), (("crash: signal 11",), "crash: signal 11")):
@@ -186,7 +169,6 @@ def test_an_early_end_names_what_went_wrong_last_and_who_is_next(make_trial, mak
 
 
 def test_an_early_end_after_a_race_names_who_won_it(make_trial, make_detection, make_space):
-    """Rounds say more than trials."""
     first, second = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in make_space().plans[:2])
     text = explain_early_end([first, second], make_detection(), LIMIT, winner=second)
     assert f"not confirmed: {second.description}." in text
@@ -194,14 +176,12 @@ def test_an_early_end_after_a_race_names_who_won_it(make_trial, make_detection, 
 
 @pytest.mark.parametrize(("start_seconds", "advice"), [(0.0, "more with --timeout"), (3.6, "about --timeout 15s")])
 def test_no_time_for_a_trial_does_not_blame_the_batch(start_seconds, advice):
-    """Where the time was over before the first trial, nothing is known about memory, but perhaps of a start."""
     text = explain_too_little_time(start_seconds)
     assert "smaller batch" not in text
     assert advice in text
 
 
 def test_time_that_went_into_waiting_is_no_reason_to_recommend_what_a_start_takes():
-    """Who waited for the device for minutes is told so, and not that four starts of the script are enough."""
     text = explain_too_little_time(5.9, 300.0)
     assert "5 min" in text
     assert "another tuning held" in text
@@ -210,7 +190,6 @@ def test_time_that_went_into_waiting_is_no_reason_to_recommend_what_a_start_take
 
 @pytest.mark.parametrize("outcome", [Outcome.OVER_LIMIT, Outcome.OOM])
 def test_no_fit_of_a_model_with_nothing_to_recompute_says_so(make_trial, make_detection, make_space, outcome):
-    """The reason follows what it would take, and is not told of a model that has plans."""
     trials = [make_trial(outcome=outcome, peak_bytes=None if outcome is Outcome.OOM else 900 * MIB)]
     assert explain_no_fit(trials, make_detection(plans=()), LIMIT).count("Nothing is worth recomputing") == 1
     large = replace(make_space().plans[0], saving_bytes=GIB, saving=f"{GIB // 32}*batch")

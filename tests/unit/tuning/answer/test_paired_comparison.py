@@ -1,5 +1,3 @@
-"""What the winner and its rival say about recompute, and how often they are asked."""
-
 import dataclasses
 import math
 import random
@@ -17,23 +15,14 @@ ROUNDING = 1e-9
 
 
 class Ring:
-    """Two sides whose throughput follows the machine's mood, which changes from process to process.
-
-    Args:
-        mood: Throughput of the machine at the nth process, for either side.
-        ratio: How much faster the side with recompute is.
-    """
-
     def __init__(self, mood, ratio=1.0):
         self.order, self._mood, self._ratio = "", mood, ratio
 
     def run_with(self):
-        """A process with recompute."""
         self.order += "A"
         return self._speed() * self._ratio
 
     def run_without(self):
-        """A process without."""
         self.order += "B"
         return self._speed()
 
@@ -41,7 +30,6 @@ class Ring:
         return self._mood[(len(self.order) - 1) % len(self._mood)]
 
     def fight(self, first, *, are_neighbours=True, has_time=True):
-        """The comparison after a first one."""
         comparison = PairedComparison(
             self.run_with, self.run_without, least_ratio=LEAST_RATIO, has_time=lambda: has_time
         )
@@ -50,19 +38,15 @@ class Ring:
 
 @dataclasses.dataclass
 class Tally:
-    """What many comparisons came to."""
-
     decided: int = 0
     pairs: int = 0
 
     def add(self, found):
-        """Counts one."""
         self.decided += found.is_clear
         self.pairs += found.pairs
 
 
 def growing(ratios):
-    """What the first pairs say, and one more, and all."""
     return [compare(ratios[:pairs], LEAST_RATIO) for pairs in range(1, len(ratios) + 1)]
 
 
@@ -70,7 +54,6 @@ def growing(ratios):
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.1, 1.0])
 @pytest.mark.parametrize("seed", range(25))
 def test_no_verdict_disagrees_with_its_interval(least_ratio, noise, seed):
-    """Whatever the pairs were, a verdict has its whole interval on its side, and anything else is undecided."""
     chance = random.Random(seed)
     centre = chance.gauss(0, 0.2)
     ratios = [math.exp(chance.gauss(centre, noise)) for _ in range(chance.randint(1, PAIRS))]
@@ -97,13 +80,11 @@ def test_no_verdict_disagrees_with_its_interval(least_ratio, noise, seed):
     ],
 )
 def test_recompute_pays_where_the_rival_batch_is_no_faster_than_the_margin(make_result, low, high, verdict):
-    """The ends of the interval decide, however far away the ratio itself is."""
     comparison = Comparison(ratio=1.0, low=low, high=high, pairs=2, is_clear=low is not None)
     assert judge_recompute(make_result().best, Rival(comparison=comparison)) is verdict
 
 
 def test_recompute_pays_beside_what_was_measured(make_result):
-    """One batch is compared with the largest that fits without recompute; of several, with each that was measured."""
     close = Comparison(ratio=1.01, low=1.0, high=1.02, pairs=2, is_clear=True)
     result = make_result(verdict=Verdict.RECOMPUTE_PAYS, comparison=close)
     assert result.verdict_sentence.endswith(
@@ -115,7 +96,6 @@ def test_recompute_pays_beside_what_was_measured(make_result):
 
 
 def test_without_a_winner_nothing_fits_and_without_recompute_none_is_needed(make_result):
-    """The rival batch has no say where no config fits, or where the batch fits without recompute."""
     leads = Rival(comparison=Comparison(ratio=0.5, low=0.4, high=0.6, pairs=2, is_clear=True))
     needless = dataclasses.replace(make_result().best, config=Config())
     assert judge_recompute(None, leads) is Verdict.NO_FIT
@@ -124,13 +104,11 @@ def test_without_a_winner_nothing_fits_and_without_recompute_none_is_needed(make
 
 @pytest.mark.parametrize(("none_fits", "verdict"), [(True, Verdict.RECOMPUTE_PAYS), (False, Verdict.UNDECIDED)])
 def test_without_a_comparison_recompute_pays_only_where_nothing_fits_without(make_result, none_fits, verdict):
-    """That nothing was compared bears no verdict; that nothing smaller fits does."""
     assert judge_recompute(make_result().best, Rival(none_fits=none_fits)) is verdict
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.8, 1.2, 3.0])
 def test_two_pairs_that_are_far_from_the_margin_are_enough(ratio):
-    """Where both say the same, how far they are apart does not matter."""
     ring = Ring([10.0], ratio=ratio)
     found = ring.fight(ratio * 1.02)
     assert (ring.order, found.is_clear, found.pairs) == ("BA", True, 2)
@@ -138,7 +116,6 @@ def test_two_pairs_that_are_far_from_the_margin_are_enough(ratio):
 
 @pytest.mark.parametrize("spoilt", [0.33, 3.0])
 def test_a_first_pair_that_was_disturbed_decides_nothing(spoilt):
-    """Something slowed one process of the first pair: the others are believed, and that they disagree is told."""
     found = Ring([10.0], ratio=1.0).fight(spoilt)
     assert (found.pairs > LEAST_TO_GIVE_UP, found.is_clear) == (True, False)
     assert found.ratio == pytest.approx(1.0)
@@ -147,14 +124,12 @@ def test_a_first_pair_that_was_disturbed_decides_nothing(spoilt):
 
 
 def test_one_pair_is_not_sure():
-    """Where there is no time for another one, the answer says that it rests on one."""
     found = Ring([10.0]).fight(0.5, has_time=False)
     assert (found.pairs, found.is_clear) == (1, False)
     assert "1 pair of fresh processes: not sure" in found.sentence
 
 
 def test_a_near_comparison_is_repeated_in_turns_until_it_is_clear():
-    """On a machine that keeps its pace a second pair is enough, and it runs in the opposite order."""
     ring = Ring([10.0], ratio=1.05)
     found = ring.fight(1.05)
     assert (ring.order, found.pairs, found.is_clear) == ("BA", 2, True)
@@ -162,7 +137,6 @@ def test_a_near_comparison_is_repeated_in_turns_until_it_is_clear():
 
 
 def test_a_mood_that_both_neighbours_share_does_not_decide():
-    """A machine that halves its pace between pairs changes neither the ratio nor the certainty."""
     ring = Ring([10.0, 10.0, 5.0, 5.0, 20.0, 20.0], ratio=0.95)
     found = ring.fight(1.0, are_neighbours=False)
     assert ring.order == "ABBA"
@@ -170,7 +144,6 @@ def test_a_mood_that_both_neighbours_share_does_not_decide():
 
 
 def test_what_stays_unclear_is_said_to_be_after_a_few_pairs():
-    """Where neighbours contradict each other the pairs come to an end, and the answer admits it."""
     ring = Ring([10.0, 11.0, 10.0, 11.0, 10.0, 10.0])
     found = ring.fight(1.0, are_neighbours=False)
     assert (ring.order, found.pairs, found.is_clear) == ("ABBAAB", LEAST_TO_GIVE_UP, False)
@@ -179,7 +152,6 @@ def test_what_stays_unclear_is_said_to_be_after_a_few_pairs():
 
 
 def test_giving_up_early_takes_fewer_pairs_and_decides_as_often():
-    """Beside comparisons that measure all pairs unless they are clear, on machines that swing by a tenth."""
     patient, sparing = Tally(), Tally()
     for seed in range(2000):
         chance = random.Random(seed)
@@ -196,7 +168,6 @@ def test_giving_up_early_takes_fewer_pairs_and_decides_as_often():
 
 
 def test_at_the_margin_itself_chance_decides_in_less_than_three_of_ten_cases():
-    """An interval after each pair has more than one chance to miss, so that it is more than one case of ten."""
     chance, decided = random.Random(0), 0
     for _ in range(2000):
         ratios = iter([LEAST_RATIO * math.exp(chance.gauss(0, 0.1)) for _ in range(PAIRS)])
@@ -206,14 +177,12 @@ def test_at_the_margin_itself_chance_decides_in_less_than_three_of_ten_cases():
 
 
 def test_the_time_ends_a_comparison():
-    """Without time for a pair no process is started, and what is near stays unclear."""
     ring = Ring([10.0])
     assert not ring.fight(1.0, has_time=False).is_clear
     assert ring.order == ""
 
 
 def test_processes_that_ran_minutes_apart_say_nothing_for_sure():
-    """Where the first figures are of different moods of the machine, they are no pair."""
     ring = Ring([10.0], ratio=1.3)
     found = ring.fight(0.5, are_neighbours=False)
     assert (ring.order, found.pairs, found.is_clear) == ("ABBA", 2, True)
@@ -224,7 +193,6 @@ def test_processes_that_ran_minutes_apart_say_nothing_for_sure():
 
 
 def test_a_run_that_fails_ends_a_comparison(monkeypatch):
-    """A process that gives no figure leaves what the pairs before it said."""
     ring = Ring([10.0])
     monkeypatch.setattr(ring, "run_without", lambda: None)
     found = ring.fight(1.01)
@@ -232,14 +200,12 @@ def test_a_run_that_fails_ends_a_comparison(monkeypatch):
 
 
 def test_the_interval_holds_the_ratio_it_is_told_with():
-    """What is printed as the spread lies around what is printed as the ratio."""
     found = compare([1.1, 1.0, 1.2], LEAST_RATIO)
     assert found.low < found.ratio < found.high
     assert found.is_clear == (found.low > LEAST_RATIO)
 
 
 def test_a_rival_that_cannot_be_measured_is_not_said_to_be_slower(make_tuning, make_measurement, monkeypatch):
-    """Where every smaller batch fails without recompute, the verdict claims nothing about their speed."""
     tuning = make_tuning(max_trials=12)
     watch = tuning.bench.watch
 

@@ -1,5 +1,3 @@
-"""Racing finalists until it is clear who wins."""
-
 import random
 import time
 
@@ -19,14 +17,11 @@ COSTS = {0: 0.04, 1: 0.03, 2: 0.05}
 
 @pytest.fixture
 def configs(make_space):
-    """Three configs of one plan."""
     return [Config.of([plan]) for plan in make_space().plans[:3]]
 
 
 @pytest.fixture
 def make_standings(configs, make_trial):
-    """The configs as finalists, with a peak each."""
-
     def make(*peaks):
         return [
             Finalist(trial=make_trial(config, number=number, peak_bytes=peak * MIB))
@@ -38,8 +33,6 @@ def make_standings(configs, make_trial):
 
 @pytest.fixture
 def make_costly(make_bench, configs):
-    """Builds a bench on which the configs add these shares to a step of one second."""
-
     def make(*costs):
         bench, shares = make_bench(), dict(zip(configs, costs, strict=True))
         bench.seconds = lambda config, _batch: 1 + shares.get(config, 0)
@@ -49,18 +42,15 @@ def make_costly(make_bench, configs):
 
 
 def order_of(raced):
-    """The numbers of the trials, first to last."""
     return [entry.trial.number for entry in raced.standings]
 
 
 def rounds_of(raced):
-    """In how many rounds each finalist ran."""
     return {entry.trial.number: len(entry.rounds) for entry in raced.standings}
 
 
 @pytest.mark.parametrize("has_reference", [True, False])
 def test_the_fastest_wins(make_bench, make_standings, has_reference):
-    """On a machine that keeps its pace the first look decides, and figures beside the reference are exact."""
     raced = race(make_bench(), make_standings(3, 2, 2), has_reference=has_reference)
     assert raced.standings[0].trial.number == 1
     assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.RANKED, LOOKS[0])
@@ -70,7 +60,6 @@ def test_the_fastest_wins(make_bench, make_standings, has_reference):
 
 
 def test_who_is_slower_by_less_than_a_tie_wins_with_the_lower_peak(make_bench, make_standings):
-    """Three finalists within 2 % are a tie, which the lowest peak wins; the others are named, fastest first."""
     raced = race(make_bench(), make_standings(3, 4, 2), has_reference=True)
     assert order_of(raced) == [2, 1, 0]
     assert raced.ranking.end is RaceEnd.TIE
@@ -78,13 +67,11 @@ def test_who_is_slower_by_less_than_a_tie_wins_with_the_lower_peak(make_bench, m
 
 
 def test_a_tie_is_not_handed_on(make_costly, make_standings):
-    """The leanest loses to the fastest where they do not tie, though each of them ties with one in between."""
     bench = make_costly(0, 0.015, 0.03)
     assert order_of(race(bench, make_standings(3, 2, 1), has_reference=True)) == [1, 0, 2]
 
 
 def test_a_machine_that_slows_down_favours_no_one(make_bench, make_standings):
-    """Swings that hold for a round and its repetition leave every figure beside the reference as it is."""
     bench = make_bench()
     bench.pace = lambda number: 1.0 + number // 4 % 3
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
@@ -94,7 +81,6 @@ def test_a_machine_that_slows_down_favours_no_one(make_bench, make_standings):
 
 
 def test_noise_takes_more_rounds(make_costly, make_standings):
-    """What a quiet machine decides in the first look, an uneasy one decides right in more rounds."""
     chance = random.Random(1)
     bench = make_costly(0.1, 0, 0.1)
     bench.pace = lambda _: chance.lognormvariate(0, 0.01)
@@ -104,7 +90,6 @@ def test_noise_takes_more_rounds(make_costly, make_standings):
 
 
 def test_who_is_beaten_runs_no_further(make_costly, make_standings):
-    """A finalist far behind leaves at the look that shows it, while the others go on."""
     chance = random.Random(1)
     bench = make_costly(0, 0.02, 1)
     bench.pace = lambda _: chance.lognormvariate(0, 0.01)
@@ -115,7 +100,6 @@ def test_who_is_beaten_runs_no_further(make_costly, make_standings):
 
 
 def test_what_chance_alone_decides_stays_undecided(make_bench, make_standings):
-    """Where the noise hides everything to the last round, the answer says so and names who may be as good."""
     chance = random.Random(1)
     bench = make_bench()
     bench.pace = lambda _: chance.lognormvariate(0, 0.5)
@@ -125,7 +109,6 @@ def test_what_chance_alone_decides_stays_undecided(make_bench, make_standings):
 
 
 def test_a_deadline_ends_the_race_after_the_first_look(make_bench, make_standings):
-    """When the time is over the race has still seen the rounds of one look, and then no more."""
     chance = random.Random(1)
     bench = make_bench()
     bench.pace = lambda _: chance.lognormvariate(0, 0.5)
@@ -134,7 +117,6 @@ def test_a_deadline_ends_the_race_after_the_first_look(make_bench, make_standing
 
 
 def test_no_place_in_the_round_belongs_to_anyone(make_bench, make_standings):
-    """Each round is in another order than the one before, and every second one runs backwards."""
     chance = random.Random(1)
     bench = make_bench()
     bench.pace = lambda _: chance.lognormvariate(0, 0.5)
@@ -147,7 +129,6 @@ def test_no_place_in_the_round_belongs_to_anyone(make_bench, make_standings):
 
 
 def test_all_samples_are_kept(make_bench, make_standings):
-    """Each timed step of each round is there, beside those of the reference."""
     bench = make_bench()
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     steps = sum(effort.steps for config, effort in bench.measured if not config.is_none)
@@ -156,7 +137,6 @@ def test_all_samples_are_kept(make_bench, make_standings):
 
 
 def test_a_race_that_was_stopped_goes_on_as_it_was(make_costly, make_standings, configs, make_measurement):
-    """Rounds that were run count, and who is beaten, failed or missing stays so."""
     chance = random.Random(1)
     told = []
     bench = make_costly(0, 0.02, 1)
@@ -173,13 +153,11 @@ def test_a_race_that_was_stopped_goes_on_as_it_was(make_costly, make_standings, 
 
 
 def crowd(bench, is_busy):
-    """Lets others take the processors in the rounds of four measurements that are busy, and slow the odd ones down."""
     bench.others = lambda number: 0.6 if is_busy(number // 4) else 0.05
     bench.pace = lambda number: 1 + 2 * (is_busy(number // 4) and number % 2)
 
 
 def test_a_disturbed_round_is_made_up_for(make_bench, make_standings):
-    """Rounds in which others took the processors decide nothing, and the race ends after as many undisturbed ones."""
     bench = make_bench()
     crowd(bench, lambda number: number in {0, 2, 3})
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
@@ -191,7 +169,6 @@ def test_a_disturbed_round_is_made_up_for(make_bench, make_standings):
 
 
 def test_a_host_that_is_always_busy_leaves_the_race_undecided(make_bench, make_standings):
-    """No round is evidence: processor time gives the best estimate, and the answer says why it is no more."""
     bench = make_bench()
     crowd(bench, lambda _: True)
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
@@ -203,7 +180,6 @@ def test_a_host_that_is_always_busy_leaves_the_race_undecided(make_bench, make_s
 
 
 def test_a_busy_host_does_not_race_beyond_the_deadline(make_bench, make_standings):
-    """Rounds go on for as long as there is time for them, and no longer."""
     bench = make_bench()
     crowd(bench, lambda _: True)
     raced = race(bench, make_standings(2, 2), has_reference=True, deadline_seconds=time.monotonic())
@@ -211,7 +187,6 @@ def test_a_busy_host_does_not_race_beyond_the_deadline(make_bench, make_standing
 
 
 def test_marks_are_kept_with_their_round(make_bench, make_standings, configs, make_measurement):
-    """A round in which the machine was disturbed counts, and says so."""
     bench = make_bench()
     bench.broken[configs[1]] = make_measurement(marks=("host busy",))
     raced = race(bench, make_standings(2, 2), has_reference=True)
@@ -220,7 +195,6 @@ def test_marks_are_kept_with_their_round(make_bench, make_standings, configs, ma
 
 @pytest.mark.parametrize("crowded", [False, True])
 def test_a_finalist_that_raced_with_nobody_is_not_called_ranked(make_bench, make_standings, crowded):
-    """Where one config is left, nothing was compared, however long and however disturbed its rounds were."""
     bench = make_bench()
     crowd(bench, lambda _: crowded)
     raced = race(bench, make_standings(2), has_reference=True, deadline_seconds=time.monotonic())
@@ -229,7 +203,6 @@ def test_a_finalist_that_raced_with_nobody_is_not_called_ranked(make_bench, make
 
 @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.CRASH, Outcome.TIMEOUT])
 def test_a_finalist_that_fails_is_out(make_bench, make_standings, configs, make_measurement, outcome):
-    """Who breaks in a round is not ranked, and the others are."""
     bench = make_bench()
     bench.broken[configs[1]] = make_measurement(outcome)
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
@@ -239,14 +212,12 @@ def test_a_finalist_that_fails_is_out(make_bench, make_standings, configs, make_
 
 
 def test_a_finalist_that_diverges_is_out(make_bench, make_standings, configs, make_measurement):
-    """A loss that is no number any more is a failure too."""
     bench = make_bench()
     bench.broken[configs[1]] = make_measurement(Outcome.DIVERGED, step_seconds=(0.1,), peak_bytes=1, samples=1)
     assert sorted(order_of(race(bench, make_standings(3, 2, 2), has_reference=True))) == [0, 2]
 
 
 def test_a_race_that_nobody_finishes_has_no_winner(make_bench, make_standings, configs, make_measurement):
-    """When all finalists break there is no ranking, and no error."""
     bench = make_bench()
     bench.broken.update({config: make_measurement(Outcome.OOM) for config in configs})
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
@@ -254,7 +225,6 @@ def test_a_race_that_nobody_finishes_has_no_winner(make_bench, make_standings, c
 
 
 def test_a_reference_that_fails_does_not_stop_the_race(make_bench, make_standings, make_measurement):
-    """Finalists are compared with each other, so they are ranked without a reference, which is tried once."""
     bench = make_bench()
     bench.broken[Config()] = make_measurement(Outcome.CRASH)
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
@@ -263,7 +233,6 @@ def test_a_reference_that_fails_does_not_stop_the_race(make_bench, make_standing
 
 
 def test_no_recompute_can_be_a_finalist_and_the_reference(make_bench, make_trial, configs):
-    """Where it fits it is measured once a round, and stands beside itself at 1."""
     bench = make_bench()
     entries = [Finalist(trial=make_trial(config, number=number)) for number, config in enumerate([Config(), *configs])]
     raced = race(bench, entries, has_reference=True)
@@ -273,7 +242,6 @@ def test_no_recompute_can_be_a_finalist_and_the_reference(make_bench, make_trial
 
 
 def test_who_is_over_the_limit_in_a_round_is_out(make_bench, make_standings):
-    """One lucky trial does not make a config fit: the rounds hold the limit, too."""
     standings = make_standings(3, 2, 2)
     bench = make_bench()
     peaks = [bench.measure(entry.trial.config, Effort()).peak_bytes for entry in standings]

@@ -1,5 +1,3 @@
-"""A race outlives the session that ran it."""
-
 import json
 from dataclasses import replace
 
@@ -16,7 +14,6 @@ from autorecompute.units import MIB
 
 
 def stop(tuning, **when):
-    """Runs a session until the user stops it."""
     for name, number in when.items():
         setattr(tuning.bench, name, number)
     with pytest.raises(KeyboardInterrupt):
@@ -25,28 +22,23 @@ def stop(tuning, **when):
 
 
 def rounds_run(tuning):
-    """The finalists' rounds; a reference is measured as long beside trials, too."""
     return [config for config, effort in tuning.bench.measured if effort == ROUND_EFFORT and not config.is_none]
 
 
 def kept(tuning):
-    """The file."""
     return json.loads((tuning.folder.path / FILE).read_text())
 
 
 def trials_of(tuning):
-    """All of the study."""
     return read_trials(tuning.folder.database, tuning.folder.name)
 
 
 @pytest.fixture
 def confirming(make_tuning):
-    """A session that was stopped while the race's winner was confirmed."""
     return stop(make_tuning(), impatient_at=0)
 
 
 def test_a_race_is_not_run_again_where_its_winner_was_not_confirmed_any_more(confirming, make_tuning):
-    """The next session confirms who won, and says of it what the race said."""
     race = kept(confirming)
     tuning = make_tuning()
     best = tuning.run().best
@@ -58,7 +50,6 @@ def test_a_race_is_not_run_again_where_its_winner_was_not_confirmed_any_more(con
 
 
 def test_a_race_goes_on_after_the_rounds_that_were_run(confirming, tune_in, make_root):
-    """Stopped in its third round, it needs that one alone."""
     finalists_count = len(rounds_run(confirming)) // LOOKS[0]
     before_race = len(confirming.bench.measured) - LOOKS[0] * (finalists_count + 1)
     root = make_root()
@@ -71,7 +62,6 @@ def test_a_race_goes_on_after_the_rounds_that_were_run(confirming, tune_in, make
 
 
 def test_what_was_measured_since_is_raced(make_tuning):
-    """More trials bring others among the fastest: the old rounds decide nothing."""
     stop(make_tuning(max_trials=8), impatient_at=0)
     tuning = make_tuning()
     tuning.run()
@@ -79,7 +69,6 @@ def test_what_was_measured_since_is_raced(make_tuning):
 
 
 def test_who_came_second_is_not_raced_again(confirming, make_tuning):
-    """A winner that was rejected before the user stopped leaves the place to the next one, as it would have."""
     winner, second, *_ = (entry["trial"] for entry in kept(confirming)["standings"])
     config_of = {trial.number: trial.config for trial in trials_of(confirming)}
     rejecting, last = (make_tuning() for _ in range(2))
@@ -91,7 +80,6 @@ def test_who_came_second_is_not_raced_again(confirming, make_tuning):
 
 
 def test_a_race_of_an_earlier_version_is_raced_again(confirming, make_tuning):
-    """Nobody knows among how many trials it was held."""
     race = kept(confirming)
     confirming.folder.write(FILE, {name: race[name] for name in ("ranking", "standings")})
     tuning = make_tuning()
@@ -100,7 +88,6 @@ def test_a_race_of_an_earlier_version_is_raced_again(confirming, make_tuning):
 
 
 def test_a_race_cut_off_before_its_first_look_is_not_over(confirming):
-    """One round decides nothing, so whoever has more time runs more."""
     trials = trials_of(confirming)
     raced = read_race(confirming.folder, trials)
     short = tuple(Finalist(trial=entry.trial, rounds=entry.rounds[:1]) for entry in raced.standings)
@@ -112,7 +99,6 @@ def test_a_race_cut_off_before_its_first_look_is_not_over(confirming):
 
 
 def test_what_fits_best_so_far_is_who_won_the_race(confirming):
-    """Of a config that lost its race nobody is told that it is the best, however fast its trial was."""
     trials = trials_of(confirming)
     fastest, other = fitting_finalists(trials)[:2]
     assert f"not confirmed: {kept(confirming)['standings'][0]['description']}." in explain_interruption(
@@ -126,7 +112,6 @@ def test_what_fits_best_so_far_is_who_won_the_race(confirming):
 
 
 def test_who_was_over_the_limit_is_known_with_its_rounds(confirming):
-    """The next session knows how fast it was in the race."""
     trials = trials_of(confirming)
     raced = read_race(confirming.folder, trials)
     winner, *others = raced.standings

@@ -1,59 +1,75 @@
-"""What a later session knows of finalists that were not confirmed."""
-
 import pytest
 
-from autorecompute.errors import SetupError
+from autorecompute.errors import NothingFitsError, SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.units import MIB
+from stand_ins.formula import stop
 
 
-@pytest.fixture
-def interrupt(monkeypatch):
-    """Lets the user lose patience at the nth confirmation."""
-
-    def interrupt(tuning, at):
-        watch = tuning.bench.watch
-
-        def watch_or_stop(*args):
-            if len(tuning.bench.watched) == at:
-                raise KeyboardInterrupt
-            return watch(*args)
-
-        monkeypatch.setattr(tuning.bench, "watch", watch_or_stop)
-        with pytest.raises(KeyboardInterrupt):
-            tuning.run()
-
-    return interrupt
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def best(tune_in, make_root):
     """Who wins where nothing is wrong."""
     return tune_in(make_root(), max_trials=12).run().best.config
 
 
-def test_a_whole_process_that_needed_too_much_is_not_started_again(make_tuning, interrupt, best):
-    """After an interruption the next finalist is confirmed, and the one before it is neither raced nor confirmed."""
-    first = make_tuning(max_trials=12)
-    first.bench.life_bytes[best] = 300 * MIB
-    interrupt(first, at=1)
-    second = make_tuning(max_trials=12)
-    second.bench.life_bytes[best] = 300 * MIB
-    result = second.run()
-    assert result.best.confirmed
+def test_a_winner_was_checked_for_its_gradients(finished):
+    tuning, result = finished
+    assert result.best.config in tuning.bench.checked
+    assert (result.best.gradients.agrees, result.best.gradients.steps) == (True, 3)
+
+
+def test_a_winner_with_wrong_gradients_gives_way_and_its_plan_is_named(finished, make_tuning):
+    tuning = make_tuning()
+    culprit = tuning.bench.detection.space.plans[1]
+    assert finished[1].best.config.has(culprit)
+    tuning.bench.wrong = (culprit,)
+    best = tuning.run().best
+    assert not best.config.has(culprit)
+    assert best.peak_bytes <= 600 * MIB
+    note = next(note for note in tuning.watcher.notes if note.startswith("wrong_gradient"))
+    assert f"by {culprit.label}" in note
+    assert not any(config.has(culprit) for config, _ in tuning.bench.watched)
+
+
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_a_plan_that_could_not_be_compared_is_not_called_wrong(make_tuning, make_measurement, is_measured):
+    tuning = make_tuning()
+    plans = tuning.bench.detection.space.plans
+    check, alone = tuning.bench.check, [Config.of([plan]) for plan in (plans if not is_measured else plans[2:])]
+
+    def check_or_run_out(config):
+        return make_measurement(Outcome.OOM, message="no memory") if config in alone else check(config)
+
+    tuning.bench.wrong, tuning.bench.check = plans[1:2], check_or_run_out
+    tuning.run()
+    note = next(note for note in tuning.watcher.notes if note.startswith("wrong_gradient"))
+    named = note.partition("wrong gradients")[2].partition(":")[0]
+    assert named == (f", by {plans[1].label}" if is_measured else "")
+
+
+def test_where_all_gradients_are_wrong_memory_is_not_blamed(make_tuning):
+    tuning = make_tuning()
+    tuning.bench.wrong = tuning.bench.detection.space.plans
+    with pytest.raises(NothingFitsError, match="gradients") as caught:
+        tuning.run()
+    assert "--memory-limit" not in str(caught.value)
+
+
+def test_a_whole_process_that_needed_too_much_is_not_started_again(make_tuning, best):
+    first, second = make_tuning(max_trials=12), make_tuning(max_trials=12)
+    first.bench.life_bytes[best] = second.bench.life_bytes[best] = 300 * MIB
+    stop(first, impatient_at=1)
+    assert second.run().best.confirmed
     assert best not in [config for config, _ in (*second.bench.measured, *second.bench.watched)]
     assert any(note.startswith("over_limit in an earlier session") for note in second.watcher.notes)
 
 
-def test_wrong_gradients_are_not_compared_again(make_tuning, interrupt):
-    """After an interruption a config with wrong gradients is left alone, and the answer tells of it all the same."""
-    first = make_tuning()
-    wrong = first.bench.wrong = first.bench.detection.space.plans[1:2]
-    interrupt(first, at=0)
+def test_wrong_gradients_are_not_compared_again_and_are_told_again(make_tuning):
+    first, second = make_tuning(), make_tuning()
+    wrong = first.bench.wrong = second.bench.wrong = first.bench.detection.space.plans[1:2]
+    stop(first, impatient_at=0)
     rejected = {known.config for known in first.folder.rejections()}
-    second = make_tuning()
-    second.bench.wrong = wrong
     result = second.run()
     assert not result.best.config.has(wrong[0])
     assert rejected
@@ -62,14 +78,9 @@ def test_wrong_gradients_are_not_compared_again(make_tuning, interrupt):
 
 
 def test_what_whole_processes_need_more_is_remembered(make_tuning):
-    """Where nothing else is left to confirm, the next session searches below the limit at once."""
-    first = make_tuning(limit_bytes=920 * MIB)
-    first.bench.life_bytes[Config()] = 50 * MIB
-    first.bench.interrupt_at = 1
-    with pytest.raises(KeyboardInterrupt):
-        first.run()
-    second = make_tuning(limit_bytes=920 * MIB)
-    second.bench.life_bytes[Config()] = 50 * MIB
+    first, second = (make_tuning(limit_bytes=920 * MIB) for _ in range(2))
+    first.bench.life_bytes[Config()] = second.bench.life_bytes[Config()] = 50 * MIB
+    stop(first, interrupt_at=1)
     result = second.run()
     assert [known.config for known in first.folder.rejections()] == [Config()]
     assert any("searching below" in note for note in second.watcher.notes)
@@ -79,22 +90,19 @@ def test_what_whole_processes_need_more_is_remembered(make_tuning):
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.LOST, Outcome.TIMEOUT])
 def test_a_fresh_process_that_ended_for_another_reason_gets_another_chance(
-    make_tuning, make_measurement, interrupt, best, outcome
+    make_tuning, make_measurement, best, outcome
 ):
-    """What has nothing to do with the config is no reason to leave it alone in the next session."""
     first = make_tuning(max_trials=12)
     first.bench.broken_lives[best] = make_measurement(outcome)
-    interrupt(first, at=1)
+    stop(first, impatient_at=1)
     assert first.folder.rejections() == []
     assert make_tuning(max_trials=12).run().best.config == best
 
 
-def test_rejections_that_cannot_be_read_are_told(make_tuning, interrupt, best):
-    """A file that somebody has broken ends in a sentence that names it, and is left as it is."""
+def test_rejections_that_cannot_be_read_are_told_and_left_as_they_are(make_tuning, best):
     first = make_tuning(max_trials=12)
     first.bench.life_bytes[best] = 300 * MIB
-    interrupt(first, at=1)
-    file = first.folder.path / "rejected.json"
+    file = stop(first, impatient_at=1).folder.path / "rejected.json"
     file.write_text('{"rejected": [1]}')
     with pytest.raises(SetupError, match=r"rejected\.json cannot be read"):
         make_tuning(max_trials=12).run()
@@ -102,7 +110,6 @@ def test_rejections_that_cannot_be_read_are_told(make_tuning, interrupt, best):
 
 
 def test_a_comparison_that_broke_off_is_held_against_nobody(make_tuning, make_measurement, monkeypatch):
-    """A worker that dies over it says nothing of the gradients: another config is the answer, and nothing is kept."""
     tuning = make_tuning()
     check, first = tuning.bench.check, []
 

@@ -1,5 +1,3 @@
-"""What is told of configs within the limit that leave too little for what a process holds beyond its tensors."""
-
 import dataclasses
 
 import pytest
@@ -17,10 +15,6 @@ LIMIT, BEYOND = 903 * MIB, 25 * MIB
 
 @pytest.fixture(scope="module")
 def told(tune_in, make_root):
-    """An answer whose whole processes hold 25 MiB beyond their tensors, as that without recompute did, and its trials.
-
-    No recompute holds the limit in its trial, with 3 MiB left.
-    """
     tuning = tune_in(make_root(), max_trials=30, limit_bytes=LIMIT)
     measure, tuning.bench.every_life_bytes = tuning.bench.measure, BEYOND
 
@@ -34,7 +28,6 @@ def told(tune_in, make_root):
 
 
 def test_no_table_calls_a_trial_over_the_limit_that_is_not(told):
-    """What is above the user's limit is over it, in the answer as in the table of trials."""
     result, trials = told
     outcomes = {trial.config.hash: trial.measurement.outcome for trial in trials}
     assert result.baseline.outcome is outcomes[Config().hash] is Outcome.OK
@@ -45,7 +38,6 @@ def test_no_table_calls_a_trial_over_the_limit_that_is_not(told):
 
 
 def test_who_leaves_too_little_is_no_runner_up_and_told_once(told):
-    """Whole processes showed that they would need too much: they could not have been the best."""
     result, trials = told
     short = {trial.config.hash for trial in trials if LIMIT - BEYOND < trial.measurement.peak_bytes <= LIMIT}
     assert not result.best.config.is_none
@@ -61,13 +53,11 @@ def test_who_leaves_too_little_is_no_runner_up_and_told_once(told):
 
 
 def test_no_recompute_alone_is_named(told):
-    """It is the one that people look for first."""
     result = dataclasses.replace(told[0], short_of_reserve=(Config().hash,))
     assert any(sentence.startswith("not taken: no recompute: within") for sentence in answer_sentences(result, []))
 
 
 def test_a_batch_whose_answer_recomputes_does_not_fit_without(told):
-    """On the curve of several batches, too, the whole process decides, and not the steps."""
     result, _ = told
     tuned = TunedBatch(batch=32, result=result, least_peak_bytes=None, measured=1)
     assert not tuned.point.fits_without
@@ -76,7 +66,6 @@ def test_a_batch_whose_answer_recomputes_does_not_fit_without(told):
 
 
 def test_no_recompute_that_holds_the_limit_is_the_answer_though_others_look_as_fast(make_tuning, let_baseline_hold):
-    """The first guess was too large, and its own trial 4 % slow: its process shows that it is enough."""
     tuning = make_tuning(limit_bytes=912 * MIB)
     tuning.bench.every_life_bytes = 5 * MIB
     tuning.bench.pace = lambda number: 1.04 if number == 0 else 1.0
@@ -87,7 +76,6 @@ def test_no_recompute_that_holds_the_limit_is_the_answer_though_others_look_as_f
 
 
 def test_where_the_process_of_no_recompute_needs_too_much_the_others_are_raced(make_tuning):
-    """Its steps held the limit, so it had its process first: the answer is no less sure for that."""
     tuning = make_tuning(limit_bytes=903 * MIB)
     tuning.bench.every_life_bytes = 5 * MIB
     result = tuning.run()

@@ -1,5 +1,3 @@
-"""The smaller batch without recompute."""
-
 import pytest
 
 from autorecompute.measurement import Measurement, Outcome
@@ -15,24 +13,19 @@ EFFORT = Effort()
 
 @pytest.fixture
 def problem(make_detection):
-    """A batch of 32 in 600 MiB."""
     return Problem.of(make_detection(batch=BATCH), LIMIT)
 
 
 @pytest.fixture
 def bench(make_bench):
-    """A bench on which a sample takes 25 MiB, so that 20 samples fit."""
     return make_bench()
 
 
 class Watched:
-    """A bench whose peak grows as the test says."""
-
     def __init__(self, peak_bytes, outcome=Outcome.OK):
         self.peak_bytes, self.outcome, self.batches = peak_bytes, outcome, []
 
     def watch(self, environment, _effort, batch):
-        """A fresh process at this batch."""
         assert environment == {}
         self.batches.append(batch)
         peak = self.peak_bytes(batch)
@@ -42,7 +35,6 @@ class Watched:
 
 
 def test_where_memory_is_proportional_the_first_guess_is_the_largest(bench, problem):
-    """From one peak the largest batch that fits is known, and measured without recompute."""
     peak = bench.peak_bytes(Config(), BATCH)
     rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak).found
     assert (rival.batch, rival.outcome) == (20, Outcome.OK)
@@ -50,21 +42,18 @@ def test_where_memory_is_proportional_the_first_guess_is_the_largest(bench, prob
 
 
 def test_a_baseline_out_of_memory_begins_at_half_and_goes_up_from_there(bench, problem):
-    """Without a peak the first guess is half the batch, whose own peak tells how many more samples fit."""
     rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None).found
     assert rival.batch == 20
     assert [batch for _, batch in bench.watched] == [16, 20]
 
 
 def test_a_baseline_out_of_memory_begins_at_what_is_forecast_to_fit(problem):
-    """A large batch is not halved again and again, each time in a process that ends."""
     bench = Watched(lambda batch: RESTING + 125 * MIB * batch if batch <= 4 else None)
     search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None, forecast_batch=4)
     assert (search.found.batch, bench.batches) == (4, [4])
 
 
 def test_what_fits_stands_where_nothing_larger_does(problem):
-    """An attempt at more that fails costs nothing but its time, and what is barely larger is not attempted."""
     bench = Watched(lambda batch: RESTING + 25 * MIB * batch if batch <= 16 else None)
     assert measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None).found.batch == 16
     bench = Watched(lambda batch: RESTING + 30 * MIB * batch)
@@ -73,7 +62,6 @@ def test_what_fits_stands_where_nothing_larger_does(problem):
 
 
 def test_without_time_for_more_the_first_that_fits_is_the_rival(bench, problem):
-    """A rival that was measured is not lost over a larger one."""
     rival = measure_rival_batch(
         bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None, has_time=lambda: not bench.watched
     ).found
@@ -83,7 +71,6 @@ def test_without_time_for_more_the_first_that_fits_is_the_rival(bench, problem):
 @pytest.mark.parametrize("peak_bytes", [900 * MIB, None])
 @pytest.mark.parametrize("growth", [lambda batch: LIMIT + batch * MIB, lambda batch: None if batch > 4 else 9 * LIMIT])
 def test_a_guess_that_does_not_fit_shrinks(problem, peak_bytes, growth):
-    """Each further guess is smaller than the last, there are few of them, and none may fit."""
     bench = Watched(growth)
     search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak_bytes)
     assert (search.found, search.none_fits) == (None, False)
@@ -93,7 +80,6 @@ def test_a_guess_that_does_not_fit_shrinks(problem, peak_bytes, growth):
 
 
 def test_a_guess_learns_from_the_last_one(problem):
-    """Where the process needs more than the formula said, the second guess fits."""
     bench = Watched(lambda batch: RESTING + batch * 25 * MIB + 50 * MIB)
     rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=900 * MIB).found
     assert rival.peak_bytes <= LIMIT
@@ -112,14 +98,12 @@ def test_a_guess_learns_from_the_last_one(problem):
     ids=["one process", "the second fits", "the second is larger", "the second fails"],
 )
 def test_it_is_known_whether_the_rival_ran_first(problem, peak_bytes, batches, is_first):
-    """What ran after other processes of the search is minutes away from the confirmation of the winner."""
     bench = Watched(peak_bytes)
     search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=900 * MIB)
     assert (bench.batches[:2], search.is_first) == (batches, is_first)
 
 
 def test_processes_with_others_between_them_are_no_pair(make_tuning, monkeypatch):
-    """Where the first guess did not fit, both sides of each pair run anew, one right after the other."""
     tuning = make_tuning()
     peak_bytes = tuning.bench.peak_bytes
     monkeypatch.setattr(
@@ -134,7 +118,6 @@ def test_processes_with_others_between_them_are_no_pair(make_tuning, monkeypatch
 
 
 def test_a_run_that_failed_is_no_rival(problem):
-    """A run within the limit whose loss is no number does not count, and no larger one is tried after it."""
     bench = Watched(lambda batch: batch, Outcome.DIVERGED)
     search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=1, peak_bytes=900 * MIB)
     assert (search.found, search.none_fits) == (None, False)
@@ -143,7 +126,6 @@ def test_a_run_that_failed_is_no_rival(problem):
 
 @pytest.mark.parametrize(("batch", "resting_bytes", "peak_bytes"), [(1, RESTING, None), (32, LIMIT + 1, 900 * MIB)])
 def test_where_no_smaller_batch_exists_nothing_is_started(make_detection, batch, resting_bytes, peak_bytes):
-    """Half a sample, and a model that fills the limit by itself, need no measurement: it is known that none fits."""
     problem, bench = Problem.of(make_detection(batch=batch), LIMIT), Watched(lambda _: 0)
     search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=resting_bytes, peak_bytes=peak_bytes)
     assert (search.found, search.none_fits) == (None, True)
@@ -152,7 +134,6 @@ def test_where_no_smaller_batch_exists_nothing_is_started(make_detection, batch,
 
 @pytest.mark.parametrize(("outcome", "none_fits"), [(Outcome.OK, True), (Outcome.CRASH, False)])
 def test_that_none_fits_is_known_once_a_single_sample_did_not(problem, outcome, none_fits):
-    """Estimates alone do not rule a batch of one out, and a crash says nothing about memory."""
     bench = Watched(lambda batch: LIMIT + 50 * MIB * batch, outcome)
     search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=40 * LIMIT)
     assert (search.found, search.none_fits, bench.batches) == (None, none_fits, [1])
@@ -160,7 +141,6 @@ def test_that_none_fits_is_known_once_a_single_sample_did_not(problem, outcome, 
 
 @pytest.mark.parametrize("peak_bytes", [LIMIT, LIMIT - 10 * MIB])
 def test_a_rival_is_smaller_even_where_the_baseline_nearly_fits(problem, peak_bytes):
-    """A baseline whose timed steps fit, and whose whole process did not, has a rival below the target batch."""
     bench = Watched(lambda batch: batch)
     rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak_bytes).found
     assert rival.batch < BATCH

@@ -1,5 +1,3 @@
-"""Which confirmed config an interruption leaves as the answer."""
-
 from dataclasses import replace
 
 import pytest
@@ -15,7 +13,6 @@ NO_REFERENCE = {"oom_bytes": 800 * MIB}
 
 
 def test_a_study_that_was_answered_keeps_what_it_knows(make_slow, clock):
-    """Whoever stops a search for more leaves the rival and the race of the answer that stands."""
     answer = make_slow(max_trials=8).run()
     again = make_slow(max_trials=40)
     clock.stop_at = clock.now + 7.0
@@ -27,7 +24,6 @@ def test_a_study_that_was_answered_keeps_what_it_knows(make_slow, clock):
 
 
 def test_however_often_it_is_stopped_an_answer_keeps_what_it_knows(make_slow, clock):
-    """What was compared stays compared after a second interruption, and is told with the trials since then."""
     answer = make_slow(max_trials=8).run()
     assert answer.comparison is not None
     for _ in range(2):
@@ -43,8 +39,6 @@ def test_however_often_it_is_stopped_an_answer_keeps_what_it_knows(make_slow, cl
 
 @pytest.fixture
 def stop_while_compared(clock):
-    """Lets the user lose patience with a tuning while the rival batch is measured."""
-
     def stop(tuning):
         note = tuning.watcher.note
 
@@ -63,8 +57,6 @@ def stop_while_compared(clock):
 
 @pytest.fixture(params=[{}, NO_REFERENCE], ids=["with a reference", "without"])
 def begin_tie(request, make_tuning, make_timed_bench):
-    """Begins a session of a tuning whose early confirmed config is a little faster than that which wins the tie."""
-
     def begin(max_trials):
         bench = make_timed_bench(start_seconds=5.0, step_seconds=0.4, **request.param)
         return make_tuning(bench, max_trials=max_trials)
@@ -73,7 +65,6 @@ def begin_tie(request, make_tuning, make_timed_bench):
 
 
 def test_who_won_a_tie_stays_the_answer_while_it_is_compared(begin_tie, stop_while_compared):
-    """The config that was confirmed early lost the tie by its peak: it does not come back, now or later."""
     folder = stop_while_compared(begin_tie(16))
     left, confirmed = folder.result(), folder.confirmed()
     assert left.best.ranking.end is RaceEnd.TIE
@@ -85,7 +76,6 @@ def test_who_won_a_tie_stays_the_answer_while_it_is_compared(begin_tie, stop_whi
 
 
 def test_an_answer_stays_where_nothing_better_was_confirmed_since(begin_tie, clock):
-    """A finished study that is stopped while it searches for more keeps its winner, verdict and comparison."""
     answer = begin_tie(16).run()
     assert len(begin_tie(16).folder.confirmed()) > 1
     again = begin_tie(40)
@@ -98,7 +88,6 @@ def test_an_answer_stays_where_nothing_better_was_confirmed_since(begin_tie, clo
 
 
 def test_an_answer_that_was_not_compared_stays_as_well(begin_tie, stop_while_compared, clock):
-    """Who is stopped twice has the winner of the race of the first time."""
     left = stop_while_compared(begin_tie(16)).result()
     again = begin_tie(40)
     clock.stop_at = clock.now + 7.0
@@ -108,7 +97,6 @@ def test_an_answer_that_was_not_compared_stays_as_well(begin_tie, stop_while_com
 
 
 def test_what_was_confirmed_early_is_known_by_the_race_from_then_on(make_slow, make_space):
-    """A trial that was fast by luck does not make the config look better than those confirmed after it."""
     lucky = Config.of(make_space().plans[:2])
     tuning = make_slow(max_trials=16)
     measure = tuning.bench.measure

@@ -1,5 +1,3 @@
-"""Who comes before whom by what was measured."""
-
 import math
 
 import pytest
@@ -9,14 +7,11 @@ from autorecompute.tuning.answer.finalists import Finalist, Round, fitting_final
 
 
 def numbers_of(standings):
-    """The numbers of the trials, first to last."""
     return [finalist.trial.number for finalist in standings]
 
 
 @pytest.fixture
 def make_entry(make_trial):
-    """A finalist with a step in each round, beside a reference of one second."""
-
     def make(*seconds, number=0, peak=1, reference=1.0):
         rounds = tuple(Round(step_seconds=(step,), reference_seconds=(reference,)) for step in seconds)
         return Finalist(trial=make_trial(number=number, peak_bytes=peak), rounds=rounds)
@@ -25,7 +20,6 @@ def make_entry(make_trial):
 
 
 def test_only_what_fits_is_a_finalist_and_the_fastest_comes_first(make_trial):
-    """Finalists are sorted by throughput relative to the reference of their own minutes, not by step time."""
     trials = [
         make_trial(number=0, reference_seconds=1.0, step_seconds=(1.25,)),
         make_trial(number=1, reference_seconds=2.0, step_seconds=(2.1,)),
@@ -36,13 +30,11 @@ def test_only_what_fits_is_a_finalist_and_the_fastest_comes_first(make_trial):
 
 
 def test_without_a_reference_the_step_time_decides(make_trial):
-    """Where the batch does not run without recompute, the shortest step comes first."""
     trials = [make_trial(number=0, step_seconds=(0.5,)), make_trial(number=1, step_seconds=(0.25,))]
     assert numbers_of(fitting_finalists(trials)) == [1, 0]
 
 
 def test_a_trial_without_a_reference_has_no_advantage(make_trial):
-    """A config half as fast is not first because the reference failed beside it."""
     trials = [
         make_trial(number=0, reference_seconds=0.09, step_seconds=(0.1,)),
         make_trial(number=1, reference_seconds=None, step_seconds=(0.2,)),
@@ -60,20 +52,17 @@ def test_a_trial_without_a_reference_has_no_advantage(make_trial):
     ],
 )
 def test_the_estimate_ranks_and_the_peak_only_where_it_is_equal(make_entry, speeds_and_peaks, order):
-    """Who only seems to tie gets no advantage from a lower peak; who is equal does."""
     entries = [make_entry(1 / speed, number=number, peak=peak) for number, (speed, peak) in enumerate(speeds_and_peaks)]
     assert numbers_of(rank(entries)) == order
 
 
 def test_finalists_are_compared_within_rounds(make_entry):
-    """A finalist that left early is compared by the rounds it ran in, though the machine was slower then."""
     early = make_entry(3.0, 3.0, 3.0, number=0)
     to_the_end = make_entry(3.3, 3.3, 3.3, 1.1, 1.1, number=1)
     assert numbers_of(rank([to_the_end, early])) == [0, 1]
 
 
 def test_a_spread_holds_the_figure_and_narrows(make_entry):
-    """The relative throughput lies in its spread, which more rounds of the same noise make smaller."""
     few, many = make_entry(1.1, 1.0, 1.2), make_entry(*[1.1, 1.0, 1.2] * 6)
     widths = [entry.spread[1] - entry.spread[0] for entry in (few, many)]
     assert few.spread[0] < few.relative_throughput < few.spread[1]
@@ -82,12 +71,10 @@ def test_a_spread_holds_the_figure_and_narrows(make_entry):
 
 
 def test_one_round_has_no_spread(make_entry):
-    """A single figure says nothing of how it varies."""
     assert make_entry(1.1).spread is None
 
 
 def test_a_disturbed_round_is_no_evidence_but_an_estimate(make_trial):
-    """Undisturbed rounds alone make figure and spread; without them processor time makes the figure."""
     calm = Round(step_seconds=(1.25,), cpu_seconds=(2.5,), reference_seconds=(1.0,), reference_cpu_seconds=(2.0,))
     busy = Round(
         step_seconds=(1.1,),
@@ -104,7 +91,6 @@ def test_a_disturbed_round_is_no_evidence_but_an_estimate(make_trial):
 
 
 def test_nothing_is_known_of_a_difference_in_disturbed_rounds(make_trial):
-    """However clear they look, no finalist beats another in them; the estimate orders them."""
     rounds = [Round(step_seconds=(1.0,), cpu_seconds=(seconds,), is_disturbed=True) for seconds in (1.0, 2.0)]
     fast, slow = (Finalist(trial=make_trial(number=number), rounds=(run,) * 9) for number, run in enumerate(rounds))
     assert gap(slow, fast, 0.01).low == -math.inf

@@ -1,5 +1,3 @@
-"""Sessions of a tuning over several batches, on a formula."""
-
 import functools
 
 import pytest
@@ -12,15 +10,6 @@ from autorecompute.units import MIB
 
 
 class Several:
-    """One session of a tuning over several batches, in a folder that outlives it.
-
-    Args:
-        root: The folder.
-        make_bench: Builds a bench for a batch.
-        batches: Those to compare; none to look for the best.
-        changes: Of the settings.
-    """
-
     def __init__(self, root, make_bench, watcher, batches=(), **changes):
         script = root / "train.py"
         script.touch()
@@ -42,30 +31,24 @@ class Several:
         self.tuner = BatchTuner(place, batches, self.open_bench)
 
     def open_bench(self, batch, _folder):
-        """A bench for a batch, opened once."""
         assert batch not in self.benches
         self.benches[batch] = self._make_bench(batch)
         return self.benches[batch]
 
     def run(self):
-        """The answer."""
         return self.tuner.run()
 
     @property
     def watched(self):
-        """The batches of fresh processes without recompute on the lead bench."""
         return [batch for config, batch in self.lead.watched if config.is_none]
 
     @property
     def has_measured(self):
-        """Whether any process was started beyond the detection."""
         return bool(self.lead.watched or self.lead.measured or self.benches)
 
 
 @pytest.fixture(scope="module")
 def begin_in(make_bench, make_detection, make_watcher):
-    """Begins a session in a folder, on a formula."""
-
     def begin(root, batches=(), *, formula=None, adapt=lambda bench: bench, **changes):
         def make(batch):
             return adapt(make_bench(make_detection(batch=batch, resting_bytes=100 * MIB), **(formula or {})))
@@ -77,13 +60,11 @@ def begin_in(make_bench, make_detection, make_watcher):
 
 @pytest.fixture
 def begin(begin_in, make_root):
-    """Begins a session of one and the same study."""
     return functools.partial(begin_in, make_root())
 
 
 @pytest.fixture
 def begin_timed(make_root, make_timed_bench, make_detection, make_watcher):
-    """Begins a session of one and the same study, in which everything takes time."""
     root = make_root()
 
     def begin(batches, **changes):
@@ -97,13 +78,11 @@ def begin_timed(make_root, make_timed_bench, make_detection, make_watcher):
 
 @pytest.fixture(scope="module")
 def best(begin_in, make_root):
-    """A finished search for the best batch, and its answer."""
     several = begin_in(make_root())
     return several, several.run()
 
 
 @pytest.fixture(scope="module")
 def listed(begin_in, make_root):
-    """A finished comparison of four batches, and its answer."""
     several = begin_in(make_root(), (8, 16, 24, 64))
     return several, several.run()

@@ -1,5 +1,3 @@
-"""Whole tunings over several batches, on a formula."""
-
 import dataclasses
 import itertools
 import json
@@ -30,13 +28,11 @@ LARGEST = 20
 
 
 def trials_of(folder, batch):
-    """The trials of one of the batches."""
     study = study_of_batch(folder, batch)
     return read_trials(study.database, study.name)
 
 
 def test_the_best_batch_is_found_with_what_it_recomputes(best):
-    """Where throughput grows with the batch, the answer is a larger one than fits without, confirmed and faster."""
     several, result = best
     assert result.verdict is Verdict.RECOMPUTE_PAYS
     assert result.best.batch > LARGEST == result.rival.batch
@@ -51,8 +47,6 @@ def test_the_best_batch_is_found_with_what_it_recomputes(best):
 
 
 def test_a_model_that_no_eight_samples_fit_is_begun_with_fewer(begin):
-    """Nobody asked for eight: the search begins with the half that can be looked at."""
-
     def fail_from_four_on(bench):
         if bench.detection.batch > 2:
             bench.failure = TooLargeError("out of memory")
@@ -65,8 +59,6 @@ def test_a_model_that_no_eight_samples_fit_is_begun_with_fewer(begin):
 
 
 def test_a_single_sample_has_to_fit(begin):
-    """Where none does, the script's own error ends the command."""
-
     def fail(bench):
         bench.failure = TooLargeError("out of memory")
         return bench
@@ -78,7 +70,6 @@ def test_a_single_sample_has_to_fit(begin):
 
 
 def test_the_curve_has_every_batch_both_ways(best):
-    """Every point tells what the batch does without recompute, and with it where it does not fit without."""
     _, result = best
     batches = [point.batch for point in result.curve]
     assert batches == sorted(set(batches))
@@ -91,7 +82,6 @@ def test_the_curve_has_every_batch_both_ways(best):
 
 
 def test_who_came_next_is_told_of_the_best_batch(best, monkeypatch, capsys):
-    """The table's runners-up are those that were raced at the batch of the answer, in whatever form it is printed."""
     several, result = best
     root = several.folder.path.parent.parent
     monkeypatch.chdir(root)
@@ -107,7 +97,6 @@ def test_who_came_next_is_told_of_the_best_batch(best, monkeypatch, capsys):
 
 
 def test_an_answer_without_recompute_has_no_trials(best):
-    """The batch of such an answer was not tuned, and neither was any where nothing fits."""
     several, result = best
     for answer in (
         dataclasses.replace(result, best=dataclasses.replace(result.best, batch=8)),
@@ -117,7 +106,6 @@ def test_an_answer_without_recompute_has_no_trials(best):
 
 
 def test_the_batches_share_one_budget(best):
-    """All studies together have no more trials than were allowed, and each has few."""
     several, result = best
     counts = [len(read_trials(folder.database, folder.name)) for folder in sub_studies(several)]
     assert sum(counts) == result.trials <= 40
@@ -125,12 +113,10 @@ def test_the_batches_share_one_budget(best):
 
 
 def sub_studies(several):
-    """The studies of single batches."""
     return [folder for folder in list_studies(several.folder.path.parent) if folder.name != "bert"]
 
 
 def test_the_study_answers_under_its_own_name(best):
-    """What ``emit``, ``run`` and ``show`` read is there, and its plans file holds the config that was confirmed."""
     several, result = best
     loaded = load_result("bert", several.folder.path.parent)
     assert loaded == result
@@ -139,7 +125,6 @@ def test_the_study_answers_under_its_own_name(best):
 
 
 def test_the_same_command_answers_at_once(best, begin_in):
-    """A finished comparison is told again without a process beyond the detection."""
     several, result = best
     again = begin_in(several.folder.path.parent.parent)
     assert again.run() == result
@@ -147,7 +132,6 @@ def test_the_same_command_answers_at_once(best, begin_in):
 
 
 def test_a_list_is_compared_and_nothing_else_recommended(listed):
-    """Each batch of a list has its place on the curve; one that no config holds says so."""
     several, result = listed
     points = {point.batch: point for point in result.curve}
     assert {8, 16, 24, 64} <= set(points)
@@ -159,7 +143,6 @@ def test_a_list_is_compared_and_nothing_else_recommended(listed):
 
 
 def test_the_rival_of_a_list_is_the_largest_batch_that_fits(listed):
-    """Recompute at 24 is compared with 20, which lies between two batches of the list and is measured once."""
     several, result = listed
     assert result.rival.batch == LARGEST
     assert [batch for _, batch in several.benches[64].watched if batch == LARGEST] == []
@@ -169,7 +152,6 @@ def test_the_rival_of_a_list_is_the_largest_batch_that_fits(listed):
 
 
 def test_a_batch_starts_from_what_a_smaller_one_found(listed):
-    """The study of 64 begins with the answer at 24; that of all batches, which has no trials, is passed over."""
     several, result = listed
     assert load_result("bert-b64", several.folder.path.parent).transferred_from.study == "bert-b24"
     assert result.transferred_from is None
@@ -177,7 +159,6 @@ def test_a_batch_starts_from_what_a_smaller_one_found(listed):
 
 @pytest.mark.parametrize("batches", [(), (8, 24)])
 def test_where_larger_batches_gain_nothing_recompute_does_not_pay(begin, batches):
-    """Where a step takes its time in proportion to the batch, the answer recomputes nothing and says why."""
     several = begin(batches, formula={"step_seconds": 0.0})
     result = several.run()
     assert result.verdict is Verdict.DOES_NOT_PAY
@@ -189,7 +170,6 @@ def test_where_larger_batches_gain_nothing_recompute_does_not_pay(begin, batches
 
 
 def test_batches_that_fit_need_no_recompute(begin):
-    """A list that fits as a whole is measured in one fresh process each, and nothing is tuned."""
     several = begin((4, 8, 16))
     result = several.run()
     assert (result.verdict, result.best.batch, result.trials) == (Verdict.NOT_NEEDED, 16, 0)
@@ -199,7 +179,6 @@ def test_batches_that_fit_need_no_recompute(begin):
 
 
 def test_where_no_batch_fits_that_is_the_answer(begin):
-    """A list that no config holds ends with its own exit code, and the same again without measuring."""
     for _ in range(2):
         several = begin((48, 64), max_trials=8)
         with pytest.raises(NothingFitsError, match=r"from 48 on.*--memory-limit"):
@@ -209,7 +188,6 @@ def test_where_no_batch_fits_that_is_the_answer(begin):
 
 
 def test_a_listed_batch_that_the_script_has_no_memory_for_is_left_out(begin):
-    """It is one that no config holds: the others are answered as without it, and the same again without measuring."""
     expected = begin((8, 24)).run()
 
     def fail_from_two_hundred_on(bench):
@@ -230,8 +208,6 @@ def test_a_listed_batch_that_the_script_has_no_memory_for_is_left_out(begin):
 
 
 def test_the_first_listed_batch_has_to_be_looked_at(begin):
-    """Nothing is known of the model where the script has no memory for the smallest."""
-
     def fail(bench):
         bench.failure = TooLargeError("out of memory")
         return bench
@@ -241,7 +217,6 @@ def test_the_first_listed_batch_has_to_be_looked_at(begin):
 
 
 def test_profiled_steps_come_from_the_first_batch_whose_tell_of_any(begin, make_step):
-    """Where those of the smallest batch are of no use to a larger one, those of the next are."""
     several = begin((24, 28, 32))
     for batch, profiled in ((24, 2), (28, PROFILED_BATCH)):
         folder = study_of_batch(several.folder, batch)
@@ -255,14 +230,12 @@ def test_profiled_steps_come_from_the_first_batch_whose_tell_of_any(begin, make_
 
 
 def test_another_problem_is_refused(begin):
-    """A study of several batches is not mixed with another limit, nor with a study of one batch."""
     begin((8, 16)).run()
     with pytest.raises(UsageError, match="limit 700 MiB"):
         begin((8, 16), limit_bytes=700 * MIB).run()
 
 
 def test_a_study_of_one_batch_is_not_made_one_of_several(make_root, begin_in, tune_in):
-    """The name of a finished study is taken: the sentence tells the two apart."""
     root = make_root()
     tune_in(root, max_trials=2).run()
     with pytest.raises(UsageError, match="batch one of several, not 32"):
@@ -271,8 +244,6 @@ def test_a_study_of_one_batch_is_not_made_one_of_several(make_root, begin_in, tu
 
 @pytest.mark.parametrize("batches", [(), (8, 16)])
 def test_a_script_that_fails_at_its_first_batch_ends_the_tuning(begin, make_measurement, batches):
-    """What fails without recompute and not for want of memory is the script's own failure, told with its batch."""
-
     def adapt(bench):
         bench.broken_lives[Config()] = make_measurement(Outcome.SCRIPT_ERROR, message="it has no data")
         return bench
@@ -282,8 +253,6 @@ def test_a_script_that_fails_at_its_first_batch_ends_the_tuning(begin, make_meas
 
 
 def test_a_batch_beyond_the_scripts_data_bounds_the_search(begin, make_measurement):
-    """Where the script bears no larger batch, the best of those that it bears is found."""
-
     def adapt(bench):
         plain = bench.watch
 
@@ -303,7 +272,6 @@ def test_a_batch_beyond_the_scripts_data_bounds_the_search(begin, make_measureme
 
 
 def test_a_noisy_machine_is_asked_more_often_and_the_doubt_is_told(begin):
-    """Where fresh processes contradict each other, a few pairs are measured and the answer admits its doubt."""
     several = begin()
     moods, watch = itertools.cycle([1.15, 1.0]), several.lead.watch
 
@@ -319,7 +287,6 @@ def test_a_noisy_machine_is_asked_more_often_and_the_doubt_is_told(begin):
 
 
 def test_knobs_are_turned_on_the_answer_alone(begin, monkeypatch, turned_by):
-    """No batch is tuned with knobs; the answer has them, its place on the curve and its comparison do not."""
     monkeypatch.setattr(controller, "KNOBS", (knob("FAST"),))
     monkeypatch.setattr(controller, "why_not", lambda *_: "")
 

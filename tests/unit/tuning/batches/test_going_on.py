@@ -1,5 +1,3 @@
-"""Comparisons of batches that are stopped, run out of time or are asked for more, and go on from what is known."""
-
 import functools
 
 import pytest
@@ -18,13 +16,10 @@ LARGEST = 20
 
 
 class Interrupted:
-    """Loses patience in the nth process of a whole tuning."""
-
     def __init__(self, process):
         self._left = process
 
     def __call__(self, bench):
-        """The bench, as long as patience lasts."""
         for name in ("measure", "watch"):
             setattr(bench, name, functools.partial(self._count, getattr(bench, name)))
         return bench
@@ -38,7 +33,6 @@ class Interrupted:
 
 @pytest.mark.parametrize("process", [1, 20, 45])
 def test_an_interrupted_comparison_goes_on_where_it_stopped(best, begin, process):
-    """After Ctrl-C nothing is tried twice, and the answer is that of an undisturbed search."""
     several, undisturbed = best
     first = begin(adapt=Interrupted(process))
     with pytest.raises(KeyboardInterrupt):
@@ -54,7 +48,6 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(best, begin, process
 
 
 def test_who_is_interrupted_has_the_best_so_far(begin):
-    """As soon as a batch is known to fit, the study has an answer; it is not taken for the last word."""
     first = begin(adapt=Interrupted(4))
     with pytest.raises(KeyboardInterrupt):
         first.run()
@@ -64,7 +57,6 @@ def test_who_is_interrupted_has_the_best_so_far(begin):
 
 
 def test_more_trials_go_on(begin):
-    """A comparison that used its trials up answers at once for as many, and goes on for more."""
     first = begin((16, 24, 32), max_trials=LEAST_TRIALS)
     result = first.run()
     assert (result.search_end, result.trials) == (SearchEnd.TRIALS, LEAST_TRIALS)
@@ -77,7 +69,6 @@ def test_more_trials_go_on(begin):
 
 
 def test_going_on_and_stopping_again_loses_no_answer(begin):
-    """Who asks for more and loses patience at once still has what was found before."""
     result = begin((16, 24), max_trials=LEAST_TRIALS).run()
     with pytest.raises(KeyboardInterrupt):
         begin((16, 24), max_trials=20, adapt=Interrupted(1)).run()
@@ -85,7 +76,6 @@ def test_going_on_and_stopping_again_loses_no_answer(begin):
 
 
 def test_another_list_uses_what_was_measured(begin):
-    """The same study asked for a further batch measures that one alone."""
     begin((8, 16, 24)).run()
     wider = begin((4, 8, 16, 24))
     wider.run()
@@ -95,7 +85,6 @@ def test_another_list_uses_what_was_measured(begin):
 
 
 def test_the_answer_to_another_list_is_not_taken_for_an_answer(begin):
-    """Who is stopped before any batch of a new list is done has no answer to it, however often; the old one stays."""
     old = begin((8, 16)).run()
     for _ in range(2):
         stopped = begin((24, 32), adapt=Interrupted(1))
@@ -106,22 +95,18 @@ def test_the_answer_to_another_list_is_not_taken_for_an_answer(begin):
 
 
 def test_a_timeout_before_any_batch_of_another_list_is_told(begin_timed):
-    """The sentence asks for more time; the old list's answer is not printed as if it were the new one's."""
     begin_timed((8, 16)).run()
     with pytest.raises(NothingFitsError, match="--timeout"):
         begin_timed((24, 32), timeout_seconds=30.0).run()
 
 
 def test_what_fits_of_another_list_is_no_answer(begin):
-    """A list that no config holds ends so, though smaller batches that fit were measured for an earlier one."""
     begin((8, 16)).run()
     with pytest.raises(NothingFitsError, match="from 48 on"):
         begin((48, 64), max_trials=8).run()
 
 
 def test_a_limit_that_only_whole_processes_break_is_told_as_such(begin):
-    """A least peak below the limit would not say why nothing fits, and a single sample has no smaller batch."""
-
     def live_long(bench):
         bench.every_life_bytes = 600 * MIB
         return bench
@@ -132,7 +117,6 @@ def test_a_limit_that_only_whole_processes_break_is_told_as_such(begin):
 
 
 def test_a_shorter_list_is_answered_though_more_was_known_before(begin):
-    """The first batch of a new list that is done makes an answer, even if the old one knew more batches."""
     begin((4, 8, 12, 16)).run()
     stopped = begin((8, 64), adapt=Interrupted(1))
     with pytest.raises(KeyboardInterrupt):
@@ -143,7 +127,6 @@ def test_a_shorter_list_is_answered_though_more_was_known_before(begin):
 
 
 def test_the_time_is_one_for_all_batches(begin, monkeypatch):
-    """A timeout ends the whole comparison with what is known, and the next session goes on."""
     now = [0.0]
     monkeypatch.setattr("autorecompute.tuning.batches.batch_tuner.time.monotonic", lambda: now[0])
 
@@ -170,7 +153,6 @@ def test_the_time_is_one_for_all_batches(begin, monkeypatch):
 
 @pytest.mark.parametrize("timeout_seconds", [60.0, 150.0, 400.0])
 def test_a_timeout_holds_for_all_batches_together(begin_timed, clock, timeout_seconds):
-    """However many batches are asked for, the command ends in time, with what was confirmed until then."""
     began = clock.now
     result = begin_timed((8, 24, 28, 32), timeout_seconds=timeout_seconds).run()
     assert clock.now - began <= 1.1 * timeout_seconds
@@ -182,7 +164,6 @@ def test_a_timeout_holds_for_all_batches_together(begin_timed, clock, timeout_se
 
 
 def test_a_batch_that_had_no_time_is_not_said_to_be_too_large(begin_timed):
-    """Where the time of a batch was over before any of its configs was confirmed, its place on the curve says that."""
     result = begin_timed((8, 24), timeout_seconds=75.0).run()
     told = [point.recomputed.description for point in result.curve if point.recomputed is not None]
     assert told == [NOT_IN_TIME]
@@ -191,7 +172,6 @@ def test_a_batch_that_had_no_time_is_not_said_to_be_too_large(begin_timed):
 
 
 def test_who_stops_in_a_batch_has_what_was_confirmed_there(begin_timed, clock):
-    """Ctrl-C while a batch is tuned leaves its best config so far, under the plans file of the whole study."""
     several = begin_timed((8, 24))
     clock.stop_at = clock.now + 160.0
     with pytest.raises(KeyboardInterrupt):

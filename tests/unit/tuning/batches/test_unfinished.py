@@ -1,5 +1,3 @@
-"""Answers over several batches to which something is missing, and what the same command does about it."""
-
 import pytest
 
 from autorecompute.errors import NothingFitsError
@@ -19,7 +17,6 @@ LARGEST = 20
 
 
 def test_a_comparison_that_the_time_ended_is_gone_on_with(begin_timed):
-    """One pair decides nothing, though all batches were tuned to their end: the same command has the others."""
     first = begin_timed((8, LARGEST, 24), timeout_seconds=250.0)
     result = first.run()
     assert load_result("bert-b24", first.folder.path.parent).search_end is SearchEnd.NOTHING_LEFT
@@ -31,7 +28,6 @@ def test_a_comparison_that_the_time_ended_is_gone_on_with(begin_timed):
 
 
 def test_a_list_whose_trials_are_used_up_is_not_decided(begin):
-    """The verdict waits for the batches that were not tuned, which are named with what to do, and then is given."""
     several = begin((16, 24, 28), max_trials=LEAST_TRIALS)
     result = several.run()
     assert {point.batch for point in result.curve if point.recomputed is not None} == {24}
@@ -45,7 +41,6 @@ def test_a_list_whose_trials_are_used_up_is_not_decided(begin):
 
 @pytest.mark.parametrize("batches", [(16, 24, 28), ()])
 def test_a_batch_that_had_too_few_trials_is_not_said_to_be_too_large(begin, batches):
-    """No recompute alone was tried there: nothing says that recompute does not pay, and more trials decide it."""
     several = begin(batches, max_trials=1)
     result = several.run()
     assert [point.recomputed.description for point in result.curve if point.recomputed is not None] == [TOO_FEW_TRIALS]
@@ -55,7 +50,6 @@ def test_a_batch_that_had_too_few_trials_is_not_said_to_be_too_large(begin, batc
 
 
 def test_a_list_that_none_was_found_for_in_so_few_trials_has_no_verdict(begin):
-    """The sentence asks for more trials, and not for more memory."""
     several = begin((24, 28), max_trials=1)
     with pytest.raises(NothingFitsError, match=r"No batch that holds 600 MiB was found in 1 trial.*--max-trials"):
         several.run()
@@ -64,7 +58,6 @@ def test_a_list_that_none_was_found_for_in_so_few_trials_has_no_verdict(begin):
 
 
 def test_a_batch_above_one_that_no_config_holds_is_not_open(begin):
-    """However few trials are left for it."""
     several = begin((16, 64, 96), max_trials=LEAST_TRIALS + 1)
     result = several.run()
     described = {point.batch: point.recomputed.description for point in result.curve if point.recomputed is not None}
@@ -73,14 +66,12 @@ def test_a_batch_above_one_that_no_config_holds_is_not_open(begin):
 
 
 def test_a_batch_above_one_that_no_config_holds_needs_no_trials(begin):
-    """Where the list is tuned as far as memory goes, what is above it leaves nothing open."""
     result = begin((16, 24, 64, 96), max_trials=2 * LEAST_TRIALS).run()
     assert {point.batch for point in result.curve if point.recomputed is not None} == {24, 64}
     assert (result.compared, result.verdict) == (True, Verdict.RECOMPUTE_PAYS)
 
 
 def test_what_is_taken_over_takes_no_trials(make_root, begin_in, tune_in, make_detection):
-    """A batch that another study has solved is answered at once, and leaves all trials to the next one."""
     root = make_root()
     detection = make_detection(batch=24, resting_bytes=100 * MIB)
     known = tune_in(root, name="alone", batch=24, detection=detection).run()
@@ -93,7 +84,6 @@ def test_what_is_taken_over_takes_no_trials(make_root, begin_in, tune_in, make_d
 
 
 def test_a_batch_whose_processes_were_lost_is_measured_again(begin, make_measurement):
-    """A machine that went away twice says nothing of the batch: the next run finds that it fits."""
     first = begin(max_trials=LEAST_TRIALS)
     watch = first.lead.watch
 
@@ -111,14 +101,12 @@ def test_a_batch_whose_processes_were_lost_is_measured_again(begin, make_measure
 
 
 def test_where_no_trial_has_a_peak_none_is_told(begin):
-    """Where every config of the smallest batch runs out of memory, nobody knows how much it needs."""
     several = begin((48, 64), max_trials=8, formula={"oom_bytes": 200 * MIB})
     with pytest.raises(NothingFitsError, match="none of its trials ran to its end"):
         several.run()
 
 
 def test_too_little_time_for_a_batch_tells_what_is_kept(begin_timed, clock):
-    """What an earlier run measured is not denied where the time is over while the script starts."""
     stopped = begin_timed((24, 28))
     clock.stop_at = clock.now + 50.0
     with pytest.raises(KeyboardInterrupt):
@@ -129,7 +117,6 @@ def test_too_little_time_for_a_batch_tells_what_is_kept(begin_timed, clock):
 
 
 def test_too_little_time_for_a_batch_takes_no_better_answer_away(begin_timed, clock):
-    """A session that did not come as far as an interrupted one before it leaves that one's answer."""
     first = begin_timed((8, 16, 24, 64))
     note = first.watcher.note
 

@@ -1,5 +1,3 @@
-"""Tunings that share a study, each in a thread or a session of its own, over one journal."""
-
 import contextlib
 
 import pytest
@@ -14,14 +12,11 @@ from stand_ins.sharing import LIMIT, shorten_lives
 
 @pytest.fixture
 def root(make_root):
-    """Where the journal is, and a folder for each worker."""
     return make_root()
 
 
 @pytest.fixture
 def open_shared(root):
-    """Opens the study for one more worker."""
-
     def open_shared():
         return SharedStudy(parse_storage(f"journal:{root}/journal"), "bert", lambda _: None)
 
@@ -30,8 +25,6 @@ def open_shared(root):
 
 @pytest.fixture
 def work_in(root, open_shared, tune_in, make_bench, make_detection):
-    """Begins a session of one worker, on a device and in a folder of its own."""
-
     def work_in(place, bench=None, *, name="Some Processor", outside_bytes=None, **settings):
         device = Device(kind="cpu", name=name, uuid=f"device-{place}", total_bytes=16 * GIB)
         detection = make_detection(device=device, resting_bytes=100 * MIB, outside_bytes=outside_bytes)
@@ -46,7 +39,6 @@ def work_in(root, open_shared, tune_in, make_bench, make_detection):
 
 @pytest.fixture
 def begin_other(open_shared, make_detection, make_space):
-    """Lets one more worker join, whenever the test says."""
     with contextlib.ExitStack() as workers:
 
         def begin_other():
@@ -64,11 +56,9 @@ def begin_other(open_shared, make_detection, make_space):
 
 @pytest.fixture
 def partner(begin_other):
-    """Another worker that has joined, and does what the test says."""
     return begin_other()
 
 
 @pytest.fixture
 def short_lives(monkeypatch):
-    """Workers beat often, and are taken for dead soon."""
     shorten_lives(monkeypatch)

@@ -1,5 +1,3 @@
-"""Workers that share a study of plans that count and exclude each other."""
-
 import time
 
 import pytest
@@ -16,7 +14,6 @@ from stand_ins.tuning import Tuning
 
 @pytest.mark.parametrize("sampler", ["greedy", "model", "tpe"])
 def test_two_workers_measure_each_count_once(root, open_shared, monkeypatch, sampler):
-    """Over one journal no count is measured twice, and both workers come to one answer that exists."""
     monkeypatch.setattr("autorecompute.tuning.shared_ledger.POLL_SECONDS", 0.01)
     tunings = []
     for place in range(2):

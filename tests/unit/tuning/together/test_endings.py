@@ -1,5 +1,3 @@
-"""How tunings that share a study end: in time or late, with an answer or without, or dead."""
-
 import dataclasses
 import functools
 import threading
@@ -18,7 +16,6 @@ from stand_ins.sharing import measured, run_together
 
 
 def test_an_interruption_gives_the_trial_back(work_in, open_shared):
-    """What a worker measured when its user stopped it is free, and none of the study's trials."""
     tuning = work_in("mine")
     tuning.bench.interrupt_at = 3
     with pytest.raises(KeyboardInterrupt):
@@ -30,7 +27,6 @@ def test_an_interruption_gives_the_trial_back(work_in, open_shared):
 
 
 def test_who_has_no_time_left_leaves_the_rest_to_others(work_in, partner):
-    """A worker that waits for others ends at its own time, says that they go on, and is no failure."""
     assert partner.view.running
     tuning = work_in("mine", timeout_seconds=1.0)
     with pytest.raises(
@@ -42,7 +38,6 @@ def test_who_has_no_time_left_leaves_the_rest_to_others(work_in, partner):
 
 
 def test_a_confirmation_that_fails_is_told_to_all(work_in, make_measurement):
-    """Where fresh processes crash and nobody's time is over, one tries them, and all end with the same error."""
     tunings, errors = [work_in(place, max_trials=12) for place in range(2)], []
 
     def run(tuning):
@@ -62,7 +57,6 @@ def test_a_confirmation_that_fails_is_told_to_all(work_in, make_measurement):
 
 @pytest.mark.parametrize("outcome", [Outcome.SCRIPT_ERROR, Outcome.CRASH, Outcome.DIVERGED])
 def test_who_cannot_run_the_script_measures_nothing_for_others(work_in, make_measurement, outcome):
-    """A worker whose host fails at the first step, where the others' do not, leaves before it claims a config."""
     first = work_in("first")
     first.bench.interrupt_at = 3
     with pytest.raises(KeyboardInterrupt):
@@ -77,7 +71,6 @@ def test_who_cannot_run_the_script_measures_nothing_for_others(work_in, make_mea
 
 
 def test_who_confirmed_in_time_has_an_answer_for_all(work_in, begin_other):
-    """The time of one that only compares its confirmed answer is over: all are given the answer."""
     tuning, others = work_in("mine"), []
     watch = tuning.bench.watch
 
@@ -96,7 +89,6 @@ def test_who_confirmed_in_time_has_an_answer_for_all(work_in, begin_other):
 
 
 def test_who_has_more_time_goes_on_from_an_answer(work_in):
-    """The time of the one who confirms binds nobody else: another one makes the whole answer of it."""
     short, long, answers = work_in("short"), work_in("long"), []
     watch, shared = short.bench.watch, short.tuner._context.shared
     other = threading.Thread(target=lambda: answers.append(long.run()))
@@ -121,7 +113,6 @@ def test_who_has_more_time_goes_on_from_an_answer(work_in):
 
 
 def test_who_is_out_of_time_looks_whether_others_are_there(work_in, begin_other):
-    """Nobody is told that others go on where the last of them has just gone."""
     tuning, others = work_in("mine"), []
     measure = tuning.bench.measure
 
@@ -140,7 +131,6 @@ def test_who_is_out_of_time_looks_whether_others_are_there(work_in, begin_other)
 
 @pytest.mark.usefixtures("short_lives")
 def test_who_was_taken_for_dead_while_it_confirmed_is_told(work_in):
-    """A worker that comes back when another one has confirmed takes that answer, and there is one."""
     late, answers = work_in("late"), []
     watch = late.bench.watch
 
@@ -158,7 +148,6 @@ def test_who_was_taken_for_dead_while_it_confirmed_is_told(work_in):
 
 
 def test_the_answer_is_kept_where_the_storage_breaks_at_the_end(work_in, root):
-    """What was confirmed is in the folder though it can be told to nobody."""
     tuning = work_in("mine")
     watch = tuning.bench.watch
 
@@ -174,7 +163,6 @@ def test_the_answer_is_kept_where_the_storage_breaks_at_the_end(work_in, root):
 
 
 def test_a_confirmation_has_plans_of_its_own(work_in):
-    """Who gives an answer out of the same folder meanwhile changes nothing in what is confirmed."""
     tuning = work_in("mine")
     folder, watch = tuning.folder, tuning.bench.watch
 
@@ -190,7 +178,6 @@ def test_a_confirmation_has_plans_of_its_own(work_in):
 
 @pytest.mark.usefixtures("short_lives")
 def test_what_the_dead_were_measuring_is_measured_by_another(work_in, partner):
-    """A worker that dies with the run without recompute does not keep the others waiting for it."""
     partner._pulse.stop()
     tuning = work_in("mine")
     assert tuning.run().best is not None
@@ -202,7 +189,6 @@ def test_what_the_dead_were_measuring_is_measured_by_another(work_in, partner):
 
 @pytest.mark.usefixtures("short_lives")
 def test_another_one_confirms_where_the_first_dies(work_in, partner):
-    """Who waits for a confirmation makes the answer itself once the other one is gone."""
     partner.give_up()
     partner.enter(Stage.CONFIRMING)
     partner._pulse.stop()

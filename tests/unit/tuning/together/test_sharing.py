@@ -1,5 +1,3 @@
-"""What several tunings of one study have from each other."""
-
 import dataclasses
 import time
 
@@ -13,7 +11,6 @@ from stand_ins.sharing import LIMIT, measured, run_all
 
 @pytest.mark.parametrize("sampler", ["greedy", "tpe"])
 def test_no_config_is_measured_twice(work_in, monkeypatch, sampler):
-    """Three workers measure each config once between them, no more than are allowed, and come to one answer."""
     monkeypatch.setattr("autorecompute.tuning.shared_ledger.POLL_SECONDS", 0.01)
     tunings = [work_in(place, sampler=sampler, max_trials=15) for place in range(3)]
     for tuning in tunings:
@@ -31,7 +28,6 @@ def test_no_config_is_measured_twice(work_in, monkeypatch, sampler):
 
 
 def test_each_folder_has_the_whole_study(work_in):
-    """Whoever confirmed, every folder holds all trials, the answer, and a file of plans that its variables name."""
     tunings = [work_in(place) for place in range(2)]
     answers = run_all(tunings)
     assert measured(tunings[0]) == measured(tunings[1])
@@ -44,7 +40,6 @@ def test_each_folder_has_the_whole_study(work_in):
 
 
 def test_who_comes_later_is_answered_at_once(work_in):
-    """A study that was solved by others answers a new worker without a measurement, and for its own folder."""
     answer = work_in("first").run()
     later = work_in("later")
     assert later.run().best.config == answer.best.config
@@ -53,7 +48,6 @@ def test_who_comes_later_is_answered_at_once(work_in):
 
 
 def test_a_study_goes_on_with_more_trials(work_in):
-    """Whoever allows more trials than the study had goes on with it, from what all have measured."""
     work_in("first", max_trials=4).run()
     later = work_in("later", max_trials=8)
     later.run()
@@ -62,7 +56,6 @@ def test_a_study_goes_on_with_more_trials(work_in):
 
 
 def test_another_device_is_refused(work_in):
-    """A worker on another device is told so before it measures anything."""
     work_in("first").run()
     other = work_in("other", name="Another Processor")
     with pytest.raises(UsageError, match="device cpu Another Processor, not cpu Some Processor"):
@@ -72,7 +65,6 @@ def test_another_device_is_refused(work_in):
 
 @pytest.mark.parametrize("less", [300, 100, -1])
 def test_a_device_with_much_less_to_give_is_refused(work_in, less):
-    """Who gives no limit takes the others', which is said, unless its own device cannot give as much."""
     used = 16 * GIB - 512 * MIB - LIMIT
     first = work_in("first", limit_bytes=None, outside_bytes=used)
     first.bench.interrupt_at = 3
@@ -89,14 +81,12 @@ def test_a_device_with_much_less_to_give_is_refused(work_in, less):
 
 
 def test_nothing_fits_for_anybody(work_in):
-    """That nothing fits is an answer that all are given, and that ends each of them the same way."""
     for place in range(2):
         with pytest.raises(NothingFitsError):
             work_in(place, limit_bytes=150 * MIB).run()
 
 
 def test_a_folder_of_one_is_not_shared_later(work_in, tune_in, root, make_bench):
-    """A study that was begun in its folder is not mixed with one in a storage, nor the other way round."""
     own = root / "own"
     own.mkdir()
     tune_in(own, make_bench(), max_trials=4).run()

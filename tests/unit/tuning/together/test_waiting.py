@@ -1,5 +1,3 @@
-"""What a worker says while it waits: for its device, and for other workers."""
-
 import fcntl
 
 import pytest
@@ -11,7 +9,6 @@ from stand_ins.sharing import wait_until
 
 @pytest.fixture
 def hold():
-    """Has another process's words in the lock of a worker's device."""
     files = []
 
     def hold(tuning, purpose):
@@ -33,7 +30,6 @@ def hold():
     ],
 )
 def test_a_device_that_was_not_free_in_time(work_in, root, hold, is_same, words):
-    """Who holds the device is told, and that the time went into waiting for it rather than into the script."""
     tuning = work_in("mine", timeout_seconds=1.0)
     hold(tuning, f"study 'bert' in journal:{root}/journal" if is_same else "study /elsewhere/bert")
     with pytest.raises(TooLittleTimeError, match=words):
@@ -43,7 +39,6 @@ def test_a_device_that_was_not_free_in_time(work_in, root, hold, is_same, words)
 
 
 def test_a_worker_says_which_study_it_measures_for(work_in, root):
-    """The lock of the device names the shared study, so that another worker of it knows."""
     tuning, told = work_in("mine"), []
     watch = tuning.bench.watch
     tuning.bench.watch = lambda *args: told.append(lock_file(tuning.bench.detection.device).read_text()) or watch(*args)
@@ -52,7 +47,6 @@ def test_a_worker_says_which_study_it_measures_for(work_in, root):
 
 
 def test_what_is_waited_for_is_told(work_in, partner, monkeypatch):
-    """Where another worker's trial is all that is left, it is named once, and who was not seen to beat is no worker."""
     monkeypatch.setattr("autorecompute.tuning.peers.QUIET_SECONDS", 0.1)
     tuning = work_in("mine", timeout_seconds=1.0)
     with pytest.raises(LeftToOthers):
@@ -65,7 +59,6 @@ def test_what_is_waited_for_is_told(work_in, partner, monkeypatch):
 
 @pytest.mark.usefixtures("short_lives")
 def test_who_is_alive_is_counted(work_in, partner):
-    """A worker that was seen to beat is told as one that shares the study."""
     tuning = work_in("mine")
     shared, measure = tuning.tuner._context.shared, tuning.bench.measure
     wait_until(lambda: shared.refresh() and shared.seen)

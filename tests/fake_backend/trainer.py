@@ -1,0 +1,190 @@
+"""A training without torch, which measures by a formula: ``--launcher "python trainer.py"`` has it stand for a worker.
+
+The script's flags are ``--bs`` and ``--steps``, after which it ends. Variables have it go wrong. ``FAKE_FAULT`` has a
+fault and its place: ``hang@start``, ``oom@watch`` (in a fresh process), or as soon as so many trials are kept: ``kill@2``.
+``FAKE_BEYOND`` has MiB that whole processes need beyond the formula, ``FAKE_WRONG`` a site whose gradients are wrong.
+"""
+
+import argparse
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+if __name__ == "__main__":
+    sys.path[:1] = [str(TESTS.parent), str(TESTS)]
+
+from autorecompute import codec  # noqa: E402
+from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noqa: E402
+from autorecompute.memory import Operation, Phase, StepProfile, Tensor  # noqa: E402
+from autorecompute.plans import Choice, Config  # noqa: E402
+from autorecompute.training_job import Detection, Device  # noqa: E402
+from autorecompute.units import GIB, MIB  # noqa: E402
+from autorecompute.worker.channel import Channel  # noqa: E402
+from autorecompute.worker.protocol import (  # noqa: E402
+    SETTINGS_VARIABLE,
+    STACK_SIGNAL,
+    Check,
+    Ended,
+    Failed,
+    Hello,
+    Order,
+    Settings,
+)
+from fake_backend.clock import clock_in_use  # noqa: E402
+from fake_backend.space import SPACE  # noqa: E402
+
+RESTING, SAMPLE = 100 * MIB, 25 * MIB
+SAVINGS = {plan: plan.saving_bytes // 32 for plan in SPACE.plans}  # of a sample's memory
+COSTS = dict(zip(SPACE.plans, (0.3, 0.2, 0.08, 0.03, 0.01), strict=True))  # shares of a step
+STEP_SECONDS, SAMPLE_SECONDS = 0.1, 0.01
+START_SECONDS, SWAP_SECONDS = 15.0, 0.3
+DIES_WITH_PARENT = 1
+"""``PR_SET_PDEATHSIG``: a worker outlives no tuner."""
+
+FAULTY = {
+    "oom": Failed(outcome=Outcome.OOM, message="out of memory"),
+    "raise": Failed(
+        outcome=Outcome.SCRIPT_ERROR,
+        message="UnreadableSampleError: sample 17 cannot be read",
+        trace=("train.py:7", 'raise UnreadableSampleError("sample 17 cannot be read")'),
+    ),
+    "diverge": Failed(outcome=Outcome.DIVERGED, message="the loss is nan"),
+    "leave": Ended(steps=2, exit_code=1, message="the data lies nowhere: set DATA"),
+}
+
+
+class Trainer:
+    def __init__(self, channel, settings, batch, steps):
+        self.channel, self.settings, self.clock = channel, settings, clock_in_use()
+        self.batch, self.steps, self.most_steps = settings.target_batch or batch, 0, steps
+        self.detection = Detection(
+            plans=SPACE.plans,
+            own_presets=SPACE.own_presets,
+            covers=SPACE.covers,
+            dims={"batch": batch},
+            graph="12 blocks",
+            device=Device(kind="cpu", name="Some Processor", total_bytes=16 * GIB),
+            versions={"python": "3.11.9", "torch": "2.13.0", "fake": "3.1", "backend": "fake"},
+            plan_versions=("fake",),
+            batch=self.batch,
+            resting_bytes=RESTING,
+        )
+
+    def run(self):
+        self.spend(START_SECONDS)
+        self.break_at("start")
+        if self.settings.watch is not None:
+            self.break_at("watch")
+            whole = self.measure(replace(self.settings.watch, config=emitted_config()))
+            beyond = int(os.environ.get("FAKE_BEYOND", "0")) * MIB
+            self.channel.send(replace(whole, peak_bytes=whole.peak_bytes + beyond))
+            signal.pause()
+        self.channel.send(self.detection)
+        while True:
+            order = self.channel.receive_order()
+            self.break_at(str(len(list(Path.cwd().glob("studies/*/trials/*/result.json")))))
+            self.spend(SWAP_SECONDS)
+            self.channel.send(check(order.config) if isinstance(order, Check) else self.measure(order))
+
+    def measure(self, order: Order):
+        self.batch = order.batch or self.batch
+        count = order.warmup + order.steps
+        if self.most_steps is not None and self.steps + count > self.most_steps:
+            self.end(Ended(steps=self.most_steps))
+        self.steps += count
+        seconds = self.seconds(order.config) / (1.25 if "FAKE_FUSED" in os.environ else 1)
+        self.spend(count * seconds)
+        return Measurement(
+            outcome=Outcome.OK,
+            peak_bytes=RESTING + self.batch * sample_bytes(order.config),
+            held_bytes=RESTING,
+            step_seconds=(seconds,) * order.steps,
+            losses=(7.5,) * order.steps,
+            samples=self.batch,
+            batch=self.batch,
+            profile=self.profile(order.config) if order.profiles else None,
+        )
+
+    def seconds(self, config):
+        return (STEP_SECONDS + self.batch * SAMPLE_SECONDS) * (1 + add_up(COSTS, config))
+
+    def profile(self, config):
+        """A step whose one tensor is all that the formula counts."""
+        seconds = {Phase.FORWARD: self.seconds(Config()), Phase.LOSS: 0.0, Phase.BACKWARD: 0.0}
+        if not config.is_none:
+            seconds[Phase.RECOMPUTE] = self.seconds(config) - self.seconds(Config())
+        return StepProfile(
+            operations=tuple(
+                Operation(name=each, operator=each, phase=each, seconds=seconds[each]) for each in seconds
+            ),
+            tensors=(Tensor(name="x", shape=("batch",), element_bytes=sample_bytes(config), first=0, last=2),),
+            backward=1,
+            dims={"batch": self.batch},
+        )
+
+    def spend(self, seconds):
+        if self.clock is not None:
+            self.clock.advance(seconds)
+
+    def break_at(self, place):
+        fault, _, at = os.environ.get("FAKE_FAULT", "").partition("@")
+        if not fault or at != place:
+            return
+        print(f"{fault} at {place}", flush=True)
+        if fault in FAULTY:
+            self.end(FAULTY[fault])
+        elif fault == "exit":
+            os._exit(3)
+        elif fault == "hang":
+            while True:
+                self.spend(10.0)
+                time.sleep(0.01)
+        else:
+            os.kill(os.getpid(), signal.Signals[fault])
+
+    def end(self, last_words):
+        self.channel.send(last_words)
+        sys.exit(0)
+
+
+def add_up(figures, config):
+    return sum(figure * SPACE.share(config, plan) for plan, figure in figures.items())
+
+
+def sample_bytes(config):
+    return SAMPLE - round(add_up(SAVINGS, config))
+
+
+def check(config):
+    is_wrong = any(choice.site == os.environ.get("FAKE_WRONG") for choice in config.choices)
+    return GradientCheck(agrees=not is_wrong, worst=0.5 * is_wrong, parameter="w" * is_wrong, steps=3)
+
+
+def emitted_config():
+    path = os.environ.get("FAKE_PLANS")
+    plain = json.loads(Path(path).read_text()) if path else {}
+    return Config(frozenset(Choice(site, chosen["how"], chosen["first"]) for site, chosen in plain.items()))
+
+
+def main():
+    ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+    faulthandler.register(STACK_SIGNAL)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bs", type=int, default=32)
+    parser.add_argument("--steps", type=int)
+    args, _ = parser.parse_known_args()
+    settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE), Settings)
+    channel = Channel(settings.address)
+    channel.send(Hello(rank=0, world_size=1, pid=os.getpid()))
+    Trainer(channel, settings, args.bs, args.steps).run()
+
+
+if __name__ == "__main__":
+    main()
