@@ -20,7 +20,6 @@ class Asking(nn.Module):
         self.found = None
 
     def forward(self, x):
-        """A loss."""
         if self.found is None:
             self.found = accumulates_gradients()
         return (self.weight * x).sum()
@@ -33,190 +32,150 @@ def found_in(source, tmp_path, **names):
     linecache.checkcache(str(file))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    batches = [torch.ones(2)] * 8
-    given = dict(model=model, optimizer=optimizer, schedule=schedule, batches=batches, **names)
+    given = dict(model=model, optimizer=optimizer, schedule=schedule, batches=[torch.ones(2)] * 8, torch=torch, **names)
     exec(compile(file.read_text(), str(file), "exec"), {"__name__": "__main__", **given})  # noqa: S102
     return model.found
 
 
-AT_TIMES = """
-    for number, batch in enumerate(batches):
-        model(batch).backward()
-        if (number + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
-NAMED = """
-    for epoch in range(2):
-        for number, batch in enumerate(batches):
-            loss = model(batch)
-            is_last = (number + 1) % args.accumulation == 0 or number + 1 == len(batches)
-            loss.backward()
-            if is_last:
-                optimizer.step()
-                optimizer.zero_grad()
-"""
-GOES_ON = """
-    for number, batch in enumerate(batches):
-        model(batch).backward()
-        if number % args.accumulation != 0:
-            continue
-        optimizer.step()
-        optimizer.zero_grad()
-"""
-ROUNDS = """
-    for batch in batches:
-        for _ in range(args.accumulation):
-            with torch.enable_grad():
-                loss = model(batch)
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-"""
-PARTS = """
-    def train(parts):
-        for part in parts:
-            model(part).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    train(batches)
-"""
-SCALED = """
-    scaler = torch.amp.GradScaler("cpu")
-    for number, batch in enumerate(batches):
-        scaler.scale(model(batch)).backward()
-        if number % args.accumulation == 0:
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-"""
-IN_A_CLASS = """
-    class Learner:
-        def __init__(self):
-            self.optimizer, self.every = optimizer, args.accumulation
-
-        def loss(self, batch):
-            return model(batch)
-
-        def fit(self):
+COUNTED = {
+    "a name for the last of several": """
+        for epoch in range(2):
             for number, batch in enumerate(batches):
-                self.loss(batch).backward()
-                if number % self.every == 0:
-                    self.optimizer.step()
-                    self.optimizer.zero_grad()
+                loss = model(batch)
+                is_last = (number + 1) % args.accumulation == 0 or number + 1 == len(batches)
+                loss.backward()
+                if is_last:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    """,
+    "goes on without a step": """
+        for number, batch in enumerate(batches):
+            model(batch).backward()
+            if number % args.accumulation != 0:
+                continue
+            optimizer.step()
+    """,
+    "a loop of its own": """
+        for batch in batches:
+            for _ in range(args.accumulation):
+                with torch.enable_grad():
+                    loss = model(batch)
+                loss.backward()
+            optimizer.step()
+    """,
+    "a scaler's step, in a class": """
+        class Learner:
+            def __init__(self):
+                self.scaler, self.every = torch.amp.GradScaler("cpu"), args.accumulation
 
-    Learner().fit()
-"""
-IN_A_FUNCTION = """
-    def go_through(batch):
-        loss = lose(batch)
-        return loss
+            def loss(self, batch):
+                return model(batch)
 
-    def lose(batch):
-        loss = model(batch)
-        loss.backward()
-        return loss
+            def fit(self):
+                for number, batch in enumerate(batches):
+                    self.scaler.scale(self.loss(batch)).backward()
+                    if number % self.every == 0:
+                        self.scaler.step(optimizer)
+                        self.scaler.update()
 
-    for batch in batches:
-        for _ in range(args.accumulation):
-            go_through(batch)
-        optimizer.step()
-        optimizer.zero_grad()
-"""
-BEHIND_THE_MODEL = """
-    def go_back(loss):
-        loss.backward()
+        Learner().fit()
+    """,
+    "goes back in a function around the model": """
+        def go_through(batch):
+            loss = lose(batch)
+            return loss
 
-    for batch in batches:
-        for _ in range(args.accumulation):
+        def lose(batch):
             loss = model(batch)
-            go_back(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-"""
-IN_A_METHOD = """
-    class Learner:
-        def go_back(self, loss):
+            loss.backward()
+            return loss
+
+        for batch in batches:
+            for _ in range(args.accumulation):
+                go_through(batch)
+            optimizer.step()
+    """,
+    "goes back in a function behind the model": """
+        def go_back(loss):
             loss.backward()
 
-        def fit(self):
-            for batch in batches:
-                for _ in range(args.accumulation):
-                    loss = model(batch)
-                    self.go_back(loss)
-                optimizer.step()
-                optimizer.zero_grad()
+        for batch in batches:
+            for _ in range(args.accumulation):
+                loss = model(batch)
+                go_back(loss)
+            optimizer.step()
+    """,
+    "goes back in a method": """
+        class Learner:
+            def go_back(self, loss):
+                loss.backward()
 
-    Learner().fit()
-"""
-BEFORE = """
-    for batch in batches:
-        optimizer.step()
-        optimizer.zero_grad()
-        for _ in range(args.accumulation):
-            model(batch).backward()
-"""
-BEFORE_IN_A_FUNCTION = """
-    def train():
+            def fit(self):
+                for batch in batches:
+                    for _ in range(args.accumulation):
+                        loss = model(batch)
+                        self.go_back(loss)
+                    optimizer.step()
+
+        Learner().fit()
+    """,
+    "both loops end on one line": """
         for batch in batches:
             optimizer.step()
-            optimizer.zero_grad()
             for _ in range(args.accumulation):
                 model(batch).backward()
+    """,
+    "both loops end on one line with their function": """
+        def train():
+            for batch in batches:
+                optimizer.step()
+                for _ in range(args.accumulation):
+                    model(batch).backward()
 
-    train()
-"""
+        train()
+    """,
+}
 
 
-@pytest.mark.parametrize("source", [NAMED, GOES_ON, ROUNDS, SCALED, IN_A_CLASS])
+@pytest.mark.parametrize("source", COUNTED.values(), ids=COUNTED)
 @pytest.mark.parametrize("count", [1, 4])
-def test_a_count_decides(source, count, tmp_path):
-    """The same loop accumulates with a count of four, and does not with that of one."""
-    assert found_in(source, tmp_path, args=SimpleNamespace(accumulation=count), torch=torch) is (count > 1)
-
-
-@pytest.mark.parametrize("source", [IN_A_FUNCTION, BEHIND_THE_MODEL, IN_A_METHOD])
-@pytest.mark.parametrize("count", [1, 4])
-def test_a_loop_goes_back_in_what_it_calls(source, count, tmp_path):
-    """Around the model, or behind it in a function or a method."""
+def test_a_loop_accumulates_with_a_count_of_four_and_not_with_that_of_one(source, count, tmp_path):
     assert found_in(source, tmp_path, args=SimpleNamespace(accumulation=count)) is (count > 1)
 
 
-@pytest.mark.parametrize("source", [BEFORE, BEFORE_IN_A_FUNCTION], ids=["loops", "function"])
-@pytest.mark.parametrize("count", [1, 4])
-def test_what_ends_on_one_line_is_read_from_the_inside(source, count, tmp_path):
-    """The loop around the model comes first, though the one around it, or the function, ends with it."""
-    assert found_in(source, tmp_path, args=SimpleNamespace(accumulation=count)) is (count > 1)
-
-
-@pytest.mark.parametrize("source", [AT_TIMES, PARTS])
-def test_loops_that_say_it_themselves(source, tmp_path):
-    """A number in the code, or parts of a batch."""
-    assert found_in(source, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        """
+SEVERAL = {
+    "a number in the code": """
         for number, batch in enumerate(batches):
-            optimizer.zero_grad()
+            model(batch).backward()
+            if (number + 1) % 4 == 0:
+                optimizer.step()
+    """,
+    "parts of a batch": """
+        def train(parts):
+            for part in parts:
+                model(part).backward()
+            optimizer.step()
+
+        train(batches)
+    """,
+}
+SINGLE = {
+    "the schedule steps at times": """
+        for number, batch in enumerate(batches):
             model(batch).backward()
             optimizer.step()
             if number % 4 == 0:
                 schedule.step()
-        """,
-        """
+    """,
+    "all of it is done at times": """
         for number, batch in enumerate(batches):
             if number % 4 == 0:
                 loss = model(batch)
                 loss.backward()
                 optimizer.step()
-        """,
-        """
+    """,
+    "a closure": """
         def close():
-            optimizer.zero_grad()
             loss = model(batch)
             loss.backward()
             return loss
@@ -224,9 +183,9 @@ def test_loops_that_say_it_themselves(source, tmp_path):
         for number, batch in enumerate(batches):
             optimizer.step(close)
             if number % 4 == 0:
-                print(number)
-        """,
-        """
+                noted = number
+    """,
+    "all losses go back at once": """
         def lose(part):
             return model(part)
 
@@ -236,8 +195,8 @@ def test_loops_that_say_it_themselves(source, tmp_path):
                 losses.append(lose(part))
             sum(losses).backward()
             optimizer.step()
-        """,
-        """
+    """,
+    "a step in a function": """
         def go_back(batch):
             model(batch).backward()
 
@@ -248,15 +207,28 @@ def test_loops_that_say_it_themselves(source, tmp_path):
             for batch in batches:
                 go_back(batch)
                 update()
-        """,
-        "model(batches[0])",
-    ],
-    ids=["schedule", "all-of-it", "closure", "back-at-once", "step-in-a-function", "no-step"],
+    """,
+    "a function that takes whole steps, behind a step to warm up": """
+        def take_a_step(batch):
+            model(batch).backward()
+            for each in [optimizer]:
+                each.step()
+
+        optimizer.step()
+        for batch in batches:
+            take_a_step(batch)
+    """,
+    "no step": "model(batches[0])",
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "accumulates"),
+    [*((source, True) for source in SEVERAL.values()), *((source, False) for source in SINGLE.values())],
+    ids=[*SEVERAL, *SINGLE],
 )
-def test_loops_that_step_after_each_batch(source, tmp_path, capsys):
-    """What else is done at times is not the optimizer's step."""
-    assert not found_in(source, tmp_path)
-    capsys.readouterr()
+def test_a_loop_says_itself_whether_it_steps_after_each_batch(source, accumulates, tmp_path):
+    assert found_in(source, tmp_path) is accumulates
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -268,7 +240,6 @@ def test_accelerate_is_asked(count, tmp_path):
         with accelerator.accumulate(model):
             accelerator.backward(model(batch))
             optimizer.step()
-            optimizer.zero_grad()
     """
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     accelerate.state.GradientState._reset_state()
@@ -283,13 +254,9 @@ def test_accelerate_is_asked(count, tmp_path):
 def test_a_module_of_lightnings_without_a_trainer_is_not_asked():
     """It has an attribute that raises; the script then says by its loop what it does."""
     lightning = pytest.importorskip("lightning")
-
-    class Learner(lightning.LightningModule):
-        """Is called from the library's own code, and by nobody's trainer."""
-
     names = {"__name__": "lightning.pytorch.core", "ask": accumulates_gradients}
     exec("def call(self):\n    return ask()", names)  # noqa: S102  (only there is a frame the library's)
-    assert names["call"](Learner()) is False
+    assert names["call"](lightning.LightningModule()) is False
 
 
 class Proxy:
@@ -305,12 +272,11 @@ class Slotted:
     __slots__ = ()
 
     def __getattr__(self, name):
-        """Nothing."""
+        return None
 
 
 @pytest.mark.parametrize("kind", [Proxy, Slotted])
 def test_no_code_of_what_a_loop_names_is_run(kind, tmp_path):
-    """Whatever a script's objects do where they are asked for something, its training goes on."""
     source = """
         def run(batch):
             return model(batch)
@@ -325,18 +291,3 @@ def test_no_code_of_what_a_loop_names_is_run(kind, tmp_path):
             optimizer.step()
     """
     assert found_in(source, tmp_path, strange=kind()) is False
-
-
-def test_a_function_that_steps_itself_takes_whole_steps(tmp_path):
-    """A warm-up step before a loop over them says nothing."""
-    source = """
-        def take_a_step(batch):
-            model(batch).backward()
-            for each in [optimizer]:
-                each.step()
-
-        optimizer.step()
-        for batch in batches:
-            take_a_step(batch)
-    """
-    assert found_in(source, tmp_path) is False
