@@ -1,5 +1,3 @@
-"""What the studies' training scripts share: data that is the same in every run, flags, and a loop."""
-
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +12,6 @@ SEQUENCE, COUNT = 64, 40
 
 @pytest.mark.parametrize("make", [ByteWindows, MaskedByteWindows, Figures])
 def test_samples_are_those_of_the_seed(make):
-    """A sample depends on the seed and on its number alone."""
     first, again, other = make(SEQUENCE, COUNT, 0), make(SEQUENCE, COUNT, 0), make(SEQUENCE, COUNT, 1)
     assert len(first) == COUNT
     assert all(torch.equal(value, again[3][name]) for name, value in first[3].items())
@@ -24,7 +21,6 @@ def test_samples_are_those_of_the_seed(make):
 
 
 def test_a_window_is_its_own_label():
-    """A causal model gets whole bytes of the sequence's length, and the same as labels."""
     sample = ByteWindows(SEQUENCE, COUNT, 0)[0]
     assert sample["input_ids"].shape == (SEQUENCE,)
     assert int(sample["input_ids"].max()) < BYTES
@@ -32,7 +28,7 @@ def test_a_window_is_its_own_label():
 
 
 def test_only_masked_bytes_have_labels():
-    """About 15 % of the bytes are masked, and exactly these have a label."""
+    """About 15 % of the bytes are masked."""
     samples = MaskedByteWindows(SEQUENCE, COUNT, 0)
     inputs, labels = (torch.stack([samples[index][name] for index in range(COUNT)]) for name in ("input_ids", "labels"))
     assert inputs.shape == (COUNT, SEQUENCE)
@@ -42,7 +38,6 @@ def test_only_masked_bytes_have_labels():
 
 
 def test_every_figure_is_drawn():
-    """Pictures have three colours and the asked size, and their labels are all figures."""
     samples = [Figures(SEQUENCE, 100, 0)[index] for index in range(100)]
     assert {sample["pixel_values"].shape for sample in samples} == {(3, SEQUENCE, SEQUENCE)}
     assert {int(sample["labels"]) for sample in samples} == set(range(len(FIGURES)))
@@ -57,15 +52,12 @@ class Guess(nn.Module):
         self.penalty = nn.Parameter(torch.tensor(3.0))
 
     def forward(self, pixel_values, labels):
-        """The loss of a batch."""
         logits = self.head(pixel_values.mean((2, 3)))
         return SimpleNamespace(loss=nn.functional.cross_entropy(logits, labels) + self.penalty**2)
 
 
 @pytest.fixture
 def losses(capsys):
-    """Trains with these flags, and gives the losses that are printed."""
-
     def losses(*flags):
         args = make_parser("").parse_args(["--device", "cpu", "--batch", "4", *flags])
         train(args, lambda _: Guess(), lambda count: Figures(8, count, args.seed))
@@ -77,7 +69,6 @@ def losses(capsys):
 
 
 def test_a_training_is_that_of_its_seed(losses):
-    """The same flags print the same losses; another seed prints others."""
     flags = ("--steps", "4", "--log-every", "2")
     first, again, other = losses(*flags), losses(*flags), losses(*flags, "--seed", "1")
     assert len(first) == 2
@@ -85,11 +76,9 @@ def test_a_training_is_that_of_its_seed(losses):
 
 
 def test_the_last_step_is_printed(losses):
-    """Where the steps are no multiple of what is logged, the last one is printed, too."""
     assert [len(losses("--steps", str(steps), "--log-every", "3")) for steps in (2, 3, 4)] == [1, 1, 2]
 
 
 def test_a_training_lowers_the_loss(losses):
-    """The loop takes the optimizer's steps."""
     values = [float(text.removeprefix("loss ")) for text in losses("--steps", "40", "--learning-rate", "0.1")]
     assert values[-1] < values[0] - 5

@@ -1,5 +1,3 @@
-"""Trainings for the agent."""
-
 import pytest
 
 from autorecompute.worker import agent
@@ -8,11 +6,17 @@ from stand_ins.training import FIRST, SECOND, TARGET, Training
 
 @pytest.fixture
 def make_training(make_detection, monkeypatch):
-    """Builds a training."""
-
     def make(target=TARGET, orders=(FIRST, SECOND)):
         training = Training(make_detection(batch=0), target, orders)
         monkeypatch.setattr(agent, "meter_for", lambda _: training)
         return training
 
     return make
+
+
+@pytest.fixture
+def training(make_training):
+    """One that has begun."""
+    training = make_training()
+    training.begin()
+    return training

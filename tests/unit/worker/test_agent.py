@@ -1,5 +1,3 @@
-"""The controller's hand inside a training script, on a script that the test plays."""
-
 import contextlib
 
 import pytest
@@ -14,7 +12,6 @@ from stand_ins.training import ADVICE, CONFIG, FIRST, PROFILE, PROFILING, SECOND
 
 
 def test_the_first_session_is_told_and_the_first_config_obeyed(make_training):
-    """The controller hears the plans, the target batch and the memory held once what is free was given back."""
     training = make_training()
     assert training.begin() == CONFIG
     (told,) = training.sent
@@ -22,7 +19,7 @@ def test_the_first_session_is_told_and_the_first_config_obeyed(make_training):
 
 
 def test_what_the_detection_left_is_no_part_of_a_trial(make_training, make_detection):
-    """A training without the tool does not hold that: what is at rest and a trial's peak are without it."""
+    """A training without the tool does not hold that."""
     training = make_training()
     training.detection = make_detection(batch=0, left_bytes=120)
     training.live_meter = lambda: Live(training, 50)
@@ -33,10 +30,7 @@ def test_what_the_detection_left_is_no_part_of_a_trial(make_training, make_detec
     assert (measured.held_bytes, measured.peak_bytes) == (500 - 120, 500 - 120 + 50)
 
 
-def test_the_first_window_of_a_process_warms_up_once_more(make_training):
-    """The step that also builds the optimizer's state is none of the ordered ones."""
-    training = make_training()
-    training.begin()
+def test_the_first_window_of_a_process_warms_up_once_more(training):
     training.step()
     training.steps(2)
     assert len(training.sent) == 1
@@ -44,10 +38,7 @@ def test_the_first_window_of_a_process_warms_up_once_more(make_training):
     assert len(training.sent[1].step_seconds) == FIRST.steps
 
 
-def test_configs_are_swapped_between_two_steps(make_training):
-    """After a measurement the next order's config is switched on, then memory released, and measured in turn."""
-    training = make_training()
-    training.begin()
+def test_configs_are_swapped_between_two_steps(training):
     training.step()
     training.happened.clear()
     training.steps(3)
@@ -59,7 +50,6 @@ def test_configs_are_swapped_between_two_steps(make_training):
 
 
 def test_a_profile_comes_with_its_measurement_and_no_other(make_training):
-    """An order that profiles has its window profiled; the next one is without again."""
     training = make_training(orders=(FIRST, PROFILING, SECOND))
     training.begin()
     training.steps(4)
@@ -70,7 +60,7 @@ def test_a_profile_comes_with_its_measurement_and_no_other(make_training):
 
 
 def test_a_profile_ordered_first_is_taken_from_a_session_made_for_it(make_training):
-    """The session that exists when the first order comes cannot be profiled any more: another is made, and told of."""
+    """The session that exists when the first order comes cannot be profiled any more."""
     training = make_training(orders=(PROFILING, SECOND))
     training.begin()
     training.steps(3)
@@ -80,32 +70,22 @@ def test_a_profile_ordered_first_is_taken_from_a_session_made_for_it(make_traini
     assert len(training.sent[1].step_seconds) == PROFILING.steps
 
 
-def test_an_order_may_change_the_batch_and_the_next_one_change_it_back(make_training, monkeypatch):
-    """Steps at the batch before are left out, and what is measured has the batch that was ordered."""
-    small, back = (Order(config=CONFIG, warmup=1, steps=2, batch=batch) for batch in (3, TARGET))
-    training = make_training(orders=(small, back, small))
+@pytest.mark.parametrize(("then", "measured"), [(TARGET, TARGET), (None, 3)])
+def test_an_order_may_change_the_batch_which_stays_until_another_changes_it_back(
+    make_training, monkeypatch, then, measured
+):
+    """Steps at the batch before are left out."""
+    small, other = (Order(config=CONFIG, warmup=1, steps=2, batch=batch) for batch in (3, then))
+    training = make_training(orders=(small, other, small))
     training.give_loader(monkeypatch)
     training.begin()
     training.step()
     with pytest.raises(SystemExit):
         training.train(20)
-    assert [(measured.batch, measured.samples) for measured in training.sent[1:3]] == [(3, 3), (TARGET, TARGET)]
-
-
-def test_an_order_without_a_batch_leaves_it(make_training, monkeypatch):
-    """What was changed stays until it is changed again."""
-    small, same = Order(config=CONFIG, warmup=1, steps=2, batch=3), Order(config=CONFIG, warmup=1, steps=2)
-    training = make_training(orders=(small, same, same))
-    training.give_loader(monkeypatch)
-    training.begin()
-    training.step()
-    with pytest.raises(SystemExit):
-        training.train(20)
-    assert [measured.batch for measured in training.sent[1:3]] == [3, 3]
+    assert [(told.batch, told.samples) for told in training.sent[1:3]] == [(3, 3), (measured, measured)]
 
 
 def test_a_profile_at_another_batch_ordered_first_is_of_that_batch(make_training, monkeypatch):
-    """The session made for the profile sees it, though the one before had begun with the target."""
     profiling = Order(config=CONFIG, warmup=1, steps=1, profiles=True, batch=3)
     training = make_training(orders=(profiling, SECOND))
     training.give_loader(monkeypatch)
@@ -117,7 +97,7 @@ def test_a_profile_at_another_batch_ordered_first_is_of_that_batch(make_training
 
 
 def test_a_batch_cannot_be_ordered_of_a_script_that_takes_its_own(make_training):
-    """Where no DataLoader may be overridden the target stays, rather than every step be missed."""
+    """The target stays, rather than every step be missed."""
     training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2, batch=3), SECOND))
     training.begin()
     training.step()
@@ -125,33 +105,22 @@ def test_a_batch_cannot_be_ordered_of_a_script_that_takes_its_own(make_training)
     assert training.sent[1].batch == TARGET
 
 
-def test_a_script_that_trains_nothing_is_left_early(make_training):
-    """Optimizer steps without any session end the trial with what the training system advises."""
-    training = make_training()
-    for _ in range(STEPS_WITHOUT_SESSION - 1):
-        training.agent.on_step(training.optimizers[0])
-    assert training.sent == []
-    with pytest.raises(Abandon):
-        training.agent.on_step(training.optimizers[0])
-    assert training.sent[0].outcome is Outcome.SCRIPT_ERROR
-    assert ADVICE in training.sent[0].message
-
-
-def test_a_script_cannot_swallow_its_end(make_training):
-    """A script that catches every exception of its own is left all the same."""
+def test_a_script_that_trains_nothing_is_left_early_with_advice_and_cannot_swallow_its_end(make_training):
     training = make_training()
 
     def train():
         for _ in range(STEPS_WITHOUT_SESSION):
+            assert training.sent == []
             with contextlib.suppress(Exception):
                 training.agent.on_step(training.optimizers[0])
 
     with pytest.raises(Abandon):
         train()
+    assert training.sent[0].outcome is Outcome.SCRIPT_ERROR
+    assert ADVICE in training.sent[0].message
 
 
 def test_gradients_are_checked_on_the_next_batch(make_training):
-    """A check waits for a batch, is answered before the forward on it, and leaves what is trained as it was."""
     training = make_training(orders=(FIRST, Check(config=CONFIG), Check(config=Config(), compares=False), SECOND))
     training.begin()
     training.step()
@@ -168,7 +137,6 @@ def test_gradients_are_checked_on_the_next_batch(make_training):
 
 
 def test_warnings_reach_the_controller(make_training):
-    """What the backend has to say about the script's steps comes with the measurement."""
     training = make_training()
     training.warnings = ("train.py:7 calls the model without a backward",)
     training.begin()
@@ -178,7 +146,7 @@ def test_warnings_reach_the_controller(make_training):
 
 
 def test_ranks_leave_their_windows_together(make_training):
-    """A rank whose batch was wrong in a timed step reports at the same step as those whose batches were right."""
+    """A rank whose batch was wrong reports at the same step as those whose batches were right."""
     training = make_training()
     training.agent = Agent(training, training, Settings(address="", target_batch=TARGET), is_alone=False)
     training.begin()
@@ -190,7 +158,6 @@ def test_ranks_leave_their_windows_together(make_training):
 
 
 def test_a_watched_run_is_left_alone(make_training):
-    """A run that is to be watched detects nothing, tells nothing and trains with what it has."""
     training = make_training()
     training.agent = Agent(training, training, Settings(address="", watch=FIRST))
     training.agent.on_forward(TARGET, training.check)
@@ -198,21 +165,20 @@ def test_a_watched_run_is_left_alone(make_training):
     assert training.sent == []
 
 
-def test_a_script_without_an_optimizer_is_ended_in_a_sentence(make_training):
-    """Backward passes of a script that makes no torch optimizer are counted, whether a session was made or not."""
-    for begins in (True, False):
-        training = make_training()
-        if begins:
-            training.begin()
-        with pytest.raises(Abandon):
-            training.steps(BACKWARDS_WITHOUT_OPTIMIZER, optimizers=0)
-        assert training.sent[-1].outcome is Outcome.SCRIPT_ERROR
-        assert "makes no torch optimizer" in training.sent[-1].message
-        assert training.agent.advice == training.sent[-1].message
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_script_without_a_torch_optimizer_is_ended_in_a_sentence(make_training, begins):
+    training = make_training()
+    if begins:
+        training.begin()
+    with pytest.raises(Abandon):
+        training.steps(BACKWARDS_WITHOUT_OPTIMIZER, optimizers=0)
+    assert training.sent[-1].outcome is Outcome.SCRIPT_ERROR
+    assert "makes no torch optimizer" in training.sent[-1].message
+    assert training.agent.advice == training.sent[-1].message
 
 
 def test_a_script_may_accumulate_gradients_for_as_long_as_it_likes(make_training):
-    """Once an optimizer was made, any number of backward passes may come before its step."""
+    """Once an optimizer was made."""
     training = make_training()
     training.agent.on_optimizer()
     training.steps(10 * BACKWARDS_WITHOUT_OPTIMIZER, optimizers=0)
@@ -222,7 +188,6 @@ def test_a_script_may_accumulate_gradients_for_as_long_as_it_likes(make_training
 
 @pytest.mark.parametrize("trained", [False, True])
 def test_a_forked_process_that_trains_is_told_and_left(make_training, trained):
-    """A copy of the agent in a process that the script forked measures nothing."""
     training = make_training()
     if trained:
         training.begin()
@@ -233,7 +198,6 @@ def test_a_forked_process_that_trains_is_told_and_left(make_training, trained):
 
 
 def test_who_started_processes_and_never_trained_is_told_of_them(make_training):
-    """The advice names the processes that were started beside what the backend says."""
     training = make_training()
     training.agent.children.on_start()
     assert training.agent.advice.startswith(ADVICE)

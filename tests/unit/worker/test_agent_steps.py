@@ -1,5 +1,3 @@
-"""What the agent takes for a step of the script, and what it leaves out."""
-
 import contextlib
 
 import pytest
@@ -12,10 +10,7 @@ from autorecompute.worker.protocol import Beat, Failed, Order
 from stand_ins.training import CONFIG, FIRST, TARGET
 
 
-def test_accumulated_forwards_are_one_step(make_training):
-    """A step over several forwards has all their samples, at the batch of one."""
-    training = make_training()
-    training.begin()
+def test_accumulated_forwards_are_one_step(training):
     training.step(TARGET, TARGET)
     for _ in range(3):
         training.step(TARGET, TARGET, TARGET)
@@ -23,30 +18,15 @@ def test_accumulated_forwards_are_one_step(make_training):
     assert (measured.samples, measured.batch) == (3 * TARGET, TARGET)
 
 
-def test_several_optimizers_of_one_forward_are_one_step(make_training):
-    """A window of a script with three optimizers needs as many forwards as with one."""
-    training = make_training()
-    training.begin()
+def test_several_optimizers_of_one_forward_are_one_step(training):
     training.step(optimizers=3)
     training.steps(2, optimizers=3)
-    assert len(training.sent) == 1
+    assert (len(training.sent), training.agent.steps) == (1, 3)
     training.steps(1, optimizers=3)
-    assert len(training.sent) == 2
+    assert (len(training.sent), training.agent.steps) == (2, 4)
 
 
-def test_the_steps_of_a_script_are_counted_once(make_training):
-    """What a script is said to have taken, when it ends too early, are its steps and not its optimizers'."""
-    training = make_training()
-    training.begin()
-    training.step(optimizers=2)
-    training.steps(2, optimizers=2)
-    assert training.agent.steps == 3
-
-
-def test_optimizers_that_take_turns_are_one_step(make_training):
-    """Two optimizers, each with a forward of its own, end one step with the samples of both."""
-    training = make_training()
-    training.begin()
+def test_optimizers_that_take_turns_are_one_step(training):
     first, second, _ = training.optimizers
     for _ in range(FIRST.warmup + FIRST.steps + 2):
         training.agent.on_step(first)
@@ -56,10 +36,8 @@ def test_optimizers_that_take_turns_are_one_step(make_training):
     assert training.sent[1].samples == 2 * TARGET
 
 
-def test_an_optimizer_that_steps_in_the_backward_pass_is_refused(make_training):
+def test_an_optimizer_that_steps_in_the_backward_pass_is_refused(training):
     """The first of many such optimizers would end the step in the middle of that pass."""
-    training = make_training()
-    training.begin()
     training.agent.on_forward(TARGET, training.check)
     weight = torch.nn.Parameter(torch.ones(2))
     weight.register_post_accumulate_grad_hook(lambda _: training.agent.on_step(training.optimizers[0]))
@@ -68,10 +46,7 @@ def test_an_optimizer_that_steps_in_the_backward_pass_is_refused(make_training):
     assert training.sent[-1].outcome is Outcome.SCRIPT_ERROR
 
 
-def test_a_step_that_a_grad_scaler_skips_is_left_out(make_training):
-    """A skipped step is neither timed nor counted, and its samples do not go to the next one."""
-    training = make_training()
-    training.begin()
+def test_a_step_that_a_grad_scaler_skips_is_left_out(training):
     training.step(skips=True)
     training.steps(1)
     training.step(TARGET, skips=True)
@@ -81,10 +56,7 @@ def test_a_step_that_a_grad_scaler_skips_is_left_out(make_training):
     assert training.sent[1].samples == TARGET
 
 
-def test_gradients_that_are_never_finite_end_the_trial(make_training):
-    """A GradScaler that skips every step ends the trial as diverged, rather than keep it waiting."""
-    training = make_training()
-    training.begin()
+def test_gradients_that_are_never_finite_end_the_trial(training):
     for _ in range(SKIPPED_STEPS):
         training.step(TARGET, skips=True)
     with pytest.raises(Abandon):
@@ -94,7 +66,6 @@ def test_gradients_that_are_never_finite_end_the_trial(make_training):
 
 
 def test_a_ragged_last_batch_is_left_out(make_training):
-    """A smaller batch at the end of an epoch is neither timed nor counted, however many epochs there are."""
     training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2 * MISSED_STEPS),))
     training.begin()
     training.step()
@@ -109,20 +80,14 @@ def test_a_ragged_last_batch_is_left_out(make_training):
     assert (measured.outcome, measured.samples, measured.batch) == (Outcome.OK, TARGET, TARGET)
 
 
-def test_a_step_with_one_wrong_forward_is_left_out(make_training):
-    """Accumulation over a right and a wrong batch is no step at the target batch."""
-    training = make_training()
-    training.begin()
+def test_a_step_with_one_wrong_forward_is_left_out(training):
     training.step()
     training.step(TARGET, 3)
     training.steps(2)
     assert len(training.sent) == 1
 
 
-def test_a_batch_that_stays_wrong_is_told_with_the_ways_out(make_training):
-    """After some patience the script is left, and the sentence names both batches and how to give the right one."""
-    training = make_training()
-    training.begin()
+def test_a_batch_that_stays_wrong_is_told_with_the_ways_out(training):
     training.step()
     training.steps(MISSED_STEPS, batch=3)
     assert len(training.sent) == 1
@@ -135,14 +100,13 @@ def test_a_batch_that_stays_wrong_is_told_with_the_ways_out(make_training):
 
 
 def test_without_a_target_the_first_batch_is_the_target(make_training):
-    """A tuning at the script's own batch measures at the first one it sees."""
     training = make_training(target=None)
     training.begin()
     assert training.sent[0].batch == TARGET
 
 
 def test_each_step_is_a_sign_of_life(make_training):
-    """The controller hears of every step, timed or not, so that it knows a slow script from a hanging one."""
+    """So a slow script is told from one that hangs."""
     training = make_training()
     beats = []
     training.send = lambda message: beats.append(message) if isinstance(message, Beat) else None
@@ -165,7 +129,6 @@ class Loss:
 
 
 def test_losses_are_fetched_in_timed_steps_only(make_training):
-    """Each timed step has its loss; a warm-up step does not make the process wait for one."""
     losses = [Loss(value) for value in (4.0, 3.0, 2.0, 1.0)]
     training = make_training()
     training.begin()
@@ -176,10 +139,7 @@ def test_losses_are_fetched_in_timed_steps_only(make_training):
     assert [loss.reads for loss in losses] == [0, 0, 1, 1]
 
 
-def test_a_step_with_a_compilation_is_measured_again(make_training):
-    """A model that is compiled anew in a timed step has its whole window measured again."""
-    training = make_training()
-    training.begin()
+def test_a_step_with_a_compilation_is_measured_again(training):
     training.step()
     training.steps(1)
     training.compile_seconds = 3.0
@@ -190,10 +150,7 @@ def test_a_step_with_a_compilation_is_measured_again(make_training):
     assert (training.sent[1].outcome, training.sent[1].compile_seconds) == (Outcome.OK, 3.0)
 
 
-def test_a_model_that_is_compiled_in_every_step_ends_the_trial(make_training):
-    """Batches of ever other shapes leave no step to time, and the sentence says what to do."""
-    training = make_training()
-    training.begin()
+def test_a_model_that_is_compiled_in_every_step_ends_the_trial(training):
     training.step()
     for _ in range(COMPILATIONS):
         training.compile_seconds = 1.0

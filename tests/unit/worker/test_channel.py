@@ -1,20 +1,19 @@
-"""The worker's end of the line, on a real socket."""
-
+import socket
 import tempfile
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Connection, Listener
 
 import pytest
 
 from autorecompute.plans import Config
 from autorecompute.worker.channel import Channel
-from autorecompute.worker.protocol import Ended, Order, decode, encode
+from autorecompute.worker.protocol import Beat, Ended, Order, Stay, decode, encode
+from autorecompute.worker.side_channel import ControllerGoneError, SideChannel, StayError
 
 ORDER = Order(config=Config.parse(["blocks.*/gelu:drop"]), warmup=1, steps=2)
 
 
 @pytest.fixture
 def line():
-    """A channel and the controller's end of it."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, Listener(f"{folder}/s", family="AF_UNIX") as listener:
         channel = Channel(f"{folder}/s")
         with listener.accept() as controller:
@@ -23,7 +22,6 @@ def line():
 
 
 def test_messages_go_both_ways(line):
-    """An order arrives at the worker, and its last words at the controller."""
     channel, controller = line
     controller.send_bytes(encode(ORDER))
     assert channel.receive_order() == ORDER
@@ -32,10 +30,44 @@ def test_messages_go_both_ways(line):
 
 
 def test_a_worker_without_a_tuner_leaves(line):
-    """When the controller is gone, waiting for an order and saying something both end the process."""
     channel, controller = line
     controller.close()
     with pytest.raises(SystemExit, match="the tuner is gone"):
         channel.receive_order()
     with pytest.raises(SystemExit, match="the tuner is gone"):
         channel.send(Ended(steps=3))
+
+
+@pytest.fixture
+def beside():
+    theirs, ours = socket.socketpair()
+    channel = SideChannel(theirs.detach())
+    with Connection(ours.detach()) as controller:
+        yield channel, controller
+    channel.close()
+
+
+def test_a_training_waits_for_no_message(beside):
+    channel, controller = beside
+    assert channel.poll(0.0) is None
+    controller.send_bytes(encode(ORDER))
+    assert channel.poll(0.0) == ORDER
+    channel.send(Beat(step=3, expected=100))
+    assert decode(controller.recv_bytes()) == Beat(step=3, expected=100)
+
+
+def test_a_controller_that_is_gone_does_not_end_a_training(beside):
+    channel, controller = beside
+    controller.close()
+    with pytest.raises(ControllerGoneError):
+        channel.poll(0.0)
+    with pytest.raises(ControllerGoneError):
+        channel.send(Beat(step=1))
+
+
+def test_what_the_controller_said_before_it_left_is_heard(beside):
+    channel, controller = beside
+    controller.send_bytes(encode(Stay(config=None, message="no place for the study")))
+    controller.close()
+    with pytest.raises(StayError, match="no place for the study"):
+        channel.send(Beat(step=1))

@@ -1,4 +1,4 @@
-"""A training script on a card that exists on paper, followed by the agent with the real CUDA meter."""
+import contextlib
 
 import pytest
 
@@ -39,7 +39,7 @@ class Training:
         self.sent, self.has_open_forward = [], False
 
     def train(self, steps, *, activations, growth=0):
-        """Creates the session, then trains; activations may grow by so much with each step."""
+        """Activations may grow by so much with each step."""
         self.agent.on_session(lambda: self.detection)
         for step in range(steps):
             self.agent.on_forward(BATCH, None)
@@ -50,11 +50,9 @@ class Training:
             self.agent.on_step(self)
 
     def send(self, message):
-        """The channel: what the controller hears."""
         self.sent += [] if isinstance(message, Beat) else [message]
 
     def receive_order(self):
-        """The channel: the same order again and again."""
         return ORDER
 
     def switch(self, config, *, profiles):
@@ -64,34 +62,26 @@ class Training:
         """The backend: nobody counts live tensors."""
 
     def take_compile_seconds(self):
-        """The backend: nothing is compiled."""
         return 0.0
 
     def end_step(self):
-        """The backend: nothing to warn of."""
         return ()
 
 
 @pytest.fixture
 def make_training(make_detection):
-    """Makes a training whose agent has the given settings."""
-    installed = []
+    with contextlib.ExitStack() as installed:
 
-    def make(**settings):
-        training = Training(make_detection, **settings)
-        for stand_in in (FakeNvml(training.card), training.cuda):
-            context = stand_in.installed()
-            context.__enter__()
-            installed.append(context)
-        return training
+        def make(**settings):
+            training = Training(make_detection, **settings)
+            for stand_in in (FakeNvml(training.card), training.cuda):
+                installed.enter_context(stand_in.installed())
+            return training
 
-    yield make
-    for context in reversed(installed):
-        context.__exit__(None, None, None)
+        yield make
 
 
 def test_the_detection_tells_what_lies_outside_of_the_allocator(make_training):
-    """Beside what the script holds at rest, so that the controller can choose a limit."""
     training = make_training()
     training.card.processes[1] = 3 * GIB
     training.train(0, activations=0)
@@ -99,22 +89,14 @@ def test_the_detection_tells_what_lies_outside_of_the_allocator(make_training):
     assert training.sent[0].outside_bytes == 3 * GIB + 400 * MIB
 
 
-def test_a_trial_is_held_to_the_limit(make_training):
-    """On a larger card, a config runs out of memory where it would on the smaller one."""
-    training = make_training(limit_bytes=8 * GIB)
-    with pytest.raises(training.cuda.OutOfMemoryError):
-        training.train(4, activations=7 * GIB)
-
-
-def test_a_watched_run_is_held_to_the_limit_too(make_training):
-    """What is confirmed has to fit the card that is played."""
-    training = make_training(limit_bytes=8 * GIB, watch=ORDER)
+@pytest.mark.parametrize("watch", [None, ORDER])
+def test_a_trial_and_a_watched_run_are_held_to_the_limit(make_training, watch):
+    training = make_training(limit_bytes=8 * GIB, watch=watch)
     with pytest.raises(training.cuda.OutOfMemoryError):
         training.train(4, activations=7 * GIB)
 
 
 def test_without_a_limit_the_whole_card_is_there(make_training):
-    """Nothing is enforced that was not asked for."""
     training = make_training()
     training.train(4, activations=30 * GIB)
     assert training.sent[1].outcome is Outcome.OK
@@ -123,7 +105,7 @@ def test_without_a_limit_the_whole_card_is_there(make_training):
 
 @pytest.mark.parametrize("settings", [{}, {"watch": ORDER}])
 def test_a_card_at_work_is_seen_at_work(make_training, settings):
-    """It is looked at before the loss is fetched: then it would be idle, and nothing would hold its clocks down."""
+    """It is looked at before the loss is fetched: then it would be idle."""
     training = make_training(**settings)
     training.train(4, activations=GIB)
     assert training.sent[-1].marks == ("power cap",)
@@ -131,7 +113,6 @@ def test_a_card_at_work_is_seen_at_work(make_training, settings):
 
 
 def test_other_processes_and_retries_are_marked(make_training):
-    """A measurement that is kept says what disturbed it; what came before its timed steps is not held against it."""
     training = make_training(limit_bytes=8 * GIB)
     training.card.processes[1] = 5 * GIB
     training.train(4, activations=5 * GIB, growth=MIB)

@@ -1,5 +1,3 @@
-"""How long a training is, by torch's own schedulers."""
-
 import functools
 
 import pytest
@@ -25,11 +23,21 @@ def rate(_step, *, num_training_steps):
 
 @pytest.fixture
 def expected():
-    """Follows the schedulers of this test."""
     expected = ExpectedSteps()
     end = expected.follow()
     yield expected
     end()
+
+
+@pytest.fixture
+def optimizer():
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+def go_along(optimizer, scheduler):
+    for _ in range(2):
+        optimizer.step()
+        scheduler.step()
 
 
 def after_warm_up(scheduler):
@@ -50,15 +58,12 @@ def after_warm_up(scheduler):
         lambda optimizer: ChainedScheduler([ConstantLR(optimizer), CosineAnnealingLR(optimizer, 400)]),
     ],
 )
-def test_a_scheduler_that_goes_by_steps_tells_the_length(expected, make):
-    """Known once it has gone along; not so of one that has not moved, which counts epochs."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+def test_a_scheduler_that_goes_by_steps_tells_the_length(expected, optimizer, make):
+    """One that has not moved counts epochs."""
     scheduler = make(optimizer)
     assert expected.after(1) is None
     assert expected.after(3) is None
-    for _ in range(2):
-        optimizer.step()
-        scheduler.step()
+    go_along(optimizer, scheduler)
     assert expected.after(3) == 400
 
 
@@ -70,11 +75,7 @@ def test_a_scheduler_that_goes_by_steps_tells_the_length(expected, make):
         lambda optimizer: after_warm_up(ConstantLR(optimizer, 1.0)),
     ],
 )
-def test_the_end_of_a_warm_up_is_not_that_of_the_training(expected, make):
+def test_the_end_of_a_warm_up_is_not_that_of_the_training(expected, optimizer, make):
     """The search would be given a share of the warm-up's steps."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    scheduler = make(optimizer)
-    for _ in range(2):
-        optimizer.step()
-        scheduler.step()
+    go_along(optimizer, make(optimizer))
     assert expected.after(3) is None

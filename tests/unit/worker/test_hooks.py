@@ -1,5 +1,3 @@
-"""Hooks on torch end where they are to end, and leave what others have put there since."""
-
 import pytest
 import torch
 
@@ -17,13 +15,11 @@ POINTS = [
 
 
 def train(optimizer, weight):
-    """One step."""
     weight.square().sum().backward()
     optimizer.step()
 
 
 def test_what_is_followed_is_told_until_its_end():
-    """Afterwards torch is as it was."""
     before = [getattr(*point) for point in POINTS]
     told = []
     ends = [
@@ -60,13 +56,11 @@ def test_what_a_step_raises_is_told_and_raised():
 
 
 def test_a_compiled_step_is_followed():
-    """The compiler takes an optimizer's step whole, as it does without the tool."""
+    """The compiler takes an optimizer's step whole."""
     told = []
     end = hooks.follow_steps(told.append, told.append, told.append)
 
     class Own(torch.optim.SGD):
-        """A kind of its own, which has its step from here on."""
-
         @torch.no_grad()
         def step(self):
             for group in self.param_groups:
@@ -83,8 +77,6 @@ def test_a_compiled_step_is_followed():
 
 
 def test_what_others_have_put_there_since_stays(monkeypatch):
-    """Theirs is not thrown away with ours."""
-
     class Place:
         def speak(self):
             return "own"
@@ -93,9 +85,3 @@ def test_what_others_have_put_there_since_stays(monkeypatch):
     monkeypatch.setattr(Place, "speak", lambda _: "theirs")
     put_back()
     assert Place().speak() == "theirs"
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_a_point_of_torch_exists(point):
-    """What is hooked is public in this torch."""
-    assert callable(getattr(*point))

@@ -1,5 +1,3 @@
-"""Batches drawn at a size that may change while they are drawn."""
-
 import types
 
 import pytest
@@ -17,14 +15,13 @@ def make_sampler(length, batch_size, *, drop_last=False):
     [(10, False, [4, 4, 2]), (10, True, [4, 4]), (8, True, [4, 4]), (3, True, []), (3, False, [3]), (0, False, [])],
 )
 def test_every_sample_is_drawn_once_and_the_rest_as_asked(length, drop_last, sizes):
-    """Batches are full up to the last one, which is smaller or left out, as torch does it."""
+    """As torch does it."""
     batches = list(_draw_batches(make_sampler(length, 4, drop_last=drop_last)))
     assert [len(batch) for batch in batches] == sizes
     assert [index for batch in batches for index in batch] == list(range(sum(sizes)))
 
 
 def test_a_new_size_holds_from_the_next_batch_on():
-    """Changing the size within an epoch loses no sample and repeats none."""
     sampler = make_sampler(12, 2)
     drawing = _draw_batches(sampler)
     first = next(drawing)

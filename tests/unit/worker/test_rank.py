@@ -1,5 +1,3 @@
-"""Which of several processes this one is, and what is said where nobody has told it."""
-
 import os
 
 import pytest
@@ -24,7 +22,6 @@ def _without_launcher(monkeypatch):
     ],
 )
 def test_a_script_that_looks_for_its_rank_is_told_of_the_launcher(look):
-    """Whether torch looks for it or the script itself."""
     with pytest.raises((ValueError, KeyError)) as raised:
         look()
     assert "--launcher" in explain_missing_rank(raised.value)

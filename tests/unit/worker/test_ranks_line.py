@@ -1,4 +1,4 @@
-"""The lines of two ranks: whoever is late, both carry out each order at the end of the same step."""
+from unittest import mock
 
 import pytest
 
@@ -11,7 +11,6 @@ from autorecompute.worker.side_channel import StayError
 
 MOMENT = 0.001
 ORDER = Order(config=Config.parse(["blocks.*/gelu:drop"]), warmup=0, steps=1)
-STAY = Stay(config=None, message="the search is over")
 
 
 class Board:
@@ -21,41 +20,31 @@ class Board:
         self.notes, self.rank, self.world_size, self.patience_seconds = notes, rank, 2, 60.0
 
     def offer(self, key, note):
-        """The note that holds."""
         return self.notes.setdefault(key, note)
 
     def has(self, *keys):
-        """Whether all are written."""
         return all(key in self.notes for key in keys)
 
     def read(self, key):
-        """What is written."""
         return self.notes.get(key)
 
     def wait(self, keys, _seconds, *, unless):
-        """Whether all are written by now."""
         del unless
         return self.has(*keys)
 
 
 class Controller:
-    """The first rank's line to the search."""
-
     def __init__(self):
         self.orders, self.heard = [], []
 
     def send(self, message):
-        """Hears it."""
         self.heard.append(message)
 
     def poll(self, _seconds):
-        """The next order."""
         return self.orders.pop(0) if self.orders else None
 
 
 class Ranks:
-    """Both ends, and how far they are."""
-
     def __init__(self):
         self.controller, notes = Controller(), {}
         self.first = LeadingLine(Board(notes, 0), self.controller)
@@ -63,31 +52,26 @@ class Ranks:
         self.step = 0
 
     def answer(self, measurement, *lines):
-        """Some ranks have measured; all, where none is named."""
         for line in lines or (self.first, self.second):
             line.send(measurement)
 
     def end_step(self):
-        """Both ranks end a step."""
         self.step += 1
         self.first.end_step(self.step)
         self.second.end_step(self.step)
 
     def poll(self, seconds=0.0):
-        """What is due on each."""
         return self.first.poll(seconds), self.second.poll(seconds)
 
 
 @pytest.fixture
 def ranks():
-    """Two ranks in the middle of a training."""
     ranks = Ranks()
     ranks.end_step()
     return ranks
 
 
 def test_an_order_that_follows_an_answer_is_due_at_once(ranks, make_measurement):
-    """No step passes between two measurements."""
     ranks.controller.orders.append(ORDER)
     ranks.answer(make_measurement())
     assert ranks.poll(MOMENT) == (ORDER, ORDER)
@@ -95,7 +79,6 @@ def test_an_order_that_follows_an_answer_is_due_at_once(ranks, make_measurement)
 
 
 def test_an_order_that_comes_later_is_due_a_step_after_it(ranks, make_measurement):
-    """The second rank may be anywhere in the step that follows."""
     ranks.answer(make_measurement())
     assert ranks.poll(MOMENT) == (None, None)
     ranks.end_step()
@@ -106,7 +89,6 @@ def test_an_order_that_comes_later_is_due_a_step_after_it(ranks, make_measuremen
 
 
 def test_a_rank_that_goes_on_before_the_order_gets_it_a_step_later(ranks, make_measurement):
-    """The first one finds that, and carries it out at the same step."""
     ranks.controller.orders.append(ORDER)
     ranks.answer(make_measurement(), ranks.second)
     assert ranks.second.poll(MOMENT) is None
@@ -117,7 +99,6 @@ def test_a_rank_that_goes_on_before_the_order_gets_it_a_step_later(ranks, make_m
 
 
 def test_an_answer_that_is_late_is_still_the_answer(ranks, make_measurement):
-    """The first rank goes on without an order, and asks for one when all have answered."""
     ranks.answer(make_measurement(), ranks.first)
     assert ranks.first.poll(MOMENT) is None
     ranks.answer(make_measurement(), ranks.second)
@@ -133,7 +114,6 @@ def test_an_answer_that_is_late_is_still_the_answer(ranks, make_measurement):
 
 
 def test_a_rank_that_measures_nothing_ends_the_search_of_both(ranks, make_measurement):
-    """It waits for nothing; what is on stays on."""
     ranks.answer(make_measurement(), ranks.first)
     ranks.second.tell_fault(Failed(outcome=Outcome.LOST, message="its meter is broken"))
     for line in (ranks.first, ranks.second):
@@ -142,13 +122,8 @@ def test_a_rank_that_measures_nothing_ends_the_search_of_both(ranks, make_measur
 
 
 def test_the_end_of_the_search_is_at_the_same_step_too(ranks, make_measurement):
-    """A config that stays on is switched to like any other."""
-    ranks.controller.poll = lambda _seconds: _raise(StayError(STAY))
+    ranks.controller.poll = mock.Mock(side_effect=StayError(Stay(config=None, message="the search is over")))
     ranks.answer(make_measurement())
     for line in (ranks.first, ranks.second):
         with pytest.raises(StayError, match="is over"):
             line.poll(MOMENT)
-
-
-def _raise(error):
-    raise error

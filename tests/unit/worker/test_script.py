@@ -1,5 +1,3 @@
-"""The user's script as it runs inside a worker, beside Python's own way."""
-
 import json
 import subprocess
 import sys
@@ -36,16 +34,15 @@ def project(tmp_path):
 
 
 def tell(how, script, folder):
-    """What the script says of itself."""
     command = [sys.executable, *how, str(script), "--epochs", "1", "two words"]
     return json.loads(subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout)
 
 
-@pytest.mark.parametrize("script", ["src/train.py", "./src/train.py", "link.py"])
-@pytest.mark.parametrize("what", ["argv", "name", "path", "sibling", "file", "module", "is main", "annotation"])
-def test_a_script_sees_what_python_would_show_it(project, script, what):
-    """Arguments, name, module path, neighbours and types are those of ``python SCRIPT``, through a link too."""
-    assert tell(RUN, script, project)[what] == tell([], script, project)[what]
+@pytest.mark.parametrize("script", ["src/train.py", "./src/train.py", "link.py", "{project}/src/train.py"])
+def test_a_script_sees_what_python_would_show_it(project, script):
+    """Arguments, name, module path, neighbours and types, through a link too."""
+    script = script.format(project=project)
+    assert tell(RUN, script, project) == tell([], script, project)
 
 
 def test_a_safe_module_path_stays_as_it_is(project, monkeypatch):
@@ -56,12 +53,6 @@ def test_a_safe_module_path_stays_as_it_is(project, monkeypatch):
     script = project / "elsewhere" / "train.py"
     script.write_text(TELL)
     assert tell(RUN, script, project) == tell([], script, project)
-
-
-def test_a_script_is_found_by_its_whole_path(project, tmp_path):
-    """A script can be run from another folder."""
-    script = project / "src" / "train.py"
-    assert tell(RUN, script, tmp_path) == tell([], script, tmp_path)
 
 
 RUN_MODULE = [
@@ -84,7 +75,6 @@ print(json.dumps({
 
 @pytest.mark.parametrize("name", ["package.train", "package"])
 def test_a_module_sees_what_python_would_show_it(tmp_path, name):
-    """Arguments, file, package and neighbours are those of ``python -m``, of a module and of a whole package."""
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -96,7 +86,6 @@ def test_a_module_sees_what_python_would_show_it(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["package.gone", "gone.train", "sys"])
 def test_a_module_that_cannot_run_is_an_import_error(tmp_path, monkeypatch, name):
-    """One that is not there, and one that is no Python."""
     (tmp_path / "package").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -106,7 +95,6 @@ def test_a_module_that_cannot_run_is_an_import_error(tmp_path, monkeypatch, name
 
 @pytest.fixture
 def trace_of(tmp_path, monkeypatch):
-    """The trace of a script that fails."""
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     # Processes that later tests spawn would run the script again.
@@ -123,7 +111,6 @@ def trace_of(tmp_path, monkeypatch):
 
 
 def test_a_trace_begins_in_the_script(trace_of):
-    """Neither the worker's nor runpy's frames stand before the user's own."""
     lines = trace_of("def train():\n    raise ValueError('no data')\n\ntrain()\n")
     assert lines[-1] == "ValueError: no data"
     assert 'train.py", line 4, in <module>' in lines[1]
@@ -144,14 +131,12 @@ def test_a_script_that_changes_its_folder_keeps_its_trace(project):
 
 
 def test_a_long_trace_keeps_its_end(trace_of):
-    """Of a deep failure the last lines are kept, the error among them."""
     lines = trace_of("import json\n\ndef f(n):\n    return n and f(n - 1) or json.loads('{')\n\nf(30)\n")
     assert len(lines) == TRACE_LINES
     assert lines[-1].startswith("json.decoder.JSONDecodeError")
 
 
 def test_a_script_that_cannot_be_read_has_a_trace_too(trace_of):
-    """A syntax error, which has no frame in the script, still names its line."""
     lines = trace_of("print('hello'\n")
     assert lines[-1].startswith("SyntaxError")
     assert any('train.py", line 1' in line for line in lines)

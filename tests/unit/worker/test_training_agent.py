@@ -1,5 +1,3 @@
-"""A training that is tuned while it goes on, on a script that the test plays and a real line to the controller."""
-
 import contextlib
 import socket
 from multiprocessing.connection import Connection
@@ -10,7 +8,7 @@ from autorecompute.backends import registry
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Detection
-from autorecompute.worker import agent, training
+from autorecompute.worker import agent, side_channel, training
 from autorecompute.worker.expected_steps import ExpectedSteps
 from autorecompute.worker.guard import Guard
 from autorecompute.worker.patience import MISSED_STEPS
@@ -36,13 +34,12 @@ class Beside(Training):
         self.agent = self.guard = Guard(self, settings, self.inner, training.say)
 
     def order(self, *messages):
-        """The controller: what it says next."""
         for message in messages:
             self.controller.send_bytes(encode(message))
 
     @property
     def told(self):
-        """The controller: what it has heard since it was asked last, heartbeats aside."""
+        """What the controller has heard since it was asked last, heartbeats aside."""
         found = []
         with contextlib.suppress(EOFError):
             while self.controller.poll(0):
@@ -50,16 +47,15 @@ class Beside(Training):
         return [message for message in found if not isinstance(message, Beat)]
 
     def classify(self, error):
-        """The backend: what an error means."""
         return (Outcome.OOM if isinstance(error, MemoryError) else Outcome.SCRIPT_ERROR), str(error)
 
 
 @pytest.fixture
 def beside(make_detection, monkeypatch):
-    """A training that has not begun."""
     training = Beside(make_detection(batch=0))
     monkeypatch.setattr(agent, "meter_for", lambda _: training)
     monkeypatch.setattr(registry, "other_in_use", lambda _: "")
+    monkeypatch.setattr(side_channel, "FAREWELL_SECONDS", 0.0)
     with training.controller:
         yield training
     training.line.close()
@@ -67,25 +63,17 @@ def beside(make_detection, monkeypatch):
 
 @pytest.fixture
 def begun(beside):
-    """A training that measures its first config."""
     beside.order(FIRST)
     beside.begin()
     beside.step()
     return beside
 
 
-def wrong(_config, **_kwargs):
-    """A check that finds other gradients."""
-    return GradientCheck(agrees=False, worst=0.5, parameter="head.weight", steps=2)
-
-
 def raises(_config, **_kwargs):
-    """A check in which the model's own code raises."""
     raise KeyError("a block that was run again")
 
 
 def test_a_measurement_is_told_and_the_next_order_obeyed_when_it_comes(begun):
-    """Steps pass without a measurement until the controller speaks."""
     begun.steps(3)
     detection, measurement = begun.told
     assert (type(detection), measurement.outcome) == (Detection, Outcome.OK)
@@ -109,7 +97,6 @@ def test_a_training_holds_what_its_detection_left(beside, make_detection):
 
 
 def test_the_first_config_is_compared_before_the_first_step(beside):
-    """Gradients are compared on the batch of the first forward, as often as the controller asks."""
     beside.order(Check(config=OTHER), Check(config=CONFIG), FIRST)
     assert beside.begin() == CONFIG
     assert [what for what in beside.happened if "checked" in what] == [("checked", OTHER), ("checked", CONFIG)]
@@ -117,7 +104,6 @@ def test_the_first_config_is_compared_before_the_first_step(beside):
 
 
 def test_a_config_is_compared_on_the_next_batch_and_then_measured(begun):
-    """It is switched on after the comparison and before the forward."""
     begun.steps(3)
     begun.order(Check(config=OTHER), SECOND)
     begun.steps(1)
@@ -126,9 +112,14 @@ def test_a_config_is_compared_on_the_next_batch_and_then_measured(begun):
     assert begun.happened[:2] == [("checked", OTHER), SECOND.config]
 
 
-@pytest.mark.parametrize(("check", "steps", "word"), [(wrong, 2, ""), (raises, 0, "run again")])
+@pytest.mark.parametrize(
+    ("check", "steps", "word"),
+    [
+        (lambda _config, **_kwargs: GradientCheck(agrees=False, worst=0.5, parameter="head.weight", steps=2), 2, ""),
+        (raises, 0, "run again"),
+    ],
+)
 def test_a_config_that_is_refused_is_not_switched_on(begun, check, steps, word, capsys):
-    """The controller hears why, and the training goes on, under what is on, without a word."""
     begun.steps(3)
     begun.told  # noqa: B018  (what came before)
     begun.order(Check(config=OTHER))
@@ -144,7 +135,6 @@ def test_a_config_that_is_refused_is_not_switched_on(begun, check, steps, word, 
 
 
 def test_what_stays_on_is_told_with_its_step(begun, capsys):
-    """The search ends with a switch, and nothing is measured or told after it."""
     begun.steps(3)
     begun.order(Stay(config=OTHER, message="the best"))
     begun.steps(1)
@@ -155,14 +145,12 @@ def test_what_stays_on_is_told_with_its_step(begun, capsys):
 
 
 def test_a_known_answer_is_the_config_of_the_first_step(beside, capsys):
-    """It is switched on before the session begins."""
     beside.order(Check(config=OTHER), Stay(config=OTHER, message="as the study has it"))
     assert beside.begin() == OTHER
     assert "from step 1 on: as the study has it" in capsys.readouterr().err
 
 
 def test_a_controller_that_is_gone_leaves_the_config_on(begun, capsys):
-    """One sentence says so, and every further step is the script's own."""
     begun.happened.clear()
     begun.controller.close()
     begun.steps(6)
@@ -179,21 +167,19 @@ def test_a_controller_that_is_gone_leaves_the_config_on(begun, capsys):
     ],
 )
 def test_what_fails_in_the_tool_ends_the_search_alone(begun, break_it, capsys):
-    """The fault is named, and the script goes on."""
     break_it(begun)
     begun.steps(3)
     assert f"{GOES_ON}: division by zero." in capsys.readouterr().err
 
 
 def test_several_models_train_as_without_the_tool(begun, capsys):
-    """What is on was chosen for one of them and is switched off."""
+    """What is on was chosen for one of them."""
     begun.guard.on_several_models()
     assert begun.happened[-1] == Config()
     assert "several models" in capsys.readouterr().err
 
 
 def test_a_script_of_another_training_system_is_left_alone(beside, monkeypatch, capsys):
-    """It begins without recompute, and the sentence names the system."""
     monkeypatch.setattr(registry, "other_in_use", lambda _: "ortmodule")
     assert beside.begin().is_none
     assert "the script uses ortmodule" in capsys.readouterr().err
@@ -201,7 +187,6 @@ def test_a_script_of_another_training_system_is_left_alone(beside, monkeypatch, 
 
 
 def test_batches_of_another_size_end_the_search(begun, capsys):
-    """Some are left out, and many in a row are another training."""
     begun.steps(MISSED_STEPS, batch=3)
     assert capsys.readouterr().err == ""
     begun.steps(2, batch=3)
@@ -209,7 +194,6 @@ def test_batches_of_another_size_end_the_search(begun, capsys):
 
 
 def test_a_release_leaves_nothing_on_and_says_nothing(begun, capsys):
-    """The controller hears that it is over, and the model trains as without the tool."""
     begun.controller.send_bytes(encode(Stay(config=None, message="bye")))
     begun.guard.release(None)
     assert [type(message) for message in begun.told] == [Detection, Ended]
@@ -225,18 +209,24 @@ def test_an_error_before_a_release_is_told(begun, capsys):
 
 
 def test_a_process_that_the_script_forks_measures_nothing(begun, capsys):
-    """It trains with what is on, and the line is its parent's."""
     begun.guard.leave()
     begun.steps(9)
     assert [type(message) for message in begun.told] == [Detection]
     assert capsys.readouterr().err == ""
 
 
-def test_memory_that_runs_out_is_told_to_both(begun, capsys):
-    """The controller hears of it before the script's error reaches its user."""
-    begun.guard.end(MemoryError("no memory"))
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (lambda guard: guard.end(MemoryError("no memory")), "out of memory at step 2"),
+        (lambda guard: guard.on_failure(MemoryError("no memory")) or guard.end(None), "in step 2"),
+    ],
+    ids=["raised to the end", "caught in the last step"],
+)
+def test_memory_that_runs_out_is_told_to_the_controller_and_the_user(begun, capsys, end, words):
+    end(begun.guard)
     assert [type(message) for message in begun.told] == [Detection, Failed]
-    assert "out of memory at step 2" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 def test_memory_that_runs_out_in_a_step_that_the_script_skips_ends_the_search(begun, capsys):
@@ -250,16 +240,7 @@ def test_memory_that_runs_out_in_a_step_that_the_script_skips_ends_the_search(be
     assert begun.happened == []
 
 
-def test_memory_that_ran_out_in_the_last_step_is_told_at_the_end(begun, capsys):
-    """A script that catches it and ends has not ended well for the study."""
-    begun.guard.on_failure(MemoryError("no memory"))
-    begun.guard.end(None)
-    assert [type(message) for message in begun.told] == [Detection, Failed]
-    assert "in step 2" in capsys.readouterr().err
-
-
 def test_what_else_a_step_raises_is_the_scripts_own(begun, capsys):
-    """A loop that leaves out what cannot be read is measured on."""
     begun.guard.on_failure(ValueError("sample 17"))
     begun.steps(3)
     assert [type(message) for message in begun.told] == [Detection, Measurement]
@@ -267,7 +248,6 @@ def test_what_else_a_step_raises_is_the_scripts_own(begun, capsys):
 
 
 def test_an_end_before_the_search_is_no_failure(begun, capsys):
-    """Of a script that ends by itself or by its own exit code a sentence says that the search goes on next time."""
     begun.controller.send_bytes(encode(Stay(config=None, message="bye")))
     begun.guard.end(SystemExit(3))
     assert [type(message) for message in begun.told] == [Detection, Ended]
@@ -276,14 +256,12 @@ def test_an_end_before_the_search_is_no_failure(begun, capsys):
 
 
 def test_a_script_that_never_trained_is_advised(beside, capsys):
-    """It says what the training system would need to see."""
     beside.order(Stay(config=None, message="bye"))
     beside.guard.end(None)
     assert ADVICE in capsys.readouterr().err
 
 
 def test_a_closed_stderr_ends_nothing(begun, monkeypatch):
-    """There is nobody to tell, and the training goes on."""
     monkeypatch.setattr("sys.stderr", None)
     begun.controller.close()
     begun.steps(3)

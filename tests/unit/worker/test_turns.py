@@ -1,5 +1,3 @@
-"""Optimizers that take turns, and whose step ends a training step."""
-
 import pytest
 
 from autorecompute.worker.turns import PATIENCE, Turns
@@ -11,26 +9,23 @@ class Optimizer:
 
 @pytest.fixture
 def turns():
-    """A training that has just begun."""
     return Turns()
 
 
 def test_a_single_optimizer_ends_every_step(turns):
-    """Each of its steps is one of the training, with a forward open or not once it leads."""
     only = Optimizer()
     assert turns.end_with(only, is_forward_open=False)
     assert all(turns.end_with(only, is_forward_open=is_open) for is_open in (True, False, True))
 
 
 def test_a_round_of_two_optimizers_is_one_step(turns):
-    """The first one leads, and what the other does belongs to the leader's next step."""
     first, second = Optimizer(), Optimizer()
     ended = [turns.end_with(optimizer, is_forward_open=False) for _ in range(5) for optimizer in (first, second)]
     assert ended == [True, False] * 5
 
 
 def test_no_step_ends_while_a_forward_waits_for_its_backward(turns):
-    """The one leads that steps when all backwards are done: only then a session can be rebuilt."""
+    """Only then a session can be rebuilt."""
     discriminator, generator = Optimizer(), Optimizer()
     for _ in range(5):
         assert not turns.end_with(discriminator, is_forward_open=True)
@@ -44,7 +39,6 @@ def test_an_optimizer_that_is_dropped_is_followed_by_the_next(turns):
 
 
 def test_an_optimizer_that_stops_is_followed_by_another(turns):
-    """A script that keeps the old optimizer and steps with a new one loses a few steps and no more."""
     old, new = Optimizer(), Optimizer()
     turns.end_with(old, is_forward_open=False)
     ended = [turns.end_with(new, is_forward_open=False) for _ in range(PATIENCE + 3)]
@@ -52,7 +46,6 @@ def test_an_optimizer_that_stops_is_followed_by_another(turns):
 
 
 def test_a_forward_that_never_has_a_backward_holds_nothing_up(turns):
-    """A script whose every step leaves a forward without a backward is counted after a few of them."""
     only = Optimizer()
     ended = [turns.end_with(only, is_forward_open=True) for _ in range(PATIENCE + 3)]
     assert ended == [False] * PATIENCE + [True] * 3

@@ -1,6 +1,5 @@
-"""The steps in which one config is measured, on a meter and a clock that the test moves."""
-
 import dataclasses
+import types
 
 import pytest
 
@@ -11,17 +10,6 @@ from autorecompute.worker import window
 from autorecompute.worker.protocol import Order
 from autorecompute.worker.window import Memories, Window
 from stand_ins.live import Live
-
-
-class Clock:
-    """Time that passes when the test says so."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def perf_counter(self):
-        """The time."""
-        return self.now
 
 
 class Device:
@@ -43,65 +31,45 @@ class Device:
         self.held //= 2
 
     def reset(self):
-        """Forgets the peak."""
         self.peak_bytes = self.held
 
     def read(self):
-        """The peak."""
         return Reading(peak_bytes=self.peak_bytes, allocated_bytes=self.held)
 
     def held_bytes(self):
-        """What is held."""
         return self.held
 
     def synchronize(self):
-        """Lets the device finish."""
         self.clock.now += self.pending_seconds
         self.pending_seconds = 0.0
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock that the window reads."""
-    clock = Clock()
+    clock = types.SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
     monkeypatch.setattr(window, "time", clock)
     return clock
 
 
 @pytest.fixture
 def device(clock):
-    """The device."""
     return Device(clock)
 
 
 @pytest.fixture
 def begin(device):
-    """Begins a window."""
     return lambda warmup=2, steps=3, **options: Window(
         device, Order(config=Config(), warmup=warmup, steps=steps), **options
     )
 
 
 def run(window, clock, count, *, seconds=1.0, **step):
-    """Steps that take so long each."""
     for _ in range(count):
         clock.now += seconds
         window.end_step(**{"samples": 8, "loss": 1.0, **step})
 
 
-def test_what_is_held_between_steps_is_told(begin, clock, device):
-    """The memory that stays when the heap was trimmed, and the peak that the steps reach above it."""
-    measured = begin(warmup=1, steps=1)
-    device.hold(1000)
-    run(measured, clock, 1)
-    device.hold(900)
-    run(measured, clock, 1)
-    reading = measured.measurement(8)
-    assert (reading.held_bytes, reading.peak_bytes) == (500, 900)
-
-
 def test_only_timed_steps_count(begin, clock):
-    """Warm-up steps are timed apart, and the window is complete with its last timed step and not before."""
     measured = begin(warmup=2, steps=3)
     run(measured, clock, 2, seconds=9)
     run(measured, clock, 2, seconds=0.5)
@@ -115,7 +83,6 @@ def test_only_timed_steps_count(begin, clock):
 
 @pytest.mark.parametrize("warmup", [1, 3])
 def test_one_step_more_is_observed_where_live_tensors_are_counted(begin, clock, device, warmup):
-    """It is not timed, and the peak is what was held before it and the tensors in it, whatever the process reached."""
     live = Live(device)
     measured = begin(warmup=warmup, steps=2, live=live)
     run(measured, clock, warmup - 1)
@@ -150,7 +117,6 @@ def test_what_the_process_holds_is_read_in_the_timed_steps(begin, clock, device)
 
 
 def test_a_step_that_says_nothing_is_observed_again(begin, clock, device):
-    """One of another batch is no step of the config: the next one is counted by itself."""
     live = Live(device)
     measured = begin(warmup=1, steps=1, live=live)
     run(measured, clock, 1)
@@ -161,7 +127,6 @@ def test_a_step_that_says_nothing_is_observed_again(begin, clock, device):
 
 
 def test_a_step_ends_when_the_device_has_done_its_work(begin, clock, device):
-    """Work that the device still has to do belongs to the step that asked for it."""
     measured = begin(warmup=1, steps=1)
     run(measured, clock, 1)
     device.pending_seconds = 2
@@ -169,30 +134,21 @@ def test_a_step_ends_when_the_device_has_done_its_work(begin, clock, device):
     assert measured.measurement(8).step_seconds == (3,)
 
 
-def test_the_peak_is_that_of_the_timed_steps(begin, clock, device):
-    """A peak during the warm-up, such as the last config's, is forgotten."""
-    measured = begin(warmup=2, steps=1)
-    device.hold(1000)
-    run(measured, clock, 2)
-    device.hold(600)
-    run(measured, clock, 1)
-    device.hold(10)
-    assert measured.measurement(8).peak_bytes == 600
-
-
 @pytest.mark.parametrize("warmup", [1, 3])
-def test_memory_is_released_twice_and_before_the_peak_is_reset(begin, clock, device, warmup):
-    """What configs before have left is given back, and what the last step held after the first: none is in the peak."""
-    measured = begin(warmup=warmup, steps=2)
+def test_what_was_left_is_released_twice_and_the_peak_is_that_of_the_timed_steps(begin, clock, device, warmup):
+    """What configs before have left is given back, and after the first step what the last one held."""
+    measured = begin(warmup=warmup, steps=1)
     assert device.releases == 1
     device.hold(1000)
-    run(measured, clock, warmup + 2)
-    assert device.releases == 2
-    assert measured.measurement(8).peak_bytes == 500
+    run(measured, clock, warmup)
+    device.hold(900)
+    run(measured, clock, 1)
+    device.hold(10)
+    reading = measured.measurement(8)
+    assert (device.releases, reading.held_bytes, reading.peak_bytes) == (2, 500, 900)
 
 
-def test_a_step_in_turn_measures_time_alone(begin, clock, device):
-    """Where a config's memory is known, its steps are timed from the first on, and the device is left as it is."""
+def test_a_step_in_turn_of_a_known_config_measures_time_alone(begin, clock, device):
     before = begin(warmup=1, steps=1)
     device.hold(800)
     run(before, clock, 2)
@@ -202,17 +158,12 @@ def test_a_step_in_turn_measures_time_alone(begin, clock, device):
     device.hold(5000)
     run(measured, clock, 1)
     again = measured.measurement(8)
-    assert (again.peak_bytes, again.held_bytes, again.allocated_bytes) == (
-        known.peak_bytes,
-        known.held_bytes,
-        known.allocated_bytes,
-    )
-    assert again.outcome is Outcome.OK
+    for figure in ("peak_bytes", "held_bytes", "allocated_bytes", "outcome"):
+        assert getattr(again, figure) == getattr(known, figure)
     assert device.releases == releases
 
 
 def test_a_step_in_turn_of_an_unknown_config_warms_up(begin, clock):
-    """Where nothing is known of it yet, it has a step before the timed one, and its peak is measured."""
     measured = begin(warmup=0, steps=1)
     assert not measured.is_timing
     run(measured, clock, 2)
@@ -220,7 +171,6 @@ def test_a_step_in_turn_of_an_unknown_config_warms_up(begin, clock):
 
 
 def test_the_longest_batch_decides_what_a_config_takes(make_measurement):
-    """Of several measurements of one config at one batch the one with the largest peak is kept."""
     memories, order = Memories(), Order(config=Config(), warmup=0, steps=1)
     for peak_bytes in (500, 800, 600):
         memories.keep(Config(), make_measurement(peak_bytes=peak_bytes, batch=8))
@@ -230,7 +180,7 @@ def test_the_longest_batch_decides_what_a_config_takes(make_measurement):
 
 
 def test_a_whole_life_keeps_its_peak(begin, clock, device):
-    """A watched run is left alone: its peak is the highest since its birth, the warm-up included."""
+    """A watched run is left alone, the warm-up included."""
     measured = begin(warmup=2, steps=1, whole_life=True)
     device.hold(1000)
     run(measured, clock, 1)
@@ -240,34 +190,25 @@ def test_a_whole_life_keeps_its_peak(begin, clock, device):
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
-def test_a_loss_that_is_no_number_is_told(begin, clock, loss):
-    """One infinite loss among good ones makes the outcome, which names it; the figures are kept."""
-    measured = begin(warmup=1, steps=3)
-    run(measured, clock, 2)
+def test_a_loss_that_is_no_number_is_told_beside_the_figures(begin, clock, loss):
+    """One of the warm-up is not judged: it may settle."""
+    measured = begin(warmup=1, steps=2)
     run(measured, clock, 1, loss=loss)
     run(measured, clock, 1)
+    assert measured.measurement(8).outcome is Outcome.OK
+    run(measured, clock, 1, loss=loss)
     result = measured.measurement(8)
-    assert (result.outcome, len(result.step_seconds)) == (Outcome.DIVERGED, 3)
+    assert (result.outcome, len(result.step_seconds)) == (Outcome.DIVERGED, 2)
     assert str(loss) in result.message
 
 
-def test_a_loss_of_the_warm_up_is_not_judged(begin, clock):
-    """A loss that starts infinite and settles during the warm-up is no divergence."""
-    measured = begin(warmup=1, steps=1)
-    run(measured, clock, 1, loss=float("nan"))
-    run(measured, clock, 1)
-    assert measured.measurement(8).outcome is Outcome.OK
-
-
 def test_a_run_without_scalar_losses_is_measured(begin, clock):
-    """Steps whose backward started from no scalar have no losses, and are no divergence."""
     measured = begin(warmup=1, steps=2)
     run(measured, clock, 3, loss=None)
     assert (measured.measurement(8).outcome, measured.measurement(8).losses) == (Outcome.OK, ())
 
 
 def test_a_discarded_step_takes_its_time_with_it(begin, clock):
-    """A step that says nothing about the config neither counts nor lengthens the next one."""
     measured = begin(warmup=1, steps=2)
     run(measured, clock, 2, seconds=1)
     clock.now += 7
@@ -278,7 +219,6 @@ def test_a_discarded_step_takes_its_time_with_it(begin, clock):
 
 
 def test_samples_are_those_of_a_usual_step(begin, clock):
-    """A first and a last step with fewer samples do not change what a step has."""
     measured = begin(warmup=1, steps=5)
     for samples in (8, 3, 8, 8, 8, 3):
         run(measured, clock, 1, samples=samples)
@@ -286,7 +226,6 @@ def test_samples_are_those_of_a_usual_step(begin, clock):
 
 
 def test_ranks_end_a_window_at_the_same_step(begin, clock):
-    """Where others train along, a discarded step is lost: the window ends after as many steps as was ordered."""
     measured = begin(warmup=2, steps=3, extends_itself=False)
     measured.discard_step()
     run(measured, clock, 2)
@@ -299,7 +238,6 @@ def test_ranks_end_a_window_at_the_same_step(begin, clock):
 
 
 def test_a_window_of_lost_steps_measured_nothing(begin, clock):
-    """A rank whose batches were all wrong says so, rather than a figure of nothing."""
     measured = begin(warmup=1, steps=2, extends_itself=False)
     run(measured, clock, 1)
     for _ in range(2):
@@ -308,24 +246,10 @@ def test_a_window_of_lost_steps_measured_nothing(begin, clock):
     assert measured.measurement(8).outcome is Outcome.WRONG_BATCH
 
 
-class Crowd:
-    """Processors that work half of the time for the process, and a third of it for others."""
-
-    def __init__(self, clock):
-        self.clock = clock
-
-    def own_seconds(self):
-        """What the process had."""
-        return self.clock.now / 2
-
-    def others_share(self):
-        """What others had."""
-        return 1 / 3
-
-
 def test_processor_time_is_that_of_the_timed_steps(begin, clock):
-    """Each timed step has its own, warm-up and discarded steps have none, and what others had goes along."""
-    measured = begin(warmup=1, steps=2, processors=Crowd(clock))
+    """Half of the processors is the process's own, and a third that of others."""
+    crowd = types.SimpleNamespace(own_seconds=lambda: clock.now / 2, others_share=lambda: 1 / 3)
+    measured = begin(warmup=1, steps=2, processors=crowd)
     run(measured, clock, 1, seconds=9)
     run(measured, clock, 1, seconds=2)
     clock.now += 7
@@ -337,7 +261,6 @@ def test_processor_time_is_that_of_the_timed_steps(begin, clock):
 
 
 def test_a_compilation_starts_the_window_over(begin, clock):
-    """All steps before it are left out, be they timed or not, and what it took is told beside the warm-up."""
     measured = begin(warmup=2, steps=3)
     run(measured, clock, 4)
     clock.now += 20
@@ -350,7 +273,6 @@ def test_a_compilation_starts_the_window_over(begin, clock):
 
 
 def test_a_compilation_under_observation_stops_the_count(begin, clock, device):
-    """Live tensors are counted again, after another warm-up."""
     live = Live(device)
     measured = begin(warmup=1, steps=1, live=live)
     run(measured, clock, 1)
@@ -361,7 +283,7 @@ def test_a_compilation_under_observation_stops_the_count(begin, clock, device):
 
 
 def test_ranks_that_train_together_end_together_whatever_is_compiled(begin, clock):
-    """A rank that began again would keep the others waiting: the step is left out alone."""
+    """A rank that began again would keep the others waiting."""
     measured = begin(warmup=1, steps=2, extends_itself=False)
     run(measured, clock, 1)
     measured.start_over(1.0)
