@@ -1,16 +1,12 @@
-"""The CUDA meter, on an allocator and a card that exist on paper."""
-
 import pynvml
 import pytest
 
 from autorecompute.meters.cuda import CudaMeter
-from autorecompute.meters.host import HostMeter
 from autorecompute.units import GIB, MIB
 from fake_gpu import FakeCuda
 
 
 def test_three_figures_of_one_memory(begin):
-    """In tensors, reserved for them, and in use on the card with the CUDA context."""
     cuda, meter = begin(context_bytes=400 * MIB)
     for size in (3 * GIB, 2 * GIB):
         cuda.allocate(size)
@@ -24,7 +20,6 @@ def test_three_figures_of_one_memory(begin):
 
 
 def test_a_reset_forgets_the_peak_and_a_release_the_cache(begin):
-    """What no tensor is in goes back to the driver, and counts no more."""
     cuda, meter = begin()
     cuda.allocate(3 * GIB)
     cuda.allocate(1 * GIB)
@@ -35,13 +30,13 @@ def test_a_reset_forgets_the_peak_and_a_release_the_cache(begin):
     assert meter.held_bytes() == meter.read().peak_bytes == 1 * GIB
 
 
-def test_a_limit_plays_a_smaller_card(begin):
-    """What would fit on this card runs out of memory as on the smaller one."""
+@pytest.mark.parametrize(("limit_bytes", "room_bytes"), [(8 * GIB, 8 * GIB), (80 * GIB, 39 * GIB)])
+def test_a_limit_plays_a_smaller_card_and_no_larger_one(begin, limit_bytes, room_bytes):
     cuda, meter = begin()
-    meter.limit(8 * GIB)
-    cuda.allocate(8 * GIB - MIB)
+    meter.limit(limit_bytes)
+    cuda.allocate(room_bytes - MIB)
     with pytest.raises(cuda.OutOfMemoryError, match="CUDA out of memory"):
-        cuda.allocate(2 * MIB)
+        cuda.allocate(200 * MIB)
 
 
 def test_a_model_on_a_card_that_is_not_the_current_one(nvml):
@@ -56,17 +51,7 @@ def test_a_model_on_a_card_that_is_not_the_current_one(nvml):
             cuda.allocate(4 * GIB)
 
 
-def test_a_limit_beyond_the_card_is_none(begin):
-    """It neither fails nor lets through what the card does not have."""
-    cuda, meter = begin()
-    meter.limit(80 * GIB)
-    cuda.allocate(39 * GIB)
-    with pytest.raises(cuda.OutOfMemoryError):
-        cuda.allocate(1 * GIB)
-
-
 def thrash(cuda, *, times):
-    """Asks for blocks that fit the limit of 8 GiB only once the cached ones are given back."""
     cuda.empty_cache()
     for more in range(times + 1):
         cuda.free(cuda.allocate(5 * GIB + more))
@@ -76,7 +61,6 @@ def thrash(cuda, *, times):
     ("times", "mark"), [(1, "1 allocator retry: fits but thrashes"), (3, "3 allocator retries: fits but thrashes")]
 )
 def test_retries_are_counted_and_marked(begin, times, mark):
-    """A config that fits only because the allocator starts again and again is told apart from one that fits."""
     cuda, meter = begin()
     meter.limit(8 * GIB)
     thrash(cuda, times=times)
@@ -85,7 +69,6 @@ def test_retries_are_counted_and_marked(begin, times, mark):
 
 
 def test_retries_before_the_reset_do_not_count(begin):
-    """They are counted over the process's life by torch; a reading tells of its own steps."""
     cuda, meter = begin()
     meter.limit(8 * GIB)
     thrash(cuda, times=2)
@@ -96,7 +79,6 @@ def test_retries_before_the_reset_do_not_count(begin):
 
 
 def test_an_allocator_that_counts_no_retries_has_none(begin, monkeypatch):
-    """An unknown figure is not nought."""
     cuda, meter = begin()
     monkeypatch.setattr(cuda, "memory_stats", lambda _device: {})
     meter.reset()
@@ -104,7 +86,6 @@ def test_an_allocator_that_counts_no_retries_has_none(begin, monkeypatch):
 
 
 def test_what_held_the_clocks_down_is_marked_once(card, begin):
-    """Each event that was seen in any step, in the order of their coming, until the reset."""
     _, meter = begin()
     for reasons in (0, 0x20, 0x04 | 0x20, 0):
         card.clock_reasons = reasons
@@ -115,7 +96,6 @@ def test_what_held_the_clocks_down_is_marked_once(card, begin):
 
 
 def test_other_processes_are_marked(card, begin):
-    """Counted, where NVML's list can be believed."""
     _, meter = begin()
     card.processes[1] = 20 * MIB
     assert meter.read().marks == ()
@@ -124,7 +104,6 @@ def test_other_processes_are_marked(card, begin):
 
 
 def test_in_a_container_other_processes_are_estimated(card, begin):
-    """The mark says so."""
     cuda, meter = begin(pid=None)
     cuda.allocate(3 * GIB)
     assert meter.read().marks == ()
@@ -141,7 +120,6 @@ def test_outside_is_what_the_allocator_can_never_have(card, begin):
 
 
 def test_without_nvml_torch_still_has_its_figures(card, nvml, begin):
-    """What only NVML knows is not known, and nothing fails."""
     nvml.errors["nvmlInit"] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
     cuda, meter = begin(context_bytes=400 * MIB)
     cuda.allocate(3 * GIB)
@@ -160,14 +138,4 @@ def test_a_card_that_is_lost_halfway_leaves_figures_unknown(nvml, begin):
     nvml.errors["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_GPU_IS_LOST
     meter.observe()
     assert meter.read().device_bytes is None
-    assert meter.read().marks == ()
-
-
-def test_the_host_is_not_limited():
-    """A limit leaves a CPU process as it is, and what lies outside of it is unknown."""
-    meter = HostMeter()
-    meter.limit(1)
-    assert len(bytearray(MIB)) == MIB
-    meter.observe()
-    assert meter.outside_bytes() is None
     assert meter.read().marks == ()

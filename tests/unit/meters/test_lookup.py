@@ -1,5 +1,3 @@
-"""Which card is meant."""
-
 import pynvml
 import pytest
 
@@ -13,7 +11,6 @@ PARTS = ("MIG-cccc4444-0000", "MIG-dddd5555-0000")
 
 
 def make_machine(*, divided=()):
-    """Three cards; those in ``divided`` have two MIG instances each."""
     return FakeNvml(
         *(
             FakeCard(
@@ -27,7 +24,6 @@ def make_machine(*, divided=()):
 
 
 def see(value, **machine):
-    """UUIDs of the cards that a process with this value of CUDA_VISIBLE_DEVICES sees."""
     with make_machine(**machine).installed():
         return [card.uuid for card in visible_cards(Nvml(), value)]
 
@@ -69,28 +65,18 @@ def test_cuda_visible_devices(value, seen):
     ],
 )
 def test_a_card_in_mig_mode_is_seen_as_one_instance(value, seen):
-    """The one that is named, or the first; a process never sees two."""
     assert see(value, divided={SECOND}) == seen
 
 
-@pytest.mark.parametrize("uuid", [SECOND, SECOND.removeprefix("GPU-")])
-def test_a_card_is_found_by_the_uuid_that_torch_gives(uuid):
-    """With NVML's prefix or without."""
-    with make_machine().installed():
-        assert find_card(Nvml(), uuid).uuid == SECOND
-
-
-@pytest.mark.parametrize("uuid", [PARTS[1], PARTS[1].removeprefix("MIG-")])
-def test_an_instance_is_found_by_its_uuid(uuid):
-    """And its card is known beside it."""
+@pytest.mark.parametrize("uuid", [SECOND, PARTS[1]])
+def test_a_card_or_an_instance_is_found_by_its_uuid_with_prefix_or_as_torch_gives_it(uuid):
     with make_machine(divided={THIRD}).installed():
-        part = find_card(Nvml(), uuid)
-        assert (part.uuid, part.whole.card.uuid) == (PARTS[1], THIRD)
+        assert find_card(Nvml(), uuid).uuid == find_card(Nvml(), uuid.partition("-")[2]).uuid == uuid
+        assert find_card(Nvml(), PARTS[1]).whole.card.uuid == THIRD
 
 
 @pytest.mark.parametrize(("value", "part"), [(None, PARTS[0]), (PARTS[1], PARTS[1]), ("2", PARTS[0]), ("0", PARTS[0])])
 def test_the_uuid_of_a_card_in_mig_mode_means_the_instance_in_use(monkeypatch, value, part):
-    """What torch calls by the card's UUID is the instance that the process was given."""
     if value is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     with make_machine(divided={THIRD}).installed():
@@ -98,13 +84,11 @@ def test_the_uuid_of_a_card_in_mig_mode_means_the_instance_in_use(monkeypatch, v
 
 
 def test_an_unknown_uuid_is_said_to_be_one():
-    """With the command that lists the known ones."""
     with make_machine().installed(), pytest.raises(NvmlCardError, match="nvidia-smi -L"):
         find_card(Nvml(), "GPU-nowhere")
 
 
 def test_a_card_without_mig_has_no_instances():
-    """Most cards do not know the question."""
     with FakeNvml(FakeCard(is_divided=None)).installed():
         assert instances(all_cards(Nvml())[0]) == []
 
@@ -119,7 +103,6 @@ def test_a_card_that_one_may_not_use_does_not_count():
 
 
 def test_doctor_can_say_what_is_seen(monkeypatch):
-    """The cards by name and size, or what hides them."""
     with make_machine().installed():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         assert describe_visible(Nvml()) == "driver 550.54.15, GPUs seen: NVIDIA Paper 40GB (40.00 GiB)"

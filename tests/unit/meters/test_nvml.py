@@ -1,5 +1,3 @@
-"""NVML's answers and errors, from a library that exists on paper."""
-
 import sys
 
 import pynvml
@@ -7,7 +5,6 @@ import pytest
 
 from autorecompute.errors import SetupError
 from autorecompute.meters.nvml import Nvml, NvmlCardError, NvmlError, NvmlUnavailableError, NvmlUnsupportedError
-from fake_gpu import FakeNvml
 
 
 @pytest.mark.parametrize(
@@ -25,7 +22,6 @@ from fake_gpu import FakeNvml
     ],
 )
 def test_an_error_code_becomes_a_kind_and_advice(nvml, code, kind, advice):
-    """Each code that users meet has its exception, and the message says what to do."""
     library = Nvml()
     nvml.errors["nvmlDeviceGetCount"] = code
     with pytest.raises(kind, match=advice) as caught:
@@ -34,7 +30,6 @@ def test_an_error_code_becomes_a_kind_and_advice(nvml, code, kind, advice):
 
 
 def test_an_unknown_code_keeps_the_words_of_nvml(nvml):
-    """A code that means nothing to us is told as NVML tells it."""
     library = Nvml()
     nvml.errors["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_CORRUPTED_INFOROM
     with pytest.raises(NvmlError, match="Corrupted infoROM") as caught:
@@ -43,20 +38,17 @@ def test_an_unknown_code_keeps_the_words_of_nvml(nvml):
 
 
 def test_its_errors_end_a_command_as_a_fault_of_the_machine():
-    """Where nobody catches them, the exit code is that of the installation."""
     assert issubclass(NvmlError, SetupError)
     assert NvmlError("x").exit_code == 3
 
 
 def test_without_the_library_there_is_no_nvml(nvml):
-    """Initialising fails as any other question does."""
     nvml.errors["nvmlInit"] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
     with pytest.raises(NvmlUnavailableError, match="no NVIDIA driver is installed"):
         Nvml()
 
 
 def test_without_the_package_the_message_installs_it(monkeypatch):
-    """A missing nvidia-ml-py is said as such."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NvmlUnavailableError, match="pip install nvidia-ml-py"):
         Nvml()
@@ -64,7 +56,6 @@ def test_without_the_package_the_message_installs_it(monkeypatch):
 
 @pytest.mark.usefixtures("nvml")
 def test_a_function_that_the_package_lacks_is_an_unsupported_figure():
-    """An old nvidia-ml-py lacks names; that is no AttributeError."""
     with pytest.raises(NvmlUnsupportedError, match="does not know nvmlOfTomorrow"):
         Nvml().ask("nvmlOfTomorrow")
 
@@ -82,31 +73,8 @@ def test_a_driver_older_than_the_package_is_an_unsupported_figure(nvml, monkeypa
 
 
 def test_on_this_machine_it_answers_or_says_what_is_missing():
-    """The real library, wherever this runs: a driver's version, or the exception for its absence."""
     try:
         answer = Nvml().driver_version
     except NvmlUnavailableError as error:
         answer = error.remedy
     assert answer
-
-
-def test_every_name_of_the_fake_is_one_of_pynvml(nvml):
-    """The fake cannot be asked what pynvml could not, and has its constants."""
-    own = {name for name in dir(FakeNvml) if name.startswith("nvml")}
-    assert len(own) > 10
-    assert own <= set(dir(pynvml))
-    assert nvml.NVML_ERROR_TIMEOUT == pynvml.NVML_ERROR_TIMEOUT
-
-
-def test_the_fake_cannot_change_a_card(nvml):
-    """What sets clocks, limits or modes does not exist there, so code that calls it fails its tests."""
-    for function in ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetMigMode", "nvmlDeviceResetGpuLockedClocks"):
-        assert hasattr(pynvml, function)
-        with pytest.raises(AttributeError, match="FakeNvml has no"):
-            getattr(nvml, function)
-
-
-def test_the_fake_wants_to_be_initialised(nvml):
-    """As the real library does."""
-    with pytest.raises(pynvml.NVMLError_Uninitialized):
-        nvml.nvmlDeviceGetCount()
