@@ -1,5 +1,3 @@
-"""What of a study's texts is a path of the machine, and what only looks like one."""
-
 import dataclasses
 
 import pytest
@@ -19,8 +17,6 @@ SPACED = "/home/jane doe/secret project"
 
 @pytest.fixture
 def exported(elsewhere, make_detection):
-    """What an archive says of a study with these plans, this command, these trials and other parts of its detection."""
-
     def exported(plans=(), command=("train.py",), trials=(), **parts):
         detection = dataclasses.replace(make_detection(), plans=tuple(plans), own_presets={}, **parts)
         folder = StudyFolder("first", elsewhere / "before")
@@ -38,47 +34,49 @@ def exported(elsewhere, make_detection):
     return exported
 
 
-@pytest.mark.parametrize("site", ["*/gelu", "h.*(Block)/gelu", "h.*/gelu", "(Block)/gelu", "a b/ /gelu", "x /y/z"])
-def test_a_site_is_no_path(exported, make_trial, site):
-    """Plans, configs, what each is called, and what the backend wants to know of them come back as they were."""
-    choice = Choice(site, "drop")
-    plan = Plan(choices=(choice,), label=site, occurrences=4, saving_bytes=10, saving="d0")
-    trial = make_trial(Config.of((plan,)), description=f"{site} dropped", outcome=Outcome.OOM)
-    records, folder, file = exported([plan], trials=[trial], extra={"steps": [{"name": site}]})
+SITES = ("*/gelu", "h.*(Block)/gelu", "h.*/gelu", "(Block)/gelu", "a b/ /gelu", "x /y/z")
+
+
+def test_a_site_is_no_path(exported, make_trial):
+    plans = tuple(
+        Plan(choices=(Choice(site, "drop"),), label=site, occurrences=4, saving_bytes=10, saving="d0") for site in SITES
+    )
+    trials = tuple(
+        make_trial(
+            Config.of((plan,)),
+            number=number,
+            description=f"{plan.label} dropped",
+            outcome=Outcome.OOM,
+            message="*/gelu and h.*(Block)/gelu could not be made again",
+        )
+        for number, plan in enumerate(plans)
+    )
+    steps = {"steps": [{"name": site} for site in SITES]}
+    records, folder, file = exported(plans, trials=trials, extra=steps)
     assert records.head.problem == folder.problem()
-    assert records.trials == (trial,)
-    assert records.detection.extra == {"steps": [{"name": site}]}
-    assert read_records(take(file)).head.sizes.space.plans == (plan,)
+    assert records.trials == trials
+    assert records.detection.extra == steps
+    assert read_records(take(file)).head.sizes.space.plans == plans
 
 
-def test_a_site_in_a_sentence_stays(exported, make_trial):
-    """A message that names a place of the model still does."""
-    said = "*/gelu and h.*(Block)/gelu could not be made again"
-    records, _, _ = exported(trials=[make_trial(outcome=Outcome.SCRIPT_ERROR, message=said)])
-    assert records.trials[0].measurement.message == said
+PORTABLE = {
+    f"{SPACED}/train.py": "train.py",
+    f"--data={SPACED}/data": "--data=data",
+    "/home/doe, jane/train.py": "train.py",
+    f"{SPACED}/one:{SPACED}/two": "one:two",
+    f"python '{SPACED}/train.py'": "python 'train.py'",
+    "~/projects/train.py": "train.py",
+    "s3://bucket/data": "s3://bucket/data",
+    "data/train.py": "data/train.py",
+}
 
 
-@pytest.mark.parametrize(
-    ("word", "portable"),
-    [
-        (f"{SPACED}/train.py", "train.py"),
-        (f"--data={SPACED}/data", "--data=data"),
-        ("/home/doe, jane/train.py", "train.py"),
-        (f"{SPACED}/one:{SPACED}/two", "one:two"),
-        (f"python '{SPACED}/train.py'", "python 'train.py'"),
-        ("~/projects/train.py", "train.py"),
-        ("s3://bucket/data", "s3://bucket/data"),
-        ("data/train.py", "data/train.py"),
-    ],
-)
-def test_a_word_of_the_command_that_is_a_path_becomes_its_name(exported, word, portable):
-    """Folders may have spaces and commas in their names."""
-    records, _, _ = exported(command=["python", word])
-    assert records.head.command == ("python", portable)
+def test_a_word_of_the_command_that_is_a_path_becomes_its_name(exported):
+    records, _, _ = exported(command=list(PORTABLE))
+    assert records.head.command == tuple(PORTABLE.values())
 
 
 def test_quoted_paths_in_messages_lose_their_folders(exported, make_trial):
-    """Python puts files in quotes, and so do our own messages."""
     trial = make_trial(
         outcome=Outcome.SCRIPT_ERROR,
         message=f"[Errno 2] No such file or directory: '{SPACED}/x.bin'",

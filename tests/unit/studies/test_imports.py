@@ -1,5 +1,3 @@
-"""What an import may take the place of, and what it leaves where it fails."""
-
 import errno
 import subprocess
 import sys
@@ -14,7 +12,6 @@ from stand_ins.archives import take, written
 
 
 def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
-    """Without force the study that is there stays as it is; with it, the archive's takes its place."""
     file = written(elsewhere, archive)
     folder = take(file)
     mark = folder.workers / "07.log"
@@ -29,7 +26,6 @@ def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
 
 @pytest.mark.parametrize("force", [False, True])
 def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhere, force, monkeypatch):
-    """What was made while an import was under way is replaced with force alone."""
     file = written(elsewhere, archive)
 
     def write_slowly(records, folder):
@@ -49,7 +45,6 @@ def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhe
 
 
 def test_a_study_outlives_an_import_that_fails(archive, elsewhere, monkeypatch):
-    """Where the disk fails between the two moves, the study that was to be replaced is back in its place."""
     file = written(elsewhere, archive)
     (take(file).workers / "07.log").write_text("kept")
     rename = Path.rename
@@ -67,10 +62,9 @@ def test_a_study_outlives_an_import_that_fails(archive, elsewhere, monkeypatch):
 
 
 def test_a_study_in_use_is_not_replaced(archive, elsewhere):
-    """While a process has its files open, even force does not take a study away."""
     folder = take(written(elsewhere, archive))
-    hold = f"import time; file = open({str(folder.database)!r}); print('open', flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True) as holder:
+    hold = [sys.executable, "-c", "import sys; file = open(sys.argv[1]); print(flush=True); input()", folder.database]
+    with subprocess.Popen(hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()
         with pytest.raises(UsageError, match=f"Process {holder.pid} is using"):
             take(elsewhere / "a.jsonl", force=True)
@@ -79,14 +73,13 @@ def test_a_study_in_use_is_not_replaced(archive, elsewhere):
 
 
 def test_a_full_disk_leaves_the_old_study(archive, elsewhere, small_disk, monkeypatch):
-    """An import that fails half-way leaves nothing of itself, and what was there before."""
     file = written(elsewhere, archive)
     monkeypatch.chdir(small_disk.folder)
     take(file)
-    before = sorted(path.name for path in Path("studies/bert").iterdir())
+    before = set(Path("studies/bert").iterdir())
     small_disk.fill()
     with pytest.raises(SetupError, match="disk is full"):
         take(file, force=True)
     small_disk.free()
     assert [path.name for path in Path("studies").iterdir()] == ["bert"]
-    assert sorted(path.name for path in Path("studies/bert").iterdir()) == before
+    assert set(Path("studies/bert").iterdir()) == before

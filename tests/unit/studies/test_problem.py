@@ -1,23 +1,20 @@
-"""What makes two tunings the same."""
-
 import dataclasses
 
 import pytest
 
-from autorecompute.studies import Problem, Sizes
-from autorecompute.studies.archive_reading import read_archive
-from autorecompute.studies.sources import shipped_folder
-from autorecompute.studies.tuned import Tuned
+from autorecompute.errors import UsageError
+from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies.tuned import Tuned, bind
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, KIB, MIB
 
 LIMIT = 900 * MIB
-
-VERSIONS = {"torch": "2.13.0", "fake": "3.1", "backend": "fake"}
+CARD = Device(kind="cuda", name="Some Card", total_bytes=16 * GIB)
+PROCESSOR = Device(kind="cpu", name="Some Processor", total_bytes=16 * GIB)
+SGD, ADAM = ("python", "train.py", "--sgd"), ("python", "train.py", "--adam")
 
 
 def test_equal_detections_are_one_problem(make_detection, make_space):
-    """The order in which a training system lists its plans and what it says of their savings do not matter."""
     space = make_space()
     plans = [dataclasses.replace(plan, saving_bytes=None) for plan in reversed(space.plans)]
     other = make_detection(dataclasses.replace(space, plans=tuple(plans)), resting_bytes=1)
@@ -28,49 +25,31 @@ def test_equal_detections_are_one_problem(make_detection, make_space):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "asked", "words"),
     [
-        ({"graph": "ffff"}, "graph ffff, not a1b2c3d4"),
-        ({"batch": 16}, "batch 16, not 32"),
-        ({"plans": ()}, "plans 0 plans ("),
-        ({"device": Device(kind="cuda", name="Some Card", total_bytes=16 * GIB)}, "device cuda Some Card, not cpu"),
-        ({"device": Device(kind="cpu", name="Some Processor", total_bytes=8 * GIB)}, "device memory 8.00 GiB"),
-        ({"versions": {"torch": "2.4.0", "fake": "3.1", "backend": "fake"}}, "torch 2.4.0, not 2.13.0"),
-        (
-            {"versions": {"torch": "2.13.0", "fake": "3.0", "backend": "fake"}},
-            "fake 3.0, not 3.1",
-        ),
+        ({"graph": "ffff"}, {}, "graph ffff, not a1b2c3d4"),
+        ({"batch": 16}, {}, "batch 16, not 32"),
+        ({"plans": ()}, {}, "plans 0 plans ("),
+        ({"device": CARD}, {}, "device cuda Some Card, not cpu"),
+        ({"device": dataclasses.replace(PROCESSOR, total_bytes=8 * GIB)}, {}, "device memory 8.00 GiB"),
+        ({"versions": {"torch": "2.4.0", "fake": "3.1", "backend": "fake"}}, {}, "torch 2.4.0, not 2.13.0"),
+        ({"versions": {"torch": "2.13.0", "fake": "3.0", "backend": "fake"}}, {}, "fake 3.0, not 3.1"),
+        ({}, {"wrap": True}, "wrap yes, not no"),
+        ({}, {"limit_bytes": LIMIT + 1}, f"limit 900 MiB ({LIMIT + 1} bytes), not 900 MiB ({LIMIT} bytes)"),
     ],
 )
-def test_each_part_of_a_problem_counts(make_detection, change, words):
-    """Whatever changes the figures changes the digest, and is the one difference that is told."""
-    here, kept = Problem.of(make_detection(**change), LIMIT), Problem.of(make_detection(), LIMIT)
+def test_each_part_of_a_problem_counts_and_is_told(make_detection, change, asked, words):
+    here = Problem.of(make_detection(**change), **{"limit_bytes": LIMIT, **asked})
+    kept = Problem.of(make_detection(), LIMIT)
     (difference,) = here.differences(kept)
     assert words in difference
     assert here.digest != kept.digest
 
 
-def test_a_wrapped_script_is_a_problem_of_its_own(make_detection):
-    """The same graph in a script that the tool wraps is another problem, and the difference is told."""
-    here, kept = Problem.of(make_detection(), LIMIT, wrap=True), Problem.of(make_detection(), LIMIT)
-    assert here.differences(kept) == ["wrap yes, not no"]
-    assert here.digest != kept.digest
-
-
-def test_limits_that_look_the_same_are_told_apart(make_detection):
-    """Two limits that differ by a byte are two problems, and the difference shows."""
-    here, kept = Problem.of(make_detection(), LIMIT), Problem.of(make_detection(), LIMIT + 1)
-    (difference,) = here.differences(kept)
-    assert str(LIMIT) in difference
-    assert str(LIMIT + 1) in difference
-    assert here.digest != kept.digest
-
-
 @pytest.mark.parametrize(("less_bytes", "is_same"), [(12 * KIB, True), (64 * MIB, True), (GIB, False)])
 def test_memory_that_a_restart_changes_makes_no_other_problem(make_detection, less_bytes, is_same):
-    """A kernel that keeps a little more for itself leaves the problem what it is; another card does not."""
     stored, here = (
-        Problem.of(make_detection(device=Device(kind="cpu", name="Some Processor", total_bytes=size)), LIMIT)
+        Problem.of(make_detection(device=dataclasses.replace(PROCESSOR, total_bytes=size)), LIMIT)
         for size in (24 * GIB, 24 * GIB - less_bytes)
     )
     assert (here.differences(stored) == []) is is_same
@@ -78,8 +57,67 @@ def test_memory_that_a_restart_changes_makes_no_other_problem(make_detection, le
     assert (first.compare(second) == []) is is_same
 
 
-def test_a_shipped_study_is_known_after_a_restart():
-    """The archive's own digest holds, and its problem is that of the machine with a little less memory."""
-    (file,) = shipped_folder().glob("bert_mlm.jsonl.gz")
-    problem = read_archive(file).head.problem
-    assert dataclasses.replace(problem, device_bytes=problem.device_bytes + 12 * KIB).differences(problem) == []
+@pytest.fixture
+def make_tuned(make_detection, make_space):
+    """Its activations are so many times those of the others."""
+
+    def make(command=SGD, *, device=CARD, times=1, **changes):
+        space = make_space()
+        plans = tuple(dataclasses.replace(plan, saving=f"{times}*1024*batch") for plan in space.plans)
+        detection = make_detection(dataclasses.replace(space, plans=plans), device=device, **changes)
+        return Tuned(problem=Problem.of(detection, LIMIT), sizes=Sizes.of(detection), command=command)
+
+    return make
+
+
+@pytest.fixture
+def go_on(tmp_path, make_tuned):
+    """Begins a study with the first, goes on with the second, and gives what is said."""
+
+    def go_on(device=CARD, **changes):
+        folder, notes = StudyFolder("mine", tmp_path), []
+        folder.prepare()
+        assert bind(folder, make_tuned(device=device), notes.append)
+        assert not bind(folder, make_tuned(device=device, **changes), notes.append)
+        return notes
+
+    return go_on
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"times": 4}, "activations 160 KiB, not 40 KiB"),
+        ({"resting_bytes": 150 * MIB, "command": ADAM}, "memory between steps 150 MiB, not 100 MiB"),
+        ({"resting_bytes": 150 * MIB}, "memory between steps 150 MiB, not 100 MiB"),
+        ({"dims": {"d0": 32, "d1": 512}, "command": ADAM}, "d1 512, not 128"),
+    ],
+    ids=["stride", "optimizer", "optimizer in the script", "another length by another command"],
+)
+def test_another_training_is_refused(go_on, changes, words):
+    with pytest.raises(UsageError, match=rf"holds another problem: here it is {words}"):
+        go_on(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"dims": {"d0": 32, "d1": 113}}, "d1 113, not 128"), ({"command": ADAM}, "another command")],
+    ids=["texts of another length", "command"],
+)
+def test_what_may_be_the_same_is_told(go_on, changes, words):
+    (note,) = go_on(**changes)
+    assert note.endswith(f"here it is {words}")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"resting_bytes": 105 * MIB}, {"resting_bytes": 300 * MIB, "device": PROCESSOR}],
+    ids=["all", "a little memory", "memory of a CPU's process"],
+)
+def test_the_same_is_taken_without_a_word(go_on, changes):
+    assert go_on(**changes) == []
+
+
+def test_other_batches_of_the_first_step_are_no_difference(make_tuned):
+    first, second = (make_tuned(dims={"batch": batch, "d1": 128}) for batch in (4, 32))
+    assert first.differences(second) == ()

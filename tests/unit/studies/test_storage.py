@@ -1,18 +1,19 @@
-"""The trials of a study on disk: kept when everything else goes wrong, and readable by Optuna itself."""
-
-import json
+import os
+import pickle
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import optuna
 import pytest
 
-from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.studies import storage
 from autorecompute.studies.storage import TrialStore, read_trials
 from autorecompute.units import MIB
 
@@ -20,31 +21,34 @@ LIMIT = 900 * MIB
 NAME = "bert"
 
 ADD_AND_DIE = """
-import json, os, signal, sys
-from pathlib import Path
-from autorecompute import codec
-from autorecompute.measurement import Trial
-from autorecompute.plans import Space
+import os, pickle, signal, sys
 from autorecompute.studies.storage import TrialStore
 
-work = json.load(sys.stdin)
-space = codec.from_plain(work["space"], Space)
-store = TrialStore(Path(work["database"]), work["name"], space, work["limit"])
-for plain in work["trials"]:
-    store.add(codec.from_plain(plain, Trial))
+database, name, space, limit, trials = pickle.load(sys.stdin.buffer)
+store = TrialStore(database, name, space, limit)
+for trial in trials:
+    store.add(trial)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+WRITE_AND_DIE = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("UPDATE trial_user_attributes SET value_json = 'gone'")
+numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION SELECT i + 1 FROM n LIMIT 5000) SELECT * FROM n"
+connection.execute(f"CREATE TABLE many AS {numbers}")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.fixture(scope="module")
 def space(make_space):
-    """The plans of the study."""
     return make_space()
 
 
 @pytest.fixture(scope="module")
 def trials(space, make_trial):
-    """A trial of each kind."""
     plans = space.plans
     return [
         make_trial(number=0, outcome=Outcome.OOM, message="no memory"),
@@ -60,7 +64,6 @@ def trials(space, make_trial):
 
 @pytest.fixture(scope="module")
 def finished(space, trials, tmp_path_factory):
-    """A database with these trials, for reading only."""
     database = tmp_path_factory.mktemp("finished") / "study.db"
     store = TrialStore(database, NAME, space, LIMIT)
     for trial in trials:
@@ -70,29 +73,28 @@ def finished(space, trials, tmp_path_factory):
 
 @pytest.fixture
 def database(finished, tmp_path):
-    """A database with these trials, for a test to change."""
     copy = tmp_path / "study.db"
     copy.write_bytes(finished.read_bytes())
     return copy
 
 
-def test_trials_come_back_in_their_order(finished, space, trials):
-    """Another session and a reader see every trial as it was added."""
-    assert TrialStore(finished, NAME, space, LIMIT).trials == trials
-    assert read_trials(finished, NAME) == trials
+@pytest.fixture(params=["read", "write"])
+def open_it(request, space):
+    """Has the trials of a database read alone, or by a tuning that would go on."""
+    return {
+        "read": lambda file: read_trials(file, NAME),
+        "write": lambda file: TrialStore(file, NAME, space, LIMIT).trials,
+    }[request.param]
+
+
+def test_trials_come_back_in_their_order(finished, open_it, trials):
+    assert open_it(finished) == trials
 
 
 def test_a_trial_survives_the_death_of_the_tuner(tmp_path, space, trials):
-    """A process killed right after it added trials has lost none of them, and the next session goes on."""
     database = tmp_path / "study.db"
-    work = {
-        "database": str(database),
-        "name": NAME,
-        "limit": LIMIT,
-        "space": codec.to_plain(space),
-        "trials": codec.to_plain(trials[:2]),
-    }
-    killed = subprocess.run([sys.executable, "-c", ADD_AND_DIE], input=json.dumps(work), text=True, check=False)
+    work = pickle.dumps((database, NAME, space, LIMIT, trials[:2]))
+    killed = subprocess.run([sys.executable, "-c", ADD_AND_DIE], input=work, check=False)
     assert killed.returncode == -signal.SIGKILL
     store = TrialStore(database, NAME, space, LIMIT)
     assert store.trials == trials[:2]
@@ -100,48 +102,40 @@ def test_a_trial_survives_the_death_of_the_tuner(tmp_path, space, trials):
     assert read_trials(database, NAME) == store.trials == trials[:3]
 
 
-def test_wall_time_adds_up_over_sessions(database, space, trials):
-    """The time of earlier sessions is part of a study's time."""
-    before = TrialStore(database, NAME, space, LIMIT)
-    before.add(trials[0])
-    spent = before.seconds
-    assert 0 < spent <= TrialStore(database, NAME, space, LIMIT).seconds + before.seconds - spent
+def test_wall_time_adds_up_over_sessions(tmp_path, space, trials, monkeypatch):
+    times = iter([1000.0, 1005.0, 50.0, 57.0])  # a store is opened, a trial is added; the same after a restart
+    monkeypatch.setattr(storage, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    TrialStore(tmp_path / "study.db", NAME, space, LIMIT).add(trials[0])
+    assert TrialStore(tmp_path / "study.db", NAME, space, LIMIT).seconds == 12.0
 
 
-def test_optuna_sees_what_does_not_fit_as_infeasible(finished):
-    """What ran out of memory is pruned and violates the constraint, what is over the limit violates it too."""
-    study = optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
-    is_feasible = [all(value <= 0 for value in trial.constraints.values()) for trial in study.trials]
-    states = [trial.state for trial in study.trials]
+@pytest.fixture(scope="module")
+def shown(finished):
+    return optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
+
+
+def test_optuna_sees_what_does_not_fit_as_infeasible(shown):
+    is_feasible = [all(value <= 0 for value in trial.constraints.values()) for trial in shown.trials]
+    states = [trial.state for trial in shown.trials]
     assert is_feasible[:4] == [False, True, False, True]
     assert states[0] is optuna.trial.TrialState.PRUNED
     assert states[4:] == [optuna.trial.TrialState.FAIL] * 2
+    assert shown.best_trial.number == 1
 
 
-def test_optunas_best_trial_fits(finished):
-    """Optuna's best trial is the fastest within the limit, not the fastest."""
-    study = optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
-    assert study.best_trial.number == 1
-
-
-def test_viewers_are_told_what_does_not_fit(finished):
-    """The value has a name, and the constraint also stands where viewers look for it, with the same sign."""
-    study = optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
-    assert study.metric_names == ["samples/s"]
-    for trial in study.trials:
+def test_viewers_are_told_what_does_not_fit_where_they_look(shown):
+    assert shown.metric_names == ["samples/s"]
+    for trial in shown.trials:
         assert trial.system_attrs["constraints"] == [trial.constraints["bytes over the limit"]]
 
 
-def test_optuna_sees_each_plan_as_a_parameter(finished, space, trials):
-    """The parameters tell which plans were on, and which preset."""
-    study = optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
-    for ours, theirs in zip(trials, study.trials, strict=True):
+def test_optuna_sees_each_plan_as_a_parameter(shown, space, trials):
+    for ours, theirs in zip(trials, shown.trials, strict=True):
         on = {key for key, value in theirs.params.items() if value and key != "preset"}
         assert on == {plan.id for plan in space.plans_of(ours.config)}
 
 
 DAMAGES = {
-    "text": lambda _: b"this is no database\n" * 1000,
     "zeros": lambda content: bytes(len(content)),
     "the header alone": lambda content: content[:100],
     "cut in half": lambda content: content[: len(content) // 2],
@@ -150,61 +144,70 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_database_is_refused_and_left_alone(database, space, damage):
-    """What is no study any more ends in a sentence that names the file, which keeps every byte."""
+def test_a_damaged_database_is_refused_and_left_alone(database, open_it, damage):
     database.write_bytes(DAMAGES[damage](database.read_bytes()))
     damaged = database.read_bytes()
-    for read in (lambda: TrialStore(database, NAME, space, LIMIT), lambda: read_trials(database, NAME)):
-        with pytest.raises(SetupError, match=r"study\.db cannot be used as a study.*left as it is"):
-            read()
-        assert database.read_bytes() == damaged
+    with pytest.raises(SetupError, match=r"study\.db cannot be used as a study.*left as it is"):
+        open_it(database)
+    assert database.read_bytes() == damaged
     assert list(database.parent.iterdir()) == [database]
+
+
+def execute(database, statement):
+    with sqlite3.connect(database) as connection:
+        connection.execute(statement)
+    connection.close()
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        pytest.param(
-            """UPDATE trial_user_attributes SET value_json = '{"a": 1}' WHERE key = 'trial'""", id="another class"
-        ),
-        pytest.param("UPDATE trial_user_attributes SET value_json = '{' WHERE key = 'trial'", id="not JSON"),
-        pytest.param("""UPDATE trial_user_attributes SET value_json = '"x"' WHERE key = 'trial'""", id="text"),
-        pytest.param("DELETE FROM trial_user_attributes WHERE key = 'trial'", id="a trial of someone else"),
-        pytest.param("UPDATE alembic_version SET version_num = 'v9.9.9.a'", id="newer Optuna"),
-        pytest.param("INSERT INTO alembic_version VALUES ('v0.9.0.a')", id="two versions"),
+        """UPDATE trial_user_attributes SET value_json = '{"a": 1}' WHERE key = 'trial'""",
+        "UPDATE trial_user_attributes SET value_json = '{' WHERE key = 'trial'",
+        "DELETE FROM trial_user_attributes WHERE key = 'trial'",
+        "UPDATE alembic_version SET version_num = 'v9.9.9.a'",
+        "INSERT INTO alembic_version VALUES ('v0.9.0.a')",
     ],
+    ids=["another class", "not JSON", "a trial of someone else", "newer Optuna", "two versions"],
 )
-def test_a_database_of_something_else_is_refused(database, space, statement):
-    """A sound SQLite file that does not hold our trials ends in a sentence, not in a traceback."""
-    with sqlite3.connect(database) as connection:
-        connection.execute(statement)
-    connection.close()
-    for read in (lambda: TrialStore(database, NAME, space, LIMIT), lambda: read_trials(database, NAME)):
-        with pytest.raises(SetupError, match=r"study\.db cannot be used as a study"):
-            read()
+def test_a_database_of_something_else_is_refused(database, open_it, statement):
+    execute(database, statement)
+    with pytest.raises(SetupError, match=r"study\.db cannot be used as a study"):
+        open_it(database)
 
 
-def test_no_database_has_no_trials(tmp_path):
-    """Reading a study that has no database yet gives no trials, and makes no file."""
-    assert read_trials(tmp_path / "study.db", NAME) == []
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("statement", ["DELETE FROM alembic_version", "DROP TABLE trials", "DELETE FROM version_info"])
+def test_a_reader_adds_nothing_to_a_database(database, statement):
+    """Optuna would make what is missing."""
+    execute(database, statement)
+    before = database.read_bytes()
+    with pytest.raises(SetupError, match=r"cannot be used as a study.*left as it is"):
+        read_trials(database, NAME)
+    assert database.read_bytes() == before
+
+
+def test_an_empty_or_missing_database_has_no_trials_and_stays_so(tmp_path):
+    file = tmp_path / "study.db"
+    assert read_trials(file, NAME) == []
+    assert not file.exists()
+    file.touch()
+    assert read_trials(file, NAME) == []
+    assert file.read_bytes() == b""
 
 
 def test_another_studys_database_is_refused_for_reading(finished):
-    """A database without a study of this name is no study."""
     with pytest.raises(SetupError, match="cannot be used as a study"):
         read_trials(finished, "gpt")
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Lets Optuna try again at once where it would wait a second or two between its five attempts."""
+    """Optuna tries again at once where it would wait a second or two between its five attempts."""
     monkeypatch.setattr("optuna.storages._rdb.storage.time.sleep", lambda _: None)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_database_in_use_is_not_called_damaged(database, space, trials, monkeypatch):
-    """While another process holds the database, the sentence does not send its owner to a backup."""
     monkeypatch.setattr("autorecompute.studies.database.BUSY_TIMEOUT_SECONDS", 0.1)
     store = TrialStore(database, NAME, space, LIMIT)
     other = sqlite3.connect(database, isolation_level=None)
@@ -218,7 +221,6 @@ def test_a_database_in_use_is_not_called_damaged(database, space, trials, monkey
 
 @pytest.mark.usefixtures("impatient")
 def test_a_full_disk_loses_no_trial(small_disk, space, trials):
-    """When the disk is full the next step is told, every trial that was added is there, and more fit afterwards."""
     database = small_disk.folder / "study.db"
     store = TrialStore(database, NAME, space, LIMIT)
     store.add(trials[0])
@@ -233,41 +235,60 @@ def test_a_full_disk_loses_no_trial(small_disk, space, trials):
     assert read_trials(database, NAME) == [*kept, trials[2]]
 
 
-@pytest.fixture
-def read_only(finished, small_disk):
-    """A database with these trials on a disk that cannot be written."""
+def test_a_read_only_disk_is_told_and_can_be_read(finished, small_disk, space, trials):
     database = small_disk.folder / "study.db"
     database.write_bytes(finished.read_bytes())
     small_disk.forbid_writing()
-    return database
-
-
-def test_a_read_only_disk_is_told(read_only, space, trials):
-    """Nothing can be added or begun where nothing can be written, and the sentence says so."""
     with pytest.raises(SetupError, match=r"study\.db cannot be written\. Make it writable"):
-        TrialStore(read_only, NAME, space, LIMIT).add(trials[0])
+        TrialStore(database, NAME, space, LIMIT).add(trials[0])
     with pytest.raises(SetupError, match=r"other\.db cannot be written"):
-        TrialStore(read_only.with_name("other.db"), NAME, space, LIMIT)
-
-
-def test_a_study_on_a_read_only_disk_can_be_shown(read_only, trials):
-    """Reading trials writes nothing."""
-    assert read_trials(read_only, NAME) == trials
+        TrialStore(database.with_name("other.db"), NAME, space, LIMIT)
+    assert read_trials(database, NAME) == trials
 
 
 def test_a_place_below_a_file_is_told(tmp_path, space):
-    """A folder that is a file ends in a sentence."""
     (tmp_path / "bert").write_text("not a folder")
     with pytest.raises(SetupError, match="cannot be written"):
         TrialStore(tmp_path / "bert" / "study.db", NAME, space, LIMIT)
 
 
-@pytest.mark.parametrize("name", ["with space", "50%25", "what?", "a?b=c", "#1", "ü", "a@b:c"])
+@pytest.mark.parametrize("name", ["with space", "50%25", "a?b=c#1", "ü@b:c"])
 def test_the_database_lies_in_its_folder_whatever_that_is_called(tmp_path, space, trials, name):
-    """Signs that mean something in a URL are letters in a path."""
     folder = tmp_path / "only" / name
     folder.mkdir(parents=True)
     TrialStore(folder / "study.db", NAME, space, LIMIT).add(trials[0])
     assert list(folder.iterdir()) == [folder / "study.db"]
     assert list(folder.parent.iterdir()) == [folder]
     assert read_trials(folder / "study.db", NAME) == trials[:1]
+
+
+def test_a_journal_that_names_another_file_is_refused(database, tmp_path, open_it):
+    """SQLite keeps such a journal of a transaction over several databases, and would delete the file that it names."""
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("years of work")
+    magic, sector, name = bytes.fromhex("d9d505f920a163d7"), 512, os.fsencode(thesis)
+    page = struct.unpack(">H", database.read_bytes()[16:18])[0]
+    head = magic + struct.pack(">5I", 0, 1, database.stat().st_size // page, sector, page)
+    end = struct.pack(">I", 2**30 // page + 1) + name + struct.pack(">2I", len(name), sum(name)) + magic
+    database.with_name("study.db-journal").write_bytes(head.ljust(sector, b"\0") + end)
+    with pytest.raises(SetupError, match=r"study\.db-journal names another file"):
+        open_it(database)
+    assert thesis.exists()
+
+
+@pytest.mark.parametrize("ending", ["-journal", "-wal", "-shm"])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(lambda path: path.symlink_to("/dev/zero"), "is a link"), (os.mkfifo, "is no file"), (os.mkdir, "is no file")],
+    ids=["link", "pipe", "folder"],
+)
+def test_what_lies_beside_it_is_a_file(database, open_it, ending, make, words):
+    make(database.with_name(f"study.db{ending}"))
+    with pytest.raises(SetupError, match=rf"study\.db{ending} {words}"):
+        open_it(database)
+
+
+def test_what_a_killed_process_was_writing_is_undone(database, open_it, trials):
+    subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(database)], check=False)
+    assert database.with_name("study.db-journal").stat().st_size
+    assert open_it(database) == trials
