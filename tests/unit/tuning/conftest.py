@@ -5,21 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from stand_ins.formula import RESTING, FormulaBench, Turned
+from stand_ins.formula import RESTING, FormulaBench
 from stand_ins.timed import Clock, TimedBench
-from stand_ins.tuning import Tuning, Watcher
+from stand_ins.tuning import Tuning
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_locks(tmp_path_factory):
+    """No test waits for a tuning that measures on this machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("locks")))
         yield
-
-
-@pytest.fixture(scope="session")
-def turned_by():
-    return Turned
 
 
 @pytest.fixture(scope="session")
@@ -31,12 +27,9 @@ def make_bench(make_detection):
 
 
 @pytest.fixture(scope="session")
-def make_watcher():
-    return Watcher
-
-
-@pytest.fixture(scope="session")
 def tune_in(make_bench):
+    """Begins a session of the study that lies in a folder."""
+
     def tune_in(root, bench=None, *, detection=None, **settings):
         return Tuning(root, bench or make_bench(detection), **settings)
 
@@ -45,6 +38,7 @@ def tune_in(make_bench):
 
 @pytest.fixture(scope="session")
 def make_root():
+    """Makes folders in memory where there are any: a storage waits for its disk at every trial."""
     with contextlib.ExitStack() as roots:
         memory = Path("/dev/shm")
         place = memory if memory.is_dir() else None
@@ -53,6 +47,7 @@ def make_root():
 
 @pytest.fixture
 def clock(monkeypatch):
+    """The clock that every budget and every wait reads."""
     clock = Clock()
     monkeypatch.setattr("autorecompute.tuning.budget.time.monotonic", clock.monotonic)
     return clock
@@ -68,6 +63,7 @@ def make_timed_bench(clock, make_detection):
 
 @pytest.fixture
 def make_tuning(make_root, tune_in):
+    """Begins a session of one and the same study."""
     return functools.partial(tune_in, make_root())
 
 

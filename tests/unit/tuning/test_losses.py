@@ -1,3 +1,5 @@
+"""What a later session makes of trials that a machine took with it."""
+
 import contextlib
 
 import pytest
@@ -6,8 +8,28 @@ from autorecompute.errors import NothingFitsError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.tuning.ledger import settled
+from stand_ins.formula import stop
 
 FIRST, SECOND = Config.parse(["blocks.*/gelu:drop"]), Config.parse(["blocks.*/add:drop"])
+
+
+@pytest.fixture
+def stopped(make_tuning):
+    """A session of three trials that was stopped in the third."""
+    return stop(make_tuning(max_trials=3), interrupt_at=2)
+
+
+@pytest.fixture
+def go_on(stopped, make_tuning):
+    """Ends the search, after what the test has done to the stopped one; gives the session and its notes."""
+
+    def go_on():
+        again = make_tuning(max_trials=3)
+        with contextlib.suppress(NothingFitsError):
+            again.run()
+        return list(stopped.folder.path.glob("trials/*/result.json")), " ".join(again.watcher.notes)
+
+    return go_on
 
 
 @pytest.mark.parametrize(
@@ -26,54 +48,28 @@ def test_a_config_is_tried_again_until_it_was_lost_twice(make_trial, ends, numbe
     assert [trial.number for trial in settled(trials)] == numbers
 
 
-def test_only_a_trial_that_nobody_ended_is_left(make_tuning):
-    tuning = make_tuning(max_trials=3)
-    tuning.bench.interrupt_at = 2
-    with pytest.raises(KeyboardInterrupt):
-        tuning.run()
-    assert tuning.folder.trial_in_progress() is None
-
-
-def test_what_an_earlier_session_took_with_it_is_kept_as_lost(make_tuning, make_trial):
-    tuning = make_tuning(max_trials=3)
-    tuning.bench.interrupt_at = 2
-    with pytest.raises(KeyboardInterrupt):
-        tuning.run()
-    again = make_tuning(max_trials=3)
-    first = Config.of(again.bench.detection.space.plans[:2])
-    number = len(list(again.folder.path.glob("trials/*")))
-    again.folder.begin_trial(make_trial(first, number=number, outcome=Outcome.LOST))
-    with contextlib.suppress(NothingFitsError):
-        again.run()
-    assert any("went away" in note for note in again.watcher.notes)
-    assert (again.folder.trial(number) / "result.json").is_file()
-    assert len(list(again.folder.path.glob("trials/*/result.json"))) == 4
+def test_what_an_earlier_session_took_with_it_is_kept_as_lost_and_measured_after_all(stopped, go_on, make_trial):
+    assert stopped.folder.trial_in_progress() is None
+    config, number = Config.of(stopped.bench.detection.space.plans[:2]), len(stopped.tried)
+    stopped.folder.begin_trial(make_trial(config, number=number, outcome=Outcome.LOST))
+    files, notes = go_on()
+    assert "went away" in notes
+    assert stopped.folder.trial(number) / "result.json" in files
+    assert len(files) == 4
 
 
 @pytest.mark.parametrize("left", ["", '{"number": 2, "con'])
-def test_a_trial_that_nobody_knows_any_more_is_no_obstacle(make_tuning, left):
-    tuning = make_tuning(max_trials=3)
-    tuning.bench.interrupt_at = 2
-    with pytest.raises(KeyboardInterrupt):
-        tuning.run()
-    (tuning.folder.path / "in_progress.json").write_text(left)
-    again = make_tuning(max_trials=3)
-    with contextlib.suppress(NothingFitsError):
-        again.run()
-    assert any("did not leave word" in note for note in again.watcher.notes)
-    assert again.folder.trial_in_progress() is None
-    assert len(list(again.folder.path.glob("trials/*/result.json"))) == 3
+def test_a_trial_that_a_loss_of_power_cut_off_is_no_obstacle(stopped, go_on, left):
+    (stopped.folder.path / "in_progress.json").write_text(left)
+    files, notes = go_on()
+    assert "did not leave word" in notes
+    assert stopped.folder.trial_in_progress() is None
+    assert len(files) == 3
 
 
-def test_a_trial_without_its_folder_gets_one(make_tuning):
-    tuning = make_tuning(max_trials=3)
-    tuning.bench.interrupt_at = 2
-    with pytest.raises(KeyboardInterrupt):
-        tuning.run()
-    last = max(tuning.folder.path.glob("trials/*"))
-    (last / "result.json").unlink()
-    again = make_tuning(max_trials=3)
-    with contextlib.suppress(NothingFitsError):
-        again.run()
-    assert (last / "result.json").is_file()
-    assert not any("went away" in note for note in again.watcher.notes)
+def test_a_trial_that_was_killed_before_it_had_its_folder_gets_one(stopped, go_on):
+    file = max(stopped.folder.path.glob("trials/*")) / "result.json"
+    file.unlink()
+    files, notes = go_on()
+    assert file in files
+    assert "went away" not in notes

@@ -8,6 +8,8 @@ from fake_backend.controller import PLANS_VARIABLE, unmeasured
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
+    """Has the environment name a file with this text."""
+
     def plan(text):
         (tmp_path / "planned.json").write_text(text)
         monkeypatch.setenv(PLANS_VARIABLE, str(tmp_path / "planned.json"))

@@ -1,3 +1,5 @@
+"""What the user of a training reads when its search has ended."""
+
 import pytest
 
 from autorecompute.plans import Config
@@ -12,9 +14,11 @@ SPENT_STEPS, LOST_SECONDS = 40, 1.95
 
 @pytest.fixture
 def sentence_of(make_trial, make_space):
+    """The sentence of a training that began with one config and ended with another, which is a fifth faster."""
+
     def raced(config, seconds, number):
-        rounds = tuple(Round(step_seconds=(seconds,) * 3) for _ in range(3))
-        return Finalist(trial=make_trial(config, number=number, step_seconds=(seconds,) * 3), rounds=rounds)
+        trial = make_trial(config, number=number, step_seconds=(seconds,) * 3)
+        return Finalist(trial=trial, rounds=(Round(step_seconds=(seconds,) * 3),) * 3)
 
     def summarize(first, winner):
         began, won = raced(first, SLOW_SECONDS, 0), raced(winner, FAST_SECONDS, 1)
@@ -43,26 +47,19 @@ def sentence_of(make_trial, make_space):
 
 
 def test_where_nothing_was_measured_no_limit_is_blamed():
-    summary = SearchSummary(
-        best=None,
-        limit_bytes=900 * MIB,
-        trials=[],
-        first=None,
-        standings=[],
-        refused=[],
-        spent_steps=2,
-        spent_seconds=1.0,
-        notes=["The next start tries more"],
-    )
+    nothing = {"best": None, "trials": [], "first": None, "standings": [], "refused": []}
+    spent = {"limit_bytes": 900 * MIB, "spent_steps": 2, "spent_seconds": 1.0}
+    summary = SearchSummary(**nothing, **spent, notes=["The next start tries more"])
     assert summary.sentence == "what is on stays on: no config was measured. The next start tries more"
 
 
-def test_no_recompute_is_called_that(sentence_of, make_space):
+def test_no_recompute_is_called_that_and_not_none(sentence_of, make_space):
     recompute = Config.of(make_space().plans[:1])
     assert sentence_of(recompute, Config()).startswith("no recompute, peak 700 MiB of 900 MiB")
     assert "1.25x of no recompute (700 MiB), which it began with" in sentence_of(Config(), recompute)
 
 
 def test_trials_are_earned_back_once_the_gain_has_made_up_for_them(sentence_of, make_space):
+    """Nearly two seconds were lost in 40 steps, and each step since gains a tenth of one: 20 steps more."""
     told = sentence_of(Config.of(make_space().plans[:1]), Config())
     assert told.endswith(f"The trials are earned back after {SPENT_STEPS + 20} steps")

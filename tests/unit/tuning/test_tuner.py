@@ -107,13 +107,12 @@ def test_an_interrupted_tuning_goes_on_where_it_stopped(finished, make_tuning, i
     ("limit", "detected", "words"),
     [(700, {}, "limit 700 MiB"), (600, {"batch": 16}, "batch 16, not 32"), (600, {"graph": "ffff"}, "graph ffff")],
 )
-def test_another_problem_is_refused_by_name_and_changes_no_file(
-    finished, make_again, make_detection, limit, detected, words
-):
-    before = contents(finished[0].folder)
+def test_another_problem_is_refused_by_name_and_changes_no_file(make_again, make_detection, limit, detected, words):
+    again = make_again(detection=make_detection(**detected), limit_bytes=limit * MIB)
+    before = contents(again.folder)
     with pytest.raises(UsageError, match=f"another problem.*{words}.*--study NAME"):
-        make_again(detection=make_detection(**detected), limit_bytes=limit * MIB).run()
-    assert contents(finished[0].folder) == before
+        again.run()
+    assert contents(again.folder) == before
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SCRIPT_ERROR, Outcome.TIMEOUT, Outcome.DIVERGED])

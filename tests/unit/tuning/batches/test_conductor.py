@@ -21,6 +21,7 @@ from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
 from fake_backend import controller
 from stand_ins.emitted import choices_of, variables_of
+from stand_ins.formula import Turned
 from stand_ins.knobs import knob
 
 LARGEST = 20
@@ -286,12 +287,12 @@ def test_a_noisy_machine_is_asked_more_often_and_the_doubt_is_told(begin):
     assert result.comparison.low < result.comparison.ratio < result.comparison.high
 
 
-def test_knobs_are_turned_on_the_answer_alone(begin, monkeypatch, turned_by):
+def test_knobs_are_turned_on_the_answer_alone(begin, monkeypatch):
     monkeypatch.setattr(controller, "KNOBS", (knob("FAST"),))
     monkeypatch.setattr(controller, "why_not", lambda *_: "")
 
     def adapt(bench):
-        bench.knobs = {"FAST": turned_by(speed=1.1)}
+        bench.knobs = {"FAST": Turned(speed=1.1)}
         return bench
 
     plain = begin((8, 24), adapt=adapt).run()
