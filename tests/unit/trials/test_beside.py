@@ -1,5 +1,3 @@
-"""The bench of a training that goes on, on a real line whose other end the test holds."""
-
 import socket
 from multiprocessing.connection import Connection
 
@@ -32,27 +30,24 @@ class Line:
         self.say(detection)
 
     def say(self, *messages):
-        """The training: what it says next."""
         for message in messages:
             self._end.send_bytes(encode(message))
 
     @property
     def heard(self):
-        """The training: what it was told since it was asked last."""
+        """What the training was told since it was asked last."""
         found = []
         while self._end.poll(0):
             found.append(decode(self._end.recv_bytes()))
         return found
 
     def close(self):
-        """The training: is gone."""
         self._end.close()
         self.bench.hang_up()
 
 
 @pytest.fixture
 def line(make_detection, tmp_path):
-    """A training on a CPU that has said what it is."""
     script = tmp_path / "train.py"
     script.touch()
     line = Line(script, make_detection())
@@ -61,7 +56,7 @@ def line(make_detection, tmp_path):
 
 
 def test_a_config_is_compared_once_before_it_is_measured(line):
-    """What is measured again needs no second comparison; no recompute needs none at all."""
+    """No recompute needs no comparison."""
     line.say(AGREES, MEASURED, MEASURED, MEASURED)
     for config in (CONFIG, CONFIG, Config()):
         assert line.bench.measure(config, EFFORT).outcome is Outcome.OK
@@ -76,7 +71,6 @@ def test_a_config_is_compared_once_before_it_is_measured(line):
     ],
 )
 def test_a_config_that_disagrees_is_never_ordered(line, check, outcome, word):
-    """It is a measurement with the reason, and one step is spent on it."""
     line.say(check)
     for _ in range(2):
         measurement = line.bench.measure(CONFIG, EFFORT)
@@ -108,7 +102,7 @@ def test_steps_that_pass_between_trials_are_spent(line):
 
 
 def test_the_steps_that_are_expected_bound_those_that_are_spent(line):
-    """Of 360 steps eighteen are the search's: two trials, and nothing is ordered beyond them."""
+    """Of 360 steps eighteen are the search's: two trials."""
     line.say(AGREES, Beat(step=6, expected=360), MEASURED, AGREES, Beat(step=12, expected=360), MEASURED)
     line.bench.measure(CONFIG, EFFORT)
     line.bench.measure(OTHER, EFFORT)
@@ -120,7 +114,7 @@ def test_the_steps_that_are_expected_bound_those_that_are_spent(line):
 
 
 def test_steps_are_kept_back_for_the_race(line):
-    """Once two configs can be compared, no trial begins that would leave fewer."""
+    """Once two configs can be compared."""
     line.say(AGREES, Beat(step=6), MEASURED, AGREES, Beat(step=12), MEASURED)
     line.bench.keep_back(90, 1.0, EFFORT)
     assert line.bench.is_live
@@ -143,7 +137,7 @@ def test_no_more_than_a_share_is_kept_back(line):
 
 
 def test_trials_are_short_where_few_steps_may_be_spent(line):
-    """Of 300 steps fifteen are the search's, which are two trials with two timed steps, not one with four."""
+    """Of 300 steps fifteen are the search's: two trials with two timed steps, not one with four."""
     line.say(AGREES, Beat(step=6, expected=300), MEASURED, AGREES, Beat(step=10, expected=300), MEASURED)
     line.bench.keep_back(90, 0.4, EFFORT)
     line.bench.measure(CONFIG, EFFORT)
@@ -164,7 +158,6 @@ def test_memory_that_ran_out_is_a_measurement_and_the_end(line):
 
 @pytest.mark.parametrize("last", [Ended(steps=3), Failed(outcome=Outcome.SCRIPT_ERROR, message="broken"), None])
 def test_a_training_that_ends_ends_the_search(line, last):
-    """By itself, by an error, or without a word."""
     line.bench.detect()
     if last is None:
         line.close()
@@ -175,6 +168,5 @@ def test_a_training_that_ends_ends_the_search(line, last):
 
 
 def test_what_stays_on_is_said_with_the_reason(line):
-    """The training hears the config and a sentence."""
     line.bench.stay(CONFIG, "the best")
     assert line.heard == [Stay(config=CONFIG, message="the best")]

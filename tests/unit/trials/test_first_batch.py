@@ -1,5 +1,3 @@
-"""With which batch a worker takes its first step."""
-
 import pytest
 
 from autorecompute.training_job import Device
@@ -11,7 +9,7 @@ CARD = Device(kind="cuda", name="Some Card", total_bytes=80 * GIB)
 
 
 def test_a_worker_that_exports_begins_with_the_scripts_own_batch(make_detection):
-    """Unless it is measured as a whole. In plain PyTorch every later worker has the target from its first step on."""
+    """In plain PyTorch every later worker has the target from its first step on."""
     plain, exported = make_detection(**PLAIN, loader="a1"), make_detection(loader="b2")
     assert (known_loader(plain, is_watched=False), known_loader(plain, is_watched=True)) == ("a1", "a1")
     assert (known_loader(exported, is_watched=False), known_loader(exported, is_watched=True)) == ("", "b2")

@@ -1,5 +1,3 @@
-"""Configs that are timed in turns."""
-
 import types
 
 import pytest
@@ -11,20 +9,13 @@ from autorecompute.trials.interleaving import join, measure_in_turns, takes_turn
 
 
 class Machine:
-    """Slows down by a factor of three after some steps, whatever is trained.
-
-    Args:
-        make_measurement: Makes measurements.
-        slow_after: Steps until it does.
-        ends_at_once: Whether the script ends after each step, and is started again for the next.
-    """
+    """Slows down by a factor of three after ``slow_after`` steps, whatever is trained."""
 
     def __init__(self, make_measurement, slow_after=1000, *, ends_at_once=False):
         self.make_measurement, self.slow_after, self.ends_at_once = make_measurement, slow_after, ends_at_once
         self.order, self.broken, self.starts = [], {}, 1
 
     def measure(self, config, effort):
-        """One step, of a second; two with recompute."""
         assert (effort.warmup, effort.steps) == (0, 1)
         self.order.append(config)
         self.starts += self.ends_at_once
@@ -37,12 +28,11 @@ class Machine:
 
 @pytest.fixture
 def configs(make_space):
-    """None, and two with a plan."""
     return [Config(), *(Config.of([plan]) for plan in make_space().plans[:2])]
 
 
 def test_configs_are_measured_back_and_forth(make_measurement, configs):
-    """Each round goes the other way, so that a steady drift cancels; all steps of a config are one measurement."""
+    """So a steady drift cancels."""
     machine = Machine(make_measurement)
     found = measure_in_turns(machine, configs, 2)
     assert machine.order == [*configs, *reversed(configs)]
@@ -50,7 +40,6 @@ def test_configs_are_measured_back_and_forth(make_measurement, configs):
 
 
 def test_a_machine_that_slows_down_meets_all_alike(make_measurement, configs):
-    """The slow half lies in the steps of each config, so their ratio is as ever."""
     one, other, _ = configs
     found = measure_in_turns(Machine(make_measurement, slow_after=6), [one, other], 6)
     for figure in ("step_seconds", "cpu_seconds", "losses"):
@@ -58,7 +47,6 @@ def test_a_machine_that_slows_down_meets_all_alike(make_measurement, configs):
 
 
 def test_a_config_that_fails_is_left_out(make_measurement, configs):
-    """It is not measured again, its failure is told, and the others have all their steps."""
     machine = Machine(make_measurement)
     machine.broken[configs[1]] = Outcome.OOM
     found = measure_in_turns(machine, configs, 3)
@@ -68,13 +56,11 @@ def test_a_config_that_fails_is_left_out(make_measurement, configs):
 
 
 def test_a_script_that_ends_is_not_started_for_every_step(make_measurement, configs):
-    """Where the script had to be started again, the turn is brought to its end, and no other one begins."""
     found = measure_in_turns(Machine(make_measurement, ends_at_once=True), configs, 5)
     assert {len(measured.step_seconds) for measured in found.values()} == {1}
 
 
 def test_a_joined_measurement_says_once_how_busy_the_host_was(make_measurement):
-    """The share of the others is that over all steps, and so is the mark."""
     joined = join([make_measurement(others_share=share, marks=("seen",)) for share in (0.0, 0.6)])
     assert joined.others_share == 0.3
     assert joined.marks == ("seen", "host busy: 30 % of the cores by others")
@@ -84,7 +70,7 @@ def test_a_joined_measurement_says_once_how_busy_the_host_was(make_measurement):
     ("backend", "kind", "turns"), [("torch", "cpu", True), ("ortmodule", "cpu", False), ("torch", "cuda", False)]
 )
 def test_a_system_that_swaps_in_no_time_takes_turns(make_detection, backend, kind, turns):
-    """Plain PyTorch does on a CPU; an ORTModule, which makes its graphs anew, and a card's allocator do not."""
+    """An ORTModule makes its graphs anew, and a card has its allocator."""
     versions = {"python": "3.11", "torch": "2.13.0", "backend": backend}
     found = make_detection(
         versions=versions, extra={}, plan_versions=(), device=Device(kind=kind, name="It", total_bytes=2**30)

@@ -1,5 +1,3 @@
-"""Where the kernel's kills for want of memory are read: in every layout of control groups there is."""
-
 import pytest
 
 from autorecompute.trials import oom
@@ -17,12 +15,6 @@ def machine(tmp_path, monkeypatch):
 
 
 class Machine:
-    """What the kernel writes about control groups.
-
-    Args:
-        folder: Where everything lies.
-    """
-
     def __init__(self, folder):
         self.folder, self.proc = folder, folder / "proc"
         (self.proc / "self").mkdir(parents=True)
@@ -38,11 +30,9 @@ class Machine:
         )
 
     def put(self, *groups):
-        """Puts the process into these groups."""
         (self.proc / str(PID) / "cgroup").write_text("".join(f"{group}\n" for group in groups))
 
     def kill(self, counter, count):
-        """Has a counter say so many kills."""
         file = self.folder / counter
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"low 0\noom_group_kill 0\noom_kill {count}\n")
@@ -68,7 +58,6 @@ LAYOUTS = {
 
 @pytest.mark.parametrize(("mounts", "groups", "counter"), LAYOUTS.values(), ids=LAYOUTS)
 def test_the_groups_own_count_decides(machine, mounts, groups, counter):
-    """A kill elsewhere on the machine is nothing to a worker whose group counts its own; a kill in there is."""
     machine.mount(*mounts)
     machine.put(*groups)
     machine.kill(counter, 3)
@@ -81,7 +70,7 @@ def test_the_groups_own_count_decides(machine, mounts, groups, counter):
 
 
 def test_a_group_that_a_launcher_made_is_the_workers(machine):
-    """The group that counts is the one the worker is in when it calls, with the kills that happen from then on."""
+    """The group that counts is the one the worker is in when it calls."""
     machine.mount("/ fs cgroup2 rw")
     machine.put("0::/shell")
     machine.kill("fs/shell/memory.events", 0)
@@ -112,7 +101,6 @@ def test_a_group_that_went_away_is_counted_with_the_one_above(machine):
 
 @pytest.mark.parametrize("groups", [[], ["0::/"], ["4:memory:/elsewhere"]], ids=["none", "root", "not to be seen"])
 def test_without_a_group_the_machine_is_asked(machine, groups):
-    """Where no group of the worker's keeps count, a kill anywhere on the machine is taken for its own."""
     machine.mount("/ fs cgroup2 rw", "/box memory cgroup rw,memory")
     machine.put(*groups)
     kills = OomKills()
@@ -123,7 +111,6 @@ def test_without_a_group_the_machine_is_asked(machine, groups):
 
 
 def test_a_host_that_counts_nothing_says_no(machine):
-    """Where the kernel keeps no count at all, no death is put down to it."""
     (machine.proc / "vmstat").unlink()
     kills = OomKills()
     kills.follow(PID)

@@ -1,5 +1,3 @@
-"""Experiment trackers, switched off."""
-
 from pathlib import Path
 
 from autorecompute.trials.quiet import FORGOTTEN, SWITCHES, quieten
@@ -9,7 +7,6 @@ FOLDER = Path("/tmp/worker")
 
 
 def test_what_the_user_has_switched_on_is_switched_off():
-    """A worker's trackers are off whatever the tuner's own environment says, and the rest of it stays."""
     quiet = quieten({"WANDB_MODE": "online", "MLFLOW_TRACKING_URI": "http://there", "MINE": "1"}, FOLDER)
     assert quiet["WANDB_MODE"] == "disabled"
     assert quiet["MINE"] == "1"
@@ -17,14 +14,13 @@ def test_what_the_user_has_switched_on_is_switched_off():
 
 
 def test_mlflow_writes_to_what_goes_away_with_the_worker():
-    """MLflow has no switch: its runs go to the worker's folder, and none is looked for there."""
+    """It has no switch."""
     quiet = quieten({"MLFLOW_RUN_ID": "7", "MLFLOW_EXPERIMENT_ID": "3"}, FOLDER)
     assert quiet["MLFLOW_TRACKING_URI"] == "file:///tmp/worker/mlruns"
     assert not set(FORGOTTEN) & set(quiet)
 
 
 def test_every_variable_is_documented():
-    """The reference names each variable that is set or removed, and the value of each switch."""
     reference = REFERENCE.read_text()
     for name in (*SWITCHES, *FORGOTTEN, "MLFLOW_TRACKING_URI"):
         assert f"`{name}`" in reference
