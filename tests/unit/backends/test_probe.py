@@ -1,5 +1,3 @@
-"""A variable of ours reaches an option of ORTModule's, in a package that has its shape."""
-
 import subprocess
 import sys
 from pathlib import Path
@@ -23,12 +21,13 @@ class _RuntimeOptions:
             self.recompute_probe_config = "1:1"
 """
 SAYS = "from onnxruntime.training.ortmodule import options; print(options._RuntimeOptions().recompute_probe_config)"
+HOOKS = "import sys; print(any('autorecompute' in type(finder).__module__ for finder in sys.meta_path))"
+IMPORTED = "import sys; print('onnxruntime' in sys.modules)"
 INSTALLS = "from autorecompute.backends.ortmodule import probe; print(probe.install())"
 
 
 @pytest.fixture
 def python(tmp_path):
-    """Runs statements where ORTModule is a package of one file; gives what they print."""
     package = tmp_path / "onnxruntime" / "training" / "ortmodule"
     package.mkdir(parents=True)
     for folder in (package, package.parent, package.parent.parent):
@@ -39,36 +38,36 @@ def python(tmp_path):
     def python(*statements, **variables):
         command = [sys.executable, "-c", "; ".join(statements)]
         environment = {"PYTHONPATH": path, **variables}
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         return done.stdout.split()
 
     return python
 
 
-def test_the_variable_decides_where_it_is_set(python):
-    """Options that are made after the adapter ran look for plans as the variable says."""
-    assert python(INSTALLS, SAYS, AUTORECOMPUTE_ORT_PROBE="1:1") == ["True", "1:1"]
-
-
-def test_without_the_variable_nothing_is_touched(python):
-    """No import hook is left behind, and ORT's own choice stands."""
-    hooks = "import sys; print(any('autorecompute' in type(finder).__module__ for finder in sys.meta_path))"
-    assert python(INSTALLS, hooks, SAYS) == ["False", "False", "1:0"]
-
-
-def test_a_level_looks_within_layers_whatever_the_variable_says(python):
-    """ORT's levels choose their own probe."""
-    variables = {"AUTORECOMPUTE_ORT_PROBE": "1:0", "ORTMODULE_MEMORY_OPT_LEVEL": "1"}
-    assert python(INSTALLS, SAYS, **variables) == ["True", "1:1"]
-
-
-def test_options_that_were_imported_before_are_reached(python):
-    """It does not matter who came first, nor how often it is said."""
-    before = "import onnxruntime.training.ortmodule.options"
-    assert python(before, INSTALLS, INSTALLS, SAYS, AUTORECOMPUTE_ORT_PROBE="1:1") == ["True", "True", "1:1"]
-
-
-def test_ortmodule_is_not_imported_for_it(python):
-    """A script that never comes to ORTModule pays nothing."""
-    imported = "import sys; print('onnxruntime' in sys.modules)"
-    assert python(INSTALLS, imported, AUTORECOMPUTE_ORT_PROBE="1:1") == ["True", "False"]
+@pytest.mark.parametrize(
+    ("statements", "variables", "told"),
+    [
+        ([INSTALLS, SAYS], {"AUTORECOMPUTE_ORT_PROBE": "1:1"}, ["True", "1:1"]),
+        ([INSTALLS, HOOKS, SAYS], {}, ["False", "False", "1:0"]),
+        (
+            [INSTALLS, SAYS],
+            {"AUTORECOMPUTE_ORT_PROBE": "1:0", "ORTMODULE_MEMORY_OPT_LEVEL": "1"},
+            ["True", "1:1"],
+        ),
+        (
+            ["import onnxruntime.training.ortmodule.options", INSTALLS, INSTALLS, SAYS],
+            {"AUTORECOMPUTE_ORT_PROBE": "1:1"},
+            ["True", "True", "1:1"],
+        ),
+        ([INSTALLS, IMPORTED], {"AUTORECOMPUTE_ORT_PROBE": "1:1"}, ["True", "False"]),
+    ],
+    ids=[
+        "the variable decides where it is set",
+        "without the variable nothing is touched",
+        "a level looks within layers whatever the variable says",
+        "options that were imported before are reached, once",
+        "ORTModule is not imported for it",
+    ],
+)
+def test_a_variable_of_ours_reaches_an_option_of_ortmodules(python, statements, variables, told):
+    assert python(*statements, **variables) == told

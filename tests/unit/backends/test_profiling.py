@@ -1,5 +1,3 @@
-"""A training step, read from ORT's trace and graph; both are written here as ORT writes them."""
-
 import pytest
 
 from autorecompute.backends.ortmodule.profiling import make_profile, read_halves
@@ -20,18 +18,11 @@ NODES = [
     ("DropoutGrad", "drop_grad", ["logits_grad", "mask_recompute"], ["input_gradient"]),
 ]
 SHAPES = {
-    "input": [6, 8],
-    "shape": [1],
-    "weight": [8, 5],
-    "dropped": [6, 8],
-    "mask": [6, 8],
-    "flat": [48],
-    "logits": [6, 5],
-    "dropped_recompute": [6, 8],
-    "mask_recompute": [6, 8],
-    "weight_gradient": [8, 5],
-    "input_gradient": [6, 8],
-    "logits_grad": [6, 5],
+    **dict.fromkeys(("input", "dropped", "mask", "dropped_recompute", "mask_recompute", "input_gradient"), (6, 8)),
+    **dict.fromkeys(("logits", "logits_grad"), (6, 5)),
+    **dict.fromkeys(("weight", "weight_gradient"), (8, 5)),
+    "shape": (1,),
+    "flat": (48,),
 }
 TYPES = dict.fromkeys(("mask", "mask_recompute"), "bool")
 FORWARD, BACKWARD = NODES[:3], NODES[4:]
@@ -40,7 +31,6 @@ TYPE_FIELDS = ("input_type_shape", "output_type_shape")
 
 @pytest.fixture(scope="module")
 def graph():
-    """A Dropout that is recomputed, a projection, and their gradients; ORT inferred no shape of what is recomputed."""
     helper = onnx.helper
     known = {"dropped": ["input_dim0", 8], "logits": ["input_dim0", 5], "mask": ["input_dim0", 8]}
     return helper.make_graph(
@@ -57,7 +47,6 @@ def graph():
 
 
 def make_events(start, nodes):
-    """What ORT's profiler writes of one half: each kernel, the branch of an ``If``, and the run that holds them all."""
     events = []
     for place, (_, name, read, made) in enumerate(nodes):
         types = [[{TYPES.get(value, "float"): SHAPES[value]} for value in values] for values in (read, made)]
@@ -72,86 +61,71 @@ def make_events(start, nodes):
 
 @pytest.fixture(scope="module")
 def profile(graph):
-    """The second of two steps that were traced."""
     steps = [(0, FORWARD), (100, BACKWARD), (1000, FORWARD), (1100, BACKWARD)]
     return make_profile(graph, *read_halves([event for step in steps for event in make_events(*step)]), NAMES)
 
 
 @pytest.fixture(scope="module")
 def tensors(profile):
-    """All that was made, by name."""
     return {tensor.name: tensor for tensor in profile.tensors}
 
 
 def test_the_last_step_is_told_in_its_order(profile):
-    """Each kernel once, with its time, and the hand-over to PyTorch between the halves."""
     assert [operation.name for operation in profile.operations] == [name for _, name, _, _ in NODES]
     assert profile.backward == 3
     assert [operation.seconds for operation in profile.operations] == pytest.approx([7e-6] * 3 + [0] + [7e-6] * 3)
 
 
 def test_phases_are_known(profile):
-    """What runs once more is told from what runs backward, and the hand-over belongs to the loss."""
     phases = [operation.phase for operation in profile.operations]
-    forward, backward = [Phase.FORWARD] * 3, [Phase.BACKWARD] * 2
-    assert phases == [*forward, Phase.LOSS, Phase.RECOMPUTE, *backward]
+    assert phases == [*[Phase.FORWARD] * 3, Phase.LOSS, Phase.RECOMPUTE, *[Phase.BACKWARD] * 2]
 
 
 def test_dimensions_are_those_of_the_step_that_ran(profile):
-    """They are read off the inputs, in our names."""
     assert profile.dims == {"batch": 6}
 
 
 def test_a_tensor_lives_as_long_as_any_name_of_it_is_read(tensors):
-    """A reshape makes nothing: what it hands on is the memory that it was given."""
     assert "flat" not in tensors
     assert (tensors["dropped"].first, tensors["dropped"].last) == (0, 2)
 
 
 def test_what_nobody_reads_and_what_is_handed_over_stay_to_the_end(tensors):
-    """ORT frees with the last reader: a mask without one is held as long as a gradient for PyTorch."""
     assert (tensors["mask"].first, tensors["mask"].last) == (0, 7)
     assert (tensors["weight_gradient"].first, tensors["weight_gradient"].last) == (5, 7)
 
 
 def test_inputs_and_weights_are_not_of_the_step(tensors):
-    """They are there before it."""
     assert not {"input", "shape", "weight"} & set(tensors)
 
 
 def test_the_gradient_from_pytorch_is_as_large_as_the_output(tensors):
-    """It is no node's output, and has no shape but that."""
     assert tensors["logits_grad"].shape == tensors["logits"].shape == ("batch", "5")
     assert tensors["logits_grad"].last == 6
 
 
 def test_what_is_recomputed_has_the_shape_of_the_first_time(tensors):
-    """ORT infers none for it; the sizes of the elements are those that ran."""
     assert tensors["dropped_recompute"].shape == tensors["mask_recompute"].shape == ("batch", "8")
     assert (tensors["dropped_recompute"].element_bytes, tensors["mask_recompute"].element_bytes) == (4, 1)
 
 
 def test_a_shape_that_nobody_inferred_grows_with_the_batch_where_it_can(tensors):
-    """A first size that the batch divides is the batch's, and any other is constant."""
     assert tensors["input_gradient"].shape == ("1*batch", "8")
     assert tensors["weight_gradient"].shape == ("8", "5")
 
 
 def test_who_reads_and_makes_what_is_told(profile):
-    """Weights and inputs of the model among it; what an operation makes first tells it from all others."""
     told = {operation.name: (operation.reads, operation.makes) for operation in profile.operations}
     assert told == {name: (tuple(read), tuple(made)) for _, name, read, made in NODES}
     assert [operation.key for operation in profile.operations] == [made[0] for _, _, _, made in NODES]
 
 
 def test_what_runs_once_more_names_what_it_repeats(profile):
-    """By the value that was made first the first time, and nothing else repeats anything."""
     repeats = {operation.name: operation.repeats for operation in profile.operations if operation.repeats}
     assert repeats == {"drop_recompute": "dropped"}
 
 
 def test_a_result_under_another_shape_is_a_copy(graph):
-    """A reshape hands its input on, except where its result is the graph's: PyTorch gets memory of its own."""
     events = [event for start, nodes in ((0, FORWARD), (100, BACKWARD)) for event in make_events(start, nodes)]
     handed_out = onnx.GraphProto()
     handed_out.CopyFrom(graph)

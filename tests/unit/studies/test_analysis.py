@@ -1,5 +1,3 @@
-"""What a study hands on of its profiled steps."""
-
 import pytest
 
 from autorecompute import codec
@@ -12,8 +10,6 @@ PRIME = 7
 
 @pytest.fixture
 def profiled(tmp_path, make_step):
-    """Builds the folder of a study whose steps were profiled at a batch."""
-
     def build(name, batch):
         folder = StudyFolder(name, tmp_path)
         folder.prepare()
@@ -27,14 +23,12 @@ def profiled(tmp_path, make_step):
 
 @pytest.fixture
 def empty(tmp_path):
-    """The folder of a study that has just begun."""
     folder = StudyFolder("new", tmp_path)
     folder.prepare()
     return folder
 
 
 def test_steps_of_the_prime_batch_are_handed_on(profiled, empty):
-    """They tell of any batch; what the study has itself stays."""
     known = profiled("b8", PRIME)
     share(known, empty, PRIME)
     assert (empty.path / FILE).read_text() == (known.path / FILE).read_text()
@@ -46,6 +40,5 @@ def test_steps_of_the_prime_batch_are_handed_on(profiled, empty):
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_steps_of_a_smaller_batch_stay_where_they_are(profiled, empty, batch):
-    """At a batch of one every size seems constant, at one of two half of them seem to grow: a larger one is misled."""
     share(profiled("small", batch), empty, PRIME)
     assert not (empty.path / FILE).exists()

@@ -1,5 +1,3 @@
-"""Which of the stored studies tells most of a new problem."""
-
 import gzip
 import json
 
@@ -24,26 +22,21 @@ OTHER_CARD = Device(kind="cuda", name="Some Card", total_bytes=16 * GIB)
 
 @pytest.fixture
 def make_tuned(make_detection):
-    """A problem like that of every detection here, but for what is named."""
-
-    def make(*, limit_bytes=LIMIT, command=COMMAND, **changes):
+    def make(*, command=COMMAND, **changes):
         detection = make_detection(**changes)
-        problem, sizes = Problem.of(detection, limit_bytes), Sizes.of(detection)
-        return Tuned(problem=problem, sizes=sizes, command=command)
+        return Tuned(problem=Problem.of(detection, LIMIT), sizes=Sizes.of(detection), command=command)
 
     return make
 
 
 @pytest.fixture
 def store(tmp_path, make_tuned, make_detection, make_trial):
-    """Keeps studies by name, each with a trial, which differ from the others in what is named."""
-
     def store(*, trials=1, **studies):
         for name, changes in studies.items():
             folder, tuned = StudyFolder(name, tmp_path), make_tuned(**changes)
             folder.prepare()
             folder.begin(tuned.problem, list(tuned.command), tuned.sizes)
-            kept = TrialStore(folder.database, name, make_detection().space, tuned.problem.limit_bytes)
+            kept = TrialStore(folder.database, name, make_detection().space, LIMIT)
             for number in range(trials):
                 kept.add(make_trial(number=number))
 
@@ -52,14 +45,11 @@ def store(tmp_path, make_tuned, make_detection, make_trial):
 
 @pytest.fixture
 def notes():
-    """What is said about studies that are passed over."""
     return []
 
 
 @pytest.fixture
 def nearest(tmp_path, make_tuned, notes):
-    """The study nearest to a problem, and in what it differs."""
-
     def nearest(**changes):
         found = find_nearest(make_tuned(**changes), StudyFolder("new", tmp_path), notes.append)
         return found and (found.name, *found.differences)
@@ -67,56 +57,41 @@ def nearest(tmp_path, make_tuned, notes):
     return nearest
 
 
-def test_the_nearest_batch_comes_first(store, nearest):
-    """Twice the batch is nearer than a quarter of it, and the difference is told in words."""
-    store(quarter={"batch": 8}, twice={"batch": 64})
-    assert nearest() == ("twice", "batch 32, not 64")
-
-
-def test_the_same_problem_is_nearest_of_all(store, nearest):
-    """Nothing is told of it, whatever it is called."""
-    store(alike={}, other={"batch": 33})
-    assert nearest() == ("alike",)
-
-
-def test_another_device_is_farther_than_another_batch(store, nearest):
-    """Times of the same machine say more."""
-    store(elsewhere={"device": OTHER_CARD}, smaller={"batch": 4})
-    assert nearest() == ("smaller", "batch 32, not 4")
-
-
-def test_sequences_of_another_length_are_another_problem(store, nearest):
-    """A graph knows no lengths: the sizes of its first batch do."""
-    store(short={"dims": {"batch": 32, "sequence": 64}})
-    assert nearest(dims={"batch": 4, "sequence": 128}) == ("short", "sequence 128, not 64")
-
-
-def test_the_size_of_the_first_batch_does_not_count(store, nearest):
-    """The script's own batch before the target reached it is none of the problem's."""
-    store(alike={"dims": {"batch": 4, "sequence": 64}})
-    assert nearest(dims={"batch": 32, "sequence": 64}) == ("alike",)
-
-
-def test_another_command_is_told_where_nothing_else_is(store, nearest):
-    """The same graph under another optimizer is not the same problem."""
-    store(adam={"command": ("python", "train.py", "--adam")})
-    assert nearest() == ("adam", "another command")
-    assert nearest(batch=16) == ("adam", "batch 16, not 32")
-
-
 @pytest.mark.parametrize(
-    "change",
-    [{"plans": ()}, {"versions": {"torch": "2.13.0", "fake": "3.0", "backend": "fake"}}],
-    ids=["plans", "fake"],
+    ("studies", "asked", "answer"),
+    [
+        ({"quarter": {"batch": 8}, "twice": {"batch": 64}}, {}, ("twice", "batch 32, not 64")),
+        ({"alike": {}, "other": {"batch": 33}}, {}, ("alike",)),
+        ({"elsewhere": {"device": OTHER_CARD}, "smaller": {"batch": 4}}, {}, ("smaller", "batch 32, not 4")),
+        (
+            {"short": {"dims": {"batch": 32, "sequence": 64}}},
+            {"dims": {"batch": 4, "sequence": 128}},
+            ("short", "sequence 128, not 64"),
+        ),
+        ({"alike": {"dims": {"batch": 4}}}, {"dims": {"batch": 32}}, ("alike",)),
+        ({"adam": {"command": (*COMMAND, "--adam")}}, {}, ("adam", "another command")),
+        ({"adam": {"command": (*COMMAND, "--adam")}}, {"batch": 16}, ("adam", "batch 16, not 32")),
+        ({"other": {"plans": ()}}, {}, None),
+        ({"other": {"versions": {"torch": "2.13.0", "fake": "3.0", "backend": "fake"}}}, {}, None),
+    ],
+    ids=[
+        "the nearest batch",
+        "the same problem",
+        "another batch before another device",
+        "sequences of another length",
+        "the batch before the script reached its target",
+        "another command",
+        "another command and batch",
+        "other plans",
+        "another version that the plans depend on",
+    ],
 )
-def test_other_plans_are_no_neighbour(store, nearest, change):
-    """Plans of another graph, or of another ONNX Runtime, mean something else."""
-    store(other=change)
-    assert nearest() is None
+def test_the_nearest_study_is_found_and_its_differences_told(store, nearest, studies, asked, answer):
+    store(**studies)
+    assert nearest(**asked) == answer
 
 
 def test_a_study_that_measured_nothing_tells_nothing(store, nearest):
-    """A study that was stopped at its start gives way to one farther off."""
     store(trials=0, empty={})
     store(far={"batch": 512})
     assert nearest() == ("far", "batch 32, not 512")
@@ -124,7 +99,6 @@ def test_a_study_that_measured_nothing_tells_nothing(store, nearest):
 
 @pytest.fixture
 def ship(tmp_path, monkeypatch, store):
-    """Has a study come with autorecompute, which differs from the others in what is named."""
     place = tmp_path / "shipped"
     place.mkdir()
     monkeypatch.setattr(sources, "shipped_folder", lambda: place)
@@ -139,7 +113,6 @@ def ship(tmp_path, monkeypatch, store):
 
 
 def test_a_shipped_study_is_a_source(ship, nearest):
-    """Where nothing else has the same plans, what comes with autorecompute is started from."""
     ship("far", batch=8)
     name, *differences = nearest()
     assert (name, differences[0]) == ("far", "batch 32, not 8")
@@ -147,21 +120,18 @@ def test_a_shipped_study_is_a_source(ship, nearest):
 
 
 def test_a_shipped_study_is_never_an_answer(ship, nearest):
-    """Though it may look like the same problem, its machine is another."""
     ship("alike")
     name, *differences = nearest()
     assert (name, len(differences)) == ("alike", 1)
 
 
 def test_own_studies_come_before_shipped_ones(ship, store, nearest):
-    """What was measured here says more, however far off."""
     ship("alike")
     store(own={"batch": 512})
     assert nearest() == ("own", "batch 32, not 512")
 
 
 def test_a_shipped_study_that_is_broken_is_passed_over(ship, tmp_path, nearest, notes):
-    """It is not the new one's fault, and is told in a line."""
     ship("far", batch=8)
     (tmp_path / "shipped" / "a.jsonl.gz").write_bytes(b"broken")
     assert nearest()[0] == "far"
@@ -179,7 +149,6 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_study_stops_no_other(store, tmp_path, nearest, notes, name):
-    """The next nearest is started from, and one line says which file of the damaged one is wrong."""
     store(alike={}, far={"batch": 8})
     (tmp_path / "alike" / name).write_text(DAMAGES[name])
     assert nearest() == ("far", "batch 32, not 8")
@@ -189,7 +158,6 @@ def test_a_damaged_study_stops_no_other(store, tmp_path, nearest, notes, name):
 
 
 def test_what_is_shipped_can_be_read():
-    """Each archive is whole, small, about plans of ONNX Runtime 1.19.2, and brings nothing along but configs."""
     archives = sorted(sources.shipped_folder().glob(sources.ARCHIVE_PATTERN))
     trusted = Trusted(knobs={ORTMODULE: frozenset()})
     assert archives

@@ -1,5 +1,3 @@
-"""Who uses a study, and that no two tunings do."""
-
 import fcntl
 import os
 import stat
@@ -26,7 +24,6 @@ with using(StudyFolder("bert", Path(sys.argv[1]))):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A study."""
     folder = StudyFolder("bert", tmp_path)
     folder.prepare()
     return folder
@@ -34,7 +31,6 @@ def folder(tmp_path):
 
 @pytest.fixture
 def other(folder):
-    """A process that tunes the study."""
     command = [sys.executable, "-c", HOLD, str(folder.path.parent)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "holding\n"
@@ -42,35 +38,21 @@ def other(folder):
         process.kill()
 
 
-@pytest.mark.usefixtures("other")
-def test_a_study_that_is_tuned_is_not_tuned_by_another_process(folder):
-    """Both would number their trials alike."""
+def test_a_study_that_is_tuned_is_not_tuned_by_another_process(folder, other):
+    assert find_user(folder) == other.pid
     with pytest.raises(UsageError, match=r"is using study 'bert'. Wait for it"), using(folder):
         pytest.fail("both tune")
 
 
-def test_a_process_that_is_killed_lets_go_of_its_study(folder, other):
-    """What a dead tuning held is free at once."""
+def test_a_process_that_ends_or_is_killed_lets_go_of_its_study(folder, other):
     other.kill()
     other.wait()
-    with using(folder):
-        assert folder.path.is_dir()
-
-
-def test_one_after_the_other_is_fine(folder):
-    """The lock ends with the context."""
     for _ in range(2):
         with using(folder):
-            pass
-
-
-def test_a_study_is_in_use_from_the_first_moment_on(folder, other):
-    """The lock alone tells who uses it, before there is a database or a log."""
-    assert find_user(folder) == other.pid
+            assert folder.path.is_dir()
 
 
 def test_other_users_cannot_hold_a_study(folder):
-    """What they may read, the folder among it, is no lock, and they cannot open what is."""
     reading = os.open(folder.path, os.O_RDONLY)
     fcntl.flock(reading, fcntl.LOCK_EX)
     with using(folder):
@@ -79,7 +61,6 @@ def test_other_users_cannot_hold_a_study(folder):
 
 
 def test_a_link_in_place_of_the_lock_is_not_followed(folder, tmp_path):
-    """Nothing is made where it leads."""
     (folder.path / LOCK).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SetupError, match="work in another folder"), using(folder):
         pytest.fail("a link was held")

@@ -1,5 +1,3 @@
-"""What an allocator takes for tensors, followed on paper and held against its own bookkeeping."""
-
 import random
 
 import pytest
@@ -17,18 +15,15 @@ from autorecompute.units import MIB
 
 @pytest.fixture
 def arena():
-    """An empty arena."""
     return Arena()
 
 
 def test_what_is_taken_is_what_was_written(arena):
-    """A region counts as far as it was given out, in whole chunks."""
     arena.allocate(1, 1000)
     assert arena.touched_bytes == 4 * CHUNK_BYTES
 
 
 def test_memory_that_came_back_is_given_out_again(arena):
-    """Tensors one after the other take no more than the largest."""
     for size in (3000, 5000, 2000):
         arena.allocate(size, size)
         arena.release(size)
@@ -36,7 +31,6 @@ def test_memory_that_came_back_is_given_out_again(arena):
 
 
 def test_a_hole_is_no_help_to_a_larger_tensor(arena):
-    """Between two tensors that stay, what came back is too small for the next: it goes behind them."""
     for key in (1, 2, 3):
         arena.allocate(key, 10 * CHUNK_BYTES)
     arena.release(2)
@@ -45,7 +39,6 @@ def test_a_hole_is_no_help_to_a_larger_tensor(arena):
 
 
 def test_holes_side_by_side_are_one():
-    """Whatever the order they come back in."""
     for order in ((1, 2), (2, 1)):
         fresh = Arena()
         for key in (1, 2, 3):
@@ -57,7 +50,6 @@ def test_holes_side_by_side_are_one():
 
 
 def test_the_best_fit_is_taken(arena):
-    """Of two holes the smaller that will do is used, so that the larger is there for what needs it."""
     for key, chunks in ((1, 30), (2, 1), (3, 10), (4, 1)):
         arena.allocate(key, chunks * CHUNK_BYTES)
     arena.release(1)
@@ -68,7 +60,6 @@ def test_the_best_fit_is_taken(arena):
 
 
 def test_regions_double_and_never_join(arena):
-    """A tensor that the first region cannot hold goes into another, however much is free in the first."""
     arena.allocate(1, FIRST_REGION_BYTES // 2)
     arena.allocate(2, FIRST_REGION_BYTES)
     assert arena.touched_bytes == FIRST_REGION_BYTES * 3 // 2
@@ -79,7 +70,6 @@ def test_regions_double_and_never_join(arena):
 
 
 def test_a_huge_chunk_is_split_for_what_would_lie_dead(arena):
-    """More than half of it is needed, and the rest is large enough to be worth keeping."""
     whole = 4 * LARGEST_DEAD_BYTES
     arena.allocate(1, whole)
     arena.release(1)
@@ -90,7 +80,6 @@ def test_a_huge_chunk_is_split_for_what_would_lie_dead(arena):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_arena_never_holds_less_than_what_is_alive(seed):
-    """Through thousands of tensors of chance sizes, what is taken is never below the largest sum that was alive."""
     chance, arena, alive, most = random.Random(seed), Arena(), {}, 0
     for key in range(3000):
         alive[key] = chance.randrange(1, 3 * MIB)
@@ -104,12 +93,10 @@ def test_an_arena_never_holds_less_than_what_is_alive(seed):
 
 
 def test_a_step_takes_what_its_tensors_need(make_step):
-    """Two tensors that never live together share their place; one that outlives them has its own."""
     size = str(4 * CHUNK_BYTES)
     step = make_step("flb", ("x", 0, 0, size), ("y", 1, 1, size), ("z", 0, 3, size))
     assert taken_bytes(trace(step)) == 8 * CHUNK_BYTES
 
 
 def test_nothing_takes_nothing(make_step):
-    """An empty tensor needs no memory."""
     assert taken_bytes(trace(make_step("fl", ("x", 0, 1, "0")))) == 0

@@ -1,5 +1,3 @@
-"""What is told of steps that were never run, from steps that were."""
-
 import dataclasses
 
 import pytest
@@ -18,13 +16,12 @@ HUGE = str(MIB)
 
 @pytest.fixture
 def plan():
-    """The one plan of the graph."""
     return make_plan("Gelu+:1:-1", occurrences=1, saving_bytes=1, saving="batch")
 
 
 @pytest.fixture
 def model(make_step, plan):
-    """At a batch of 2: without recompute 2 MiB are kept a sample, with the plan one, and half as much work is added."""
+    """At a batch of 2: 2 MiB are kept a sample, with the plan one, and half as much work is added."""
     none = make_step("ffl" + "bbb", ("x", 0, 5, "batch", HUGE), ("y", 1, 4, "batch", HUGE))
     alone = make_step(
         "fflr" + "bbb", ("x", 0, 6, "batch", HUGE), ("y", 1, 1, "batch", "8"), ("again", 3, 5, "batch", str(MIB // 2))
@@ -36,12 +33,10 @@ def model(make_step, plan):
 
 
 def test_a_forecast_at_the_profiled_dimensions_is_what_was_measured(model):
-    """Where nothing has to be foretold, the config without recompute has the peak that the meter saw."""
     assert model.forecast(Config(), model.dims).peak_bytes == model.small.peak_bytes
 
 
 def test_only_tensors_grow_with_the_batch(model):
-    """At a hundred times the batch the resting memory stays; tensors and workspaces are a hundred times as large."""
     forecast = model.forecast(Config(), {"batch": 200})
     assert forecast.live_bytes == 400 * MIB
     taken = taken_bytes(model.timeline(Config(), {"batch": 200}))
@@ -49,7 +44,6 @@ def test_only_tensors_grow_with_the_batch(model):
 
 
 def test_noise_of_a_small_step_is_not_made_large(model):
-    """However far the batch is from the profiled one, what a step takes for a moment stays in proportion."""
     small = dataclasses.replace(model.small, peak_bytes=model.small.peak_bytes + 10 * MIB)
     noisy = OrtMemoryModel(model.space, small)
     far = {"batch": 20_000}
@@ -57,13 +51,11 @@ def test_noise_of_a_small_step_is_not_made_large(model):
 
 
 def test_far_from_what_was_checked_less_is_sure(model):
-    """Beyond the growth that forecasts were held against, they are taken to err twice as much."""
     shares = [model.forecast(Config(), {"batch": batch}).error_share for batch in (2, 40, 42)]
     assert shares == [WORST_ERROR, WORST_ERROR, 2 * WORST_ERROR]
 
 
 def test_a_plan_saves_at_the_stash_and_costs_time(model, plan):
-    """A plan's effect is told at the stash, at the peak and in the time of what runs once more."""
     (effect,) = model.effects({"batch": 2})
     none = model.forecast(Config(), {"batch": 2})
     assert effect.plan == plan
@@ -73,7 +65,6 @@ def test_a_plan_saves_at_the_stash_and_costs_time(model, plan):
 
 
 def test_a_limit_is_near_where_forecasts_err_that_much(model):
-    """Only a forecast that is farther from the limit than forecasts err is sure of its side."""
     forecast = model.forecast(Config(), {"batch": 20})
     factors = (1 - 2 * WORST_ERROR, 1 - WORST_ERROR / 2, 1, 1 + WORST_ERROR / 2, 1 + 2 * WORST_ERROR)
     near = [forecast.is_near(round(forecast.peak_bytes * factor)) for factor in factors]
@@ -81,7 +72,6 @@ def test_a_limit_is_near_where_forecasts_err_that_much(model):
 
 
 def test_the_largest_batch_is_the_last_that_holds_the_limit(model):
-    """One sample more would break it."""
     limit = 900 * MIB
     batch = model.largest_batch(Config(), {"batch": 2}, limit)
     assert model.forecast(Config(), {"batch": batch}).peak_bytes <= limit
@@ -89,29 +79,16 @@ def test_the_largest_batch_is_the_last_that_holds_the_limit(model):
 
 
 def test_no_batch_holds_a_limit_below_rest(model):
-    """What the process holds without a single sample leaves room for none."""
     assert model.largest_batch(Config(), {"batch": 2}, RESTING) == 0
 
 
 @pytest.mark.parametrize("batch", [2, 20])
 def test_the_base_is_what_a_forecast_has_beyond_its_tensors(model, batch):
-    """At any dimensions it is what is missing from the tensors alive to the whole peak without recompute."""
     forecast = model.forecast(Config(), {"batch": batch})
     assert model.base_bytes({"batch": batch}) + trace(model.profiles[Config()], {"batch": batch}).peak_bytes == (
         forecast.peak_bytes
     )
 
 
-def test_a_blueprint_is_drawn_from_none_and_all_on(make_layers):
-    """Whatever else was profiled, it takes these two."""
-    graph = make_layers()
-    configs = [Config.of(graph.space.plans[:1]), Config(), graph.space.all_on]
-    profiles = {config: graph.run(config) for config in configs}
-    model = OrtMemoryModel(graph.space, StepProfiles(peak_bytes=1, held_bytes=1, profiles=profiles))
-    assert set(model.blueprint.subgraphs) == {plan.choices[0].site for plan in graph.space.plans}
-    assert model.blueprint.plain == model.profiles[Config()]
-
-
 def test_a_tensor_belongs_to_the_plan_that_saves_it(model, plan):
-    """Kept without recompute and not with the plan, or made by its recompute: both are the plan's."""
     assert model.plans_by_tensor() == {"y": plan, "again": plan}

@@ -1,34 +1,160 @@
-"""The peak of configs that never ran, beside graphs in which their recompute is written out."""
-
+import dataclasses
+import itertools
 import random
 
 import numpy as np
 import pytest
 
-from autorecompute.backends.ortmodule.memory import OrtSimulator, draw_blueprint
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel, OrtSimulator, draw_blueprint, write_out
+from autorecompute.backends.ortmodule.memory.durations import settle_durations
+from autorecompute.memory import Phase, StepProfiles, trace
 from autorecompute.plans import Choice, Config
 
 DROPOUT, ADD = Choice("Mul+Dropout+", "1"), Choice("Reshape+Add+", "1")
+USUAL = {"Mul": 1.0, "Dropout": 2.0, "Reshape": 0.1, "Add": 0.5}
+
+LAYERS = 3
 
 
 @pytest.fixture
-def simulate():
-    """Simulates configs of a graph, profiled at one sample."""
+def layers(make_node, make_graph):
+    """Each of three layers keeps the result of a Dropout and a sum with the layer below.
 
-    def simulate(graph, configs, *, batch=1):
-        space = graph.space
-        blueprint = draw_blueprint(graph.run(), graph.run(space.all_on))
-        simulator = OrtSimulator(blueprint, {"batch": batch}, [plan.choices[0] for plan in space.plans])
-        return simulator.simulate(simulator.matrix(configs))
+    Nobody reads the mask of a Dropout, and what stands before it is read in the forward pass alone. Both passes
+    reshape what they read.
+    """
 
-    return simulate
+    def forward(layer):
+        below, here = layer - 1, layer
+        return [
+            make_node("Mul", (f"sum{below}",), {f"scaled{here}": 1}, again=True),
+            make_node("Dropout", (f"scaled{here}",), {f"dropped{here}": 10, f"mask{here}": 2}, again=True),
+            make_node("Reshape", (f"dropped{here}",), {f"flat{here}": 0}, again=True, shares=True),
+            make_node("Add", (f"flat{here}", f"sum{below}"), {f"sum{here}": 4}, again=True),
+        ]
+
+    def backward(layer):
+        return [
+            make_node("Reshape", (f"sum{layer}",), {f"long{layer}": 0}, shares=True),
+            make_node("WeightGrad", (f"long{layer}", f"dsum{layer}"), {f"weight{layer}": 3}),
+            make_node("DropoutGrad", (f"dropped{layer}", f"dsum{layer}"), {f"dsum{layer - 1}": 4}),
+        ]
+
+    places = range(1, LAYERS + 1)
+    return make_graph(
+        [node for layer in places for node in forward(layer)],
+        [f"sum{LAYERS}"],
+        [node for layer in reversed(places) for node in backward(layer)],
+        results=[f"weight{layer}" for layer in places],
+    )
 
 
 @pytest.fixture
-def every(make_layers, simulate):
+def draw_graph(make_node, make_graph):
+    def draw_half(draw, names, operators, *, values, again):
+        nodes = []
+        for name in names:
+            # Mostly from near by, as in a model.
+            reads = {draw.choice(values[-5:]) for _ in range(draw.choice((1, 2, 2, 3)))}
+            shares = draw.random() < 0.2
+            makes = {name: 0 if shares else draw.randint(1, 100)}
+            if not shares and draw.random() < 0.25:
+                makes[f"{name}_too"] = draw.randint(1, 100)
+            can_run = draw.random() < again
+            nodes.append(make_node(draw.choice(operators), tuple(sorted(reads)), makes, again=can_run, shares=shares))
+            values = [*values, *makes]
+        return nodes, values
+
+    def draw_graph(draw):
+        count = draw.randint(6, 16)
+        forward, values = draw_half(draw, [f"f{i}" for i in range(count)], "ABCD", values=["input"], again=0.6)
+        own = [value for node in forward for value in node.makes if not node.shares]
+        outputs = sorted({own[-1], draw.choice(own)})
+        # The backward pass reads from the end to the beginning.
+        values = [*draw.sample(values, len(values)), *(f"d{value}" for value in outputs)]
+        backward = []
+        for place in range(count):
+            read = draw.sample(values, draw.choice((1, 2, 2, 3)))
+            shares = draw.random() < 0.2
+            gradient = make_node("G", tuple(read), {f"b{place}": 0 if shares else draw.randint(1, 100)}, shares=shares)
+            backward.append(gradient)
+            values.append(gradient.key)
+        made = own + [node.key for node in backward if not node.shares]
+        return make_graph(forward, outputs, backward, results=draw.sample(made, 2))
+
+    return draw_graph
+
+
+def blueprint_of(graph):
+    return draw_blueprint(graph.run(), graph.run(graph.space.all_on))
+
+
+def simulate(graph, configs, *, batch=1):
+    choices = [plan.choices[0] for plan in graph.space.plans]
+    simulator = OrtSimulator(blueprint_of(graph), {"batch": batch}, choices)
+    return simulator.simulate(simulator.matrix(configs))
+
+
+def keys_of(subgraphs):
+    return {words: [tuple(op.key for op in nodes) for nodes in group] for words, group in subgraphs.items()}
+
+
+def test_a_subgraph_has_the_words_of_its_operations(layers):
+    """From the last thing kept anyway to the one that backward reads, in order, as ORT writes it."""
+    assert keys_of(blueprint_of(layers).subgraphs) == {
+        "Mul+Dropout+": [(f"scaled{layer}", f"dropped{layer}") for layer in (1, 2, 3)],
+        "Reshape+Add+": [(f"flat{layer}", f"sum{layer}") for layer in (1, 2, 3)],
+    }
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_for_any_graph_what_is_foretold_is_what_its_own_run_counts(draw_graph, list_configs, seed):
+    graph = draw_graph(random.Random(seed))
+    blueprint, configs = blueprint_of(graph), list_configs(graph.space)
+    assert keys_of(blueprint.subgraphs) == graph.subgraphs
+    simulated = simulate(graph, configs)
+    assert list(zip(simulated.peak_bytes, simulated.stash_bytes, strict=True)) == list(map(graph.count_live, configs))
+    for config in configs[1:]:
+        written, own = trace(write_out(blueprint, config)), trace(graph.run(config))
+        assert written.live_bytes == own.live_bytes
+        assert written.live_by_phase() == own.live_by_phase()
+
+
+def test_what_the_model_returns_is_not_kept_for_backward(make_node, make_graph):
+    """It ends no subgraph; the Gelu reads it when it runs once more, and so it is made again just then."""
+    forward = [
+        make_node("MatMul", ("input",), {"projected": 5}),
+        make_node("Add", ("projected",), {"hidden": 5}, again=True),
+        make_node("Gelu", ("hidden",), {"active": 5}, again=True),
+    ]
+    backward = [make_node("GeluGrad", ("active", "dhidden"), {"gradient": 5})]
+    assert keys_of(blueprint_of(make_graph(forward, ["hidden"], backward)).subgraphs) == {
+        "Add+Gelu+": [("hidden", "active")]
+    }
+
+
+def test_operations_run_in_the_order_of_a_step_with_recompute(layers):
+    """Where ORT has another order without recompute, that one says nothing of all others."""
+    plain, full = layers.run(), layers.run(layers.space.all_on)
+    *first, last, next_to_last = plain.operations
+    swapped = dataclasses.replace(plain, operations=(*first, next_to_last, last))
+    assert draw_blueprint(swapped, full).operations == draw_blueprint(plain, full).operations
+    assert [op.key for op in draw_blueprint(plain, full).operations] == [op.key for op in plain.operations]
+
+
+def test_a_blueprint_is_drawn_from_none_and_all_on(layers):
+    configs = [Config.of(layers.space.plans[:1]), Config(), layers.space.all_on]
+    profiles = {config: layers.run(config) for config in configs}
+    model = OrtMemoryModel(layers.space, StepProfiles(peak_bytes=1, held_bytes=1, profiles=profiles))
+    assert set(model.blueprint.subgraphs) == {plan.choices[0].site for plan in layers.space.plans}
+    assert model.blueprint.plain == model.profiles[Config()]
+
+
+@pytest.fixture
+def every(layers):
     """The three layers under each of their four configs, at one sample and at three."""
     configs = [Config(), Config(frozenset([DROPOUT])), Config(frozenset([ADD])), Config(frozenset([DROPOUT, ADD]))]
-    return {batch: simulate(make_layers(), configs, batch=batch) for batch in (1, 3)}
+    return {batch: simulate(layers, configs, batch=batch) for batch in (1, 3)}
 
 
 def test_stashes_are_those_worked_out_on_paper(every):
@@ -51,7 +177,6 @@ def test_peaks_are_those_worked_out_on_paper(every):
 
 
 def test_everything_grows_with_the_batch(every):
-    """At three times the batch everything is three times as large: all of it has the batch in its shape."""
     assert list(every[3].peak_bytes) == list(3 * every[1].peak_bytes)
     assert list(every[3].stash_bytes) == list(3 * every[1].stash_bytes)
 
@@ -61,31 +186,59 @@ def test_time_is_that_of_what_runs_once_more(every):
     assert every[1].recompute_share == pytest.approx([0, 2 / 7, 2 / 7, 4 / 7])
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_peaks_are_those_of_the_graph_written_out(draw_graph, simulate, list_configs, seed):
-    """For every config of a graph drawn by chance, what is simulated is what a walk through its own graph counts."""
-    graph = draw_graph(random.Random(seed))
-    configs = list_configs(graph.space)
-    simulated = simulate(graph, configs)
-    counted = [graph.count_live(config) for config in configs]
-    assert list(zip(simulated.peak_bytes, simulated.stash_bytes, strict=True)) == counted
-
-
-def test_many_configs_are_simulated_as_each_by_itself(make_layers, monkeypatch):
-    """Configs are taken in parts, and none of them is lost or moved."""
-    graph = make_layers()
-    simulator = OrtSimulator(draw_blueprint(graph.run(), graph.run(graph.space.all_on)), {}, [DROPOUT, ADD])
+def test_configs_that_are_simulated_in_parts_are_none_lost_or_moved(layers, monkeypatch):
+    simulator = OrtSimulator(blueprint_of(layers), {}, [DROPOUT, ADD])
     monkeypatch.setattr("autorecompute.backends.ortmodule.memory.simulator.CHUNK", 3)
     switches = np.array([[draw & 1, draw >> 1 & 1] for draw in random.Random(0).choices(range(4), k=10)])
     each = [simulator.simulate(line[None]).peak_bytes[0] for line in switches]
     assert list(simulator.simulate(switches).peak_bytes) == each
 
 
-def test_a_choice_of_no_subgraph_changes_nothing(make_layers):
-    """A plan that was not found among what runs once more is taken to do nothing."""
-    graph = make_layers()
+def test_a_choice_of_no_subgraph_changes_nothing(layers):
     unknown = Choice("Softmax+", "1")
-    simulator = OrtSimulator(draw_blueprint(graph.run(), graph.run(graph.space.all_on)), {}, [DROPOUT, unknown])
+    simulator = OrtSimulator(blueprint_of(layers), {}, [DROPOUT, unknown])
     configs = [Config(frozenset(rows)) for rows in ([DROPOUT], [DROPOUT, unknown])]
     alone, both = simulator.simulate(simulator.matrix(configs)).peak_bytes
     assert alone == both
+
+
+def test_the_written_step_has_the_simulated_peak_at_another_batch(layers):
+    blueprint, config = blueprint_of(layers), layers.space.all_on
+    step = write_out(blueprint, config)
+    assert trace(step, {"batch": 3}).peak_bytes == simulate(layers, [config], batch=3).peak_bytes[0]
+    assert sum(operation.phase is Phase.RECOMPUTE for operation in step.operations) == len(blueprint.repeatable)
+
+
+def timed(profile, seconds):
+    operations = (
+        dataclasses.replace(operation, seconds=seconds(place, operation))
+        for place, operation in enumerate(profile.operations)
+    )
+    return dataclasses.replace(profile, operations=tuple(operations))
+
+
+@pytest.mark.parametrize("disturbed", range(0, 6, 2))
+def test_an_operation_that_lost_its_core_takes_what_its_like_take(layers, disturbed):
+    def seconds(place, operation):
+        return USUAL.get(operation.operator, 1.0) * (100 if place == disturbed else 1)
+
+    plain, full = timed(layers.run(), seconds), timed(layers.run(layers.space.all_on), lambda _, op: seconds(-1, op))
+    for profile in settle_durations((plain, full)):
+        for operation in profile.operations:
+            assert operation.seconds == USUAL.get(operation.operator, 1.0)
+    blueprint = draw_blueprint(plain, full)
+    assert {op.operator: op.seconds for op in blueprint.repeatable} == USUAL
+
+
+def test_operations_of_other_sizes_are_told_apart(make_node, make_graph):
+    forward = [
+        make_node("Wide", ("input",), {"wide": 40}, again=True),
+        make_node("Reshape", ("wide",), {"flat": 0}, again=True, shares=True),
+        make_node("Gemm", ("flat",), {"down": 10}, again=True),
+        make_node("Gemm", ("down",), {"out": 10}, again=True),
+    ]
+    graph = make_graph(forward, ["out"], [make_node("Grad", ("wide", "out", "dout"), {"gradient": 10})])
+    counter = itertools.count(1)
+    profile = timed(graph.run(), lambda *_: float(next(counter)))
+    (found,) = settle_durations([profile])
+    assert [operation.seconds for operation in found.operations] == [op.seconds for op in profile.operations]

@@ -1,45 +1,40 @@
-"""A study that several workers share, in a journal of its own."""
-
 import contextlib
 import dataclasses
+import functools
 
 import pytest
 
+from autorecompute import waiting
 from autorecompute.plans import Space
 from autorecompute.studies import Problem, Sizes
-from autorecompute.studies.sharing import SharedStudy, parse_storage
+from autorecompute.studies.sharing import SharedStudy, journal, opening, parse_storage, pulse, study
 from autorecompute.studies.tuned import Tuned
-from stand_ins.sharing import LIMIT, shorten_lives
+from stand_ins.sharing import LIMIT
 
 
 @pytest.fixture
 def url(tmp_path):
-    """A storage."""
     return parse_storage(f"journal:{tmp_path}/journal")
 
 
 @pytest.fixture
 def tuned(make_detection):
-    """What the study is about, without a word of its plans, as a storage has it."""
     sizes = dataclasses.replace(Sizes.of(make_detection()), space=Space(plans=()))
     return Tuned(problem=Problem.of(make_detection(), LIMIT), sizes=sizes, command=("python", "train.py"))
 
 
 @pytest.fixture
 def problem(tuned):
-    """The problem in it."""
     return tuned.problem
 
 
 @pytest.fixture
 def with_problem(tuned, problem):
-    """The same with something else in its problem."""
     return lambda **changes: dataclasses.replace(tuned, problem=dataclasses.replace(problem, **changes))
 
 
 @pytest.fixture
 def open_worker(url):
-    """Opens the study for one more worker."""
     with contextlib.ExitStack() as workers:
 
         def open_worker(name="bert"):
@@ -54,8 +49,6 @@ def open_worker(url):
 
 @pytest.fixture
 def join(open_worker, with_problem, space):
-    """Has one more worker join, with another problem, sizes or command."""
-
     def join(*, sizes=None, command=None, **changes):
         worker, tuned = open_worker(), with_problem(**changes)
         others = {"sizes": sizes or tuned.sizes, "command": command or tuned.command}
@@ -67,11 +60,47 @@ def join(open_worker, with_problem, space):
 
 @pytest.fixture
 def space(make_space):
-    """The plans."""
     return make_space()
 
 
+class Clock:
+    """Time that goes by where somebody sleeps, and only there."""
+
+    def __init__(self):
+        self.now, self._coming = 1000.0, []
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        due = [event for event in self._coming if event[0] <= self.now]
+        self._coming = [event for event in self._coming if event not in due]
+        for _, happen in due:
+            happen()
+
+    def after(self, seconds, happen):
+        self._coming.append((self.now + seconds, happen))
+
+
 @pytest.fixture
-def short_lives(monkeypatch):
-    """Workers beat often, and are taken for dead soon."""
-    shorten_lives(monkeypatch)
+def clock(monkeypatch):
+    clock = Clock()
+    for module in (journal, opening, waiting):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(study, "Pulse", functools.partial(pulse.Pulse, clock=clock.monotonic))
+    return clock
+
+
+@pytest.fixture
+def outlive(clock):
+    """So much time goes by for these workers, who beat, that any other is dead."""
+
+    def outlive(*workers):
+        for beat in range(1, int(pulse.DEAD_SECONDS / pulse.BEAT_SECONDS) + 3):
+            clock.sleep(pulse.BEAT_SECONDS)
+            for worker in workers:
+                worker._study.set_user_attr(f"{pulse.BEAT}{worker.session}", beat)
+                worker.refresh()
+
+    return outlive

@@ -1,5 +1,3 @@
-"""What the workers of a shared study agree on: its problem, its limit and its answer."""
-
 import contextlib
 import dataclasses
 import threading
@@ -27,7 +25,6 @@ from stand_ins.sharing import LIMIT
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_another_problem_is_refused(join, changes, words):
-    """A worker with another problem is told which part of it differs, and holds nothing."""
     first = join()
     with pytest.raises(UsageError, match=rf"{words}.*--study NAME"):
         join(**changes)
@@ -40,7 +37,6 @@ def test_another_problem_is_refused(join, changes, words):
     ids=["another command", "texts of another length"],
 )
 def test_other_sizes_by_another_command_are_refused(join, tuned, command, words):
-    """A graph knows no lengths. By the same command the first batch may have another at each start."""
     short, long = (dataclasses.replace(tuned.sizes, dims={"sequence": length}) for length in (128, 512))
     join(sizes=short)
     expected = pytest.raises(UsageError, match=words) if words else contextlib.nullcontext()
@@ -49,14 +45,12 @@ def test_other_sizes_by_another_command_are_refused(join, tuned, command, words)
 
 
 def test_a_limit_that_nobody_asked_for_is_that_of_the_first(join, open_worker, problem, with_problem, space):
-    """What is free differs from card to card: who gave no limit takes that of the study."""
     join()
     mine = with_problem(limit_bytes=LIMIT - 5)
     assert open_worker().join(mine, space, is_limit_free=True) == problem
 
 
 def test_workers_that_begin_together_agree(url, with_problem, space):
-    """Of several that begin a study at once with different limits one decides, and all know."""
     together = threading.Barrier(4, timeout=60)
 
     def begin(place):
@@ -73,7 +67,6 @@ def test_workers_that_begin_together_agree(url, with_problem, space):
 
 
 def test_a_lock_that_comes_and_goes_is_a_lock(url):
-    """While others write, a worker that begins finds their lock at one moment and not at the next."""
     lock = Path(f"{url.journal}{LOCK_SUFFIX}")
     url.journal.parent.mkdir(parents=True, exist_ok=True)
     url.journal.touch()
@@ -87,7 +80,7 @@ def test_a_lock_that_comes_and_goes_is_a_lock(url):
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(others)
         try:
-            for _ in range(2000):
+            for _ in range(500):
                 open_journal(url.journal)
         finally:
             is_over.set()
@@ -95,7 +88,6 @@ def test_a_lock_that_comes_and_goes_is_a_lock(url):
 
 
 def test_a_study_of_somebody_else_is_left_alone(open_worker, tuned):
-    """A study of this name that another program began is refused."""
     worker = open_worker("theirs")
     optuna.load_study(study_name="theirs", storage=worker._storage).ask()
     with pytest.raises(UsageError, match=r"'theirs'.* was not begun by autorecompute"):
@@ -103,7 +95,6 @@ def test_a_study_of_somebody_else_is_left_alone(open_worker, tuned):
 
 
 def test_an_answer_is_for_all(join, make_result):
-    """What one publishes, another reads as it was."""
     first, second = join(), join()
     answer = PublishedAnswer(result=make_result(), race=RaceRecord(ranking=None, standings=()))
     first.publish(answer)

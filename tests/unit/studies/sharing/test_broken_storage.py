@@ -1,7 +1,3 @@
-"""A shared study whose storage breaks or stays away."""
-
-import time
-
 import optuna
 import pytest
 import sqlalchemy
@@ -15,8 +11,6 @@ from stand_ins.sharing import LIMIT, claim
 
 
 class Unsteady:
-    """A storage whose connection breaks in a call, once what was asked for is done."""
-
     def __init__(self, storage, call):
         self._storage, self._call, self.breaks = storage, call, 1
 
@@ -36,9 +30,8 @@ class Unsteady:
 @pytest.mark.parametrize(
     "call", ["create_new_trial", "set_trial_state_values", "get_trial_id_from_study_id_trial_number"]
 )
-def test_what_was_written_when_a_connection_broke_is_written_once(join, space, make_trial, monkeypatch, call):
-    """A worker that cannot know whether it was heard asks again, and there is one trial, measured."""
-    monkeypatch.setattr("autorecompute.studies.sharing.opening.PAUSE_SECONDS", 0.01)
+@pytest.mark.usefixtures("clock")
+def test_what_was_written_when_a_connection_broke_is_written_once(join, space, make_trial, call):
     worker = join()
     worker.give_up()
     config = Config.of(space.plans[:1])
@@ -54,7 +47,6 @@ def test_what_was_written_when_a_connection_broke_is_written_once(join, space, m
 
 
 def test_a_claim_that_was_given_back_at_once_is_made_again(join, space, monkeypatch):
-    """Who is taken for dead between making a claim and finding it claims anew."""
     worker, config = join(), Config.of(space.plans[:1])
     worker.give_up()
     create, lost = worker._storage.create_new_trial, []
@@ -72,7 +64,6 @@ def test_a_claim_that_was_given_back_at_once_is_made_again(join, space, monkeypa
 
 
 def test_a_claim_that_nobody_knows_of_is_given_back(join, space):
-    """Where a claim was made twice by a connection that broke, the second does not keep its config for ever."""
     worker = join()
     config = Config.of(space.plans[:1])
     number = claim(worker, config, space)
@@ -82,33 +73,29 @@ def test_a_claim_that_nobody_knows_of_is_given_back(join, space):
 
 
 def away():
-    """What a storage answers that is not there."""
     raise sqlalchemy.exc.OperationalError("SELECT 1", {}, None) from OSError(111, "Connection refused")
 
 
-def test_a_storage_that_stays_away_ends_the_tuning(join, monkeypatch):
-    """After a minute a worker gives up, with a sentence that says how to go on."""
-    monkeypatch.setattr("autorecompute.studies.sharing.opening.PAUSE_SECONDS", 0.01)
-    worker = join()
+def test_a_storage_that_stays_away_for_a_minute_ends_the_tuning(join, clock):
+    worker, began = join(), clock.now
     with pytest.raises(SetupError, match=r"Connection refused.*run the same command again"):
-        worker._patiently(away, patience_seconds=0.1)
+        worker._patiently(away)
+    assert clock.now == began + 60
     assert len(worker.notes) == 1
 
 
-def test_a_storage_is_waited_for_until_the_deadline(join):
-    """No storage is waited for beyond the time of the command. What ends the command then asks it once."""
-    worker, began = join(), time.monotonic()
-    with ending_at(began + 0.2):
+def test_a_storage_is_waited_for_until_the_deadline_and_asked_once_after_it(join, clock):
+    worker, began = join(), clock.now
+    with ending_at(began + 10):
         with pytest.raises(OutOfTime):
             worker._patiently(away)
         with pytest.raises(SetupError, match="run the same command again"):
             worker._patiently(away)
-    assert time.monotonic() - began < 30
+    assert clock.now == began + 10
     assert len(worker.notes) == 1
 
 
 def test_what_is_broken_is_not_asked_again(join):
-    """An error that time does not mend is told at once."""
     worker, asked = join(), []
 
     def broken():

@@ -1,5 +1,3 @@
-"""Who measures what of a shared study, and what becomes of it where a worker goes."""
-
 import threading
 
 import optuna
@@ -9,18 +7,16 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.studies.frozen import CONSTRAINT
 from autorecompute.studies.sharing.messages import Stage
-from stand_ins.sharing import LIMIT, claim, die, wait_until
+from stand_ins.sharing import LIMIT, claim, die
 
 
 def test_the_first_claims_the_run_without_recompute(join, space):
-    """Who begins a study holds its first trial, and nobody else gets it."""
     first, second = join(), join()
     assert claim(second, Config(), space) is None
     assert claim(first, Config(), space) == 0
 
 
 def test_no_config_is_claimed_twice(join, space, make_trial):
-    """Of workers that want the same configs at the same time each config goes to one, and each trial has one number."""
     workers = [join() for _ in range(4)]
     configs = [Config.of([plan]) for plan in space.plans]
     won, start = [], threading.Barrier(len(workers))
@@ -43,7 +39,6 @@ def test_no_config_is_claimed_twice(join, space, make_trial):
 
 
 def test_who_comes_second_by_a_moment_gives_up(join, space, make_trial):
-    """Two that looked before either had claimed are told apart by their numbers; what was given up is no trial."""
     first, second = join(), join()
     config = Config.of(space.plans[:1])
     first.refresh(), second.refresh()
@@ -56,7 +51,6 @@ def test_who_comes_second_by_a_moment_gives_up(join, space, make_trial):
 
 
 def test_the_last_trial_goes_to_one(join, space):
-    """Of two that claim at the same time what only one of them may still measure, the first gets it."""
     first, second = join(), join()
     claims = [
         worker.new_claim(Config.of([plan]), "one", "why")
@@ -68,7 +62,6 @@ def test_the_last_trial_goes_to_one(join, space):
 
 
 def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, make_trial):
-    """Parameters, value, constraint and words of a shared trial are those that a trial in a folder has."""
     worker = join()
     config = Config.of(space.plans[:1])
     number = claim(worker, config, space)
@@ -83,24 +76,20 @@ def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, make_trial):
     assert study.metric_names == ["samples/s"]
 
 
-@pytest.mark.usefixtures("short_lives")
-def test_what_the_dead_measured_is_given_back(join, space):
-    """A worker that stops beating loses its claim, which shows as lost and may be claimed again; others keep theirs."""
-    first, second = join(), join()
+def test_what_the_dead_measured_is_given_back(join, space, outlive):
+    first, second, third = join(), join(), join()
     config, other = Config.of(space.plans[:1]), Config.of(space.plans[1:2])
-    number = claim(first, config, space)
-    claim(second, other, space)
+    number, kept = claim(first, config, space), claim(third, other, space)
     die(first)
     assert claim(second, config, space) is None
-    wait_until(lambda: second.refresh().trials)
+    outlive(second, third)
     assert [(trial.number, trial.measurement.outcome) for trial in second.view.trials] == [(number, Outcome.LOST)]
-    assert claim(second, config, space) > number
+    assert list(second.view.running) == [kept]
     assert any("went away" in note for note in second.notes)
+    assert claim(second, config, space) > number
 
 
-@pytest.mark.usefixtures("short_lives")
-def test_who_goes_as_soon_as_it_has_said_what_it_is_at_is_not_waited_for(join, open_worker, tuned, space):
-    """It may be killed before it does anything else."""
+def test_who_goes_as_soon_as_it_has_said_what_it_is_at_is_not_waited_for(join, open_worker, tuned, space, outlive):
     stayed, gone = join(), open_worker()
     said = gone._study.set_user_attr
 
@@ -114,23 +103,22 @@ def test_who_goes_as_soon_as_it_has_said_what_it_is_at_is_not_waited_for(join, o
     die(gone)
     assert stayed.refresh()
     assert stayed.others
-    wait_until(lambda: stayed.refresh() and not stayed.others)
+    outlive(stayed)
+    assert not stayed.others
 
 
-@pytest.mark.usefixtures("short_lives")
-def test_who_was_taken_for_dead_is_told(join, space, make_trial):
-    """A worker that was away for too long cannot end what was given back, and may claim it anew."""
+def test_who_was_taken_for_dead_is_told(join, space, make_trial, outlive):
     first, second = join(), join()
     config = Config.of(space.plans[:1])
     number = claim(first, config, space)
     first._pulse.stop()
-    wait_until(lambda: any(trial.number == number for trial in second.refresh().trials))
+    outlive(second)
+    assert number in [trial.number for trial in second.view.trials]
     assert not first.end(make_trial(config, number=number), LIMIT)
     assert claim(first, config, space) > number
 
 
 def test_who_comes_while_another_looks_is_alive(join, space, make_trial, monkeypatch):
-    """Who joins and claims after another has read who there is, and before it reads the trials, keeps its own."""
     first, config = join(), Config.of(space.plans[:1])
     read, late = first._study.get_trials, []
 
@@ -148,7 +136,6 @@ def test_who_comes_while_another_looks_is_alive(join, space, make_trial, monkeyp
 
 
 def test_an_interruption_loses_nothing(join, space):
-    """What a worker gives up is no trial of the study, and free at once."""
     first, second = join(), join()
     config = Config.of(space.plans[:1])
     assert claim(first, config, space) is not None
@@ -158,7 +145,6 @@ def test_an_interruption_loses_nothing(join, space):
 
 
 def test_who_leaves_gives_back(join, space):
-    """A worker that ends holds nothing and is none of the others any more."""
     first, second = join(), join()
     second.refresh()
     assert second.others == {first.session: Stage.SEARCHING}
