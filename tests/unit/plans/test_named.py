@@ -1,21 +1,17 @@
-"""Configs as they are named on a command line."""
-
+import dataclasses
 import json
 import os
 
 import pytest
 
 from autorecompute.errors import UsageError
-from autorecompute.plans import Choice, Config, Plan, Space
+from autorecompute.plans import Config, Space
 from autorecompute.plans.named import choose_config
+from autorecompute.plans.plan import plan_of_id
 
 
-def make_plan(text, occurrences=6, *, counts=False):
-    """A plan with nothing but a name."""
-    choice = Choice.parse(text)
-    return Plan(
-        choices=(choice,), label=choice.site, occurrences=occurrences, counts=counts, saving_bytes=1, saving="1"
-    )
+def make_plan(text, *, counts=False):
+    return dataclasses.replace(plan_of_id(text), occurrences=6, counts=counts)
 
 
 MLP, WHOLE, PART = make_plan("h.*.mlp:checkpoint", counts=True), make_plan("h.*:full"), make_plan("h.*:keep")
@@ -37,12 +33,10 @@ NUMBERED = (WHOLE, MLP, PART)
     ],
 )
 def test_a_config_has_a_name(text, config):
-    """Presets go by their names and plans by their numbers; of two that exclude each other the last counts."""
     assert choose_config(text, SPACE, NUMBERED) == config
 
 
 def test_a_file_of_plans_names_a_config(tmp_path):
-    """Choices are read with their counts; a count of all occurrences is no count."""
     file = tmp_path / "plans.json"
     file.write_text(json.dumps(["h.*.mlp:checkpoint:6"]))
     assert choose_config(str(file), SPACE, NUMBERED) == Config.of([MLP])
@@ -50,14 +44,12 @@ def test_a_file_of_plans_names_a_config(tmp_path):
 
 @pytest.mark.parametrize("text", ["4", "0", "1,9"])
 def test_a_number_without_a_plan_is_refused(text):
-    """The sentence says how the plans are numbered."""
     with pytest.raises(UsageError, match="from 1 to 3"):
         choose_config(text, SPACE, NUMBERED)
 
 
 @pytest.mark.parametrize("content", [None, "{}", "[1]", "not json", '["blocks.*/tanh:drop"]', "[" * 100_000, "\udcff"])
 def test_a_file_without_a_config_is_refused(tmp_path, content):
-    """A file that is missing, holds something else or plans of another graph ends in a sentence that names it."""
     file = tmp_path / "plans.json"
     if content is not None:
         file.write_text(content, errors="surrogateescape")
@@ -67,14 +59,12 @@ def test_a_file_without_a_config_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize("text", ["9" * 5000, "n" * 300])
 def test_what_is_neither_a_number_nor_a_file_is_refused(text):
-    """The sentence says what there can be, and does not repeat all of it."""
     with pytest.raises(UsageError, match=r"numbers of plans") as refused:
         choose_config(text, SPACE, NUMBERED)
     assert len(str(refused.value)) < 300
 
 
 def test_a_pipe_that_nobody_writes_is_not_waited_for(tmp_path):
-    """It is refused as a file of plans."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="is a pipe"):
         choose_config(str(tmp_path / "pipe"), SPACE, NUMBERED)
