@@ -1,5 +1,4 @@
-"""A synthetic bench: training graphs whose peak behaves as that of ORT's graphs does, measured in no time."""
-
+import copy
 import functools
 import itertools
 import random
@@ -75,7 +74,6 @@ class Bench:
 
     @functools.cached_property
     def landscape(self):
-        """Every config's true peak and step time."""
         by_subgraph = {}
         for plan in self.space.plans:
             by_subgraph.setdefault(plan.choices[0].site, [None]).append(plan.choices[0])
@@ -83,21 +81,17 @@ class Bench:
         return {config: (self.peak_bytes(config), self.step_seconds(config)) for config in configs}
 
     def limit_to(self, share):
-        """Sets the limit to this share of the way from the least peak to that without recompute."""
         least = min(peak_bytes for peak_bytes, _ in self.landscape.values())
         self.limit_bytes = round(least + share * (self.peak_bytes(Config()) - least))
 
     def best_seconds(self):
-        """The least true step time of any config within the limit."""
         return min(seconds for peak_bytes, seconds in self.landscape.values() if peak_bytes <= self.limit_bytes)
 
     def found_share(self, trials):
-        """The true throughput of the trial that measured fastest within the limit, as a share of the best there is."""
         best = min((trial for trial in trials if trial.fits), key=lambda trial: trial.measurement.median_step_seconds)
         return self.best_seconds() / self.step_seconds(best.config)
 
     def step_seconds(self, config):
-        """The true step time, 1 without recompute."""
         whole = sum(node.seconds for node in self.nodes if node.choice in config.choices)
         return 1 + whole + sum(node.seconds / 2 for node in self.nodes if _half(node.choice) in config.choices)
 
@@ -133,7 +127,6 @@ class Bench:
         return {index}.union(*(self._ancestors(parent, recomputed) for parent in parents))
 
     def measure(self, config):
-        """What a trial of the config measures; the same each time."""
         if any(on.site == self.crashing for on in config.choices):
             return Measurement(outcome=Outcome.CRASH, message="the process died")
         peak_bytes = self.peak_bytes(config)
@@ -143,8 +136,7 @@ class Bench:
         seconds = self.step_seconds(config) * random.Random(f"{self.seed} {config.hash}").gauss(1, self.noise)
         return Measurement(outcome=outcome, peak_bytes=peak_bytes, step_seconds=(seconds,), samples=32)
 
-    def try_out(self, proposal, number, *, reference_seconds):
-        """The trial of a proposal; the machine is as fast as its reference says."""
+    def try_out(self, proposal, number, *, reference_seconds=1.0):
         measurement = self.measure(proposal.config)
         slowed = tuple(seconds * (reference_seconds or 1) for seconds in measurement.step_seconds)
         return Trial(
@@ -154,20 +146,20 @@ class Bench:
             reason=proposal.reason,
             measurement=replace(measurement, step_seconds=slowed),
             reference_seconds=reference_seconds,
+            prediction=proposal.prediction,
         )
 
     def tried(self, *configs):
-        """A trial of each config."""
-        proposals = [Proposal(config=config, reason="a test wants it") for config in configs]
-        return [self.try_out(proposal, number, reference_seconds=1.0) for number, proposal in enumerate(proposals)]
+        return [self.try_out(Proposal(config=config, reason="test"), number) for number, config in enumerate(configs)]
 
-    def run(self, *, budget=40, reference_seconds=lambda _number: 1.0):
-        """The trials of a whole search."""
-        searcher = GreedySearcher(self.space, budget=budget, limit_bytes=self.limit_bytes)
-        trials = []
+    def searcher(self, budget=40, **fields):
+        return GreedySearcher(self.space, budget=budget, limit_bytes=self.limit_bytes, **fields)
+
+    def run(self, trials=(), *, budget=40, reference_seconds=lambda _number: 1.0, **fields):
+        """The trials of a whole search, which goes on behind those that are given."""
+        searcher, trials = self.searcher(budget, **fields), list(trials)
         while len(trials) < budget and (proposal := searcher.propose(trials)):
-            number = len(trials)
-            trials.append(self.try_out(proposal, number, reference_seconds=reference_seconds(number)))
+            trials.append(self.try_out(proposal, len(trials), reference_seconds=reference_seconds(len(trials))))
         return trials
 
 
@@ -175,15 +167,7 @@ class ProfiledBench(Bench):
     """A bench whose graph is written out, so that two steps of it can be profiled.
 
     Peaks are those of the graph and somewhat off, as an allocator's are: by much for all configs, by little for each.
-
-    Args:
-        make_node: Builds an operation.
-        make_graph: Builds a graph.
-        plans: How many subgraphs there are.
-        seed: Draws the graph, sizes, times and noise.
-        runs_out: Whether a config above the limit fails instead of being measured.
-        crashing: A subgraph whose plans end the process.
-        noise: Standard deviation of a step time, as a share of it.
+    An opaque preset measures what no recompute does.
     """
 
     def __init__(
@@ -204,32 +188,22 @@ class ProfiledBench(Bench):
         held = RESTING_BYTES + SMALL_BATCH * self.graph.count_live(Config())[0]
         return OrtMemoryModel(self.space, StepProfiles(peak_bytes=held, held_bytes=held, profiles=profiles))
 
+    def measure(self, config):
+        return super().measure(config if self.space.is_mix(config) else Config())
+
     def peak_bytes(self, config):
-        """The true peak."""
         live = BATCH * self.graph.count_live(config)[0]
         own = random.Random(f"{self.seed} peak {config.hash}").gauss(1, self.surprise)
         return round(RESTING_BYTES + 1.06 * live * own)
 
     def step_seconds(self, config):
-        """The true step time, 1 without recompute; each plan costs somewhat more or less than its kernels say."""
         own = {plan.id: random.Random(f"{self.seed} {plan.id}").gauss(0, 0.003) for plan in self.space.plans}
         share = sum(self._seconds[key] for key in self.graph.again(config)) / self._whole
         return 1 + 1.1 * share + sum(own[plan.id] for plan in self.space.plans_of(config))
 
-    def searcher(self, **fields):
-        """The searcher that knows the graph."""
-        return ModelSearcher(
-            self.space, limit_bytes=self.limit_bytes, memory=self.memory, dims={"batch": BATCH}, **fields
-        )
-
-    def run(self, *, budget=40, reference_seconds=lambda _number: 1.0, **fields):
-        """The trials of a whole search, each with what was expected of it."""
-        searcher, trials = self.searcher(**fields), []
-        while len(trials) < budget and (proposal := searcher.propose(trials)):
-            number = len(trials)
-            trial = self.try_out(proposal, number, reference_seconds=reference_seconds(number))
-            trials.append(replace(trial, prediction=proposal.prediction))
-        return trials
+    def searcher(self, _budget=None, **fields):
+        known = {"limit_bytes": self.limit_bytes, "memory": self.memory, "dims": {"batch": BATCH}}
+        return ModelSearcher(self.space, **known, **fields)
 
 
 def _draw_layers(draw, make_node, make_graph, plans):
@@ -279,24 +253,32 @@ def _plan(choice, saving_bytes):
 
 @pytest.fixture(scope="session")
 def make_profiled(make_node, make_graph):
-    """Builds a bench whose steps can be profiled."""
-    return functools.partial(ProfiledBench, make_node, make_graph)
+    """Gives copies of benches whose brute force is done once."""
+
+    @functools.cache
+    def draw(**fields):
+        bench = ProfiledBench(make_node, make_graph, **fields)
+        return bench, bench.landscape
+
+    return lambda **fields: copy.copy(draw(**fields)[0])
 
 
 @pytest.fixture(scope="session")
 def make_bench():
-    """Builds a bench."""
     return Bench
 
 
 @pytest.fixture
-def count_candidates(make_step):
-    """Lists the candidates of a space whose plans count, and whose memory is a straight line."""
-
-    def list_candidates(space):
+def make_linear(make_step):
+    def make(space):
         step = make_step("fl", ("x", 0, 1, "batch", "8"))
         again = make_step("frlb", ("x", 0, 1, "batch", "2"))
         small = StepProfiles(peak_bytes=100, held_bytes=50, profiles={Config(): step, space.all_on: again})
-        return Candidates(space, LinearMemory(space, small).simulator({"batch": 2}, choices_of(space)))
+        return LinearMemory(space, small)
 
-    return list_candidates
+    return make
+
+
+@pytest.fixture
+def count_candidates(make_linear):
+    return lambda space: Candidates(space, make_linear(space).simulator({"batch": 2}, choices_of(space)))

@@ -1,5 +1,3 @@
-"""Which batch comes next, on devices whose memory and time follow a formula."""
-
 import dataclasses
 import itertools
 
@@ -15,10 +13,11 @@ RESTING, LIMIT = 1000, 11000
 LIMITS = Limits(LIMIT, RESTING)
 
 
+@dataclasses.dataclass
 class Device:
     """A device on which batches are measured as a chooser asks.
 
-    Args:
+    Attributes:
         sample_bytes: What a sample takes without recompute.
         least_bytes: What it takes at least with recompute.
         start_bytes: What a whole process takes beyond that.
@@ -27,24 +26,17 @@ class Device:
         tells_peaks: Whether a batch that is too large has a peak, or dies.
     """
 
-    def __init__(
-        self,
-        *,
-        sample_bytes=100,
-        least_bytes=40,
-        start_bytes=0,
-        start_seconds=1.0,
-        sample_seconds=0.01,
-        cost=0.2,
-        tells_peaks=True,
-    ):
-        self.sample_bytes, self.least_bytes, self.start_bytes = sample_bytes, least_bytes, start_bytes
-        self.start_seconds, self.sample_seconds, self.cost = start_seconds, sample_seconds, cost
-        self.tells_peaks = tells_peaks
-        self.curve, self.tuned = [], []
+    sample_bytes: int = 100
+    least_bytes: int = 40
+    start_bytes: int = 0
+    start_seconds: float = 1.0
+    sample_seconds: float = 0.01
+    cost: float = 0.2
+    tells_peaks: bool = True
+    curve: list[CurvePoint] = dataclasses.field(default_factory=list)
+    tuned: list[int] = dataclasses.field(default_factory=list)
 
     def explore(self, chooser):
-        """Measures until nothing is left to choose."""
         for _ in range(40):
             if (batch := chooser.without(self.curve)) is not None:
                 self._keep(CurvePoint(batch=batch, without=self._without(batch)))
@@ -57,12 +49,10 @@ class Device:
 
     @property
     def plain(self):
-        """Batches measured without recompute alone."""
         return [point.batch for point in self.curve if point.recomputed is None]
 
     @property
     def largest(self):
-        """The largest batch that really fits without recompute."""
         return (LIMIT - RESTING - self.start_bytes) // self.sample_bytes
 
     def _keep(self, point):
@@ -91,8 +81,11 @@ class Device:
         return Recomputed(study="s", description="x", figures=figures, least_peak_bytes=least, config=Config())
 
 
+def point_of(batch, outcome=Outcome.OK, **figures):
+    return CurvePoint(batch=batch, without=Figures(outcome=outcome, batch=batch, **figures))
+
+
 def speed_of(point):
-    """The best throughput of a batch that fits, either way."""
     recomputed = point.recomputed.figures.samples_per_second if point.fits_with else None
     return max(recomputed or 0, point.without.samples_per_second if point.fits_without else 0)
 
@@ -100,16 +93,13 @@ def speed_of(point):
 @pytest.mark.parametrize("tells_peaks", [True, False])
 @pytest.mark.parametrize(("sample_bytes", "start_bytes"), [(100, 0), (100, 800), (7, 300), (900, 100), (2000, 0)])
 def test_the_largest_batch_that_fits_is_found_in_a_few_processes(sample_bytes, start_bytes, tells_peaks):
-    """Within five percent of what really fits, whether it lies above or below the first batch."""
-    device = Device(sample_bytes=sample_bytes, start_bytes=start_bytes, tells_peaks=tells_peaks)
-    device.explore(Fastest(LIMITS))
+    device = Device(sample_bytes, start_bytes=start_bytes, tells_peaks=tells_peaks).explore(Fastest(LIMITS))
     largest = max(point.batch for point in device.curve if point.fits_without)
     assert 0.95 * device.largest - 1 <= largest <= device.largest
     assert len(device.plain) <= 9
 
 
 def test_no_batch_is_far_beyond_what_was_seen_to_fit():
-    """A forecast from a small batch does not start one that would take many times the machine."""
     device = Device(sample_bytes=1).explore(Fastest(LIMITS))
     without = sorted(device.plain)
     assert without[0] == START
@@ -118,23 +108,17 @@ def test_no_batch_is_far_beyond_what_was_seen_to_fit():
 
 def test_peaks_that_bend_are_followed_between_those_that_enclose_the_limit():
     """Where the start of a process hides the first samples, two peaks around the limit tell more than the first."""
-    device = Device()
-    straight = device._without
 
-    def bent(batch):
-        figures = straight(batch)
-        peak = max(8000, RESTING + batch * 100)
-        outcome = Outcome.OK if peak <= LIMIT else Outcome.OVER_LIMIT
-        return dataclasses.replace(figures, peak_bytes=peak, outcome=outcome)
+    class Bent(Device):
+        def _without(self, batch):
+            return dataclasses.replace(super()._without(batch), peak_bytes=max(8000, RESTING + batch * 100))
 
-    device._without = bent
-    device.explore(Fastest(LIMITS))
+    device = Bent().explore(Fastest(LIMITS))
     assert max(point.batch for point in device.curve if point.fits_without) >= 0.95 * device.largest
     assert len(device.plain) <= 7
 
 
 def test_growing_throughput_is_followed_to_the_largest_batch_that_pays():
-    """Where every sample more gains, batches go up to about the largest that any config holds."""
     device = Device(start_seconds=100.0, cost=0.05).explore(Fastest(LIMITS))
     assert device.tuned == sorted(device.tuned)
     assert device.tuned[0] > device.largest
@@ -143,7 +127,6 @@ def test_growing_throughput_is_followed_to_the_largest_batch_that_pays():
 
 
 def test_the_answer_is_near_the_best_there_is():
-    """No batch at all would give much more samples a second than the best that was measured."""
     for start_seconds, cost in itertools.product([0.2, 1.0, 5.0], [0.05, 0.2, 0.5]):
         device = Device(start_seconds=start_seconds, cost=cost).explore(Fastest(LIMITS))
         found = max(speed_of(point) for point in device.curve)
@@ -155,17 +138,17 @@ def test_the_answer_is_near_the_best_there_is():
 
 
 def test_where_larger_batches_gain_nothing_one_tuning_is_enough():
-    """Where throughput does not grow with the batch, recompute is tried once and the search ends."""
     device = Device(start_seconds=0.01).explore(Fastest(LIMITS))
     assert len(device.tuned) == 1
 
 
 def test_where_throughput_falls_with_the_batch_smaller_ones_are_measured():
-    """The fastest batch without recompute has neighbours on both sides."""
-    device = Device(start_seconds=0.01)
-    slow = device._without
-    device._without = lambda batch: _slower_when_large(slow(batch), batch)
-    device.explore(Fastest(LIMITS))
+    class Slower(Device):
+        def _without(self, batch):
+            speed = max(100 - abs(batch - 20), 5)
+            return dataclasses.replace(super()._without(batch), samples_per_second=speed)
+
+    device = Slower(start_seconds=0.01).explore(Fastest(LIMITS))
     fastest = max((point for point in device.curve if point.fits_without), key=speed_of)
     assert 10 <= fastest.batch <= 40
     assert len(device.tuned) <= 1
@@ -174,40 +157,24 @@ def test_where_throughput_falls_with_the_batch_smaller_ones_are_measured():
 @pytest.mark.parametrize("outcome", [Outcome.DIVERGED, Outcome.HANG, Outcome.TIMEOUT, Outcome.LOST])
 @pytest.mark.parametrize(("fitting", "fastest", "failed"), [((8, 64, 76), 64, 32), ((4, 8, 100), 8, 16)])
 def test_a_neighbour_that_failed_is_not_asked_for_again(fitting, fastest, failed, outcome):
-    """On either side of the fastest, a batch that ended without figures has had its turn."""
     limits = Limits(RESTING + 100 * fitting[-1], RESTING)
     curve = [
-        CurvePoint(
-            batch=batch,
-            without=Figures(
-                outcome=Outcome.OK,
-                batch=batch,
-                peak_bytes=RESTING + 100 * batch,
-                samples_per_second=100.0 - abs(batch - fastest),
-            ),
-        )
+        point_of(batch, peak_bytes=RESTING + 100 * batch, samples_per_second=100.0 - abs(batch - fastest))
         for batch in fitting
     ]
     assert Fastest(limits).without(curve) == failed
-    tried = CurvePoint(batch=failed, without=Figures(outcome=outcome, batch=failed))
-    assert Fastest(limits).without(sorted([*curve, tried], key=lambda point: point.batch)) is None
+    tried = sorted([*curve, point_of(failed, outcome)], key=lambda point: point.batch)
+    assert Fastest(limits).without(tried) is None
 
 
 def test_the_first_batch_that_may_fit_has_all_trials_and_all_the_time():
     """Nothing fits so far, so that an answer comes first; later a third is for each."""
-    failed = CurvePoint(batch=8, without=Figures(outcome=Outcome.OOM, batch=8))
-    fitting = CurvePoint(batch=4, without=Figures(outcome=Outcome.OK, batch=4))
+    failed = point_of(8, Outcome.OOM)
     assert Fastest(LIMITS).expected([failed]) == 1
-    assert Fastest(LIMITS).expected([fitting, failed]) > 1
-
-
-def _slower_when_large(figures, batch):
-    speed = max(100 - abs(batch - 20), 5)
-    return Figures(outcome=figures.outcome, batch=batch, peak_bytes=figures.peak_bytes, samples_per_second=speed)
+    assert Fastest(LIMITS).expected([point_of(4), failed]) > 1
 
 
 def test_where_nothing_fits_without_recompute_batches_begin_with_it():
-    """A model whose single sample needs recompute is tuned all the same."""
     device = Device(sample_bytes=12000, least_bytes=3000, start_seconds=100.0).explore(Fastest(LIMITS))
     assert not any(point.fits_without for point in device.curve)
     assert any(point.fits_with for point in device.curve)
@@ -215,14 +182,12 @@ def test_where_nothing_fits_without_recompute_batches_begin_with_it():
 
 
 def test_where_nothing_fits_at_all_the_search_ends():
-    """A sample that no config holds is not tried for ever."""
     device = Device(sample_bytes=90000, least_bytes=50000).explore(Fastest(LIMITS))
     assert not any(point.fits_with for point in device.curve)
     assert len(device.curve) <= 8
 
 
 def test_a_list_is_measured_as_it_is():
-    """Every batch of the list is measured, those that fit without recompute are not tuned, and no other one is."""
     device = Device(sample_bytes=100).explore(Listed((10, 90, 110, 200, 400), LIMITS))
     assert [point.batch for point in device.curve] == [10, 90, 110, 200, 400]
     assert device.tuned == [110, 200, 400]
@@ -230,7 +195,6 @@ def test_a_list_is_measured_as_it_is():
 
 
 def test_what_is_surely_too_large_is_not_measured_without_recompute():
-    """Two peaks tell of the third: only the tuning starts it."""
     device = Device()
     chooser = Listed((10, 20, 200), LIMITS)
     asked = []
@@ -241,7 +205,6 @@ def test_what_is_surely_too_large_is_not_measured_without_recompute():
 
 
 def test_only_a_listed_batch_may_be_the_answer():
-    """A rival between two batches of a list is compared with, and not recommended."""
     assert Listed((8, 16), LIMITS).may_answer(8)
     assert not Listed((8, 16), LIMITS).may_answer(12)
     assert Fastest(LIMITS).may_answer(12)

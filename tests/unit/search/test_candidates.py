@@ -1,5 +1,3 @@
-"""The configs that a model is asked about."""
-
 import dataclasses
 import itertools
 import random
@@ -17,15 +15,8 @@ from autorecompute.search.mixes import MOST_MIXES
 from fake_backend.space import BLOCKS, CHECKPOINT, GELU, NORM, SPACE
 
 
-def make_plan(key):
-    """A plan of these choices."""
-    return plan_of_id(key)
-
-
 @pytest.fixture
 def make_tower(make_node, make_graph):
-    """Builds activations that are each made from the input and kept over a peak that lies between both passes."""
-
     def make_tower(sizes):
         names = [f"Node{number}" for number in range(len(sizes))]
         forward = [
@@ -42,8 +33,6 @@ def make_tower(make_node, make_graph):
 
 @pytest.fixture
 def list_candidates(make_tower):
-    """Lists the candidates of a space; what its plans recompute is as large as they come, 1 and up."""
-
     def list_candidates(space, sizes=None):
         graph = make_tower(sizes or [1] * len(space.plans))
         blueprint = draw_blueprint(graph.run(), graph.run(graph.space.all_on))
@@ -53,42 +42,32 @@ def list_candidates(make_tower):
 
 
 def configs_of(candidates):
-    """All of them."""
     return [candidates.config(place) for place in range(len(candidates))]
 
 
-def test_every_subset_of_the_plans_is_there_once(make_tower, list_configs, list_candidates):
-    """Without recompute and all on among them."""
+def test_every_subset_of_the_plans_is_there_once_and_found_in_its_place(make_tower, list_configs, list_candidates):
     space = make_tower([1] * 4).space
-    configs = configs_of(list_candidates(space))
+    candidates = list_candidates(space)
+    configs = configs_of(candidates)
     assert len(configs) == 2**4
     assert set(configs) == set(list_configs(space))
-
-
-def test_a_config_is_found_in_its_place(make_tower, list_candidates):
-    """Places, configs and switches belong together."""
-    candidates = list_candidates(make_tower([1] * 4).space)
-    assert [candidates.places[config] for config in configs_of(candidates)] == list(range(len(candidates)))
-    rows = [sum(line) for line in candidates.switches]
-    assert rows == [len(config.choices) for config in configs_of(candidates)]
+    assert [candidates.places[config] for config in configs] == list(range(len(candidates)))
+    assert [sum(line) for line in candidates.switches] == [len(config.choices) for config in configs]
 
 
 def test_both_options_of_a_subgraph_are_never_together(list_candidates):
-    """Such a config does not exist; each of the two goes with everything else."""
-    plans = [make_plan(key) for key in ("Node0+:1:-1", "Node0+:2:-1", "Node1+:1:-1", "Node2+:1:-1")]
+    plans = [plan_of_id(key) for key in ("Node0+:1:-1", "Node0+:2:-1", "Node1+:1:-1", "Node2+:1:-1")]
     configs = configs_of(list_candidates(Space(plans=tuple(plans))))
     assert len(configs) == len(set(configs)) == 3 * 2 * 2
     assert all(any(config.has(plan) for config in configs) for plan in plans)
 
 
 def test_plans_that_share_rows_make_no_config_twice(list_candidates):
-    """A plan of two rows on has the plan of one of them on, too."""
-    space = Space(plans=(make_plan("Node0+:1:-1"), make_plan("Node0+:1:-1,Node1+:1:-1")))
+    space = Space(plans=(plan_of_id("Node0+:1:-1"), plan_of_id("Node0+:1:-1,Node1+:1:-1")))
     assert sorted(len(config.choices) for config in configs_of(list_candidates(space, [1, 1]))) == [0, 1, 2]
 
 
 def test_of_many_plans_those_that_matter_are_taken(make_tower, list_candidates):
-    """What changes the simulated peak least stays off, wherever in the list it stands."""
     sizes = list(range(10, 10 * (MOST_PLANS + 3), 10))
     random.Random(0).shuffle(sizes)
     space = make_tower(sizes).space
@@ -99,7 +78,6 @@ def test_of_many_plans_those_that_matter_are_taken(make_tower, list_candidates):
 
 
 def test_what_was_simulated_is_of_the_config_in_its_place(make_tower, list_candidates):
-    """A config that keeps more has the larger stash: here it is the sum of what it keeps."""
     sizes = [1, 2, 4]
     space = make_tower(sizes).space
     candidates = list_candidates(space, sizes)
@@ -110,7 +88,6 @@ def test_what_was_simulated_is_of_the_config_in_its_place(make_tower, list_candi
 
 
 def test_the_supersets_of_a_config_have_on_what_it_has(make_tower, list_candidates):
-    """Itself among them; with more switches than one byte holds."""
     candidates = list_candidates(make_tower([1] * 10).space)
     configs = configs_of(candidates)
     for place in random.Random(0).sample(range(len(configs)), 20):
@@ -119,14 +96,12 @@ def test_the_supersets_of_a_config_have_on_what_it_has(make_tower, list_candidat
 
 
 def test_a_space_without_plans_has_one_config(make_step):
-    """Where nothing can be recomputed there is only that."""
     step = make_step("fl", ("x", 0, 1, "4"))
     candidates = Candidates(Space(plans=()), OrtSimulator(draw_blueprint(step, step), {}, []))
     assert configs_of(candidates) == [Config()]
 
 
 def test_a_plan_that_counts_is_there_at_each_count(count_candidates):
-    """Every config is there once, and exists; more of a plan is a superset, and saves in proportion."""
     candidates = count_candidates(SPACE)
     configs = configs_of(candidates)
     assert len(set(configs)) == len(configs)
@@ -149,7 +124,6 @@ def test_a_plan_that_counts_is_there_at_each_count(count_candidates):
 
 
 def test_some_blocks_are_mixed_with_parts_of_the_others(count_candidates):
-    """Any number of whole blocks goes with the parts of the rest, and what the blocks cover counts once."""
     candidates = count_candidates(SPACE)
     for count in range(1, BLOCKS):
         mixed = SPACE.with_plan(Config.of([GELU, NORM]), CHECKPOINT, count)
@@ -159,7 +133,6 @@ def test_some_blocks_are_mixed_with_parts_of_the_others(count_candidates):
 
 @pytest.mark.parametrize(("plans", "blocks"), [(8, 48), (30, 12), (40, 100)])
 def test_there_are_never_more_mixes_than_can_be_looked_at(count_candidates, plans, blocks):
-    """Whatever the plans and the blocks; each plan is there alone, and so is the cheapest way to the least peak."""
     offered = [dataclasses.replace(plan_of_id(f"site{n}:drop"), occurrences=blocks, counts=True) for n in range(plans)]
     space = Space(plans=tuple(offered))
     candidates = count_candidates(space)
@@ -178,7 +151,6 @@ class TwoPeaks:
     step_error = STEP_ERROR
 
     def simulate(self, switches):
-        """The higher of both peaks."""
         peaks = 100 - switches * self.SAVED @ self.AT_PEAKS
         return Simulated(
             peak_bytes=peaks.max(axis=1), stash_bytes=peaks.sum(axis=1), recompute_share=switches @ self.WORK
@@ -186,7 +158,6 @@ class TwoPeaks:
 
 
 def test_either_of_two_kinds_of_blocks_has_counts_of_its_own():
-    """Under any limit hardly a config is cheaper than the cheapest that is looked at, of all counts in both kinds."""
     kinds = {"decoder": 8, "encoder": 12}
     plans = [
         dataclasses.replace(plan_of_id(f"{kind}.{part}:drop"), occurrences=blocks, counts=True)

@@ -1,5 +1,3 @@
-"""What searchers propose while other workers measure."""
-
 import pytest
 
 from autorecompute.plans import Config
@@ -10,8 +8,6 @@ WORKERS = 3
 
 @pytest.fixture
 def make_search(make_bench, make_profiled):
-    """A bench, and what makes a searcher of that name for it."""
-
     def make(name):
         bench = make_profiled() if name == "model" else make_bench(plans=4)
         bench.limit_to(0.4)
@@ -24,9 +20,8 @@ def make_search(make_bench, make_profiled):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "gp"])
 def test_no_searcher_wants_what_others_have(make_search, name):
-    """However many measure at a time, one proposes nothing that another one measures, or has measured."""
     bench, make = make_search(name)
-    trials = [bench.try_out(Proposal(config=Config(), reason="preset"), 0, reference_seconds=1.0)]
+    trials = [bench.try_out(Proposal(config=Config(), reason="preset"), 0)]
     for _ in range(6):
         claimed = []
         while len(claimed) < WORKERS:
@@ -36,7 +31,5 @@ def test_no_searcher_wants_what_others_have(make_search, name):
             claimed.append(wanted)
         configs = [known.config for known in (*trials, *claimed)]
         assert len(set(configs)) == len(configs)
-        trials += [
-            bench.try_out(wanted, len(trials) + place, reference_seconds=1.0) for place, wanted in enumerate(claimed)
-        ]
+        trials += [bench.try_out(wanted, len(trials) + place) for place, wanted in enumerate(claimed)]
     assert len(trials) > 2 * WORKERS

@@ -1,5 +1,3 @@
-"""What a config that ran out of memory says of those that should need more, by what is simulated."""
-
 import dataclasses
 import itertools
 import math
@@ -16,8 +14,6 @@ CLEARLY = SLACK * OrtMemoryModel.likely_error
 
 @pytest.fixture
 def make_tight(make_profiled):
-    """Builds a bench whose limit is exceeded by running out of memory."""
-
     def build(**fields):
         bench = make_profiled(runs_out=True, **fields)
         bench.limit_to(0.3)
@@ -27,14 +23,12 @@ def make_tight(make_profiled):
 
 
 def peaks_of(bench, configs):
-    """What the configs should need, by the two profiled steps alone."""
     simulator = bench.memory.simulator({"batch": 1}, choices_of(bench.space))
     return simulator.simulate(simulator.matrix(configs)).peak_bytes
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_surely_needs_more_than_a_config_that_ran_out_is_never_tried(make_tight, seed):
-    """After an allocation failed, no config follows that should need clearly more by simulation."""
     bench = make_tight(seed=seed)
     trials = bench.run(budget=100)
     peaks = peaks_of(bench, [trial.config for trial in trials])
@@ -49,7 +43,6 @@ def test_what_surely_needs_more_than_a_config_that_ran_out_is_never_tried(make_t
 
 @pytest.mark.parametrize(("likely_error", "is_tried"), [(0.06, True), (0.005, False)])
 def test_poor_forecasts_rule_little_out(make_tight, list_configs, monkeypatch, likely_error, is_tried):
-    """What should need a little more than a config that ran out of memory may fit where forecasts are rough."""
     monkeypatch.setattr(OrtMemoryModel, "likely_error", likely_error)
     bench = make_tight()
     configs = list_configs(bench.space)

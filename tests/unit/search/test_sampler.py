@@ -1,12 +1,10 @@
-"""Our searchers in studies that Optuna runs."""
-
 import threading
 
 import optuna
 import pytest
 
 from autorecompute.errors import UsageError
-from autorecompute.search import GreedySearcher, RecomputeSampler
+from autorecompute.search import RecomputeSampler
 from autorecompute.studies.frozen import CONSTRAINT
 from autorecompute.studies.storage import TrialStore
 
@@ -14,12 +12,16 @@ BUDGET = 40
 
 
 @pytest.fixture
-def make_study():
-    """A study on a bench, and the sampler that proposes for it."""
+def bench(make_bench):
+    bench = make_bench(plans=7)
+    bench.limit_to(0.5)
+    return bench
 
+
+@pytest.fixture
+def make_study():
     def build(bench, *, direction="maximize", **storage):
-        searcher = GreedySearcher(bench.space, budget=BUDGET, limit_bytes=bench.limit_bytes)
-        sampler = RecomputeSampler(searcher, bench.space, limit_bytes=bench.limit_bytes, seed=0)
+        sampler = RecomputeSampler(bench.searcher(BUDGET), bench.space, limit_bytes=bench.limit_bytes, seed=0)
         if storage:
             return optuna.load_study(sampler=sampler, **storage), sampler
         return optuna.create_study(direction=direction, sampler=sampler), sampler
@@ -29,8 +31,6 @@ def make_study():
 
 @pytest.fixture
 def objective():
-    """Measures on a bench as a user's objective would."""
-
     def build(bench, sampler, configs, *, tells_peak=True, is_time=False):
         def objective(trial):
             config = sampler.suggest(trial)
@@ -48,10 +48,16 @@ def objective():
     return build
 
 
-@pytest.mark.parametrize("direction", ["maximize", "minimize"])
-@pytest.mark.parametrize("fields", [{}, {"has_opaque": True}, {"runs_out": True}, {"compromises": 2}])
+@pytest.mark.parametrize(
+    ("direction", "fields"),
+    [
+        ("maximize", {}),
+        ("minimize", {"has_opaque": True}),
+        ("maximize", {"runs_out": True}),
+        ("minimize", {"compromises": 2}),
+    ],
+)
 def test_optuna_runs_the_search_that_we_run(make_bench, make_study, objective, direction, fields):
-    """A study of Optuna's measures what a tuning would, in the same order, and ends by itself when nothing is left."""
     bench = make_bench(**{"plans": 7, **fields})
     bench.limit_to(0.5)
     (study, sampler), configs = make_study(bench, direction=direction), []
@@ -63,7 +69,6 @@ def test_optuna_runs_the_search_that_we_run(make_bench, make_study, objective, d
 
 
 def test_asking_goes_on_by_chance(make_bench, make_study, objective):
-    """Whoever asks on when nothing is left to gain gets configs all the same."""
     bench = make_bench(plans=3)
     bench.limit_to(1.0)
     (study, sampler), configs = make_study(bench), []
@@ -74,10 +79,7 @@ def test_asking_goes_on_by_chance(make_bench, make_study, objective):
     assert len(set(configs)) > 1
 
 
-def test_trials_that_run_at_once_measure_different_configs(make_bench, make_study):
-    """Also where they are asked for one after the other, and only then say what they measure."""
-    bench = make_bench(plans=7)
-    bench.limit_to(0.5)
+def test_trials_that_run_at_once_measure_different_configs(bench, make_study):
     study, sampler = make_study(bench)
     asked = [study.ask() for _ in range(2)]
     configs = [sampler.suggest(trial) for trial in (*asked, study.ask())]
@@ -85,17 +87,14 @@ def test_trials_that_run_at_once_measure_different_configs(make_bench, make_stud
     assert len(set(configs)) == 3
 
 
-def test_threads_measure_different_configs(make_bench, make_study, objective):
-    """A study that Optuna runs in threads."""
-    bench = make_bench(plans=7)
-    bench.limit_to(0.5)
+def test_threads_measure_different_configs(bench, make_study, objective):
     (study, sampler), configs = make_study(bench), []
     start = threading.Barrier(3)
     measure = objective(bench, sampler, configs)
 
     def measure_together(trial):
         sampler.suggest(trial)
-        start.wait(30)
+        start.wait(600)
         return measure(trial)
 
     study.optimize(measure_together, n_trials=3, n_jobs=3)
@@ -109,10 +108,7 @@ def test_what_somebody_left_running_is_measured_all_the_same(make_bench, make_st
     assert [sampler.suggest(study.ask()).is_none for _ in range(2)] == [True, True]
 
 
-def test_a_trial_that_failed_before_it_had_a_config_says_nothing(make_bench, make_study, objective):
-    """The objective may raise before it asks what to measure."""
-    bench = make_bench(plans=7)
-    bench.limit_to(0.5)
+def test_a_trial_that_failed_before_it_had_a_config_says_nothing(bench, make_study, objective):
     (study, sampler), configs = make_study(bench), []
     measure, failures = objective(bench, sampler, configs), [OSError("not there yet")]
 
@@ -125,10 +121,7 @@ def test_a_trial_that_failed_before_it_had_a_config_says_nothing(make_bench, mak
     assert configs == [trial.config for trial in bench.run(budget=BUDGET)][:3]
 
 
-def test_a_study_of_ours_goes_on_in_optuna(make_bench, make_study, objective, tmp_path):
-    """What a tuning has stored is known to the sampler, with all that was measured."""
-    bench = make_bench(plans=7)
-    bench.limit_to(0.5)
+def test_a_study_of_ours_goes_on_in_optuna(bench, make_study, objective, tmp_path):
     expected, database = bench.run(budget=BUDGET), tmp_path / "study.db"
     store = TrialStore(database, "mine", bench.space, bench.limit_bytes)
     for trial in expected[:10]:
@@ -139,7 +132,6 @@ def test_a_study_of_ours_goes_on_in_optuna(make_bench, make_study, objective, tm
 
 
 def test_a_trial_must_say_whether_it_fits(make_bench, make_study, objective):
-    """An objective without the constraint is told what to write."""
     bench = make_bench(plans=3)
     study, sampler = make_study(bench)
     with pytest.raises(UsageError, match=r"Trial 0 does not say .* trial\.set_constraint\('bytes over the limit', "):

@@ -1,5 +1,3 @@
-"""What configs that fail say of others."""
-
 import pytest
 
 from autorecompute.measurement import Outcome
@@ -11,13 +9,11 @@ PLANS = {"checkpoint": CHECKPOINT, "gelu": GELU, "norm": NORM, "head": HEAD}
 
 
 def mix(**counts):
-    """A config of plans at counts; ``None`` is all occurrences."""
     return Config(frozenset(on for name, count in counts.items() for on in PLANS[name].chosen(count)))
 
 
 @pytest.fixture
 def judge(count_candidates, make_trial):
-    """Tells how likely configs work after trials, given as pairs of a config and its outcome."""
     candidates = count_candidates(SPACE)
 
     def judge(*outcomes):
@@ -30,7 +26,6 @@ def judge(count_candidates, make_trial):
 
 @pytest.mark.parametrize("outcome", [Outcome.SCRIPT_ERROR, Outcome.WRONG_GRADIENT, Outcome.CRASH])
 def test_what_fails_alone_is_tried_at_no_other_count(judge, outcome):
-    """Whatever it is together with."""
     chance = judge((mix(checkpoint=7), outcome))
     assert [chance(checkpoint=count) for count in (1, 6, 7, 8, None)] == [0.0] * 5
     assert chance(checkpoint=3, head=None) == 0
@@ -44,7 +39,6 @@ def test_what_worked_is_allowed_as_far_as_it_was_on(judge):
 
 
 def test_a_mix_that_failed_makes_each_of_its_plans_as_doubtful(judge):
-    """The more of them are on, the less likely a config works."""
     chance = judge((mix(gelu=4, head=None), Outcome.SCRIPT_ERROR))
     assert chance(gelu=4) == chance(head=None) == chance(checkpoint=2, head=None) == 1 / 2
     assert chance(gelu=None, head=None) == 0
@@ -52,21 +46,18 @@ def test_a_mix_that_failed_makes_each_of_its_plans_as_doubtful(judge):
 
 
 def test_what_several_failures_have_in_common_is_to_blame(judge):
-    """Nothing that has it is tried again, and the others are cleared."""
     chance = judge((mix(norm=None, head=None), Outcome.CRASH), (mix(gelu=None, head=None), Outcome.CRASH))
     assert chance(head=None) == 0
     assert chance(gelu=None) == chance(norm=2) == 1
 
 
 def test_what_is_left_when_the_others_worked_is_to_blame(judge):
-    """One of two was measured without the other."""
     chance = judge((mix(norm=None, head=None), Outcome.SCRIPT_ERROR), (mix(gelu=3, head=None), Outcome.OVER_LIMIT))
     assert chance(norm=1) == 0
     assert chance(gelu=None, head=None) == 1
 
 
 def test_a_mix_of_what_works_alone_is_ruled_out_with_all_that_has_more(judge):
-    """They fail together."""
     parts = [(mix(norm=None), Outcome.OK), (mix(head=None), Outcome.OK)]
     chance = judge((mix(norm=5, head=None), Outcome.CRASH), *parts)
     assert chance(norm=5, head=None) == chance(norm=6, head=None) == 0
@@ -75,6 +66,5 @@ def test_a_mix_of_what_works_alone_is_ruled_out_with_all_that_has_more(judge):
 
 @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.LOST])
 def test_other_failures_blame_no_plan(judge, outcome):
-    """Memory that runs out is another question, and a machine that goes away says nothing."""
     chance = judge((mix(gelu=4), outcome))
     assert chance(gelu=4) == chance(gelu=2, head=None) == 1

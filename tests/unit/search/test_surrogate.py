@@ -1,5 +1,3 @@
-"""What is expected of configs, before any trial and after some."""
-
 import dataclasses
 import itertools
 
@@ -17,50 +15,49 @@ NINETY = 1.645
 
 @pytest.fixture
 def bench(make_profiled):
-    """A bench with a limit in the middle, whose step times have no noise."""
     bench = make_profiled(noise=0.0)
     bench.limit_to(0.4)
     return bench
 
 
-@pytest.fixture
-def candidates(bench):
-    """All of its configs."""
+def candidates_of(bench):
     return Candidates(bench.space, bench.memory.simulator({"batch": BATCH}, choices_of(bench.space)))
 
 
 @pytest.fixture
+def candidates(bench):
+    return candidates_of(bench)
+
+
+def learn_from(trials, bench, candidates, **fields):
+    fields = {"limit_bytes": bench.limit_bytes, "base_bytes": bench.memory.base_bytes({"batch": BATCH}), **fields}
+    return Surrogate(candidates, peak_error=0.02, trials=trials, **fields)
+
+
+@pytest.fixture
 def learn(bench, candidates):
-    """Builds the surrogate after these trials."""
+    return lambda trials, **fields: learn_from(trials, bench, candidates, **fields)
 
-    def learn(trials, **fields):
-        base = bench.memory.base_bytes({"batch": BATCH})
-        limits = {"limit_bytes": bench.limit_bytes, **fields}
-        return Surrogate(candidates, base_bytes=base, peak_error=0.02, trials=trials, **limits)
 
-    return learn
+def with_measurement(trial, **changes):
+    return dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, **changes))
 
 
 @pytest.fixture
 def some(bench):
-    """Every tenth config, measured."""
     return bench.tried(*list(bench.landscape)[::10])
 
 
 def truths(bench, candidates):
-    """Peak and step time of each candidate."""
-    landscape = bench.landscape
-    return np.array([landscape[candidates.config(place)] for place in range(len(candidates))]).T
+    return np.array([bench.landscape[candidates.config(place)] for place in range(len(candidates))]).T
 
 
 def test_before_any_trial_peaks_are_ranked_by_the_simulation(bench, candidates, learn):
-    """Two profiled steps alone tell which of two configs needs less memory, nearly always."""
     expected, (peaks, _) = learn([]).outlook().peak_bytes, truths(bench, candidates)
     assert np.corrcoef(expected.argsort().argsort(), peaks.argsort().argsort())[0, 1] > 0.95
 
 
 def test_trials_bring_peaks_and_times_nearer_to_the_truth(bench, candidates, learn, some):
-    """What the simulation gets wrong for all configs is gone after some, and the rest is less."""
     peaks, steps = truths(bench, candidates)
     before, after = learn([]).outlook(), learn(some).outlook()
     assert np.abs(after.peak_bytes - peaks).mean() < 0.3 * np.abs(before.peak_bytes - peaks).mean()
@@ -70,7 +67,6 @@ def test_trials_bring_peaks_and_times_nearer_to_the_truth(bench, candidates, lea
 
 
 def test_the_chance_to_fit_is_that_of_the_expected_peak(bench, learn, some):
-    """One half where the limit is what is expected, and all the more the lower that is."""
     outlook = learn(some).outlook()
     order = ((bench.limit_bytes - outlook.peak_bytes) / outlook.peak_deviation).argsort()
     assert (np.diff(outlook.fits[order]) >= 0).all()
@@ -79,12 +75,9 @@ def test_the_chance_to_fit_is_that_of_the_expected_peak(bench, learn, some):
 
 
 def test_running_out_of_memory_makes_the_like_less_likely_to_fit(bench, candidates, learn):
-    """A failure tells no peak, and still that this config and its neighbours are above the limit."""
     bench.runs_out = True
     (failed,) = bench.tried(bench.space.all_on.without_plan(bench.space.plans[0]))
-    lost = dataclasses.replace(
-        failed, measurement=dataclasses.replace(failed.measurement, outcome=Outcome.OOM, peak_bytes=None)
-    )
+    lost = with_measurement(failed, outcome=Outcome.OOM, peak_bytes=None)
     place = candidates.places[lost.config]
     expected = learn([]).outlook().peak_bytes[place]
     # A limit well above what is expected of it, so that the failure is a surprise.
@@ -106,21 +99,13 @@ def test_a_failure_of_another_kind_tells_nothing(bench, learn, some):
 
 
 def test_an_opaque_preset_tells_nothing_of_plans(learn, some):
-    """It is no mix of plans: whatever it measured, nothing else is expected of any config."""
     preset = dataclasses.replace(some[-1], config=Config.parse(["whole model:light"]))
     assert np.array_equal(learn([*some, preset]).outlook().peak_bytes, learn(some).outlook().peak_bytes)
 
 
 def test_without_a_reference_times_are_those_beside_the_fastest(bench, candidates, learn, some):
-    """The ratios of expected times are the true ones, whatever a step takes."""
     unknown = [dataclasses.replace(trial, reference_seconds=None) for trial in some]
-    slowed = [
-        dataclasses.replace(
-            trial,
-            measurement=dataclasses.replace(trial.measurement, step_seconds=(7 * trial.measurement.step_seconds[0],)),
-        )
-        for trial in unknown
-    ]
+    slowed = [with_measurement(one, step_seconds=(7 * one.measurement.step_seconds[0],)) for one in unknown]
     assert learn(slowed).outlook().step == pytest.approx(learn(unknown).outlook().step)
     steps = truths(bench, candidates)[1]
     ratios = learn(unknown).outlook().step / steps
@@ -138,7 +123,6 @@ def test_a_prior_tells_step_times_and_no_peaks(bench, candidates, learn, some):
 
 
 def test_a_prior_tells_of_differences_where_there_is_no_reference(bench, candidates, learn, some):
-    """Where not even the run without recompute fits, stored step times still say which config is slower than which."""
     _, steps = truths(bench, candidates)
     timed = [dataclasses.replace(trial, reference_seconds=None) for trial in some[1:4]]
     with_prior, without = learn(timed, prior=some).outlook(), learn(timed).outlook()
@@ -150,7 +134,7 @@ def test_a_prior_tells_of_differences_where_there_is_no_reference(bench, candida
 def test_own_trials_outvote_many_of_a_problem_whose_switches_cost_otherwise(make_profiled, seed):
     """Every other switch costs twice as much there, and the rest a third: a few own trials tell what it is here."""
     bench = make_profiled(seed=seed)
-    candidates = Candidates(bench.space, bench.memory.simulator({"batch": BATCH}, choices_of(bench.space)))
+    candidates = candidates_of(bench)
     added = {plan: bench.step_seconds(Config.of([plan])) - 1 for plan in bench.space.plans}
     factors = dict(zip(bench.space.plans, itertools.cycle([2, 1 / 3]), strict=False))
     prior = [
@@ -161,20 +145,12 @@ def test_own_trials_outvote_many_of_a_problem_whose_switches_cost_otherwise(make
         )
         for trial in bench.tried(*list(bench.landscape)[::3])
     ]
-    surrogate = Surrogate(
-        candidates,
-        base_bytes=bench.memory.base_bytes({"batch": BATCH}),
-        limit_bytes=bench.limit_bytes,
-        peak_error=0.02,
-        trials=bench.tried(*list(bench.landscape)[::21]),
-        prior=prior,
-    )
-    outlook, (_, steps) = surrogate.outlook(), truths(bench, candidates)
+    own = bench.tried(*list(bench.landscape)[::21])
+    outlook, (_, steps) = learn_from(own, bench, candidates, prior=prior).outlook(), truths(bench, candidates)
     assert (np.abs(outlook.step - steps) < NINETY * outlook.step_deviation).mean() > 0.9
 
 
 def test_a_lucky_measurement_settles_towards_what_was_expected(bench, learn, some):
-    """A trial that seems far faster than all else says is slower than it seems, and faster than expected."""
     (trial,) = bench.tried(bench.space.all_on)
     lucky = dataclasses.replace(trial, reference_seconds=1.1)
     true, seen = bench.step_seconds(trial.config), 1 / lucky.relative_throughput
@@ -182,19 +158,16 @@ def test_a_lucky_measurement_settles_towards_what_was_expected(bench, learn, som
 
 
 def test_intervals_hold_what_is_true(bench, candidates, learn, some):
-    """Of configs that were not measured, few lie outside of their 90 % intervals."""
     outlook, (peaks, steps) = learn(some).outlook(), truths(bench, candidates)
     assert (np.abs(outlook.peak_bytes - peaks) < NINETY * outlook.peak_deviation).mean() > 0.85
     assert (np.abs(outlook.step - steps) < NINETY * outlook.step_deviation).mean() > 0.85
 
 
 def test_the_normal_distribution_is_that_of_the_tables():
-    """As printed in any of them."""
     assert normal(np.array([-1.959964, 0.0, 1.644854])) == pytest.approx([0.025, 0.5, 0.95], abs=1e-6)
 
 
 def test_what_choices_add_beyond_their_kernels_is_expected(bench, candidates, learn):
-    """After the reference is known, a choice that calls much is expected to be as much slower, as a share of it."""
     (none,) = bench.tried(Config())
     without = learn([none]).outlook().step
     candidates.call_seconds = np.full(candidates.switches.shape[1], 0.05)

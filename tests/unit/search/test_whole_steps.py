@@ -1,5 +1,3 @@
-"""Nothing is proposed of which a whole step takes too much."""
-
 import pytest
 
 from autorecompute.plans import Config
@@ -13,50 +11,38 @@ FORECAST = 490 * MIB
 
 
 class InOrder:
-    """Proposes configs in their order, all of which should fit."""
-
     def __init__(self, configs):
         self.configs = configs
 
     def propose(self, trials, claimed=()):
-        """The next one that nobody tried or claimed."""
         tried = {*claimed, *(trial.config for trial in trials)}
         config = next((config for config in self.configs if config not in tried), None)
         return config and Proposal(config=config, reason="", prediction=predicted(FORECAST))
 
 
 def predicted(peak_bytes):
-    """An exact forecast."""
     known = {"peak_low": peak_bytes, "peak_high": peak_bytes, "step": None, "step_low": None, "step_high": None}
     return Prediction(peak_bytes=peak_bytes, fits=1.0, **known)
 
 
 @pytest.fixture
 def configs(make_space):
-    """One plan, two, three, four and five."""
     plans = make_space().plans
     return [Config.of(plans[:count]) for count in range(1, 6)]
 
 
 def searching(configs, missing, **kwargs):
-    """A search among configs of whose forecasts so many bytes are missing."""
     return WholeStepSearcher(InOrder(configs), lambda config: missing.get(config, 0), LIMIT, **kwargs)
 
 
 def test_a_config_whose_whole_step_takes_too_much_is_passed_over(configs):
-    """The next one is proposed; one that takes more than forecast and still fits is proposed as it is."""
     searcher = searching(configs, {configs[0]: 11 * MIB, configs[1]: 10 * MIB})
     assert searcher.propose([]).config == configs[1]
     assert not searcher.gave_up
-
-
-def test_what_takes_less_than_forecast_is_proposed(configs):
-    """No forecast is too low: nothing changes."""
     assert searching(configs, {}).propose([]).config == configs[0]
 
 
 def test_where_nothing_fits_the_least_is_proposed_first_and_nothing_after_it(configs, make_trial):
-    """Something has to be on; what is known to be too large is no trial."""
     missing = {config: (50 - 10 * place) * MIB for place, config in enumerate(configs[:4])} | {configs[4]: 60 * MIB}
     searcher = searching(configs, missing)
     first = searcher.propose([])
@@ -74,7 +60,6 @@ def test_where_a_trial_does_no_harm_what_should_be_too_large_comes_last(configs,
 
 
 def test_the_search_ends_where_parts_do_not_tell_of_steps(make_space):
-    """After some that are too large no further step is run."""
     plans = make_space().plans
     configs = [Config.of([one, *rest]) for one in plans for rest in ([], *([other] for other in plans if other != one))]
     configs = list(dict.fromkeys(configs))
