@@ -1,6 +1,6 @@
 # make tune   installs what is needed and tunes two studies, end to end: a Llama in plain PyTorch, a BERT in an ORTModule
-# make test   lints, type-checks and tests
-# make test-thorough  runs the tests that make test leaves out: further scripts, and what takes minutes
+# make test   tests what may have changed: what is always tested, and the lanes of .ci/lanes.toml whose files have changed
+# make test-all   runs every lane; make test-LANE runs one and records that it has passed; make lanes says what is due
 # make docs   builds the documentation into site/
 # make docs-serve  shows it on this machine, and builds again what is changed
 # make system  installs the Debian packages that tests need, where they are missing
@@ -48,15 +48,16 @@ ORT_VERSIONS ?= 1.17.3 1.18.0 1.19.2
 LLAMA_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/llama_clm/train.py)
 BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -- --ortmodule)
 
-# CI has two cores: two test processes, each of which takes whole files, whose tests share what is slow to make. The slowest
-# tests are told, so that a run of CI says what to make cheaper.
-PYTEST = -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25
+# Two test processes, each of which takes whole files, whose tests share what is slow to make. The slowest tests are told, so
+# that a run of CI says what to make cheaper.
+PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
+LANES = $(PYTHON) .ci/lanes.py
+RECORD = $(LANES) record $(@:test-%=%)
 
-# What CI leaves out, which has 90 minutes: tests that repeat on another script what is tested on one, and four that take minutes:
-# the wrapped transformer with recompute, the cache of compiled code, compiled batches of every length, and an extension's build.
-BRIEF = -m "not thorough"
+.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-compiled test-ortmodule test-wheel test-pages
 
-.PHONY: install install-torch26 system tune test test-thorough lint test-unit test-fuzz test-release fuzz test-integration test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-docs test-browser test-workers bench-reuse bench-workers dashboard-picture pictures
+# Python compiles what is imported, of ten times as many files: that is most of the time of an installation.
+QUICKLY = --quiet --no-compile
 
 install: $(VENV)/.installed
 
@@ -65,7 +66,7 @@ install-torch26: $(TORCH26_VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[ortmodule-cpu,studies,report,postgresql]" --group test --group docs
+	$(VENV)/bin/python -m pip install $(QUICKLY) --constraint constraints.txt --editable ".[ortmodule-cpu,studies,report,postgresql]" --group test --group docs
 	$(VENV)/bin/autorecompute doctor --fix
 	touch $@
 
@@ -89,10 +90,14 @@ system:
 	done; \
 	test -z "$$missing" || { $(SUDO) apt-get update --quiet && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install --quiet --yes --no-install-recommends $$missing; }
 
-# What runs in one process is run two at a time; all others use both cores by themselves.
-test: system install
-	$(MAKE) --jobs 2 --output-sync=target lint test-fuzz test-release test-browser
-	$(MAKE) test-unit test-workers test-integration test-docs
+test:
+	$(LANES) run
+
+test-all:
+	$(LANES) run --all
+
+lanes:
+	@$(LANES) due
 
 lint: install
 	$(VENV)/bin/ruff check .
@@ -100,77 +105,70 @@ lint: install
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy --config-file benchmarks/mypy.ini
 
-test-unit: install
-	$(VENV)/bin/python $(PYTEST) $(BRIEF) tests/unit
+test-lint: lint
 
-# Two thousand changes to studies, archives and command lines: a minute and a half of one processor.
+# Changes to studies, archives and command lines, for 20 s of one processor; make fuzz takes as many as you like.
 test-fuzz: install
-	$(VENV)/bin/python -m pytest tests/fuzz
+	$(VENV)/bin/python -m pytest tests/fuzz --fuzz-cases 500
 
 fuzz: install
 	PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(CASES:%=--cases %) $(SEED:%=--seed %) $(CASE:%=--case %)
 
+# Builds the site, and runs the commands of the first tuning.
+test-first-tuning: install
+	$(VENV)/bin/python -m pytest tests/docs -k "site or first-tuning"
+
+test-unit: install
+	$(VENV)/bin/python $(PYTEST) tests/unit
+
+# Commands wait for processes to start and to end: two at a time leave a quarter of two cores idle.
+THREE = $(PYTEST) --numprocesses 3
+
+test-smoke: install
+	$(VENV)/bin/python $(THREE) tests/integration/smoke tests/commands
+
+test-plain test-train test-ranks test-compiled test-ortmodule: install
+	$(VENV)/bin/python $(THREE) tests/integration/$(@:test-%=%)
+	$(RECORD)
+
+# Several workers on one study, over a journal and a real PostgreSQL, which the tests start and break.
+test-workers: install system
+	$(VENV)/bin/python $(PYTEST) tests/workers
+	$(RECORD)
+
 # The wheel, installed for this Python or another one: FOR_PYTHON=python3.13.
-test-release: install
+test-wheel: install
 	$(VENV)/bin/python -m pytest tests/release $(FOR_PYTHON:%=--for-python %)
+	$(RECORD)
 
 # The page of a study in Debian's Chromium.
 test-browser: install system
 	$(VENV)/bin/python -m pytest tests/browser
+	$(RECORD)
 
-# Several workers on one study, over a journal and a real PostgreSQL, which the tests start and break.
-test-workers: install system
-	$(VENV)/bin/python $(PYTEST) $(BRIEF) tests/workers
-
-# Commands wait for processes to start and to end: two at a time leave a quarter of two cores idle.
-test-integration: install
-	$(VENV)/bin/python $(PYTEST) --numprocesses 3 $(BRIEF) tests/integration
-
-test-thorough: install system
-	$(VENV)/bin/python $(PYTEST) --numprocesses 3 -m thorough tests/integration tests/unit
-	$(VENV)/bin/python $(PYTEST) -m thorough tests/workers
-
-# Builds the site, and runs or reads every command on it: a few tests of one file take most of the time.
-test-docs: install
-	$(VENV)/bin/python $(PYTEST) --dist worksteal tests/docs
+# Every command on the pages of the documentation is run, or read.
+test-pages: install
+	$(VENV)/bin/python -m pytest tests/docs
+	$(RECORD)
 
 # Skips everything where there is no card; the environment needs the CUDA build of torch.
 test-gpu: install
 	$(VENV)/bin/python -m pytest tests/gpu
 
-# What depends on PyTorch, on one that ORTModule 1.19.2 runs on as it is: the adapter, exports and the plans in them, gradients,
-# training scripts, models that are wrapped, and one tuning from end to end; and how plain PyTorch recomputes. The package is not
-# installed there: a training script that imports nothing of it must do without.
+# What depends on PyTorch, on one that ORTModule 1.19.2 runs on as it is. The package is not installed there: a training script
+# that imports nothing of it must do without.
 UNIT_ON_TORCH26 = applying arguments callers checkpoints fake_operators fakes module_state random_streams rewriting script_hooks written_weights
-ON_TORCH26 = compat exports golden_plans gradients identity startup tune user_scripts wrap
-# What the tool does with a script, or with Python itself, is the same on every torch: further tunings, what is said where there is
-# nothing to wrap, other people's sitecustomize, and an answer that is repeated.
-SAME_ON_TORCH26 = \
-	wrap.py::test_a_plain_script_is_tuned \
-	wrap.py::test_the_script_is_measured_as_it_is \
-	wrap.py::test_run_wraps_as_tune_did \
-	wrap.py::test_a_wrapped_model_learns_what_a_plain_one_learns \
-	wrap.py::test_a_checkpoint_of_a_wrapped_model_is_a_plain_one \
-	wrap.py::test_recompute_saves_memory_in_a_wrapped_model \
-	wrap.py::test_a_script_with_an_ortmodule_is_left_alone \
-	wrap.py::test_a_script_without_a_model_cannot_be_wrapped \
-	wrap.py::test_a_training_without_a_model_is_told_and_goes_on \
-	startup.py::test_a_shadowed_sitecustomize_still_runs \
-	startup.py::test_only_the_first_shadowed_sitecustomize_runs \
-	startup.py::test_another_way_to_the_same_folder_ends \
-	startup.py::test_a_sitecustomize_in_front_that_leads_here_runs_once \
-	startup.py::test_an_interpreter_that_ignores_the_folder_runs_as_ever \
-	tune.py::test_the_same_command_answers_from_the_study
-test-torch26: $(TORCH26_VENV)/.installed
-	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python $(PYTEST) --numprocesses 3 $(BRIEF) $(ON_TORCH26:%=tests/integration/test_%.py) \
-		$(UNIT_ON_TORCH26:%=tests/unit/torch_backend/test_%.py) \
-		$(SAME_ON_TORCH26:%=--deselect tests/integration/test_%)
+ON_TORCH26 = compat exports golden_plans gradients identity startup user_scripts wrap
+test-torch26: install-torch26
+	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python $(THREE) tests/integration/smoke/test_ortmodule.py \
+		$(ON_TORCH26:%=tests/integration/ortmodule/test_%.py) $(UNIT_ON_TORCH26:%=tests/unit/torch_backend/test_%.py)
+	$(RECORD)
 
 $(TORCH26_VENV)/.installed:
 	$(PYTHON) -m venv $(TORCH26_VENV)
 	$(TORCH26_VENV)/bin/python -m pip install --quiet --upgrade pip
 	sed -e 's/^torch==.*/torch==2.6.0/' -e 's/^sympy==.*/sympy==1.13.1/' constraints.txt > $(TORCH26_VENV)/constraints.txt
-	$(TORCH26_VENV)/bin/python -m pip install --quiet --constraint $(TORCH26_VENV)/constraints.txt ".[ortmodule-cpu,studies,report]" --group test
+	$(TORCH26_VENV)/bin/python -m pip install $(QUICKLY) --constraint $(TORCH26_VENV)/constraints.txt ".[ortmodule-cpu,studies,report]" --group test
 	$(TORCH26_VENV)/bin/python -m pip uninstall --quiet --yes autorecompute
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m autorecompute doctor --fix
 	touch $@
@@ -178,29 +176,30 @@ $(TORCH26_VENV)/.installed:
 # What each ORT says of its plans, live. The extensions of 1.17 and 1.18 compile against torch 2.4 at most, and their modules
 # against NumPy 1.
 test-ort-versions: $(ORT_VERSIONS:%=test-ort-%)
+	$(RECORD)
 
 # Make would remove them as mere steps on the way, and install everything again the next time.
 .PRECIOUS: $(ORT_VENVS)/%/.installed
 
 test-ort-%: $(ORT_VENVS)/%/.installed
-	PYTHONPATH=$(CURDIR) $(ORT_VENVS)/$*/bin/python -m pytest tests/integration/test_plans.py
+	PYTHONPATH=$(CURDIR) $(ORT_VENVS)/$*/bin/python -m pytest -p no:cacheprovider tests/integration/ortmodule/test_plans.py
 
 $(ORT_VENVS)/%/.installed:
 	$(PYTHON) -m venv $(ORT_VENVS)/$*
 	$(ORT_VENVS)/$*/bin/python -m pip install --quiet --upgrade pip
 	sed -e '/^onnxruntime/d' -e '/^nvidia/d' -e '/^triton/d' -e 's/^torch==.*/torch==2.4.1/' -e 's/^numpy==.*/numpy==1.26.4/' \
 		-e 's/^sympy==.*/sympy==1.13.1/' constraints.txt > $(ORT_VENVS)/$*/constraints.txt
-	$(ORT_VENVS)/$*/bin/python -m pip install --quiet --constraint $(ORT_VENVS)/$*/constraints.txt \
+	$(ORT_VENVS)/$*/bin/python -m pip install $(QUICKLY) --constraint $(ORT_VENVS)/$*/constraints.txt \
 		onnxruntime-training-cpu==$* torch numpy "onnx>=1.16,<1.17" setuptools "transformers>=4.48,<5" \
 		cattrs matplotlib nvidia-ml-py optuna psutil rich sympy pytest
 	PYTHONPATH=$(CURDIR) $(ORT_VENVS)/$*/bin/python -m autorecompute doctor --fix
 	touch $@
 
 golden-plans: install
-	$(VENV)/bin/python $(PYTEST) tests/integration/test_golden_plans.py --every-study --record-golden
+	$(VENV)/bin/python $(PYTEST) tests/integration/ortmodule/test_golden_plans.py --every-study --record-golden
 
 golden-plans-check: install
-	$(VENV)/bin/python $(PYTEST) tests/integration/test_golden_plans.py --every-study
+	$(VENV)/bin/python $(PYTEST) tests/integration/ortmodule/test_golden_plans.py --every-study
 
 bench-all: install
 	$(VENV)/bin/python benchmarks/sitting.py

@@ -20,6 +20,9 @@ SCRIPTS = Path(__file__).parent / "scripts"
 OWN_TRAINING = str(SCRIPTS / "own_training.py")
 """Prints losses, and a digest of all that its training came to."""
 
+LONG_TRAINING = ("--steps", "50", "--dropout", "0.1", "--accumulate", "2", "--code", "7")
+SHORT_TRAINING = ("--steps", "14")
+
 QUICK = ("--steps", "2", "--warmup", "1")
 """The least effort at which every part of a tuning still takes place."""
 
@@ -58,6 +61,12 @@ class Finished:
     def complaint(self):
         """What the tool said in the end, from its own name on."""
         return self.stderr[self.stderr.index("autorecompute: ") :]
+
+    @property
+    def said(self):
+        """What the tool said in a training, as opposed to the script and its launcher."""
+        lines = [line.partition("autorecompute: ") for line in self.stderr.splitlines()]
+        return [words for before, _, words in lines if words and not before]
 
     @property
     def printed_peak_bytes(self):

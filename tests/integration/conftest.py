@@ -1,5 +1,3 @@
-"""Runs the tool as its users do: as a command, in a working directory, on training scripts."""
-
 import contextlib
 import fcntl
 import functools
@@ -7,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from autorecompute.units import MIB, parse_bytes
 from training_scripts import STAND_IN
+from warm import start_server
 from workplace import FREED_AT_ONCE, OWN_TRAINING, PLAIN_BATCH, SCRIPTS, Finished, Workplace
 
 ONE_THREAD = Path(__file__).parents[2] / "benchmarks" / "replay" / "one_thread"
@@ -26,41 +26,41 @@ HAND_WRITTEN_PLAN = "FusedMatMul+Add+:1:-1"
 """What a user of ORTModule could have switched on by hand; it saves a part of the transformer's peak."""
 
 
-LONGEST = (
-    "test_train_ranks.py",
-    "test_train.py",
-    "test_tune.py",
-    "test_knobs.py",
-    "test_anytime.py",
-    "test_auto.py",
-    "test_plans.py",
-    "test_plans_fake.py",
-    "test_torch_scripts.py",
-    "test_batches.py",
-    "test_wrap.py",
-    "test_harmless.py",
-    "test_outcomes.py",
-    "test_user_scripts.py",
-    "test_wrong_gradients.py",
-)
-"""The files that take minutes, the longest first."""
+WARM_PYTHON = "WARM_PYTHON"
 
 
-def pytest_collection_modifyitems(items):
-    """Begins with the files that take longest, so that no test process is left alone with one in the end."""
-    places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+def pytest_configure(config):
+    if not config.option.collectonly and WARM_PYTHON not in os.environ:
+        stack = contextlib.ExitStack()
+        config.add_cleanup(stack.close)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="warm-"))
+        os.environ[WARM_PYTHON] = str(stack.enter_context(start_server(Path(folder))))
+        stack.callback(os.environ.pop, WARM_PYTHON)
+
+
+PYTHON = sys.executable
+
+
+@pytest.fixture
+def cold_python(monkeypatch):
+    """What the test starts is a process of its own from its start on."""
+    monkeypatch.setattr(sys, "executable", PYTHON)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_python():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", os.environ[WARM_PYTHON])
+        yield
 
 
 def pytest_addoption(parser):
-    """What ``make golden-plans`` and ``make golden-plans-check`` ask for."""
     parser.addoption("--every-study", action="store_true", help="look at the plans of every study, not of two")
     parser.addoption("--record-golden", action="store_true", help="record what the studies' plans are now")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """Trainings that tests start compute with one thread, so that two at once do not wait for each other's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ONE_THREAD), prepend=os.pathsep)
         yield
@@ -75,20 +75,17 @@ def temporary():
 
 @pytest.fixture(scope="session")
 def scripts():
-    """The folder of training scripts."""
     return SCRIPTS
 
 
 @pytest.fixture
 def workplace(tmp_path, temporary):
-    """An empty working directory."""
     with contextlib.closing(Workplace(tmp_path, temporary)) as workplace:
         yield workplace
 
 
 @pytest.fixture(scope="session")
 def make_workplace(tmp_path_factory, temporary):
-    """Makes working directories that outlast a test."""
     with contextlib.ExitStack() as stack:
 
         def make(name, **variables):
@@ -100,15 +97,12 @@ def make_workplace(tmp_path_factory, temporary):
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory):
-    """A folder that all test processes of this run share."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
 def once(shared):
-    """Has the first test process that asks for a command's end run it; the others read how it ended."""
-
     def once(name, run):
         kept = shared / f"{name}.json"
         with (shared / f"{name}.lock").open("w") as lock:
@@ -122,7 +116,6 @@ def once(shared):
 
 @pytest.fixture(scope="session")
 def share_workplace(shared, temporary):
-    """Makes the working directory of a name that all test processes of this run share."""
     with contextlib.ExitStack() as stack:
 
         def share(name):
@@ -135,8 +128,6 @@ def share_workplace(shared, temporary):
 
 @pytest.fixture(scope="session")
 def copy_limited(make_workplace, shared):
-    """Makes working directories with a copy of a study ``limited`` that was kept under a name."""
-
     def copy(kept, name):
         place = make_workplace(name, **FREED_AT_ONCE)
         shutil.copytree(shared / kept, place.path / "studies" / "limited")
@@ -147,13 +138,11 @@ def copy_limited(make_workplace, shared):
 
 @pytest.fixture(scope="session")
 def road(share_workplace):
-    """The working directory in which the transformer is tuned, under one limit after another; shared by all."""
     return share_workplace("road")
 
 
 @pytest.fixture(scope="session")
 def tune_transformer():
-    """Tunes the transformer at a batch of 192 under a limit, in the study of this name."""
     command = ("transformer.py", "--target-batch", "192", "--max-trials", "3", "--json")
 
     def tune(place, study, limit):
@@ -164,13 +153,11 @@ def tune_transformer():
 
 @pytest.fixture(scope="session")
 def unlimited(once, road, tune_transformer):
-    """The transformer, tuned under a limit that nothing can reach."""
     return once("unlimited", lambda: tune_transformer(road, "unlimited", "1000GiB"))
 
 
 @pytest.fixture(scope="session")
 def by_hand(tmp_path_factory):
-    """The variables that switch on one plan, written by hand as ORT's guide has it."""
     file = tmp_path_factory.mktemp("by-hand") / "by_hand.json"
     file.write_text(json.dumps([HAND_WRITTEN_PLAN]))
     return {"ORTMODULE_MEMORY_OPT_CONFIG": str(file)}
@@ -178,15 +165,12 @@ def by_hand(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def limit_bytes(once, unlimited, road, by_hand):
-    """A limit that the transformer breaks without recompute and can hold with it."""
     trained = once("by-hand", lambda: road.train("transformer.py", "--bs", "192", "--steps", "4", **by_hand))
     return (unlimited.answer["best"]["peak_bytes"] + trained.printed_peak_bytes) // 2
 
 
 @pytest.fixture(scope="session")
 def tuned(once, shared, road, tune_transformer, limit_bytes):
-    """The transformer, tuned under the limit."""
-
     def tune():
         finished = tune_transformer(road, "limited", str(limit_bytes))
         shutil.copytree(road.path / "studies" / "limited", shared / "limited")
@@ -197,20 +181,17 @@ def tuned(once, shared, road, tune_transformer, limit_bytes):
 
 @pytest.fixture(scope="session")
 def make_copy(copy_limited, tuned):
-    """Makes working directories with a copy of the study ``limited`` as it was when its tuning ended."""
     assert tuned.code == 0, tuned.stderr
     return functools.partial(copy_limited, "limited")
 
 
 @pytest.fixture(scope="session")
 def plain_road(share_workplace):
-    """The working directory in which the plain transformer is looked at and tuned; shared by all."""
     return share_workplace("plain-road")
 
 
 @pytest.fixture(scope="session")
 def plain_forecasts(once, plain_road):
-    """What each config of the plain transformer is predicted to hold, in bytes."""
     command = ("-m", "autorecompute", "plans", str(SCRIPTS / PLAIN[0]), *PLAIN[1:], "--batch", str(PLAIN_BATCH))
     run = functools.partial(plain_road.start, *command, "--peak", "--json")
     looked = once("plain-forecasts", lambda: plain_road.finish(run()))
@@ -220,13 +201,11 @@ def plain_forecasts(once, plain_road):
 
 @pytest.fixture(scope="session")
 def plain_limit_bytes(plain_forecasts):
-    """A limit that the plain transformer breaks without recompute, and its whole process can hold with it."""
     return (2 * plain_forecasts["none"] + min(plain_forecasts.values())) // 3
 
 
 @pytest.fixture(scope="session")
 def tune_plain(plain_limit_bytes):
-    """Tunes the plain transformer under the limit, in the study of this name."""
     limited = (*PLAIN, "--memory-limit", str(plain_limit_bytes), "--json")
 
     def tune(place, study, *options):
@@ -238,8 +217,6 @@ def tune_plain(plain_limit_bytes):
 
 @pytest.fixture(scope="session")
 def plain_tuned(once, shared, plain_road, tune_plain):
-    """The plain transformer, tuned under the limit."""
-
     def tune():
         finished = tune_plain(plain_road, "limited")
         shutil.copytree(plain_road.path / "studies" / "limited", shared / "plain-limited")
@@ -250,34 +227,29 @@ def plain_tuned(once, shared, plain_road, tune_plain):
 
 @pytest.fixture(scope="session")
 def make_plain_copy(copy_limited, plain_tuned):
-    """Makes working directories with a copy of the plain transformer's study ``limited`` as its tuning left it."""
     assert plain_tuned.code == 0, plain_tuned.stderr
     return functools.partial(copy_limited, "plain-limited")
 
 
 @pytest.fixture(scope="session")
 def below_rest(once, plain_road):
-    """The plain transformer, tuned under a limit that it breaks before its first step."""
     command = (*PLAIN, "--target-batch", "64", "--memory-limit", "64MiB", "--study", "below-rest")
     return once("below-rest", lambda: plain_road.tune(*command))
 
 
 @pytest.fixture(scope="session")
 def hopeless(below_rest):
-    """What follows ``tune`` to search in vain: the limit is just above what the transformer holds at rest."""
     resting_bytes = parse_bytes(re.search(r"holds (\S+ .iB)", below_rest.complaint)[1])
     return (*PLAIN, "--target-batch", "64", "--memory-limit", str(resting_bytes + 8 * MIB))
 
 
 @pytest.fixture(scope="session")
 def in_plain_pytorch():
-    """The variables under which a script with an ORTModule trains in plain PyTorch."""
     return {"PYTHONPATH": os.pathsep.join([str(STAND_IN), os.environ["PYTHONPATH"]])}
 
 
 @pytest.fixture(scope="module")
 def train_plainly(place):
-    """Has the test's own training run without the tool, once for the same arguments."""
     return functools.cache(lambda *arguments: place.finish(place.start(OWN_TRAINING, *arguments)))
 
 
@@ -299,7 +271,15 @@ def find_rest(place):
 
 @pytest.fixture(scope="module")
 def limit(place, find_rest):
-    """A limit that this training breaks without recompute, and holds with some."""
     looked = place.finish(place.start("-m", "autorecompute", "plans", OWN_TRAINING, "--peak", "--json"))
     steps = [forecast["live_bytes"] for forecast in looked.answer["peak"]["forecasts"]]
     return f"{find_rest(OWN_TRAINING) + min(steps) + (max(steps) - min(steps)) * 2 // 5}"
+
+
+@pytest.fixture(scope="module")
+def begin(limit):
+    def begin(place, study, *arguments, steps=36, share=1.0):
+        options = ("--memory-limit", str(int(share * int(limit))), "--study", study, "--tuning-steps", str(steps))
+        return place.start("-m", "autorecompute", "train", OWN_TRAINING, *options, "--", *arguments)
+
+    return begin

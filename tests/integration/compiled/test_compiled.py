@@ -1,0 +1,69 @@
+import tempfile
+
+import pytest
+
+from autorecompute.backends.torch.controller import render
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.studies.writing import write_files
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.effort import Effort
+
+EFFORT = Effort(warmup=1, steps=2)
+NONE, BUDGET, BLOCKS = Config(), Config.parse(["graph:budget_0.5"]), Config.parse(["*:checkpoint"])
+
+
+@pytest.fixture(scope="module")
+def bench(scripts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compiled")
+    with Bench(Job(script=scripts / "compiled.py", backend="torch"), None, folder) as bench:
+        yield bench
+
+
+@pytest.fixture(scope="module")
+def measured(bench):
+    return [bench.measure(config, EFFORT) for config in (NONE, BUDGET, BLOCKS, NONE)]
+
+
+def test_budgets_and_blocks_are_plans(bench):
+    plans = {plan.id for plan in bench.detect().plans}
+    assert {*BUDGET.texts, *BLOCKS.texts} < plans
+
+
+def test_compiled_code_holds_less_under_a_budget(measured):
+    none, budget, blocks, again = measured
+    assert {one.outcome for one in measured} == {Outcome.OK}
+    assert budget.allocated_bytes < none.allocated_bytes
+    assert blocks.allocated_bytes < none.allocated_bytes
+    assert again.allocated_bytes == pytest.approx(none.allocated_bytes, rel=0.01)
+    assert again.held_bytes <= none.held_bytes
+
+
+def test_compilations_are_told_and_not_timed(measured):
+    assert all(one.compile_seconds > 0 for one in measured)
+    assert measured[0].warmup_seconds > measured[0].compile_seconds
+    assert all(min(one.step_seconds) < one.compile_seconds for one in measured)
+
+
+def test_the_next_process_of_a_study_finds_what_was_compiled(scripts, tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    def compile_seconds(study, config):
+        job = Job(script=scripts / "compiled.py", backend="torch")
+        with Bench(job, None, tmp_path, study=tmp_path / study) as bench:
+            return bench.measure(config, EFFORT).compile_seconds
+
+    first, again, elsewhere = (compile_seconds(study, BLOCKS) for study in ("one", "one", "two"))
+    assert again < min(first, elsewhere) / 2
+
+
+@pytest.mark.parametrize("config", [BUDGET, BLOCKS])
+def test_what_is_given_out_trains_the_script(bench, measured, tmp_path, config):
+    assert measured
+    emitted = render(config, versions=bench.detect().versions, folder=tmp_path)
+    write_files(emitted.files)
+    watched = bench.watch(emitted.variables, EFFORT, None)
+    assert watched.outcome is Outcome.OK, watched.message
+    assert watched.compile_seconds > 0

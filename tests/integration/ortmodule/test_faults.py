@@ -1,0 +1,44 @@
+"""Scripts whose model ORTModule never gets, cannot train, or runs out of memory with."""
+
+import pytest
+
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.effort import Effort
+
+
+@pytest.mark.parametrize("steps", ["2", "100000"])
+def test_a_script_that_never_wraps_its_model_is_told_how_at_its_end_or_before(workplace, steps):
+    failed = workplace.tune("unwrapped.py", "--backend", "ortmodule", arguments=("--steps", steps))
+    assert failed.code == 5
+    assert "ORTModule(model)" in failed.complaint
+    assert "--wrap" in failed.complaint
+    assert "It printed nothing." in failed.complaint
+    assert workplace.study().logs == [""]
+
+
+def test_a_model_with_an_operator_that_ort_cannot_differentiate_is_refused_with_its_name(workplace):
+    failed = workplace.tune("unexportable.py", arguments=("--operator", "det"))
+    assert failed.code == 5
+    sentence = failed.complaint.splitlines()[0]
+    assert "Det" in sentence
+    assert "ORTModule cannot take this model" in sentence
+    assert "Outcome: export_error." in failed.complaint
+    assert len(sentence) < 400, "a sentence, not a page of C++"
+
+
+def test_a_script_that_insists_on_falling_back_is_not_measured_in_plain_pytorch(workplace):
+    failed = workplace.tune("unexportable.py", arguments=("--operator", "lgamma", "--fall-back"))
+    assert failed.code == 5
+    sentence = failed.complaint.splitlines()[0]
+    assert "nothing is recomputed" in sentence
+    assert "lgamma" in sentence
+    assert "Outcome: fell_back." in failed.complaint
+
+
+def test_memory_that_runs_out_in_an_ortmodule_is_told_though_the_script_goes_on(tmp_path, scripts):
+    """ORT's own error is caught by the loop, and the trial has it before."""
+    arguments = ("--fault", "exhaust", "--at-step", "2", "--goes-on")
+    with Bench(Job(script=scripts / "breaking.py", arguments=arguments), None, tmp_path) as broken:
+        assert broken.measure(Config(), Effort(warmup=1, steps=2)).outcome is Outcome.OOM

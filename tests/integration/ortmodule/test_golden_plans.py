@@ -1,0 +1,58 @@
+import difflib
+import json
+from pathlib import Path
+
+import pytest
+
+STUDIES = Path(__file__).parents[3] / "studies"
+GOLDEN = Path(__file__).parents[2] / "golden" / "plans"
+USUAL = ("bert_mlm", "resnet_images")
+
+
+def pytest_generate_tests(metafunc):
+    every = sorted(script.parent.name for script in STUDIES.glob("*/train.py"))
+    metafunc.parametrize("study", every if metafunc.config.getoption("--every-study", default=False) else USUAL)
+
+
+def test_the_plans_of_a_study_are_those_recorded(make_workplace, request, study):
+    place = make_workplace(study)
+    command = (
+        "-m",
+        "autorecompute",
+        "plans",
+        str(STUDIES / study / "train.py"),
+        "--json",
+        "--",
+        "--ortmodule",
+        "--device",
+        "cpu",
+    )
+    looked = place.finish(place.start(*command))
+    assert looked.code == 0, looked.stderr
+    live = json.dumps(normalise(looked.answer), indent=1) + "\n"
+    golden = GOLDEN / f"{study}-ort{looked.answer['versions']['onnxruntime']}.json"
+    if request.config.getoption("--record-golden"):
+        golden.write_text(live)
+    assert golden.exists(), f"{golden.name} was never recorded: make golden-plans"
+    recorded = golden.read_text()
+    if live != recorded:
+        pytest.fail(describe_difference(recorded, live, golden.name), pytrace=False)
+
+
+def normalise(answer):
+    return {
+        **answer,
+        "plans": [normalise_plan(plan) for plan in answer["plans"]],
+        "device": {**answer["device"], "name": "<name of the processor>"},
+        "versions": {**answer["versions"], "python": "<version>", "torch": "<version>"},
+        "command": answer["command"].replace(f"{STUDIES}/", "<studies>/"),
+    }
+
+
+def normalise_plan(plan):
+    return {**plan, "stated_bytes": "<bytes of some outputs>"} if plan["is_corrected"] else plan
+
+
+def describe_difference(recorded, live, name):
+    difference = difflib.unified_diff(recorded.splitlines(), live.splitlines(), name, "live", n=8, lineterm="")
+    return "\n".join(["the plans are others; if they should be: make golden-plans", *difference])

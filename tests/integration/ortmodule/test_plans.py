@@ -1,0 +1,259 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from autorecompute.errors import ScriptError, UsageError
+
+BERT = Path(__file__).parents[3] / "studies" / "bert_mlm" / "train.py"
+SMALL_BERT = ("--ortmodule", "--layers", "1", "--hidden", "32", "--heads", "2", "--sequence", "16")
+
+# Plans are detected at no more than 8 samples where the script takes its batch as an argument.
+BATCH = 24
+
+NEAR = 0.1
+"""Share by which a plan may take less off the stash than it states: here and there an input has to be kept."""
+
+
+@pytest.fixture(scope="session")
+def place(make_workplace):
+    return make_workplace("plans")
+
+
+@pytest.fixture(scope="session")
+def start(place, scripts):
+    def start(script, *options, arguments=(), **variables):
+        rest = ["--", *arguments] if arguments else []
+        return place.start("-m", "autorecompute", "plans", str(scripts / script), *options, *rest, **variables)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def look(place, start):
+    return lambda script, *options, **given: place.finish(start(script, *options, **given))
+
+
+@pytest.fixture(scope="session")
+def bert_in_the_shell(look):
+    return look(BERT, "--batch", str(BATCH), "--details", arguments=(*SMALL_BERT, "--batch", "{batch}"))
+
+
+@pytest.fixture(scope="session")
+def bert(look):
+    options = ("--batch", str(BATCH), "--dim", "sequence=32", "--details", "--json")
+    return look(BERT, *options, arguments=(*SMALL_BERT, "--batch", "{batch}"))
+
+
+def test_a_saving_at_a_batch_is_what_a_detection_there_states(look, bert):
+    sizes = (*SMALL_BERT[:-1], "32")
+    there = look(BERT, "--json", arguments=(*sizes, "--batch", str(BATCH)))
+    assert (bert.code, there.code) == (0, 0)
+    assert bert.answer["first_batch_dims"] == {"batch": 8, "sequence": 16}
+    assert bert.answer["dims"] == there.answer["dims"] == there.answer["first_batch_dims"]
+    assert savings_in(bert.answer) == savings_in(there.answer)
+    unknown = [plan for plan in bert.answer["plans"] if plan["saving_bytes"] is None]
+    assert all("empty_dim_param" in plan["saving_symbolic"] for plan in unknown), "sizes that depend on data"
+
+
+def savings_in(answer):
+    return {plan["config"]: plan["saving_bytes"] for plan in answer["plans"]}
+
+
+def test_names_and_expressions_are_the_same_in_every_run(look, bert):
+    again = look(BERT, "--json", arguments=(*SMALL_BERT, "--batch", "4"))
+    expressions = [{plan["config"]: plan["saving_symbolic"] for plan in run.answer["plans"]} for run in (bert, again)]
+    assert expressions[0] == expressions[1]
+    assert bert.answer["aliases"] == again.answer["aliases"]
+
+
+def test_the_tables_are_data_and_the_rest_is_talk(bert_in_the_shell, bert):
+    assert bert_in_the_shell.code == 0
+    out = bert_in_the_shell.stdout
+    assert out.startswith("Memory Optimizer: OFF   level 0, probe config 1:0")
+    assert [plan["config"] for plan in bert.answer["plans"] if plan["config"] not in out] == []
+    assert "Stashed activations" in out
+    assert "[batch x 2 x sequence x sequence]" in out
+    assert "loss" not in out + bert_in_the_shell.stderr
+
+
+def test_every_plan_is_explained_by_its_activations(bert):
+    summed = {}
+    for insight in bert.answer["insights"]:
+        for option in insight["options"]:
+            summed[option["config"]] = summed.get(option["config"], 0) + (option["saving_bytes"] or 0)
+    assert summed == {config: saving_bytes or 0 for config, saving_bytes in savings_in(bert.answer).items()}
+
+
+def test_no_plan_is_told_without_an_ortmodule(look):
+    looked = look("unwrapped.py", "--backend", "ortmodule")
+    assert (looked.code, looked.stdout) == (ScriptError.exit_code, "")
+    assert "--wrap" in looked.complaint
+
+
+def test_a_script_without_ortmodule_can_be_wrapped(look):
+    looked = look("plain_transformer.py", "--wrap", "--json")
+    assert looked.code == 0
+    assert "Gelu+:1" in savings_in(looked.answer)
+    assert "--wrap" in looked.answer["command"]
+
+
+@pytest.mark.parametrize("dim", ["length=4", "batch=4"])
+def test_a_dimension_that_cannot_be_set_is_wrong_usage(look, dim):
+    looked = look("transformer.py", "--batch", "2", "--dim", dim, arguments=("--bs", "{batch}"))
+    assert (looked.code, looked.stdout) == (UsageError.exit_code, "")
+    assert f"'{dim.partition('=')[0]}'" in looked.complaint
+
+
+def test_options_of_one_node_exclude_each_other(look):
+    answer = look("casting.py", "--json").answer
+    several = [insight["options"] for insight in answer["insights"] if len(insight["options"]) > 1]
+    shares = [[(option["option"], option["activations"][0]["saved_percent"]) for option in each] for each in several]
+    # ORT 1.17 knows one option here.
+    knows_both = answer["versions"]["onnxruntime"] >= "1.18"
+    assert shares == ([[("1", 100), ("2", 75)]] if knows_both else [])
+
+
+def test_a_shared_buffer_is_saved_by_both_plans_or_by_none(look):
+    plans = {plan["config"]: plan for plan in look("sharing.py", "--json").answer["plans"]}
+    alone, together = plans["Gelu+:1"], plans["Gelu+:1,Reshape+:1"]
+    assert (alone["saving_bytes"], alone["is_corrected"]) == (0, True)
+    assert (together["saving_bytes"], together["is_corrected"]) == (alone["stated_bytes"], False)
+    assert together["saving_symbolic"] == "64*batch*x_dim1"
+
+
+def test_what_the_shell_switches_on_is_held_against_the_plans(look):
+    looked = look("transformer.py", ORTMODULE_MEMORY_OPT_LEVEL="1")
+    assert looked.stdout.startswith("Memory Optimizer: ON   level 1, probe config 1:1")
+    assert " OFF " not in looked.stdout
+    looked = look("transformer.py", "--log-level", "warning", ORTMODULE_MEMORY_OPT_LEVEL="1")
+    assert (looked.code, looked.stdout) == (0, "")
+
+
+def test_the_exporters_graph_is_shown_at_the_loudest_level_only(look):
+    loud = look("transformer.py", "--log-level", "verbose")
+    assert "Exported graph: graph(" in loud.stderr
+    details = look("transformer.py", ORTMODULE_LOG_LEVEL="DEVINFO")
+    assert "[I:onnxruntime" in details.stderr
+    assert "Exported graph" not in details.stderr
+    assert "Stashed activations" in details.stdout
+
+
+@pytest.mark.parametrize("level", [(), ("--log-level", "info")])
+def test_a_crash_leaves_its_last_words(look, level):
+    looked = look("faulty_export.py", *level, arguments=("--fault", "segfault"))
+    assert (looked.code, looked.stdout) == (ScriptError.exit_code, "")
+    assert "SIGSEGV" in looked.complaint
+    assert "last words" in looked.complaint
+
+
+def test_the_log_goes_out_while_it_is_written(place, start):
+    process = start("faulty_export.py", "--log-level", "info", arguments=("--fault", "wait"))
+    assert "last words\n" in iter(process.stderr.readline, "")
+    assert process.poll() is None
+    (place.path / "go").touch()
+    assert place.finish(process).code == 0
+
+
+def test_a_breakpoint_ends_the_script_or_has_the_terminal(look, tmp_path):
+    stopped = look("faulty_export.py", arguments=("--fault", "breakpoint"))
+    assert stopped.code == ScriptError.exit_code
+    assert "stops in the debugger at" in stopped.complaint
+    assert "--debug-script" in stopped.complaint
+
+    commands = tmp_path / "commands"
+    commands.write_text("p 6 * 7\ncontinue\n")
+    with commands.open() as typed:
+        options = ("--debug-script", "--json")
+        debugged = look("faulty_export.py", *options, arguments=("--fault", "breakpoint"), stdin=typed)
+    assert "(Pdb) 42" in debugged.stderr
+    assert "Gelu+:1" in savings_in(debugged.answer)
+
+
+def test_details_come_from_every_rank_and_the_summary_from_the_first(look):
+    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2"
+    command = ("distributed.py", "--wrap", "--launcher", launcher)
+    detailed = look(*command, "--log-level", "devinfo")
+    assert detailed.stdout.count("Memory Optimizer: ") == 1
+    assert "Rank 0: Stashed activations" in detailed.stdout
+    assert "Rank 1: Stashed activations" in detailed.stdout
+    assert "orttraining.rank-1 " in detailed.stderr
+
+    brief = look(*command, "--log-level", "info", "--json")
+    assert "orttraining.rank-0 " in brief.stderr
+    assert "orttraining.rank-1 " not in brief.stderr
+    (other,) = brief.answer["other_ranks"]
+    assert (other["rank"], other["insights"]) == (1, brief.answer["insights"])
+
+
+@pytest.fixture(scope="session")
+def explained(look, place):
+    picture = place.path / "peak.svg"
+    options = ("--batch", str(BATCH), "--memory-limit", "100GiB", "--picture", str(picture), "--json")
+    return look(BERT, *options, arguments=(*SMALL_BERT, "--batch", "{batch}"))
+
+
+def test_the_peak_is_explained_from_one_small_step(explained, place):
+    assert explained.code == 0, explained.stderr
+    peak = explained.answer["peak"]
+    assert (peak["dims"]["batch"], peak["profiled_dims"]["batch"], peak["is_predicted"]) == (BATCH, 7, True)
+    none, everything = peak["timelines"].values()
+    assert none["recomputed_operations"] == 0 < everything["recomputed_operations"]
+    assert everything["stash_bytes"] < none["stash_bytes"]
+    assert all(forecast["holds_limit"] for forecast in peak["forecasts"])
+    assert (place.path / "peak.svg").stat().st_size
+
+
+def test_the_stash_of_a_plan_is_what_it_states(explained):
+    stated = {plan["config"]: plan["saving_bytes"] for plan in explained.answer["plans"]}
+    for effect in explained.answer["peak"]["effects"]:
+        if effect["config"] in {"Gelu+:1", "FusedMatMul+Add+:1"}:
+            assert effect["stash_saving_bytes"] == pytest.approx(stated[effect["config"]], rel=NEAR)
+
+
+def test_what_is_large_grows_with_the_batch(explained):
+    timelines = explained.answer["peak"]["timelines"].values()
+    tensors = [tensor for timeline in timelines for tensor in timeline["largest_at_peak"]]
+    assert len(tensors) == 20
+    assert all("batch" in " ".join(tensor["shape"]) for tensor in tensors)
+
+
+def test_the_peak_is_told_in_a_terminal(look):
+    options = ("--batch", str(BATCH), "--peak", "--memory-limit", "100MiB", "--with", "1")
+    told = look(BERT, *options, arguments=(*SMALL_BERT, "--batch", "{batch}"))
+    assert told.code == 0, told.stderr
+    for words in ("predicted from a profiled one at batch 7", "largest at the peak of none", "Dropout+", "too large"):
+        assert words in told.stdout
+    assert told.stdout.count(f"--target-batch={BATCH} --memory-limit=100MiB") == 3
+
+
+def test_a_peak_is_that_of_one_process(look):
+    refused = look("distributed.py", "--peak", "--launcher", "torchrun --nproc-per-node 2")
+    assert refused.code == 2
+    assert "--launcher" in refused.complaint
+
+
+def test_a_config_that_is_not_there_cannot_be_shown(look):
+    refused = look(BERT, "--peak", "--with", "99", arguments=SMALL_BERT)
+    assert refused.code == 2
+    assert "There is no plan 99" in refused.complaint
+
+
+def test_a_script_without_a_loader_is_profiled_at_its_own_batch(look):
+    told = look("tensors.py", "--peak", "--json")
+    assert told.code == 0, told.stderr
+    assert told.answer["peak"]["profiled_dims"]["batch"] == told.answer["peak"]["dims"]["batch"] == 4
+
+
+def test_a_picture_that_cannot_be_drawn_stops_nothing_halfway(look):
+    refused = look(BERT, "--picture", "missing/peak.png", arguments=SMALL_BERT)
+    assert refused.code == 2
+    assert "There is no folder 'missing'" in refused.complaint
+    assert "running" not in refused.stderr
+
+
+def test_a_script_that_ends_soon_is_told_to_train_longer(look):
+    arguments = ("--bs", "{batch}", "--steps", "12")
+    told = look("classifier.py", "--batch", "8", "--memory-limit", "100GiB", "--json", arguments=arguments)
+    assert told.code == 0, told.stderr
+    assert told.stderr.count("the script ended and is started again: let it take 2 steps a config") == 1

@@ -1,0 +1,131 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from autorecompute.backends.ortmodule.controller import import_hooks
+from autorecompute.startup import FOLDER, HOOKS_VARIABLE, format_hooks, prepend_to_python_path
+
+TRAIN = """
+import torch
+from onnxruntime.training.ortmodule import ORTModule
+
+torch.manual_seed(0)  # of eight units all may be dead, once in a while
+model = ORTModule(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+before = model.get_parameter("0.weight").detach().clone()
+model(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+assert model._torch_module._execution_manager(True)._execution_agent is not None, "this ran in plain PyTorch"
+assert not torch.equal(before, model.get_parameter("0.weight"))
+print("trained")
+"""
+
+NEEDS_NO_MODULE = """
+import sys
+assert not {name.partition(".")[0] for name in sys.modules} & {"torch", "onnxruntime", "autorecompute"}
+"""
+
+
+@pytest.fixture
+def python(tmp_path):
+    def run(program, *behind, flags=(), path=None, wrap=False):
+        script = tmp_path / "train.py"
+        script.write_text(program)
+        path = prepend_to_python_path(os.pathsep.join(map(str, behind))) if path is None else path
+        hooks = format_hooks(import_hooks(wrap=wrap))
+        environment = {**os.environ, "PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
+        environment[HOOKS_VARIABLE] = hooks
+        command = [sys.executable, *flags, str(script)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+    return run
+
+
+def write_sitecustomize(folder, program):
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(program)
+    return folder
+
+
+def test_ortmodule_trains_without_a_line_in_the_script(python):
+    process = python(TRAIN)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == ["trained"]
+
+
+def test_the_folder_is_what_makes_it_train(python):
+    torch = pytest.importorskip("torch")
+    needs_adapting = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
+    assert (python(TRAIN, path="").returncode != 0) is needs_adapting
+
+
+def test_a_process_without_ortmodule_imports_nothing_more(python):
+    process = python(NEEDS_NO_MODULE)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_a_process_without_torch_is_not_touched_by_wrapping(python):
+    process = python(NEEDS_NO_MODULE, wrap=True)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_wrapping_without_the_tuner_is_told(python, tmp_path):
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "torch.py").touch()
+    hide = "import sys; sys.modules['autorecompute'] = None\n"
+    process = python(hide + "import torch; print('ran', torch.__name__)", tmp_path / "packages", wrap=True)
+    assert process.stdout.split() == ["ran", "torch"]
+    assert len(process.stderr.splitlines()) == 1
+    assert "plain PyTorch" in process.stderr
+
+
+def test_a_shadowed_sitecustomize_still_runs(python, tmp_path):
+    theirs = write_sitecustomize(tmp_path / "theirs", "print('loaded', __name__); MINE = 1")
+    process = python("import sitecustomize; print(sitecustomize.__file__, sitecustomize.MINE)", theirs)
+    assert process.stdout.splitlines() == ["loaded sitecustomize", f"{theirs / 'sitecustomize.py'} 1"]
+
+
+def test_only_the_first_shadowed_sitecustomize_runs(python, tmp_path):
+    first, second = (write_sitecustomize(tmp_path / name, f"print('{name}')") for name in ("first", "second"))
+    assert python("", first, second).stdout.split() == ["first"]
+
+
+def test_the_adapter_is_in_place_although_a_shadowed_sitecustomize_fails(python, tmp_path):
+    theirs = write_sitecustomize(tmp_path / "theirs", "raise RuntimeError('theirs')")
+    program = "import sys; print([it for it in sys.meta_path if type(it).__module__ == 'sitecustomize'])"
+    with_folder, without = python(program, theirs), python(program, path=str(theirs))
+    assert with_folder.stderr == without.stderr
+    assert len(with_folder.stdout) > len(without.stdout)
+
+
+def test_another_way_to_the_same_folder_ends(python, tmp_path):
+    (tmp_path / "link").symlink_to(FOLDER)
+    process = python("print('ran')", tmp_path / "link")
+    assert (process.stdout.split(), process.stderr) == (["ran"], "")
+
+
+def test_a_sitecustomize_in_front_that_leads_here_runs_once(python, tmp_path):
+    chain = "import runpy; print('front'); runpy.run_path({!r}, run_name='sitecustomize')"
+    front = write_sitecustomize(tmp_path / "front", chain.format(str(FOLDER / "sitecustomize.py")))
+    process = python("print('ran')", path=os.pathsep.join([str(front), str(FOLDER)]))
+    assert (process.stdout.split(), process.stderr) == (["front", "ran"], "")
+
+
+def test_an_environment_without_the_tuner_is_told(python, tmp_path):
+    package = tmp_path / "packages" / "onnxruntime" / "training" / "ortmodule"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").touch()
+    hide = "import sys; sys.modules['autorecompute'] = None\n"
+    process = python(hide + "import onnxruntime.training.ortmodule; print('ran')", tmp_path / "packages")
+    assert process.stdout.split() == ["ran"]
+    assert len(process.stderr.splitlines()) == 1
+    assert "autorecompute" in process.stderr
+
+
+@pytest.mark.parametrize("flag", ["-S", "-E", "-I"])
+def test_an_interpreter_that_ignores_the_folder_runs_as_ever(python, flag):
+    process = python("import sys; print('sitecustomize' in sys.modules)", flags=[flag])
+    assert (process.stdout.split(), process.stderr) == (["False"], "")

@@ -1,0 +1,89 @@
+"""Limits of memory and of time on a real training, and batches between which they decide."""
+
+import itertools
+import os
+import re
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from workplace import FREED_AT_ONCE, PLAIN_BATCH
+
+BATCHES = (PLAIN_BATCH // 2, PLAIN_BATCH)
+HOUR = 3600
+LONGEST_SECONDS = 600
+"""Far longer than a step or a swap takes, far shorter than a jump of the clock."""
+
+
+def test_a_limit_below_rest_ends_before_the_first_step(below_rest, plain_road):
+    """What the script holds tells without a trial that no config can fit, and the plans are known by then."""
+    assert below_rest.code == 4
+    assert "no recompute can help" in below_rest.complaint
+    assert re.search(r"\b[1-9]\d* plans\b", below_rest.stderr)
+    assert not re.search(r"^step ", plain_road.study("below-rest").logs[0], re.MULTILINE)
+
+
+def test_less_time_than_a_start_takes_ends_with_a_sentence_and_leaves_no_process(workplace, plain_limit_bytes):
+    """One second is too little everywhere: torch is imported, a step is taken, and another process confirms."""
+    limit = ("--memory-limit", str(plain_limit_bytes), "--target-batch", str(PLAIN_BATCH), "--batch-flag=--bs")
+    finished = workplace.tune("plain_transformer.py", "--backend", "torch", *limit, "--timeout", "1s", "--json")
+    assert (finished.code, finished.answer["exit_code"]) == (4, 4)
+    assert "--timeout" in finished.complaint
+    assert workplace.processes() == []
+
+
+@pytest.fixture(scope="module")
+def place(make_plain_copy):
+    """A working directory in which the larger batch was tuned."""
+    return make_plain_copy("batches")
+
+
+def test_a_batch_that_fits_with_recompute_alone_is_trained_within_the_limit(tune_plain, place, scripts):
+    compared = tune_plain(place, "several", "--batches", ",".join(map(str, BATCHES)))
+    assert compared.code == 0, compared.stderr
+    points = {point["batch"]: point for point in compared.answer["curve"]}
+    small, large = (points[batch] for batch in BATCHES)
+    assert (small["without"]["outcome"], small["with"]) == ("ok", None)
+    assert large["without"]["outcome"] == "over_limit"
+    assert large["with"]["config"]
+    best = compared.answer["best"]
+    command = (sys.executable, str(scripts / "plain_transformer.py"), "--bs", str(best["batch"]), "--steps", "4")
+    trained = place.finish(place.start("-m", "autorecompute", "run", "several", "--", *command))
+    assert trained.code == 0, trained.stderr
+    assert trained.printed_peak_bytes <= 1.05 * best["limit_bytes"]
+
+
+@pytest.fixture(scope="module")
+def jumping(make_workplace, scripts, plain_limit_bytes):
+    """A tuning whose script sets the wall clock forward and back by hours in every step, and its study."""
+    place = make_workplace("clock", **FREED_AT_ONCE)
+    library, shift = place.path / "wall_clock.so", place.path / "shift"
+    compiler = os.environ.get("CXX", "c++")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, scripts / "wall_clock.cpp"], check=True)
+    shift.write_bytes(struct.pack("q", 5 * HOUR))
+    options = ("--backend", "torch", "--memory-limit", str(plain_limit_bytes), "--max-trials", "3", "--timeout", "4h")
+    clock = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)}
+    finished = place.tune("jumping_clock.py", *options, "--json", arguments=("--bs", str(PLAIN_BATCH)), **clock)
+    assert finished.code == 0, finished.stderr
+    return finished, place.study()
+
+
+def test_a_clock_that_jumps_uses_up_no_time(jumping):
+    finished, study = jumping
+    seen = [float(seconds) for seconds in re.findall(r"^it is (\S+)$", max(study.logs, key=len), re.MULTILINE)]
+    jumps = [later - earlier for earlier, later in itertools.pairwise(seen)]
+    assert max(jumps) > 11 * HOUR
+    assert min(jumps) < -18 * HOUR
+    assert finished.answer["best"]["confirmed"]
+    assert 0 < finished.answer["wall_seconds"] < finished.seconds
+
+
+def test_no_step_takes_hours_or_less_than_nothing_while_the_clock_jumps(jumping):
+    trials = jumping[1].trials
+    assert {trial["measurement"]["outcome"] for trial in trials} == {"ok", "over_limit"}
+    seconds = [seconds for trial in trials for seconds in trial["measurement"]["step_seconds"]]
+    seconds += [trial["measurement"]["warmup_seconds"] for trial in trials]
+    seconds += [trial["overhead_seconds"] for trial in trials]
+    assert all(0 < second < LONGEST_SECONDS for second in seconds)

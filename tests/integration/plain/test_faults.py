@@ -1,0 +1,155 @@
+"""Scripts that fail, end, hang or leave, each in a way of its own."""
+
+import os
+
+import psutil
+import pytest
+
+from autorecompute.errors import ScriptError, TooLargeError
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.effort import Effort
+from autorecompute.trials.process import WorkerProcess
+from autorecompute.worker.protocol import Settings
+from workplace import Workplace
+
+EFFORT = Effort(warmup=1, steps=2)
+LONG = 1e6
+
+HANGS = """
+import signal
+
+print("hangs")
+signal.pause()
+"""
+
+LEAVES = "import sys; sys.exit('the data lies nowhere: set DATA')\n"
+
+
+@pytest.fixture
+def start(tmp_path, scripts, in_plain_pytorch, monkeypatch):
+    """A bench for a script, in plain PyTorch."""
+    monkeypatch.setenv("PYTHONPATH", in_plain_pytorch["PYTHONPATH"])
+    return lambda script, *arguments, batch=None, **fields: Bench(
+        Job(script=scripts / script, arguments=arguments, backend="torch", **fields), batch, tmp_path
+    )
+
+
+def test_a_script_that_fails_before_it_trains_is_shown_its_own_traceback(workplace):
+    failed = workplace.tune("misspelt.py")
+    assert failed.code == 5
+    assert "misspelt.py" in failed.complaint
+    assert "from models import Clasifier" in failed.complaint
+    assert "ImportError" in failed.complaint
+    assert "autorecompute/worker" not in failed.complaint
+    (log,) = (workplace.study().path / "workers").iterdir()
+    assert str(log) in failed.complaint
+
+
+def test_a_script_that_leaves_with_words_is_quoted(workplace):
+    """What is given to ``sys.exit`` in words is on stderr without the tool, and in the complaint with it."""
+    (workplace.path / "leaves.py").write_text(LEAVES)
+    failed = workplace.finish(workplace.start("-m", "autorecompute", "tune", "leaves.py"))
+    assert failed.code == 5
+    assert "exit code 1" in failed.complaint
+    assert "the data lies nowhere: set DATA" in failed.complaint
+    assert workplace.study().logs == ["the data lies nowhere: set DATA\n"]
+
+
+def test_a_script_with_just_enough_steps_for_one_trial_is_tuned_at_its_own_batch(workplace, in_plain_pytorch):
+    arguments = ("--steps", "5", "--bs", "9")
+    tuned = workplace.tune("classifier.py", "--backend", "torch", "--json", arguments=arguments, **in_plain_pytorch)
+    assert tuned.code == 0, tuned.stderr
+    assert tuned.answer["best"]["batch"] == 9
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "words"),
+    [
+        ("raise", Outcome.SCRIPT_ERROR, "sample 17 cannot be read"),
+        ("shrink", Outcome.WRONG_BATCH, "a batch of 3, not 4"),
+        ("diverge", Outcome.DIVERGED, "nan"),
+    ],
+)
+def test_a_step_that_breaks_is_called_by_its_name(start, fault, outcome, words):
+    with start("breaking.py", "--fault", fault, "--at-step", "2") as broken:
+        measurement = broken.measure(Config(), EFFORT)
+    assert measurement.outcome is outcome
+    assert words in measurement.message
+
+
+@pytest.mark.parametrize("place", ["forward", "backward", "optimizer"])
+def test_memory_that_runs_out_in_a_step_that_the_script_leaves_out_is_told(start, place):
+    """A loop that goes on after any exception does not hide that a config needs more than there is."""
+    with start("skipping.py", "--at", place, "--step", "2") as broken:
+        measurement = broken.measure(Config(), EFFORT)
+    assert measurement.outcome is Outcome.OOM
+    assert "out of memory" in measurement.message
+    assert measurement.trace[-1].startswith("RuntimeError: ")
+    assert any("skipping.py" in line for line in measurement.trace)
+
+
+def test_a_refusal_reaches_the_user_of_a_script_that_catches_everything(start):
+    """The loop may go on without a step for ever: the tool has said why before."""
+    with start("skipping.py", "--scripted") as started, pytest.raises(ScriptError, match="TorchScript"):
+        started.detect()
+
+
+def test_a_batch_that_has_no_room_before_anything_is_recomputed_is_told_apart(start):
+    """Whoever looks for a batch goes on with half of it, which no other failure of a script would mend."""
+    with (
+        start("overloaded.py", batch=4, batch_flag="--bs") as large,
+        pytest.raises(TooLargeError, match="out of memory"),
+    ):
+        large.detect()
+    with start("overloaded.py", batch=2, batch_flag="--bs") as small:
+        assert small.detect().batch == 2
+
+
+def test_a_script_that_hangs_shows_where(tmp_path):
+    script, log = tmp_path / "hangs.py", tmp_path / "log"
+    script.write_text(HANGS)
+    command = Job(script=script).worker_command(None)
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    worker = WorkerProcess(command, variables, log, lambda address: Settings(address=address))
+    Workplace.wait_until(lambda: "hangs" in log.read_text())
+    assert worker.receive(timeout=LONG, stall=0.0).outcome is Outcome.HANG
+    Workplace.wait_until(lambda: "hangs.py" in log.read_text().partition("most recent call first")[2])
+    worker.close()
+
+
+@pytest.mark.parametrize(("way", "options"), [("by-hand", ("--backend", "torch")), ("by-hand-briefly", ("--wrap",))])
+def test_a_script_that_updates_its_weights_by_hand(workplace, way, options):
+    """Where no torch optimizer is made, nobody can tell steps apart: the tuning ends, and says what is missing."""
+    failed = workplace.tune("elsewhere.py", *options, arguments=("--way", way))
+    assert failed.code == 5
+    assert "The script makes no torch optimizer" in failed.complaint
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("spawn", "trains in a process that it starts itself"),
+        ("fork", "trains in a process that it starts itself"),
+        # Whether its first step or its parent's end is seen first, the way out is the same.
+        ("daemon", "in the foreground"),
+        ("daemon-by-exit", "It started other processes"),
+        ("leave", "os._exit(0)"),
+    ],
+)
+def test_a_script_that_trains_out_of_sight(workplace, way, words):
+    """A script whose own process does not train ends the tuning in a sentence of its own, and leaves no process."""
+    failed = workplace.tune("elsewhere.py", arguments=("--way", way))
+    assert failed.code == 5
+    assert words in failed.complaint
+    assert "Outcome: crash" not in failed.complaint
+    workplace.wait_until(lambda: not any(map(psutil.Process.is_running, workplace.processes())))
+
+
+@pytest.mark.parametrize("way", ["help-and-train", "train-and-leave", "thread", "pool", "group"])
+def test_a_script_that_trains_in_its_own_process_may_do_all_else(start, way):
+    """A forked process that ends, an end without a word, threads that outlast the script's last line, a new group."""
+    with start("elsewhere.py", "--way", way) as elsewhere:
+        measured = [elsewhere.measure(Config(), EFFORT) for _ in range(2)]
+    assert [measurement.outcome for measurement in measured] == [Outcome.OK] * 2

@@ -1,0 +1,61 @@
+import sys
+
+import pytest
+
+from autorecompute.backends import registry
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.trials import Bench
+from autorecompute.trials.effort import Effort
+from training_scripts import STAND_IN, WITH_A_FLAG, WITH_A_LOADER, job_of
+
+BATCH = 6
+EFFORT = Effort(warmup=1, steps=2)
+
+
+@pytest.fixture
+def bench_of(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN), prepend=":")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return lambda command, launcher="": Bench(job_of(command, launcher), BATCH, tmp_path)
+
+
+def emitted(config, detection, folder):
+    rendered = registry.render(config, (), detection.versions, folder)
+    for file, text in rendered.files.items():
+        file.write_text(text)
+    return rendered.variables
+
+
+@pytest.mark.parametrize("command", [*WITH_A_LOADER, *WITH_A_FLAG])
+def test_a_script_is_measured_checked_and_confirmed(command, bench_of, tmp_path):
+    with bench_of(command) as bench:
+        detection = bench.detect()
+        all_on = detection.space.all_on
+        trials = [bench.measure(config, EFFORT) for config in (Config(), all_on, Config())]
+        assert [(trial.outcome, trial.message) for trial in trials] == [(Outcome.OK, "")] * 3
+        check = bench.check(all_on)
+        confirmed = bench.watch(emitted(all_on, detection, tmp_path), EFFORT, BATCH)
+        assert bench.starts == 2
+    assert detection.plans
+    assert (check.agrees, check.worst, check.steps) == (True, 0.0, 2)
+    assert (confirmed.outcome, confirmed.message) == (Outcome.OK, "")
+    varied = "batches have a sequence of 9 to 16: peaks hold up to the largest that was measured"
+    assert (varied in trials[-1].warnings) == command.endswith("--varied")
+    if command.startswith(("kinds.py", "libraries.py", "many_kinds.py")) and not command.endswith(
+        ("--varied", "experts", "mixtral")
+    ):  # these differ from step to step
+        plain, least, again = (trial.allocated_bytes for trial in trials)
+        assert least < plain == again
+
+
+def test_ranks_switch_together(bench_of):
+    with bench_of("plain_ranks.py", f"{sys.executable} -m torch.distributed.run --nproc-per-node 2") as bench:
+        detection, _ = bench.detect_ranks()
+        configs = [Config(), detection.space.all_on, detection.space.presets["operators"], Config()]
+        plain, least, operators, again = (bench.measure(config, EFFORT) for config in configs)
+        check = bench.check(detection.space.all_on)
+    assert least.allocated_bytes < operators.allocated_bytes < plain.allocated_bytes == again.allocated_bytes
+    assert plain.samples == 2 * BATCH
+    assert (check.agrees, check.worst, check.steps) == (True, 0.0, 2)

@@ -1,0 +1,126 @@
+"""What a script notices of being tuned, before it imports torch."""
+
+import contextlib
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+
+import pytest
+
+PYTHON = sys.executable
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture
+def tune(workplace):
+    """Tunes a script with this text, and gives what it printed."""
+
+    def tune(text, verb="tune", **variables):
+        (workplace.path / "script.py").write_text(text)
+        followed = workplace.finish(workplace.start("-m", "autorecompute", verb, "script.py", **variables))
+        return followed.stdout if verb == "train" else workplace.study().logs[0]
+
+    return tune
+
+
+def test_a_script_runs_as_if_python_had_started_it(workplace):
+    """Name, file, arguments, module path and working directory are those of a plain run; no worker variable shows."""
+    plain = json.loads(workplace.finish(workplace.start(str(SCRIPTS / "identity.py"), "--name", "a b")).stdout)
+    workplace.tune("identity.py", arguments=("--name", "a b"))
+    (log,) = workplace.study().logs
+    assert json.loads(log.splitlines()[-1]) == plain
+
+
+def test_a_script_named_by_a_relative_path_sees_its_file_as_ever(workplace, tune):
+    told = tune("print('at', __file__)")
+    assert told == workplace.finish(workplace.start("script.py")).stdout
+
+
+SETS = """
+import os, sys
+
+print("torch" in sys.modules)
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch
+
+print(torch.get_num_threads())
+"""
+
+
+@pytest.mark.parametrize("verb", ["tune", "train"])
+def test_variables_that_a_script_sets_before_it_imports_torch_are_read(workplace, tune, verb):
+    """The threads of a trial are those of a plain run, though the machine has more."""
+    free = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    told = tune(SETS, verb, **free)
+    assert told == workplace.finish(workplace.start("script.py", **free)).stdout
+
+
+LACKS = """
+import sys
+
+sys.modules["torch"] = None
+import torch
+"""
+
+
+def test_an_interpreter_without_torch_is_told_in_a_sentence(workplace):
+    """It is the installation that lacks something, and not the script."""
+    (workplace.path / "lacks.py").write_text(LACKS)
+    refused = workplace.finish(workplace.start("-m", "autorecompute", "tune", "lacks.py"))
+    assert refused.code == 3
+    assert "needs the package torch, and " in refused.complaint
+
+
+ASKS = """
+try:
+    open("/dev/tty", "r+b", buffering=0).read(1)
+except OSError as error:
+    print("asked in vain:", error.strerror)
+"""
+
+
+def test_a_script_has_no_terminal_to_ask_at(workplace):
+    """One that asks for a password there goes on at once, though the tuner has a terminal, and is not stopped."""
+    (workplace.path / "asks.py").write_text(ASKS)
+    child, terminal = pty.fork()
+    if not child:
+        os.chdir(workplace.path)
+        os.execv(PYTHON, [PYTHON, "-m", "autorecompute", "tune", "asks.py"])  # noqa: S606
+    with contextlib.suppress(OSError):  # at the end of what is shown
+        while os.read(terminal, 4096):
+            pass
+    os.waitpid(child, 0)
+    os.close(terminal)
+    (log,) = workplace.study().logs
+    assert log == "asked in vain: No such device or address\n"
+
+
+TRACKS = """
+import os, urllib.parse
+from pathlib import Path
+
+SWITCHES = {
+    "wandb": ("WANDB_MODE", "disabled"),
+    "swanlog": ("SWANLAB_MODE", "disabled"),
+    ".neptune": ("NEPTUNE_MODE", "debug"),
+    ".cometml-runs": ("COMET_AUTO_LOG_DISABLE", "1"),
+    "clearml": ("CLEARML_OFFLINE_MODE", "1"),
+}
+for folder, (variable, off) in SWITCHES.items():
+    if os.environ.get(variable) != off:
+        Path(folder).mkdir()
+Path(urllib.parse.urlparse(os.environ.get("MLFLOW_TRACKING_URI", "mlruns")).path).mkdir(exist_ok=True)
+Path("checkpoint.pt").touch()
+"""
+
+
+def test_a_script_that_starts_a_run_in_every_tracker_starts_none_when_it_is_tuned(workplace, tune):
+    """What else it writes stays where it put it. The trackers are stand-ins that know their own variable."""
+    tune(TRACKS)
+    assert {path.name for path in workplace.path.iterdir()} == {"script.py", "studies", "checkpoint.pt"}
+    assert workplace.finish(workplace.start("script.py")).code == 0
+    trackers = {"wandb", "swanlog", ".neptune", ".cometml-runs", "clearml", "mlruns"}
+    assert {path.name for path in workplace.path.iterdir()} == {"script.py", "studies", "checkpoint.pt", *trackers}

@@ -1,0 +1,155 @@
+import json
+import re
+from numbers import Real
+
+import pytest
+
+HEAP = 0.02
+"""Share by which the heap of a longer process grows beyond that of the few steps which confirmed a config."""
+
+NEAR = 0.05
+"""Share by which the peaks of two processes that train the same may differ."""
+
+LOSS = 1e-5
+"""Share by which losses may differ where the same operators run in another order."""
+
+
+def losses_in(text):
+    return [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", text, re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def trained(tuned, road):
+    return road.train("transformer.py", "--bs", "192", "--steps", "12", **tuned.answer["best"]["env"])
+
+
+@pytest.fixture(scope="module")
+def trained_without(road):
+    return road.train("transformer.py", "--bs", "192", "--steps", "12")
+
+
+def test_a_batch_that_fits_needs_no_recompute(unlimited, road):
+    assert unlimited.code == 0, unlimited.stderr
+    answer = unlimited.answer
+    assert (answer["verdict"], answer["trials"]) == ("not_needed", 1)
+    assert (answer["best"]["config"], answer["best"]["env"]) == ([], {})
+    assert road.study("unlimited").count_rows() == 1
+
+
+def test_what_was_not_measured_is_null(unlimited):
+    assert unlimited.answer["presets"]
+    for figures in unlimited.answer["presets"].values():
+        assert set(figures.values()) == {None}
+
+
+def test_a_config_that_fits_is_found_and_confirmed(tuned, limit_bytes):
+    assert tuned.code == 0, tuned.stderr
+    answer = tuned.answer
+    assert answer["baseline"]["outcome"] == "over_limit"
+    assert answer["best"]["confirmed"] is True
+    assert answer["best"]["limit_bytes"] == limit_bytes
+    assert answer["best"]["peak_bytes"] <= limit_bytes < answer["baseline"]["peak_bytes"]
+    assert answer["verdict"] in {"recompute_pays", "does_not_pay", "undecided"}
+
+
+def test_stdout_holds_the_contract_and_nothing_else(tuned):
+    answer = tuned.answer
+    kinds = {
+        "study": str,
+        "problem": str,
+        "best": dict,
+        "baseline": dict,
+        "presets": dict,
+        "trials": int,
+        "wall_seconds": Real,
+        "verdict": str,
+    }
+    assert {name: type(answer[name]) for name in kinds if not isinstance(answer[name], kinds[name])} == {}
+    best = answer["best"]
+    kinds = {"config": list, "env": dict, "batch": int, "samples_per_second": Real, "peak_bytes": int}
+    assert {name: type(best[name]) for name in kinds if not isinstance(best[name], kinds[name])} == {}
+    assert best["batch"] == 192
+    assert answer["command"][-2:] == ["--bs", "192"]
+    assert best["samples_per_second"] > 0
+    assert answer["wall_seconds"] > 0
+
+
+def test_stderr_has_a_line_for_each_trial(tuned):
+    answer = tuned.answer
+    assert len(tuned.trial_lines) == answer["trials"]
+    assert [int(re.search(r"\] +(\d+)", line)[1]) for line in tuned.trial_lines] == list(range(answer["trials"]))
+    assert all(re.search(r"\b(ok|over_limit)\b", line) for line in tuned.trial_lines)
+
+
+def test_what_a_trial_will_need_is_told_before_it(tuned, road):
+    assert tuned.code == 0
+    trials = [trial for trial in road.study("limited").trials if trial["config"]]
+    assert trials
+    for trial in trials:
+        assert 0.9 < trial["measurement"]["peak_bytes"] / trial["prediction"]["peak_bytes"] < 1.1, trial["description"]
+
+
+def test_the_emitted_file_holds_plans_that_ort_detected(tuned, road):
+    best = tuned.answer["best"]
+    ((variable, value),) = best["env"].items()
+    assert variable == "ORTMODULE_MEMORY_OPT_CONFIG"
+    with open(value, encoding="utf-8") as file:  # noqa: PTH123  (an absolute path, as ONNX Runtime opens it)
+        rows = json.load(file)
+    assert rows == [f"{choice}:-1" for choice in best["config"]]
+    problem = json.loads((road.study("limited").path / "study.json").read_text())["problem"]
+    detected = {choice for key in problem["plans"] for choice in key.split(",")}
+    assert rows
+    assert set(best["config"]) <= detected
+
+
+def test_a_study_keeps_what_was_run_and_what_came_of_it(tuned, road):
+    study = road.study("limited")
+    assert study.count_rows() == tuned.answer["trials"] == len(study.trials)
+    assert sorted(path.name for path in (study.path / "best").iterdir()) == ["plans.json"]
+    for trial in study.trials:
+        folder = study.path / "trials" / f"{trial['number']:04d}"
+        assert (folder / "command.txt").read_text().split()[1:] == [*tuned.answer["command"][1:]]
+        environment = json.loads((folder / "environment.json").read_text())
+        assert bool(environment) == bool(trial["config"])
+        assert losses_in((folder / "output.log").read_text()), "the script printed its losses in each trial"
+
+
+def test_a_swap_changes_what_is_held(tuned, road, trained, trained_without):
+    best = tuned.answer["best"]["config"]
+    peaks = {tuple(t["config"]): t["measurement"]["peak_bytes"] for t in road.study("limited").trials}
+    assert peaks[()] == pytest.approx(trained_without.printed_peak_bytes, rel=NEAR)
+    assert peaks[tuple(best)] == pytest.approx(trained.printed_peak_bytes, rel=NEAR)
+    saved = trained_without.printed_peak_bytes - trained.printed_peak_bytes
+    assert peaks[()] - peaks[tuple(best)] > saved / 2
+
+
+def test_the_emitted_environment_gives_the_reported_peak(tuned, trained):
+    assert trained.code == 0, trained.stderr
+    assert tuned.answer["best"]["peak_bytes"] == pytest.approx(trained.printed_peak_bytes, rel=NEAR)
+
+
+def test_the_emitted_environment_saves_memory(trained, trained_without, limit_bytes):
+    assert limit_bytes < trained_without.printed_peak_bytes
+    assert trained.printed_peak_bytes < trained_without.printed_peak_bytes
+    assert trained.printed_peak_bytes <= (1 + HEAP) * limit_bytes
+
+
+def test_recompute_leaves_the_losses_as_they_are(trained, trained_without):
+    assert len(losses_in(trained.stdout)) == 12
+    assert losses_in(trained.stdout) == pytest.approx(losses_in(trained_without.stdout), rel=LOSS)
+
+
+def test_swapping_leaves_the_losses_as_they_are(tuned, road, trained_without):
+    assert tuned.code == 0, tuned.stderr
+    # The first worker gives way to one at a small batch, as this script takes its batch from its command line.
+    swapped = max(map(losses_in, road.study("limited").logs), key=len)
+    assert len(road.study("limited").trials) > 2
+    assert swapped[:12] == pytest.approx(losses_in(trained_without.stdout), rel=LOSS)
+
+
+def test_the_same_command_answers_from_the_study(tuned, tune_transformer, limit_bytes, road):
+    before = road.study("limited").count_rows()
+    again = tune_transformer(road, "limited", str(limit_bytes))
+    assert (again.code, again.answer) == (0, tuned.answer)
+    assert again.trial_lines == []
+    assert road.study("limited").count_rows() == before

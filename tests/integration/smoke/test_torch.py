@@ -1,0 +1,68 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from autorecompute.backends.torch.plans_file import VARIABLE
+from autorecompute.units import MIB
+from workplace import PLAIN_BATCH
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def place(plain_road):
+    return plain_road
+
+
+@pytest.fixture(scope="module")
+def tuned(plain_tuned):
+    assert plain_tuned.code == 0, plain_tuned.stderr
+    return plain_tuned.answer
+
+
+def test_an_answer_holds_the_limit_and_has_the_gradients_of_no_recompute(tuned):
+    best = tuned["best"]
+    assert best["config"]
+    assert best["confirmed"]
+    assert best["peak_bytes"] <= best["limit_bytes"]
+    assert best["gradients"] == {**best["gradients"], "agrees": True, "worst": 0.0}
+
+
+def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, place):
+    train = (sys.executable, str(SCRIPTS / "plain_transformer.py"), "--bs", str(PLAIN_BATCH), "--steps", "3")
+    plain = place.finish(place.start(*train[1:]))
+    given = place.finish(place.start("-m", "autorecompute", "run", "limited", "--", *train))
+    assert given.code == plain.code == 0, given.stderr
+    losses = [[line for line in done.stdout.splitlines() if line.startswith("step")] for done in (given, plain)]
+    assert losses[0] == losses[1]
+    assert given.printed_peak_bytes < plain.printed_peak_bytes
+    assert given.printed_peak_bytes <= tuned["best"]["limit_bytes"] + 16 * MIB
+
+
+def test_the_file_that_is_given_out_names_model_and_plans(tuned, place):
+    emitted = place.finish(place.start("-m", "autorecompute", "emit", "limited", "--format", "json"))
+    content = json.loads(place.path.joinpath(emitted.answer["environment"][VARIABLE]).read_text())
+    assert content["plans"] == tuned["best"]["config"]
+    assert content["model"].startswith("Encoder ")
+
+
+def test_the_answer_is_checked(tuned, place):
+    assert tuned["best"]
+    checked = place.finish(place.start("-m", "autorecompute", "check", "limited"))
+    assert "gradients" in checked.stdout
+    assert "plans" in checked.stdout
+
+
+def test_a_config_whose_gradients_could_not_be_compared_is_not_confirmed(tuned, place):
+    assert tuned["best"]
+    for command in (("export", "limited", "-o", "theirs.jsonl"), ("import", "theirs.jsonl", "--study", "theirs")):
+        assert place.finish(place.start("-m", "autorecompute", "studies", *command)).code == 0
+    command = (str(SCRIPTS / "fragile.py"), "--bs", str(PLAIN_BATCH))
+    checked = place.finish(place.start("-m", "autorecompute", "check", "theirs", "--json", "--", *command))
+    lines = {line["what"]: line for line in checked.answer["lines"]}
+    assert (checked.code, checked.answer["valid"]) == (4, False), checked.stderr
+    assert (lines["gradients"]["here"], lines["gradients"]["verdict"]) == ("not compared", "fails")
+    assert not (place.study("theirs").path / "checked.json").exists()
+    assert place.finish(place.start("-m", "autorecompute", "emit", "theirs")).code == 2

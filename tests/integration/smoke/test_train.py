@@ -1,0 +1,58 @@
+import json
+import re
+
+import pytest
+
+from autorecompute.backends.torch.plans_file import VARIABLE
+from workplace import LONG_TRAINING
+
+
+@pytest.fixture(scope="module")
+def place(make_workplace):
+    return make_workplace("train")
+
+
+@pytest.fixture(scope="module")
+def trained(place, begin):
+    return place.finish(begin(place, "trained", *LONG_TRAINING))
+
+
+def test_a_training_is_the_same_bit_for_bit(trained, train_plainly):
+    plain = train_plainly(*LONG_TRAINING)
+    assert plain.code == trained.code == 7, trained.stderr
+    assert plain.stdout == trained.stdout
+    assert plain.stderr == ""
+
+
+def test_its_steps_were_trials_and_one_line_says_what_is_on(trained, place, limit):
+    study = place.study("trained")
+    assert len(study.trials) > 1
+    assert all(trial["measurement"]["outcome"] == "ok" for trial in study.trials)
+    (line,) = trained.said
+    assert re.search(r"from step \d+ on: .*, peak .* of .* samples/s", line)
+    answer = json.loads((study.path / "result.json").read_text())
+    assert answer["best"]["config"]
+    assert answer["best"]["peak_bytes"] <= int(limit)
+    assert not answer["best"]["confirmed"]
+
+
+def test_the_next_start_answers_from_the_study(trained, place, begin, train_plainly):
+    trials = place.study("trained").trials
+    again = place.finish(begin(place, "trained", *LONG_TRAINING))
+    assert again.code == trained.code
+    assert again.stdout == train_plainly(*LONG_TRAINING).stdout
+    assert re.search(r"from step 1 on: .* as study trained has it", again.said[0])
+    assert place.study("trained").trials == trials
+
+
+def test_other_verbs_know_the_study(trained, place):
+    assert trained.said
+    shown = place.finish(place.start("-m", "autorecompute", "show", "trained"))
+    assert shown.code == 0, shown.stderr
+    assert "not confirmed" in shown.stdout
+    assert "found while training, where no smaller batch is tried" in shown.stdout
+    assert "only with recompute" not in shown.stdout
+    emitted = place.finish(place.start("-m", "autorecompute", "emit", "trained", "--format", "json"))
+    assert VARIABLE in emitted.answer["environment"]
+    reported = place.finish(place.start("-m", "autorecompute", "report", "trained"))
+    assert reported.code == 0, reported.stderr

@@ -1,0 +1,176 @@
+import json
+import os
+import re
+import textwrap
+
+import pytest
+
+from workplace import LONG_TRAINING, OWN_TRAINING, SCRIPTS, SHORT_TRAINING
+
+
+@pytest.fixture(scope="module")
+def place(make_workplace):
+    return make_workplace("auto")
+
+
+@pytest.fixture(scope="module")
+def begin(limit):
+    def begin(place, study, *arguments, steps=36):
+        return place.start(OWN_TRAINING, "--auto", limit, "--study", study, "--tuning-steps", str(steps), *arguments)
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def trained(place, begin):
+    return place.finish(begin(place, "trained", *LONG_TRAINING))
+
+
+def searches(place):
+    return [one for one in place.processes() if "training_search" in " ".join(one.cmdline())]
+
+
+def test_a_training_is_the_same_bit_for_bit(trained, train_plainly):
+    plain = train_plainly(*LONG_TRAINING)
+    assert plain.code == trained.code == 7, trained.stderr
+    assert plain.stdout == trained.stdout
+
+
+def test_its_steps_were_trials_and_the_log_says_what_is_on(trained, place, limit):
+    begins, ends = trained.said
+    assert re.search(r"INFO looking for what to recompute under .*, in 36 steps", begins)
+    assert re.search(r"INFO from step \d+ on: .*, peak .* of .* samples/s", ends)
+    answer = json.loads((place.study("trained").path / "result.json").read_text())
+    assert answer["best"]["config"]
+    assert answer["best"]["peak_bytes"] <= int(limit)
+    assert not searches(place)
+
+
+def test_the_next_start_answers_from_the_study(trained, place, begin, train_plainly):
+    trials = place.study("trained").trials
+    again = place.finish(begin(place, "trained", *LONG_TRAINING))
+    assert (again.code, again.stdout) == (trained.code, train_plainly(*LONG_TRAINING).stdout)
+    assert re.search(r"from step 1 on: .* as study trained has it", again.said[-1])
+    assert place.study("trained").trials == trials
+
+
+def test_a_killed_search_leaves_the_training_alone(workplace, begin, train_plainly):
+    process = begin(workplace, "killed", *SHORT_TRAINING, steps=1000)
+    workplace.wait_for_trials(process, 1)
+    (search,) = searches(workplace)
+    search.kill()
+    finished = workplace.finish(process)
+    assert (finished.code, finished.stdout) == (0, train_plainly(*SHORT_TRAINING).stdout)
+    assert "WARNING" in finished.said[-1]
+    assert "the search has ended without an answer" in finished.said[-1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (("--models", "2"), "several models"),
+        (("--beside",), "an optimizer steps that autorecompute.auto was not given"),
+    ],
+)
+def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, begin, train_plainly, fault, sentence):
+    finished = workplace.finish(begin(workplace, "refused", "--steps", "3", *fault))
+    plain = train_plainly("--steps", "3", *fault)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    assert "WARNING" in finished.said[-1]
+    assert sentence in finished.said[-1]
+    workplace.wait_until(lambda: not searches(workplace))
+
+
+def test_memory_that_runs_out_is_the_scripts_error_and_a_bound(workplace, begin):
+    finished = workplace.finish(begin(workplace, "lacking", "--steps", "3", "--lacks", "1"))
+    assert finished.code == 1
+    assert "out of memory at step 1" in finished.said[-1]
+    (trial,) = workplace.study().trials
+    assert trial["measurement"]["outcome"] == "oom"
+
+
+def test_a_script_that_ends_first_leaves_what_is_known(workplace, begin, train_plainly):
+    finished = workplace.finish(begin(workplace, "short", *SHORT_TRAINING, steps=400))
+    assert finished.stdout == train_plainly(*SHORT_TRAINING).stdout
+    assert "ended before the search did" in finished.said[-1]
+    assert workplace.study("short").trials
+
+
+def test_a_script_that_is_tuned_from_outside_is_not_tuned_from_inside(workplace, limit, train_plainly):
+    command = ("-m", "autorecompute", "train", OWN_TRAINING, "--memory-limit", limit, "--study", "outside")
+    finished = workplace.finish(workplace.start(*command, "--", *SHORT_TRAINING, "--auto", limit, "--study", "inside"))
+    assert (finished.code, finished.stdout) == (0, train_plainly(*SHORT_TRAINING).stdout)
+    assert "started with what to recompute" in finished.said[0]
+    assert workplace.study().path.name == "outside"
+
+
+CELLS = """
+import logging, os, sys
+import torch
+from torch import nn
+import autorecompute
+from own_cells import Encoder, train
+
+logging.basicConfig(level=logging.INFO, format="autorecompute: %(levelname)s %(message)s")
+_ = torch.manual_seed(0)
+model = Encoder(dropout=0.1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+autorecompute.auto(model, optimizer, memory_limit=LIMIT, tuning_steps=8)
+try:
+    os.wait()
+except ChildProcessError:
+    print("no child")
+
+train(model, optimizer, 12)
+model = Encoder(layers=2)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+autorecompute.auto(model, [optimizer], memory_limit=LIMIT, tuning_steps=8)
+train(model, optimizer, 4)
+1 / 0
+train(model, optimizer, 8)
+sys.executable = "/missing/python"
+autorecompute.auto(model, optimizer, memory_limit=LIMIT)
+train(model, optimizer, 2)
+"""
+
+OWN_CELLS = """
+import hashlib
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from models import CLASSES, LENGTH, WIDTH, Encoder
+
+
+def train(model, optimizer, steps):
+    for _ in range(steps):
+        inputs, labels = torch.randn(96, LENGTH, WIDTH), torch.randint(CLASSES, (96,))
+        loss = cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    digest = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in model.parameters()))
+    print("loss", loss.item(), "weights", digest.hexdigest())
+"""
+
+
+def test_a_session_that_is_typed_is_tuned_cell_by_cell(workplace, limit):
+    (workplace.path / "own_cells.py").write_text(OWN_CELLS)
+    cells = textwrap.dedent(CELLS).replace("LIMIT", limit)
+    texts = {"tuned": cells, "plain": re.sub(r"^autorecompute\.auto.*\n", "", cells, flags=re.MULTILINE)}
+    done, path = {}, os.pathsep.join([str(SCRIPTS), os.environ["PYTHONPATH"]])
+    for name, text in texts.items():
+        typed = workplace.path / f"{name}.txt"
+        typed.write_text(text)
+        with typed.open() as stdin:
+            done[name] = workplace.finish(workplace.start("-i", "-q", stdin=stdin, PYTHONPATH=path))
+    tuned, plain = done["tuned"], done["plain"]
+    assert tuned.stdout == plain.stdout
+    assert tuned.stdout.count("weights") == 4, tuned.stderr
+    lines = [line.partition("autorecompute: ")[2] for line in tuned.stderr.splitlines() if "autorecompute: " in line]
+    assert sum("looking for" in line for line in lines) == 2
+    assert "cannot be started" in lines[-1]
+    studies = sorted((workplace.path / "studies").iterdir())
+    assert len(studies) == 2
+    heads = [json.loads((study / "study.json").read_text()) for study in studies]
+    assert [head["command"] for head in heads] == [["python"], ["python"]]

@@ -1,0 +1,36 @@
+import json
+
+import pytest
+
+from autorecompute.backends.torch.plans_file import VARIABLE
+from autorecompute.plans import Config
+from workplace import OWN_TRAINING
+
+
+@pytest.fixture(scope="module")
+def place(make_workplace):
+    return make_workplace("planned")
+
+
+@pytest.fixture(scope="module")
+def planned(place):
+    looked = place.finish(place.start("-m", "autorecompute", "plans", OWN_TRAINING, "--fake", "--peak", "--json"))
+    (place.path / "looked.json").write_text(looked.stdout)
+    file = place.path / "planned.json"
+    command = ("-m", "autorecompute", "emit", "looked.json", "--unmeasured", "blocks", "-o", str(file))
+    emitted = place.finish(place.start(*command))
+    assert (emitted.code, emitted.stdout) == (0, ""), emitted.stderr
+    return file
+
+
+@pytest.mark.parametrize("verb", ["train", "tune"])
+def test_what_was_planned_is_the_first_that_is_measured(place, planned, limit, verb):
+    options = ["--tuning-steps", "32"] if verb == "train" else ["--max-trials", "3", "--warmup", "1", "--steps", "2"]
+    script = ["--steps", "40"] if verb == "train" else ["--steps", "1000"]
+    command = [verb, OWN_TRAINING, "--memory-limit", limit, "--study", verb, *options, "--", *script]
+    place.finish(place.start("-m", "autorecompute", *command, **{VARIABLE: str(planned)}))
+    first, second, *_ = place.study(verb).trials
+    config = Config.parse(json.loads(planned.read_text())["plans"])
+    assert (Config.parse(second["config"]), second["reason"]) == (config, "planned, unmeasured")
+    assert second["measurement"]["peak_bytes"] > 0
+    assert first["reason"] != second["reason"]

@@ -1,0 +1,233 @@
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from workplace import LONG_TRAINING, OWN_TRAINING, SCRIPTS, SHORT_TRAINING
+
+
+@pytest.fixture(scope="module")
+def place(make_workplace):
+    return make_workplace("train")
+
+
+def test_a_terminal_shows_how_far_the_trials_are(workplace, limit, train_plainly):
+    pytest.importorskip("tqdm")
+    ours, its = pty.openpty()
+    termios.tcsetwinsize(its, (24, 120))
+    options = ("--memory-limit", limit, "--study", "shown", "--tuning-steps", "36")
+    command = [sys.executable, "-m", "autorecompute", "train", OWN_TRAINING, *options, "--", *LONG_TRAINING]
+    with subprocess.Popen(command, cwd=workplace.path, stdout=subprocess.PIPE, stderr=its, text=True) as process:
+        os.close(its)
+        shown = read_all(ours)
+        stdout = process.stdout.read()
+    assert stdout == train_plainly(*LONG_TRAINING).stdout
+    assert re.search(r"autorecompute: +\d+%.*\d+/36 .*step", shown)
+    assert re.search(r"from step \d+ on: ", shown)
+
+
+def read_all(terminal):
+    told = b""
+    with contextlib.suppress(OSError):
+        while more := os.read(terminal, 1 << 16):
+            told += more
+    os.close(terminal)
+    return told.decode()
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        ("importlib.util.find_spec('torch')", "ended before the search did"),
+        ("del sys.meta_path[0]", "nothing was tuned. The script changes how Python imports"),
+    ],
+    ids=["looks it up", "takes hooks away"],
+)
+def test_torch_is_noticed_however_the_script_comes_to_it(workplace, limit, train_plainly, first, told):
+    script = workplace.path / "comes_to_torch.py"
+    script.write_text(
+        f"import importlib.util, runpy, sys\n{first}\nsys.path[0] = {str(SCRIPTS)!r}\n"
+        f"runpy.run_path({OWN_TRAINING!r}, run_name='__main__')\n"
+    )
+    options = ("--memory-limit", limit, "--study", "noticed", "--tuning-steps", "400")
+    finished = workplace.finish(
+        workplace.start("-m", "autorecompute", "train", str(script), *options, "--", *SHORT_TRAINING)
+    )
+    assert (finished.code, finished.stdout) == (0, train_plainly(*SHORT_TRAINING).stdout)
+    assert told in finished.said[-1]
+
+
+@pytest.mark.usefixtures("cold_python")
+def test_a_killed_search_leaves_the_training_alone(workplace, begin, train_plainly):
+    process = begin(workplace, "killed", *SHORT_TRAINING, steps=1000)
+    workplace.wait_for_trials(process, 1)
+    (search,) = [one for one in workplace.processes() if "train" in one.cmdline()]
+    search.kill()
+    finished = workplace.finish(process)
+    assert finished.code == 0
+    assert finished.stdout == train_plainly(*SHORT_TRAINING).stdout
+    assert "the search has ended without an answer" in finished.said[0]
+
+
+@pytest.mark.usefixtures("cold_python")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_the_scripts(workplace, begin, number):
+    process = begin(workplace, "stopped", "--steps", "1000", "--handles", steps=500)
+    workplace.wait_for_trials(process, 1)
+    process.send_signal(number)
+    finished = workplace.finish(process)
+    assert finished.code == 9
+    assert finished.stdout.endswith(f"stopped by {number.name}\n")
+    assert "Traceback" not in finished.stderr
+    assert json.loads((workplace.study().path / "result.json").read_text())["search_end"] == "training"
+    workplace.wait_until(lambda: not workplace.processes())
+
+
+def test_a_script_that_ends_first_leaves_what_is_known_and_the_next_start_goes_on(workplace, begin, train_plainly):
+    first = workplace.finish(begin(workplace, "short", *SHORT_TRAINING, steps=400))
+    known = workplace.study().configs
+    second = workplace.finish(begin(workplace, "short", *SHORT_TRAINING, steps=400))
+    plain = train_plainly(*SHORT_TRAINING)
+    assert first.stdout == second.stdout == plain.stdout
+    assert "ended before the search did" in first.said[-1]
+    assert known
+    assert workplace.study().configs[: len(known)] == known
+    assert len(set(workplace.study().configs)) == len(workplace.study().configs) > len(known)
+
+
+def test_a_search_with_few_steps_goes_on_at_the_next_start(workplace, begin, train_plainly):
+    arguments = ("--steps", "30", "--scheduled", "240")
+    first = workplace.finish(begin(workplace, "few", *arguments))
+    known = workplace.study().configs
+    second = workplace.finish(begin(workplace, "few", *arguments))
+    assert first.stdout == second.stdout == train_plainly(*arguments).stdout
+    assert "the next start tries more" in first.said[-1]
+    assert len(set(workplace.study().configs)) > len(known) > 0
+
+
+def test_steps_that_run_out_are_no_interruption(workplace, begin):
+    assert workplace.finish(begin(workplace, "few", "--steps", "30", "--scheduled", "240")).code == 0
+    assert json.loads((workplace.study().path / "result.json").read_text())["search_end"] == "training"
+    shown = workplace.finish(workplace.start("-m", "autorecompute", "show", "few"))
+    assert "had no steps left for trials" in shown.stdout
+    assert "interrupted" not in shown.stdout
+
+
+def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, begin, train_plainly):
+    arguments = ("--steps", "3", "--models", "2")
+    finished = workplace.finish(begin(workplace, "refused", *arguments))
+    plain = train_plainly(*arguments)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    (line,) = finished.said
+    assert "several models" in line
+
+
+def test_a_model_that_leaves_torch_is_measured_from_the_leanest_config_on(workplace, begin, train_plainly):
+    arguments = ("--steps", "60", "--leaves")
+    finished = workplace.finish(begin(workplace, "leaves", *arguments, steps=50, share=1.05))
+    plain = train_plainly(*arguments)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    (line,) = finished.said
+    assert re.search(r"from step \d+ on: .* real steps told the peaks", line)
+    trials = workplace.study("leaves").trials
+    assert trials[0]["config"] == ["blocks.*:checkpoint"]
+    assert len(trials) > 1
+    assert all(trial["measurement"]["outcome"] == "ok" for trial in trials)
+
+
+def test_a_compiled_model_trains_as_without_the_tool(workplace, scripts, limit):
+    script = (str(scripts / "compiled.py"), "--steps", "3")
+    options = ("--memory-limit", limit, "--study", "compiled")
+    finished = workplace.finish(workplace.start("-m", "autorecompute", "train", script[0], *options, "--", *script[1:]))
+    plain = workplace.finish(workplace.start(*script))
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout) == (0, plain.stdout)
+    (line,) = finished.said
+    assert "the model is compiled" in line
+    assert "autorecompute tune SCRIPT" in line
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("wrong", "its gradients are wrong"), ("raises", "a step with it raises")]
+)
+def test_a_config_that_would_train_something_else_is_used_in_no_step(workplace, begin, train_plainly, fault, reason):
+    arguments = ("--steps", "60", "--again", fault)
+    finished = workplace.finish(begin(workplace, "unsteady", *arguments))
+    plain = train_plainly(*arguments)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    assert any(re.search(rf"Not used: [^:]*blocks\.\*[^:]*, {reason}", line) for line in finished.said), finished.said
+    used = [trial for trial in workplace.study("unsteady").trials if trial["measurement"]["step_seconds"]]
+    assert used
+    assert not any(choice.startswith("blocks.*:") for trial in used for choice in trial["config"])
+
+
+def test_batches_that_grow_end_the_search_and_nothing_else(workplace, begin, train_plainly):
+    arguments = ("--steps", "24", "--grows", "6")
+    finished = workplace.finish(begin(workplace, "growing", *arguments, steps=400))
+    plain = train_plainly(*arguments)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    assert "a batch of 144 now, not 96" in finished.said[-1]
+
+
+def test_a_training_that_goes_on_from_a_checkpoint_is_the_same(workplace, begin, train_plainly):
+    checkpoint = str(workplace.path / "checkpoint.pt")
+    train_plainly("--steps", "3", "--save", checkpoint)
+    arguments = ("--steps", "40", "--load", checkpoint)
+    finished = workplace.finish(begin(workplace, "resumed", *arguments, steps=24))
+    plain = train_plainly(*arguments)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    assert re.search(r"from step \d+ on: ", finished.said[-1])
+
+
+def test_memory_that_runs_out_is_the_scripts_error_and_a_bound(workplace, begin, train_plainly):
+    finished = workplace.finish(begin(workplace, "lacking", "--steps", "3", "--lacks", "1"))
+    plain = train_plainly("--steps", "3", "--lacks", "1")
+    assert finished.code == plain.code == 1
+    assert finished.stdout == plain.stdout
+    assert "out of memory at step 1" in finished.stderr
+    (trial,) = workplace.study().trials
+    assert trial["measurement"]["outcome"] == "oom"
+
+
+@pytest.fixture
+def disk(workplace):
+    folder = workplace.path / "studies"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"a disk of its own needs mount, which says: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_home_that_cannot_be_written_changes_nothing(disk, make_workplace, monkeypatch, begin, train_plainly):
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    monkeypatch.setenv("HOME", str(disk))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    place = make_workplace("homeless")
+    finished = place.finish(begin(place, "homeless", *SHORT_TRAINING, steps=400))
+    assert (finished.code, finished.stdout) == (0, train_plainly(*SHORT_TRAINING).stdout)
+    (line,) = finished.said
+    assert "ended before the search did" in line
+    assert place.study("homeless").trials
+
+
+@pytest.mark.parametrize("fault", ["full", "read-only"])
+def test_a_study_that_cannot_be_kept_stops_the_search_alone(workplace, disk, begin, train_plainly, fault):
+    if fault == "full":
+        with contextlib.suppress(OSError), (disk / "full").open("wb") as file:
+            file.write(bytes(2 << 20))
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    finished = workplace.finish(begin(workplace, "kept", *SHORT_TRAINING))
+    plain = train_plainly(*SHORT_TRAINING)
+    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    (line,) = finished.said
+    assert str(disk) in line

@@ -1,0 +1,41 @@
+"""A Python that has imported torch already: for tests of what a script does, not of how its process starts.
+
+``start_server`` starts a process that imports what takes seconds, and writes an executable that stands for the
+interpreter: it has the server fork, and the fork goes on as ``python`` with these arguments would. To the fork, nothing
+is imported yet: an import of torch takes what the server has. Whatever a fork cannot be (other options of Python,
+another size of the OpenMP pool) is started by the interpreter itself.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from warm import client
+
+FOLDER = Path(__file__).parent
+
+
+@contextlib.contextmanager
+def start_server(folder):
+    """Run the server as long as the context lasts; give the path of the executable."""
+    address = folder / "warm.sock"
+    python = folder / "python"
+    started = {name: os.environ[name] for name in os.environ if name.startswith(client.AT_START)}
+    # Isolated and without site it starts in 15 ms.
+    head = f"#!{sys.executable} -IS\nADDRESS, AS_STARTED = {str(address)!r}, {started!r}\n"
+    python.write_text(head + (FOLDER / "client.py").read_text())
+    python.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, str(FOLDER / "server.py"), str(address), str(python)]
+    server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
+    while not address.exists():
+        assert server.poll() is None
+        time.sleep(0.01)
+    try:
+        yield python
+    finally:
+        server.stdin.close()  # which ends it, as the death of this process would
+        server.wait()
