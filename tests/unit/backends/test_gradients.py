@@ -1,14 +1,104 @@
-"""How far gradients of two runs are apart."""
-
 import dataclasses
 import math
 from collections import UserDict
+from typing import NamedTuple
 
 import pytest
 import torch
 
+from autorecompute.backends.common.batches import observe_batch, on_few_samples, slice_batch
 from autorecompute.backends.common.gradients import beside_noise, relative_difference, scalar_of, within
+from autorecompute.backends.torch.failures import classify
 from autorecompute.backends.torch.live import LiveBytes
+from autorecompute.measurement import GradientCheck
+
+TEXT, TARGETS = torch.zeros(16, 32, dtype=torch.long), torch.zeros(16)
+STATE = (torch.zeros(3, 16, 8), torch.zeros(3, 16, 8))
+
+
+@pytest.mark.parametrize(
+    ("values", "batch"),
+    [
+        ([TEXT], 16),
+        ([{"ids": TEXT, "mask": TEXT}, torch.zeros(4)], 16),
+        ([TEXT, STATE], 16),
+        ([torch.tensor(1.0), "text"], 1),
+    ],
+)
+def test_the_batch_is_that_of_most_arguments(values, batch):
+    """The state of a recurrent layer is one argument, however many tensors it has."""
+    assert observe_batch(values) == batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+class Pair(NamedTuple):
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+class Attributes(dict):
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
+@pytest.mark.parametrize("kind", [Record, Pair, dict, Attributes, UserDict])
+def test_fewer_samples_come_as_the_batch_came(kind):
+    def count(batch):
+        return len(batch.inputs if kind in {Record, Pair} else batch["inputs"])
+
+    given = kind(inputs=TEXT, targets=TARGETS)
+    cut = slice_batch(given, observe_batch([given]))
+    assert type(cut) is kind
+    assert (count(cut), count(given)) == (2, 16)
+
+
+def test_the_state_of_a_recurrent_layer_is_cut_along_its_samples():
+    assert [part.shape for part in slice_batch(STATE, 16)] == [(3, 2, 8)] * 2
+
+
+@pytest.mark.parametrize(("size", "steps"), [(16, 16), (1, 2)], ids=["with a mask", "without one"])
+def test_all_samples_are_compared_where_a_few_cannot_be(size, steps):
+    """A square mask has as many rows as the call has samples, and is cut to two rows of sixteen."""
+
+    def compare(args, kwargs):
+        (rows,) = args
+        (rows @ rows.T + kwargs["mask"]).sum()
+        return GradientCheck(agrees=True, worst=0.0, steps=len(rows))
+
+    check = on_few_samples(compare, (torch.ones(16, 8),), {"mask": torch.zeros(size, size)}, 16, classify)
+    assert check.steps == steps
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("to_layout", [torch.Tensor.to_sparse_coo, torch.Tensor.to_sparse_csr])
+def test_a_graph_is_compared_as_a_whole(to_layout):
+    edges = to_layout(torch.eye(16))
+
+    def compare(args, kwargs):
+        del kwargs
+        nodes, edges = args
+        return GradientCheck(agrees=True, worst=0.0, steps=len(edges @ nodes))
+
+    assert on_few_samples(compare, (torch.ones(16, 8), edges), {}, 16, classify).steps == 16
+
+
+def test_what_runs_out_of_memory_with_few_samples_is_not_tried_with_all():
+    tried = []
+
+    def compare(args, kwargs):
+        del kwargs
+        tried.append(len(args[0]))
+        return torch.empty(2**48)
+
+    with pytest.raises(RuntimeError, match="allocate"):
+        on_few_samples(compare, (torch.ones(16, 8),), {}, 16, classify)
+    assert tried == [2]
+
 
 ONE = torch.tensor([1.0, -4.0])
 
@@ -21,6 +111,7 @@ ONE = torch.tensor([1.0, -4.0])
         (torch.tensor([4.0 + 0j]), torch.tensor([4.0 + 1j]), 0.25),
         (torch.tensor([True]), torch.tensor([False]), 1.0),
         (ONE.to_sparse(), torch.tensor([1.0, -3.0]).to_sparse(), 0.25),
+        (torch.tensor([1.0, 2048.0]).half(), torch.tensor([1.0, 2046.0]).half(), 2 / 2048),
         (None, None, 0.0),
         (ONE, None, math.inf),
         (torch.zeros(2), ONE, math.inf),
@@ -28,18 +119,11 @@ ONE = torch.tensor([1.0, -4.0])
     ],
 )
 def test_a_difference_is_told_beside_the_largest_entry(expected, found, apart):
-    """An imaginary part and a flag count as well, and what is no number or not there is infinitely far off."""
+    """In half, the share would be rounded away."""
     assert relative_difference(expected, found) == apart
 
 
-def test_a_difference_is_not_rounded_away():
-    """Halves that differ in their last bit are told apart, where their own type would round the share."""
-    expected, found = torch.tensor([1.0, 2048.0]).half(), torch.tensor([1.0, 2046.0]).half()
-    assert relative_difference(expected, found) == 2 / 2048
-
-
 def test_each_gradient_is_held_against_its_own_type():
-    """A weight in float32 is not excused by one in float16 that is farther off, as it may be."""
     kinds = {"half": "float16", "wide": "float32"}
     check = within({"half": 7.8e-3, "wide": 5e-3}, kinds.__getitem__, 2)
     assert (check.agrees, check.parameter, check.worst) == (False, "wide", 5e-3)
@@ -48,7 +132,6 @@ def test_each_gradient_is_held_against_its_own_type():
 
 @pytest.mark.parametrize(("off", "agrees"), [(0.003, True), (0.005, False)])
 def test_what_repeats_itself_no_better_may_be_off_by_more(off, agrees):
-    """By four times as much as two equal steps. What is only rounding is left out, unless there is no more of it."""
     found = {"weight": off, "bias of a key": 0.9, "other": 0.0}
     noise = {"weight": 0.001, "bias of a key": 0.8, "other": 0.0}
     check = beside_noise(found, noise, within(found, lambda _: "float32", 2))
@@ -59,35 +142,29 @@ def test_what_repeats_itself_no_better_may_be_off_by_more(off, agrees):
 WIDE = torch.linspace(-1, 1, 2**20).view(2, 2**10, 2**9)
 
 
-@pytest.mark.parametrize("more", [{}, {"scale": torch.tensor(2.0)}, {"aux_loss": torch.ones(1, 1)}], ids=str)
-def test_every_output_weighs_in(more):
-    """CLIP returns its scale beside the features, and a mixture of experts a loss of its own beside the logits."""
-    weight = torch.ones(2**9, requires_grad=True)
-    others = {name: value.clone().requires_grad_() for name, value in more.items()}
-    scalar_of({"features": torch.softmax(WIDE * weight, -1), **others}).backward()
-    assert weight.grad.abs().max() > 0
-    assert all(one.grad.item() == 1 for one in others.values())
-
-
 @dataclasses.dataclass
 class Output:
-    """What a model returns in a class of its own."""
-
     logits: torch.Tensor
     name: str = "scores"
 
 
-@pytest.mark.parametrize("make", [Output, lambda logits: UserDict(logits=[logits])])
+@pytest.mark.parametrize("make", [Output, lambda logits: UserDict(logits=[logits]), lambda logits: {"logits": logits}])
 def test_outputs_of_any_kind_weigh_in(make):
-    """A script's own dataclass, and what only behaves as a dict."""
     weight = torch.ones(2**9, requires_grad=True)
-    scalar_of(make(WIDE * weight)).backward()
+    scalar_of(make(torch.softmax(WIDE * weight, -1))).backward()
     assert weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("other", [torch.tensor(2.0), torch.ones(1, 1)], ids=["scale", "loss of a mixture of experts"])
+def test_every_output_weighs_in(other):
+    weight, other = torch.ones(2**9, requires_grad=True), other.clone().requires_grad_()
+    scalar_of({"features": torch.softmax(WIDE * weight, -1), "other": other}).backward()
+    assert weight.grad.abs().max() > 0
+    assert other.grad.item() == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_weigh_in_without_a_copy_of_them(dtype):
-    """They may be the largest tensor there is: beside them there is room for their gradient alone."""
     logits = WIDE.to(dtype).requires_grad_()
     with LiveBytes([logits]) as live:
         (gradient,) = torch.autograd.grad(scalar_of((logits,)), [logits])

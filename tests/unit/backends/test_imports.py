@@ -1,12 +1,12 @@
-"""Functions that are called at the moment a module is imported."""
-
 import importlib
 import importlib.util
 import sys
 
 import pytest
 
+from autorecompute.backends import registry
 from autorecompute.backends.imports import ImportWatch, when_imported
+from autorecompute.errors import SetupError
 from autorecompute.startup.sitecustomize import After
 
 NAME = "imported_by_a_test"
@@ -14,7 +14,6 @@ NAME = "imported_by_a_test"
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """A module that can be imported; the file that it is in."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     yield tmp_path / f"{NAME}.py"
@@ -22,7 +21,6 @@ def module(tmp_path, monkeypatch):
 
 
 def test_who_only_looks_a_module_up_has_not_imported_it(module):
-    """The functions are called around the one run of the module, and then nothing is watched any more."""
     module.write_text("RAN = True")
     called = []
     when_imported(NAME, lambda module: called.append(module.RAN), before=lambda: called.append("before"))
@@ -34,7 +32,6 @@ def test_who_only_looks_a_module_up_has_not_imported_it(module):
 
 
 def test_a_module_that_fails_is_waited_for_again(module):
-    """An import that raises may be repeated."""
     module.write_text("raise RuntimeError('not yet')")
     called = []
     when_imported(NAME, called.append)
@@ -48,7 +45,6 @@ def test_a_module_that_fails_is_waited_for_again(module):
 
 
 def test_several_may_wait_for_one_module(module, monkeypatch):
-    """None of them asks the one that asks it."""
     module.write_text("")
     called = []
     monkeypatch.setattr(After, "call", lambda _: called.append("run"))
@@ -60,9 +56,18 @@ def test_several_may_wait_for_one_module(module, monkeypatch):
 
 
 def test_a_module_that_is_there_is_told_at_once(module):
-    """Nothing has to be waited for."""
     module.write_text("")
     there = importlib.import_module(NAME)
     called = []
     when_imported(NAME, called.append)
     assert called == [there]
+
+
+@pytest.mark.parametrize("name", ["torch", registry.AUTO])
+def test_a_training_system_that_is_not_installed_is_told_in_a_sentence(monkeypatch, tmp_path, name):
+    def find_nothing(_):
+        raise ModuleNotFoundError(name="torch")
+
+    monkeypatch.setattr(importlib, "import_module", find_nothing)
+    with pytest.raises(SetupError, match=r"needs the package torch, and .*does not have it\. Install"):
+        registry.worker(name, tmp_path)

@@ -1,5 +1,3 @@
-"""Which knobs are offered where, and why the others are not."""
-
 from pathlib import Path
 
 import pytest
@@ -17,50 +15,46 @@ CUDA = Device(kind="cuda", name="card", uuid="GPU-1", total_bytes=1)
 PAGE = Path(autorecompute.__file__).parents[1] / "docs" / "knobs.md"
 
 
-def ort_space(*, has_levels):
-    """Plans of ORT's, and its levels where it finds layer boundaries."""
+@pytest.fixture
+def make_place(make_detection):
     plans = tuple(
         Plan(choices=(Choice(name, "1"),), label=name, occurrences=6, saving_bytes=100 - index, saving="d0")
         for index, name in enumerate(("Gelu+", "Softmax+", "Dropout+"))
     )
     levels = {f"level_{int(level)}": config_of_level(level) for level in Level if level is not Level.CHOSEN}
-    return Space(plans=plans, own_presets=levels if has_levels else {"level_1": Config.of(plans)})
-
-
-@pytest.fixture
-def make_place(make_detection):
-    """A detection with these versions."""
 
     def make(torch="2.13.0", onnxruntime="1.19.2", *, has_boundaries=True, features=(), **changes):
         versions = {"python": "3.11", "torch": torch, "onnxruntime": onnxruntime, "backend": "ortmodule"}
-        space = ort_space(has_levels=has_boundaries)
-        extra = OrtDetection(layer_plans=space.plans[has_boundaries:], features=features)
-        return make_detection(
-            space, versions=versions, plan_versions=("onnxruntime",), extra=codec.to_plain(extra), **changes
-        )
+        space = Space(plans=plans, own_presets=levels if has_boundaries else {"level_1": Config.of(plans)})
+        extra = codec.to_plain(OrtDetection(layer_plans=plans[has_boundaries:], features=features))
+        return make_detection(space, versions=versions, plan_versions=("onnxruntime",), extra=extra, **changes)
 
     return make
 
 
 def reasons(detection, config=None, inherited=()):
-    """The reason for each knob by its name; empty where it can be tried."""
     config = Config.of(detection.plans) if config is None else config
     return {knob.name: why_not(knob, config, detection, dict.fromkeys(inherited, "1")) for knob in KNOBS}
 
 
+TAKEN = "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT"
+
+
 @pytest.mark.parametrize(
-    ("place", "name", "reason"),
+    ("place", "asked", "name", "reason"),
     [
-        ({"has_boundaries": False}, "layer_boundaries", "ORT finds the same plans"),
-        ({}, "mem_efficient_gradients", "1.19 raises"),
-        ({"onnxruntime": "1.18.0"}, "mem_efficient_gradients", "custom autograd"),
-        ({}, "expandable_segments", "CUDA"),
-        ({"device": CUDA, "torch": "2.0.1"}, "expandable_segments", "torch 2.1"),
+        ({"has_boundaries": False}, {}, "layer_boundaries", "ORT finds the same plans"),
+        ({}, {"config": Config()}, "layer_boundaries", "recomputes nothing"),
+        ({}, {"config": config_of_level(Level.LAYERWISE)}, "layer_boundaries", "a level of ORT's"),
+        ({}, {}, "mem_efficient_gradients", "1.19 raises"),
+        ({"onnxruntime": "1.18.0"}, {}, "mem_efficient_gradients", "custom autograd"),
+        ({}, {}, "expandable_segments", "CUDA"),
+        ({"device": CUDA, "torch": "2.0.1"}, {}, "expandable_segments", "torch 2.1"),
+        ({}, {"inherited": [TAKEN]}, "no_model_copy", f"{TAKEN} is set in your environment"),
     ],
 )
-def test_what_does_nothing_here_says_why(make_place, place, name, reason):
-    """Each guard names the version, device or feature that is missing."""
-    assert reason in reasons(make_place(**place))[name]
+def test_what_does_nothing_here_says_why(make_place, place, asked, name, reason):
+    assert reason in reasons(make_place(**place), **asked)[name]
 
 
 @pytest.mark.parametrize(
@@ -75,45 +69,26 @@ def test_what_does_nothing_here_says_why(make_place, place, name, reason):
     ],
 )
 def test_the_others_can_be_tried(make_place, place, names):
-    """On a CPU, on a card, and under an old ONNX Runtime, those are offered that do something there."""
     assert {name for name, reason in reasons(make_place(**place)).items() if not reason} == names
 
 
-@pytest.mark.parametrize(
-    ("config", "reason"), [(Config(), "recomputes nothing"), (config_of_level(Level.LAYERWISE), "a level of ORT's")]
-)
-def test_layers_matter_to_chosen_plans_alone(make_place, config, reason):
-    """Where nothing is recomputed, or a level won, no chain of recompute could end at a boundary."""
-    assert reason in reasons(make_place(), config)["layer_boundaries"]
-
-
-def test_what_the_user_set_is_left_alone(make_place):
-    """A variable of the user's own is not overruled, and the knob says so."""
-    taken = "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT"
-    assert reasons(make_place(), inherited=[taken])["no_model_copy"] == f"{taken} is set in your environment"
-
-
 def test_within_layers_other_plans_exist(make_place):
-    """The knob for layer boundaries is the one that changes where plans are looked for."""
     place = make_place()
     assert plans_under(["layer_boundaries"], place) == OrtDetection.of(place).layer_plans
     assert plans_under(["no_model_copy"], place) == place.plans
 
 
 def test_no_two_knobs_set_the_same_variable():
-    """Knobs that are kept are on together: none may undo another."""
     names = [name for knob in (*KNOBS, *HINTS) for name in knob.variables]
     assert len(names) == len(set(names))
 
 
 def test_the_probe_is_cleared_for_trials():
-    """The one variable of ours that decides about recompute must not reach a trial from elsewhere."""
     (knob,) = [knob for knob in KNOBS if knob.name == "layer_boundaries"]
     assert set(knob.variables) <= set(MEMORY_VARIABLES)
 
 
 @pytest.mark.parametrize("knob", [*KNOBS, *HINTS], ids=lambda knob: knob.name)
 def test_the_documentation_has_every_knob(knob):
-    """The page names each setting with what it sets."""
     row = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{knob.name}` |"))
     assert all(f"`{name}={value}`" in row for name, value in knob.variables.items())

@@ -44,30 +44,23 @@ def python(tmp_path):
     return python
 
 
-@pytest.mark.parametrize(
-    ("statements", "variables", "told"),
-    [
-        ([INSTALLS, SAYS], {"AUTORECOMPUTE_ORT_PROBE": "1:1"}, ["True", "1:1"]),
-        ([INSTALLS, HOOKS, SAYS], {}, ["False", "False", "1:0"]),
-        (
-            [INSTALLS, SAYS],
-            {"AUTORECOMPUTE_ORT_PROBE": "1:0", "ORTMODULE_MEMORY_OPT_LEVEL": "1"},
-            ["True", "1:1"],
-        ),
-        (
-            ["import onnxruntime.training.ortmodule.options", INSTALLS, INSTALLS, SAYS],
-            {"AUTORECOMPUTE_ORT_PROBE": "1:1"},
-            ["True", "True", "1:1"],
-        ),
-        ([INSTALLS, IMPORTED], {"AUTORECOMPUTE_ORT_PROBE": "1:1"}, ["True", "False"]),
-    ],
-    ids=[
-        "the variable decides where it is set",
-        "without the variable nothing is touched",
-        "a level looks within layers whatever the variable says",
-        "options that were imported before are reached, once",
-        "ORTModule is not imported for it",
-    ],
-)
-def test_a_variable_of_ours_reaches_an_option_of_ortmodules(python, statements, variables, told):
+ASKED = {"AUTORECOMPUTE_ORT_PROBE": "1:1"}
+AT_LEVEL_1 = {"AUTORECOMPUTE_ORT_PROBE": "1:0", "ORTMODULE_MEMORY_OPT_LEVEL": "1"}
+IMPORTS = "import onnxruntime.training.ortmodule.options"
+CASES = {
+    "the variable decides where it is set": ([INSTALLS, SAYS], ASKED, ["True", "1:1"]),
+    "without the variable nothing is touched": ([INSTALLS, HOOKS, SAYS], {}, ["False", "False", "1:0"]),
+    "a level looks within layers whatever the variable says": ([INSTALLS, SAYS], AT_LEVEL_1, ["True", "1:1"]),
+    "options that were imported before are reached": (
+        [IMPORTS, INSTALLS, INSTALLS, SAYS],
+        ASKED,
+        ["True", "True", "1:1"],
+    ),
+    "ORTModule is not imported for it": ([INSTALLS, IMPORTED], ASKED, ["True", "False"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_variable_of_ours_reaches_an_option_of_ortmodules(python, name):
+    statements, variables, told = CASES[name]
     assert python(*statements, **variables) == told

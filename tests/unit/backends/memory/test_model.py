@@ -1,14 +1,79 @@
 import dataclasses
+import random
 
 import pytest
 
 from autorecompute.backends.ortmodule.grammar import make_plan
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
-from autorecompute.backends.ortmodule.memory.arena import taken_bytes
+from autorecompute.backends.ortmodule.memory.arena import (
+    CHUNK_BYTES,
+    FIRST_REGION_BYTES,
+    LARGEST_DEAD_BYTES,
+    Arena,
+    taken_bytes,
+)
 from autorecompute.backends.ortmodule.memory.step_model import WORST_ERROR
 from autorecompute.memory import StepProfiles, trace
 from autorecompute.plans import Config, Space
 from autorecompute.units import MIB
+
+CHUNK, REGION, DEAD = CHUNK_BYTES, FIRST_REGION_BYTES, LARGEST_DEAD_BYTES
+ALLOCATIONS = {
+    "whole chunks count": ({"a": 1000}, 4 * CHUNK),
+    "memory that came back is given out again": ({"a": 3000, "-a": 0, "b": 5000, "-b": 0, "c": 2000}, 20 * CHUNK),
+    "a hole is no help to a larger tensor": (
+        {"a": 10 * CHUNK, "b": 10 * CHUNK, "c": 10 * CHUNK, "-b": 0, "d": 11 * CHUNK},
+        41 * CHUNK,
+    ),
+    "a hole before a hole is one with it": (
+        {"a": 10 * CHUNK, "b": 10 * CHUNK, "c": 10 * CHUNK, "-a": 0, "-b": 0, "d": 20 * CHUNK},
+        30 * CHUNK,
+    ),
+    "a hole behind a hole is one with it": (
+        {"a": 10 * CHUNK, "b": 10 * CHUNK, "c": 10 * CHUNK, "-b": 0, "-a": 0, "d": 20 * CHUNK},
+        30 * CHUNK,
+    ),
+    "the best fit is taken": (
+        {"a": 30 * CHUNK, "b": CHUNK, "c": 10 * CHUNK, "d": CHUNK, "-a": 0, "-c": 0, "e": 9 * CHUNK, "f": 30 * CHUNK},
+        42 * CHUNK,
+    ),
+    "regions double": ({"a": REGION // 2, "b": REGION}, REGION * 3 // 2),
+    "regions never join": ({"a": REGION // 2, "b": REGION, "-a": 0, "-b": 0, "c": 3 * REGION}, REGION * 9 // 2),
+    "a huge chunk is split for what would lie dead": ({"a": 4 * DEAD, "-a": 0, "b": 3 * DEAD, "c": DEAD}, 4 * DEAD),
+}
+
+
+@pytest.mark.parametrize("name", ALLOCATIONS)
+def test_an_arena_takes_what_was_written(name):
+    arena, (events, taken) = Arena(), ALLOCATIONS[name]
+    for key, size in events.items():
+        if key.startswith("-"):
+            arena.release(ord(key[1]))
+        else:
+            arena.allocate(ord(key), size)
+    assert arena.touched_bytes == taken
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_arena_never_holds_less_than_what_is_alive(seed):
+    chance, arena, alive, most = random.Random(seed), Arena(), {}, 0
+    for key in range(3000):
+        alive[key] = chance.randrange(1, 3 * MIB)
+        arena.allocate(key, alive[key])
+        most = max(most, sum(alive.values()))
+        while len(alive) > 50 or (alive and chance.random() < 0.45):
+            gone = chance.choice(list(alive))
+            arena.release(gone)
+            del alive[gone]
+    assert most <= arena.touched_bytes <= 3 * most
+
+
+def test_a_step_takes_what_its_tensors_need(make_step):
+    size = str(4 * CHUNK_BYTES)
+    step = make_step("flb", ("x", 0, 0, size), ("y", 1, 1, size), ("z", 0, 3, size))
+    assert taken_bytes(trace(step)) == 8 * CHUNK_BYTES
+    assert taken_bytes(trace(make_step("fl", ("x", 0, 1, "0")))) == 0
+
 
 RESTING, WORKSPACE = 400 * MIB, MIB // 4
 HUGE = str(MIB)
@@ -32,11 +97,8 @@ def model(make_step, plan):
     return OrtMemoryModel(Space(plans=(plan,)), small)
 
 
-def test_a_forecast_at_the_profiled_dimensions_is_what_was_measured(model):
-    assert model.forecast(Config(), model.dims).peak_bytes == model.small.peak_bytes
-
-
 def test_only_tensors_grow_with_the_batch(model):
+    assert model.forecast(Config(), model.dims).peak_bytes == model.small.peak_bytes
     forecast = model.forecast(Config(), {"batch": 200})
     assert forecast.live_bytes == 400 * MIB
     taken = taken_bytes(model.timeline(Config(), {"batch": 200}))
@@ -76,18 +138,13 @@ def test_the_largest_batch_is_the_last_that_holds_the_limit(model):
     batch = model.largest_batch(Config(), {"batch": 2}, limit)
     assert model.forecast(Config(), {"batch": batch}).peak_bytes <= limit
     assert model.forecast(Config(), {"batch": batch + 1}).peak_bytes > limit
-
-
-def test_no_batch_holds_a_limit_below_rest(model):
     assert model.largest_batch(Config(), {"batch": 2}, RESTING) == 0
 
 
-@pytest.mark.parametrize("batch", [2, 20])
-def test_the_base_is_what_a_forecast_has_beyond_its_tensors(model, batch):
-    forecast = model.forecast(Config(), {"batch": batch})
-    assert model.base_bytes({"batch": batch}) + trace(model.profiles[Config()], {"batch": batch}).peak_bytes == (
-        forecast.peak_bytes
-    )
+@pytest.mark.parametrize("dims", [{"batch": 2}, {"batch": 20}])
+def test_the_base_is_what_a_forecast_has_beyond_its_tensors(model, dims):
+    tensors = trace(model.profiles[Config()], dims).peak_bytes
+    assert model.base_bytes(dims) + tensors == model.forecast(Config(), dims).peak_bytes
 
 
 def test_a_tensor_belongs_to_the_plan_that_saves_it(model, plan):

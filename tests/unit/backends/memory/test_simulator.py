@@ -150,40 +150,26 @@ def test_a_blueprint_is_drawn_from_none_and_all_on(layers):
     assert model.blueprint.plain == model.profiles[Config()]
 
 
-@pytest.fixture
-def every(layers):
-    """The three layers under each of their four configs, at one sample and at three."""
-    configs = [Config(), Config(frozenset([DROPOUT])), Config(frozenset([ADD])), Config(frozenset([DROPOUT, ADD]))]
-    return {batch: simulate(layers, configs, batch=batch) for batch in (1, 3)}
-
-
-def test_stashes_are_those_worked_out_on_paper(every):
-    """Three masks of 2 stay; so do three results of 10 and three sums of 4, of which recompute leaves the last."""
-    assert list(every[1].stash_bytes) == [6 + 30 + 12, 6 + 12, 6 + 30 + 4, 6 + 4]
-
-
-def test_peaks_are_those_worked_out_on_paper(every):
+def test_figures_are_those_worked_out_on_paper(layers):
     """One plan alone saves; with both a chain runs through all layers, and keeps more than there was to save.
 
-    Without recompute the first gradients (4 and 3, then 4 in place of the last sum) come on top of the stash. What a
-    Dropout makes again lives for one layer, together with the masks made until then: most of it in the last one. The
-    sums made again are as large as those kept. With both plans, all of the three layers is there a second time.
+    Three masks of 2 stay; so do three results of 10 and three sums of 4, of which recompute leaves the last. Without
+    recompute the first gradients (4 and 3, then 4 in place of the last sum) come on top. What a Dropout makes again
+    lives for one layer, together with the masks made until then: most of it in the last one. The sums made again are as
+    large as those kept. With both plans, all of the three layers is there a second time. Two of the seven operations
+    that a layer has in both passes belong to each plan.
     """
+    configs = [Config(), Config(frozenset([DROPOUT])), Config(frozenset([ADD])), Config(frozenset([DROPOUT, ADD]))]
+    one, three = (simulate(layers, configs, batch=batch) for batch in (1, 3))
+    assert list(one.stash_bytes) == [6 + 30 + 12, 6 + 12, 6 + 30 + 4, 6 + 4]
     none = 48 + 4 + 3
     dropout = 6 + 3 * 3 + 4 + 4 + 10 + 3 * 2
     add = 40 - 4 + 12 + 4 + 3
     both = 6 + 4 + 3 * (10 + 2 + 4) + 3
-    assert list(every[1].peak_bytes) == [none, dropout, add, both]
-
-
-def test_everything_grows_with_the_batch(every):
-    assert list(every[3].peak_bytes) == list(3 * every[1].peak_bytes)
-    assert list(every[3].stash_bytes) == list(3 * every[1].stash_bytes)
-
-
-def test_time_is_that_of_what_runs_once_more(every):
-    """Two of the seven operations that a layer has in both passes belong to each plan."""
-    assert every[1].recompute_share == pytest.approx([0, 2 / 7, 2 / 7, 4 / 7])
+    assert list(one.peak_bytes) == [none, dropout, add, both]
+    assert one.recompute_share == pytest.approx([0, 2 / 7, 2 / 7, 4 / 7])
+    assert list(three.peak_bytes) == list(3 * one.peak_bytes)
+    assert list(three.stash_bytes) == list(3 * one.stash_bytes)
 
 
 def test_configs_that_are_simulated_in_parts_are_none_lost_or_moved(layers, monkeypatch):

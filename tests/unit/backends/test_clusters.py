@@ -1,17 +1,15 @@
-"""Plans whose outputs lie in one buffer, as ORT 1.19.2 answers for a GPT-2 and for an activation kept in two shapes."""
-
 import pytest
 
+from autorecompute.backends.ortmodule.already_on import Request, count_recomputed
 from autorecompute.backends.ortmodule.detection import correct_for_sharing
-from autorecompute.backends.ortmodule.grammar import RECOMPUTE
+from autorecompute.backends.ortmodule.grammar import COMPROMISE, RECOMPUTE, Level, write_row
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 
 DIMS = {"batch": 4, "sequence": 16}
-NORM, GELU, FLAT = (Choice(f"{name}+", RECOMPUTE) for name in ("LayerNormalization", "Gelu", "Reshape"))
+NORM, GELU, FLAT, BOTH = (Choice(f"{name}+", RECOMPUTE) for name in ("LayerNormalization", "Gelu", "Reshape", "Cast"))
 
 
 def make_cluster(choice, occurrences, *outputs, reuse_frequency=0):
-    """Nodes that keep outputs of these shapes, from output 0 on; ``None`` stands for one that is not kept."""
     kept = [
         Activation(output=output, shape=shape, element_bytes=4, saved_bytes=4, reuse_frequency=reuse_frequency)
         for output, shape in enumerate(outputs)
@@ -21,21 +19,14 @@ def make_cluster(choice, occurrences, *outputs, reuse_frequency=0):
     return Cluster(occurrences=occurrences, alternatives=(way,))
 
 
-def make_plan(*choices, occurrences, saving_bytes, saving, stated=None):
-    """What ORT answers, with the saving of all outputs."""
-    return Plan(
-        choices=choices,
-        label="a plan",
-        occurrences=occurrences,
-        saving_bytes=saving_bytes,
-        saving=saving,
-        stated=stated,
-    )
+def make_plan(*choices, **stated):
+    return Plan(choices=choices, label="a plan", **stated)
 
 
 SMALL, WIDE, FLATTENED = ("batch", "sequence"), ("batch", "sequence", "32"), ("batch*sequence", "32")
 
-# A layer's norm keeps its mean and deviation only, as its output is kept reshaped; the last norm keeps all three.
+# A GPT-2 as ORT 1.19.2 sees it. A layer's norm keeps its mean and deviation only, as its output is kept reshaped; the
+# last norm keeps all three.
 NORMS = (
     make_cluster(NORM, 4, None, SMALL, SMALL),
     make_cluster(NORM, 1, WIDE, SMALL, SMALL),
@@ -53,7 +44,6 @@ GELU_AND_FLAT = make_plan(GELU, FLAT, occurrences=2, saving_bytes=16384, saving=
 
 
 def test_plans_that_share_are_worth_all_that_both_are_about():
-    """The norms' statistics, their reshaped outputs, and what else either plan recomputes: 36 times what ORT states."""
     plans = [NORM_ALONE, FLAT_ALONE, NORM_AND_FLAT]
     together = correct_for_sharing(NORM_AND_FLAT, plans, NORMS, DIMS)
     assert together.saving_bytes == 10752 + 4 * 4 * 16 * 32 * 4 + 512
@@ -63,7 +53,6 @@ def test_plans_that_share_are_worth_all_that_both_are_about():
 
 
 def test_a_buffer_that_another_plan_keeps_is_not_saved_alone():
-    """The activation saves nothing while its reshaped self is kept, and is counted once where both are recomputed."""
     plans = [GELU_ALONE, GELU_AND_FLAT]
     alone = correct_for_sharing(GELU_ALONE, plans, GELUS, DIMS)
     assert (alone.saving_bytes, alone.stated) == (0, "256*batch*sequence")
@@ -78,14 +67,61 @@ def test_a_buffer_that_another_plan_keeps_is_not_saved_alone():
     ],
 )
 def test_what_the_activations_do_not_tell_is_left_as_stated(clusters):
-    """Neither plan lies in the other's buffers, or both kinds of node could be the ones that share."""
     plans = [GELU_ALONE, GELU_AND_FLAT]
     assert [correct_for_sharing(plan, plans, clusters, DIMS) for plan in plans] == plans
 
 
 def test_a_plan_that_shares_with_several_is_left_as_stated():
-    """Nothing tells whether the others lie in the same buffers."""
     squeeze = Choice("Squeeze+", RECOMPUTE)
     another = make_plan(GELU, squeeze, occurrences=2, saving_bytes=16384, saving="256*batch*sequence")
     plans = [GELU_ALONE, GELU_AND_FLAT, another]
     assert correct_for_sharing(GELU_ALONE, plans, GELUS, DIMS) == GELU_ALONE
+
+
+WHOLE, PART = Choice("Less+Cast+", RECOMPUTE), Choice("Cast+", COMPROMISE)
+KEPT = (Activation(output=0, shape=("batch",), element_bytes=4, saved_bytes=4),)
+
+
+def nodes(occurrences, *choices):
+    ways = tuple(Alternative(choice=choice, activations=KEPT) for choice in choices)
+    return Cluster(occurrences=occurrences, alternatives=ways)
+
+
+def plan_of(choice):
+    return make_plan(choice, occurrences=3, saving_bytes=1, saving="batch")
+
+
+@pytest.mark.parametrize(("count", "recomputed"), [(-1, 4), (1, 4), (3, 4), (100, 4), (0, 3)])
+def test_a_count_does_not_limit_what_is_recomputed(count, recomputed):
+    assert count_recomputed(GELU, {GELU: count}, [nodes(3, GELU), nodes(1, GELU)]) == recomputed
+
+
+def test_the_first_of_two_options_takes_effect():
+    clusters = [nodes(2, WHOLE, PART), nodes(1, PART)]
+    counts = {WHOLE: -1, PART: -1}
+    assert count_recomputed(WHOLE, counts, clusters) == 2
+    assert count_recomputed(PART, counts, clusters) == 1
+    assert count_recomputed(PART, {PART: -1}, clusters) == 3
+
+
+def test_what_is_off_is_not_recomputed():
+    assert count_recomputed(GELU, {}, [nodes(3, GELU)]) == 0
+    assert count_recomputed(GELU, {GELU: 0}, []) == 0
+
+
+def test_plans_that_the_graph_does_not_offer_are_named():
+    request = Request(counts={GELU: -1, PART: -1})
+    assert request.is_on
+    assert request.resolve([plan_of(GELU)]) == {GELU: -1}
+    assert request.unknown([plan_of(GELU)]) == [write_row(PART)]
+
+
+def test_a_level_takes_the_options_up_to_its_own():
+    plans = [plan_of(GELU), plan_of(BOTH), plan_of(PART)]
+    assert Request(level=Level.LAYERWISE).resolve(plans) == {GELU: -1, BOTH: -1}
+    assert Request(level=Level.LAYERWISE_WITH_COMPROMISE).resolve(plans) == {GELU: -1, PART: -1}
+
+
+def test_nothing_asked_for_is_off():
+    assert not Request().is_on
+    assert Request().resolve([plan_of(GELU)]) == {}
