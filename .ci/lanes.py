@@ -1,7 +1,7 @@
 """Runs the lanes of the tests: those that are always run, and those whose files have changed since they last passed.
 
-``lanes.toml`` says what each lane is for and which files it depends on; a lane's own command is ``make test-LANE``. When
-it passes it writes the commit to ``passed.toml``, which is committed with the change. What is left out is printed, too.
+``lanes.toml`` says which files each lane depends on; a lane's own command is ``make test-LANE``. When it passes it
+writes the commit to ``passed.toml``, which is committed with the change. What is left out is printed, too, and why.
 
 Usage: ``lanes.py run [--all]``, ``lanes.py due``, ``lanes.py record LANE``. Only the standard library is needed.
 """
@@ -51,12 +51,17 @@ def read_lanes(root: Path) -> list[Lane]:
     content = tomllib.loads((root / LANES).read_text())
     common = content.pop("common")["files"]
     lanes = []
-    for name, fields in content.items():
-        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    for name, given in content.items():
+        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
         if "files" in fields:
             fields["files"] = (*fields["files"], *fields.get("tests", ()), *common)
         lanes.append(Lane(name=name, **fields))
     return lanes
+
+
+def read_apart(root: Path) -> tuple[str, ...]:
+    """Return the files of which a lane names only those that it needs."""
+    return tuple(tomllib.loads((root / LANES).read_text())["common"]["apart"])
 
 
 def read_passed(root: Path) -> dict[str, str]:
@@ -148,7 +153,9 @@ def run(*, everything: bool) -> bool:
     passed = read_passed(ROOT)
     reasons = {lane: reason_to_run(ROOT, lane, passed) for lane in read_lanes(ROOT)}
     due = {lane: reason or "all were asked for" for lane, reason in reasons.items() if reason or everything}
-    left = [(lane.name, "not run", "", f"unchanged since {passed[lane.name][:10]}") for lane in reasons if lane not in due]
+    left = [
+        (lane.name, "not run", "", f"unchanged since {passed[lane.name][:10]}") for lane in reasons if lane not in due
+    ]
     show([*((lane.name, "to run", "", reason) for lane, reason in due.items()), *left])
     needs = list(dict.fromkeys(need for lane in due for need in lane.needs))
     began = time.monotonic()

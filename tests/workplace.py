@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from autorecompute.backends.ortmodule.controller import import_hooks
+from autorecompute.backends import registry
 from autorecompute.startup import HOOKS_VARIABLE, format_hooks, prepend_to_python_path
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -136,7 +136,7 @@ class Workplace:
     def train(self, script, *arguments, **variables):
         """Trains with a script in a process of its own, with ORTModule adapted to the PyTorch there is."""
         path = prepend_to_python_path(os.environ.get("PYTHONPATH", ""))
-        hooks = {HOOKS_VARIABLE: format_hooks(import_hooks(wrap=False))}
+        hooks = {HOOKS_VARIABLE: format_hooks(registry.controller("ortmodule").import_hooks(wrap=False))}
         variables = {"PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", **hooks, **variables}
         return self.finish(self.start(str(SCRIPTS / script), *arguments, **variables))
 
