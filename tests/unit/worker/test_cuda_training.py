@@ -1,14 +1,16 @@
 import contextlib
 
 import pytest
+import torch  # noqa: F401  (the agent asks its core, which stays while a fake is installed in its place)
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 from autorecompute.worker.agent import Agent
-from autorecompute.worker.protocol import Beat, Order, Settings
+from autorecompute.worker.protocol import Order, Settings
 from fake_gpu import FakeCard, FakeCuda, FakeNvml
+from stand_ins.training import Training
 
 BATCH = 8
 ORDER = Order(config=Config(), warmup=1, steps=2)
@@ -27,16 +29,16 @@ class Loss:
         return 1.0
 
 
-class Training:
-    """The script, its backend and its controller, with 2 GiB of weights on the card before the session exists."""
+class OnCard(Training):
+    """A script with 2 GiB of weights on the card before the session exists."""
 
     def __init__(self, make_detection, **settings):
+        super().__init__(None, BATCH, ())
         self.card = FakeCard(total_bytes=40 * GIB)
         self.cuda = FakeCuda(self.card)
         self.cuda.allocate(MODEL)
         self.detection = make_detection(device=Device(kind="cuda", name=self.card.name, total_bytes=40 * GIB))
         self.agent = Agent(self, self, Settings(address="", target_batch=BATCH, **settings))
-        self.sent, self.has_open_forward = [], False
 
     def train(self, steps, *, activations, growth=0):
         """Activations may grow by so much with each step."""
@@ -49,23 +51,8 @@ class Training:
             self.cuda.free(block)
             self.agent.on_step(self)
 
-    def send(self, message):
-        self.sent += [] if isinstance(message, Beat) else [message]
-
     def receive_order(self):
         return ORDER
-
-    def switch(self, config, *, profiles):
-        """The backend: another config."""
-
-    def live_meter(self):
-        """The backend: nobody counts live tensors."""
-
-    def take_compile_seconds(self):
-        return 0.0
-
-    def end_step(self):
-        return ()
 
 
 @pytest.fixture
@@ -73,7 +60,7 @@ def make_training(make_detection):
     with contextlib.ExitStack() as installed:
 
         def make(**settings):
-            training = Training(make_detection, **settings)
+            training = OnCard(make_detection, **settings)
             for stand_in in (FakeNvml(training.card), training.cuda):
                 installed.enter_context(stand_in.installed())
             return training

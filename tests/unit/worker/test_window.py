@@ -225,27 +225,6 @@ def test_samples_are_those_of_a_usual_step(begin, clock):
     assert measured.measurement(8).samples == 8
 
 
-def test_ranks_end_a_window_at_the_same_step(begin, clock):
-    measured = begin(warmup=2, steps=3, extends_itself=False)
-    measured.discard_step()
-    run(measured, clock, 2)
-    clock.now += 9
-    measured.discard_step()
-    assert not measured.is_complete
-    run(measured, clock, 1)
-    assert measured.is_complete
-    assert measured.measurement(8).step_seconds == (1, 1)
-
-
-def test_a_window_of_lost_steps_measured_nothing(begin, clock):
-    measured = begin(warmup=1, steps=2, extends_itself=False)
-    run(measured, clock, 1)
-    for _ in range(2):
-        measured.discard_step()
-    assert measured.is_complete
-    assert measured.measurement(8).outcome is Outcome.WRONG_BATCH
-
-
 def test_processor_time_is_that_of_the_timed_steps(begin, clock):
     """Half of the processors is the process's own, and a third that of others."""
     crowd = types.SimpleNamespace(own_seconds=lambda: clock.now / 2, others_share=lambda: 1 / 3)
@@ -282,11 +261,26 @@ def test_a_compilation_under_observation_stops_the_count(begin, clock, device):
     assert measured.is_complete
 
 
-def test_ranks_that_train_together_end_together_whatever_is_compiled(begin, clock):
+@pytest.mark.parametrize(
+    ("lose", "outcome", "seconds"),
+    [
+        (["discard", "run", "run", "discard", "run"], Outcome.OK, (1, 1)),
+        (["run", "run", "compile", "run", "run"], Outcome.OK, (1, 1)),
+        (["run", "run", "discard", "discard", "discard"], Outcome.WRONG_BATCH, ()),
+    ],
+    ids=["batches", "a compilation", "all"],
+)
+def test_ranks_that_train_together_end_a_window_at_the_same_step_whatever_they_lose(
+    begin, clock, lose, outcome, seconds
+):
     """A rank that began again would keep the others waiting."""
-    measured = begin(warmup=1, steps=2, extends_itself=False)
-    run(measured, clock, 1)
-    measured.start_over(1.0)
-    run(measured, clock, 1)
+    measured = begin(warmup=2, steps=3, extends_itself=False)
+    for step in lose:
+        assert not measured.is_complete
+        if step == "run":
+            run(measured, clock, 1)
+        else:
+            clock.now += 9
+            measured.discard_step() if step == "discard" else measured.start_over(1.0)
     assert measured.is_complete
-    assert len(measured.measurement(8).step_seconds) == 1
+    assert (measured.measurement(8).outcome, measured.measurement(8).step_seconds) == (outcome, seconds)
