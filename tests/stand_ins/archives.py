@@ -3,6 +3,20 @@ from autorecompute.studies.importing import Trusted, import_records
 from fake_backend.controller import KNOBS, NAME
 
 TRUSTED = Trusted(knobs={NAME: frozenset(knob.name for knob in KNOBS)})
+HOME = "/home/jane doe/secret project"
+COMMAND = {
+    "python": "python",
+    f"{HOME}/train.py": "train.py",
+    f"--data={HOME}/data": "--data=data",
+    "--bs=1/2": "--bs=1/2",
+    "/home/doe, jane/train.py": "train.py",
+    f"{HOME}/one:{HOME}/two": "one:two",
+    f"python '{HOME}/train.py'": "python 'train.py'",
+    "~/projects/train.py": "train.py",
+    "s3://bucket/data": "s3://bucket/data",
+    "data/train.py": "data/train.py",
+}
+"""The words of a command, and what they are on another machine."""
 
 
 def take(file, name="bert", *, force=False):

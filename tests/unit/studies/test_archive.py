@@ -14,20 +14,22 @@ from autorecompute.errors import UsageError
 from autorecompute.figures import Comparison
 from autorecompute.jsontext import MOST_VALUES
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config
+from autorecompute.plans import Choice, Config, Plan
 from autorecompute.schemas import ARCHIVE, schema_of
-from autorecompute.studies import Problem, Sizes, archive_reading, list_studies
+from autorecompute.studies import Problem, Sizes, StudyFolder, archive_reading, list_studies
 from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
 from autorecompute.studies.confirmed_here import keep_check
+from autorecompute.studies.detected import keep_detection
 from autorecompute.studies.importing import import_records
 from autorecompute.studies.plausible import with_own_verdict
-from autorecompute.studies.problem import SEVERAL_BATCHES, Head
-from autorecompute.studies.records import StudyRecords, read_records
+from autorecompute.studies.problem import SEVERAL_BATCHES
+from autorecompute.studies.records import read_records
+from autorecompute.studies.storage import TrialStore
 from autorecompute.units import GIB, MIB
 from autorecompute.verdict import Verdict
 from fake_backend.controller import PLANS_VARIABLE, plans_text
-from stand_ins.archives import TRUSTED, take, written
+from stand_ins.archives import COMMAND, TRUSTED, take, written
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])
@@ -81,10 +83,12 @@ def test_a_verdict_about_several_batches_is_left_as_it_is(make_result, make_dete
 
 def test_nothing_of_the_machine_travels(archive):
     text = b"".join(archive).decode()
-    assert "somebody" not in text
+    assert "secret" not in text
     assert "GPU-1234" not in text
-    head = json.loads(archive[0])["study"]
-    assert head["command"] == ["python", "train.py", "--data=data", "--bs=1/2"]
+    assert json.loads(archive[0])["study"]["command"] == list(COMMAND.values())
+    measured = json.loads(archive[1])["trial"]["measurement"]
+    assert measured["message"] == "[Errno 2] No such file or directory: 'x.bin'"
+    assert measured["trace"] == ['  File "train.py", line 3', "    a = 'b' / c / 'd'"]
 
 
 def test_every_line_is_as_the_schema_has_it(archive):
@@ -236,18 +240,15 @@ def test_what_this_version_does_not_have_is_refused_by_name(archive, elsewhere, 
 
 
 @pytest.fixture
-def read(tmp_path, make_detection, monkeypatch):
+def read(archive, tmp_path, monkeypatch):
     """Reads lines after a head, packed as tightly as can be, under other limits; gives why they are refused."""
 
     def read(*lines, **limits):
         for name, limit in limits.items():
             monkeypatch.setattr(archive_reading, name, limit)
-        problem, sizes = Problem.of(make_detection(), GIB), Sizes.of(make_detection())
-        head = Head(study="bert", created="", autorecompute="1", command=("a",), problem=problem, sizes=sizes)
         file = tmp_path / "a.jsonl.gz"
         with gzip.open(file, "wb", compresslevel=1) as packed:
-            packed.write(dump(StudyRecords(head=head)).splitlines(keepends=True)[0])
-            packed.writelines(lines)
+            packed.writelines([archive[0], *lines])
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with pytest.raises(UsageError, match="Nothing was imported") as caught:
             read_archive(file)
@@ -286,30 +287,48 @@ def test_all_lines_of_an_archive_count_together(read, make_trial, changes, limit
     assert f"line 4 {words}" in read(*lines, **limits)
 
 
-@pytest.fixture
-def analysis(make_step):
-    """A line of a step with tensors of these shapes."""
-
-    def make(*shapes, times=1):
-        profile = codec.to_plain(make_step("flb", ("t", 0, 2, "8")))
-        profile["tensors"] = [
-            {"name": f"t{number}", "shape": shape, "element_bytes": 1, "first": 0, "last": 2}
-            for number, shape in enumerate(shapes)
-        ]
-        profiled = {"config": codec.to_plain(Config()), "profile": profile}
-        return line("analysis", {"peak_bytes": 9, "held_bytes": 5, "profiles": [profiled] * times})
-
-    return make
+def test_many_steps_are_refused(archive, elsewhere):
+    profiles = json.loads(archive[7])["analysis"]["profiles"] * 100
+    assert "holds 100 steps, 4 is the most" in refuse(elsewhere, change(archive, 7, profiles=profiles), "line 8 ")
 
 
-def test_a_shape_of_many_products_is_refused(read, analysis):
-    assert "of 80000 dimensions" in read(analysis(["1000000000000000000"] * 80_000))
+def test_many_expressions_are_refused(archive, elsewhere):
+    """Each of them takes its time to be read and worked out."""
+    size = {"element_bytes": 1, "first": 0, "last": 2}
+    tensors = [{"name": f"t{n}", "shape": [f"1/((batch**16)**16 + {n})"], **size} for n in range(2000)]
+    said = refuse(elsewhere, change(archive, 7, profiles__0__profile__tensors=tensors), "line 8 ")
+    assert "has sizes that take more than 10000 letters to write" in said
 
 
-def test_many_expressions_are_refused(read, analysis):
-    shapes = ([f"1/((batch**16)**16 + {number})"] for number in range(2_000))
-    assert "has sizes that take more than 10000 letters to write" in read(analysis(*shapes))
+SITES = ("*/gelu", "h.*(Block)/gelu", "h.*/gelu", "(Block)/gelu", "a b/ /gelu", "x /y/z")
 
 
-def test_many_steps_are_refused(read, analysis):
-    assert "holds 100 steps, 4 is the most" in read(analysis(["batch"], times=100))
+def test_a_site_is_no_path(elsewhere, make_detection, make_trial):
+    plans = tuple(
+        Plan(choices=(Choice(site, "drop"),), label=site, occurrences=4, saving_bytes=10, saving="d0") for site in SITES
+    )
+    trials = tuple(
+        make_trial(
+            Config.of((plan,)),
+            number=number,
+            description=f"{plan.label} dropped",
+            outcome=Outcome.OOM,
+            message="*/gelu and h.*(Block)/gelu could not be made again",
+        )
+        for number, plan in enumerate(plans)
+    )
+    extra = {"steps": [{"name": site} for site in SITES]}
+    detection = dataclasses.replace(make_detection(), plans=plans, own_presets={}, extra=extra)
+    folder, problem = StudyFolder("first", elsewhere / "before"), Problem.of(detection, GIB)
+    folder.prepare()
+    folder.begin(problem, ["train.py"], Sizes.of(detection))
+    store = TrialStore(folder.database, folder.name, detection.space, problem.limit_bytes)
+    for trial in trials:
+        store.add(trial)
+    keep_detection(folder, detection)
+    file = written(elsewhere, [dump(read_records(folder))])
+    records = read_archive(file)
+    assert records.head.problem == problem
+    assert records.trials == trials
+    assert records.detection.extra == extra
+    assert read_records(take(file)).head.sizes.space.plans == plans

@@ -1,6 +1,10 @@
+import fcntl
 import json
+import os
 import shutil
+import stat
 import subprocess
+import sys
 
 import pytest
 
@@ -8,6 +12,7 @@ from autorecompute.emit.handing import hand_out
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, StudyFolder, list_studies, load_result
 from autorecompute.studies.folder import FORMAT
+from autorecompute.studies.use import LOCK, find_user, using
 from autorecompute.studies.writing import write_atomically
 
 
@@ -60,15 +65,12 @@ def test_a_study_that_was_copied_here_names_the_machine_that_began_it(folder):
     assert folder.provenance().machine == "another"
 
 
-def test_a_study_that_is_not_there_is_a_wrong_usage(tmp_path):
-    with pytest.raises(UsageError, match=r"'gpt'.*autorecompute show"):
-        load_result("gpt", tmp_path)
-
-
-def test_a_study_without_an_answer_is_told_apart(folder):
+def test_who_needs_an_answer_that_is_not_there_is_told_what_to_do(folder, tmp_path):
     assert folder.result() is None
     with pytest.raises(UsageError, match="no answer yet"):
-        load_result("bert", folder.path.parent)
+        load_result("bert", tmp_path)
+    with pytest.raises(UsageError, match=r"'gpt'.*autorecompute show"):
+        load_result("gpt", tmp_path)
 
 
 def test_an_answer_outlives_that_the_study_is_prepared_again(folder, make_result):
@@ -98,7 +100,7 @@ def test_another_versions_study_is_refused(folder, form):
     assert file.read_text() == content
 
 
-@pytest.mark.parametrize("damaged", [b"", b'{"format": ', b"\xff\xfe{}", b"null"])
+@pytest.mark.parametrize("damaged", [b"", json.dumps({"format": FORMAT}).encode(), b"\xff\xfe{}", b"null"])
 @pytest.mark.parametrize(
     ("name", "read"), [("study.json", StudyFolder.head), ("result.json", StudyFolder.result)], ids=["study", "answer"]
 )
@@ -110,16 +112,6 @@ def test_a_damaged_file_is_told_and_left_alone(folder, name, read, damaged):
     assert file.read_bytes() == damaged
 
 
-@pytest.mark.parametrize("part", ["problem", "graph"])
-def test_a_study_without_its_problem_is_told(folder, part):
-    file = folder.path / "study.json"
-    content = json.loads(file.read_text())
-    (content if part in content else content["problem"]).pop(part)
-    file.write_text(json.dumps(content))
-    with pytest.raises(SetupError, match=r"study\.json cannot be read"):
-        folder.problem()
-
-
 def test_a_write_that_fails_leaves_the_old_content(folder, no_file_longer_than):
     file = folder.path / "notes.json"
     write_atomically(file, "old")
@@ -128,15 +120,6 @@ def test_a_write_that_fails_leaves_the_old_content(folder, no_file_longer_than):
         write_atomically(file, "new" * 100_000)
     assert file.read_text() == "old"
     assert sorted(folder.path.iterdir()) == before
-
-
-def test_a_reader_keeps_what_it_opened(folder):
-    file = folder.path / "notes.json"
-    write_atomically(file, "old")
-    with file.open() as reader:
-        write_atomically(file, "new")
-        assert reader.read() == "old"
-    assert file.read_text() == "new"
 
 
 def test_others_may_read_what_the_users_umask_allows(folder):
@@ -204,3 +187,53 @@ def test_studies_are_listed_by_name_and_nothing_else_is(tmp_path, begin):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes.txt").write_text("")
     assert [folder.name for folder in list_studies(tmp_path)] == ["bert", "gpt"]
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from autorecompute.studies import StudyFolder
+from autorecompute.studies.use import using
+
+with using(StudyFolder("bert", Path(sys.argv[1]))):
+    print("holding", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other(folder):
+    command = [sys.executable, "-c", HOLD, str(folder.path.parent)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "holding\n"
+        yield process
+        process.kill()
+
+
+def test_a_study_that_is_tuned_is_not_tuned_by_another_process(folder, other):
+    assert find_user(folder) == other.pid
+    with pytest.raises(UsageError, match=r"is using study 'bert'. Wait for it"), using(folder):
+        pytest.fail("both tune")
+
+
+def test_a_process_that_ends_or_is_killed_lets_go_of_its_study(folder, other):
+    other.kill()
+    other.wait()
+    for _ in range(2):
+        with using(folder):
+            assert folder.path.is_dir()
+
+
+def test_other_users_cannot_hold_a_study(folder):
+    reading = os.open(folder.path, os.O_RDONLY)
+    fcntl.flock(reading, fcntl.LOCK_EX)
+    with using(folder):
+        assert stat.S_IMODE((folder.path / LOCK).stat().st_mode) == 0o600
+    os.close(reading)
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(folder, tmp_path):
+    (folder.path / LOCK).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SetupError, match="work in another folder"), using(folder):
+        pytest.fail("a link was held")
+    assert not (tmp_path / "elsewhere").exists()

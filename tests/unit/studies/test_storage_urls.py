@@ -88,14 +88,15 @@ def test_a_missing_driver_is_told_with_the_command_that_brings_it(monkeypatch):
         open_study(parse_storage("postgresql://ada@127.0.0.1/studies"), "bert")
 
 
-def test_a_journal_where_a_file_stands_in_the_way(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(SetupError, match=r"journal:.*/file/log cannot be used: there is a file where its folder"):
-        open_study(parse_storage(f"journal:{tmp_path}/file/log"), "bert")
-
-
-def test_a_journal_that_is_none(tmp_path):
-    (tmp_path / "log").write_text("no journal\n")
-    with pytest.raises(SetupError, match="it is no journal"):
-        open_study(parse_storage(f"journal:{tmp_path}/log"), "bert")
-    assert (tmp_path / "log").read_text() == "no journal\n"
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("file/log", r"journal:.*/file/log cannot be used: there is a file where its folder"),
+        ("file", "it is no journal"),
+    ],
+)
+def test_a_place_of_no_journal_is_left_alone(tmp_path, place, words):
+    (tmp_path / "file").write_text("no journal\n")
+    with pytest.raises(SetupError, match=words):
+        open_study(parse_storage(f"journal:{tmp_path}/{place}"), "bert")
+    assert (tmp_path / "file").read_text() == "no journal\n"

@@ -1,10 +1,15 @@
 import gzip
 import json
+import shutil
 
 import pytest
 
+from autorecompute import codec
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
+from autorecompute.plans import Config, Space
 from autorecompute.studies import Problem, Sizes, StudyFolder, sources
+from autorecompute.studies.analysis import FILE as ANALYSIS
+from autorecompute.studies.analysis import share
 from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive
 from autorecompute.studies.importing import Trusted, require_trusted
@@ -29,13 +34,22 @@ def make_tuned(make_detection):
     return make
 
 
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """A database with Optuna's tables, which take long to make."""
+    file = tmp_path_factory.mktemp("tables") / "study.db"
+    TrialStore(file, "tables", Space(plans=()), LIMIT)
+    return file
+
+
 @pytest.fixture
-def store(tmp_path, make_tuned, make_detection, make_trial):
+def store(tmp_path, tables, make_tuned, make_detection, make_trial):
     def store(*, trials=1, **studies):
         for name, changes in studies.items():
             folder, tuned = StudyFolder(name, tmp_path), make_tuned(**changes)
             folder.prepare()
             folder.begin(tuned.problem, list(tuned.command), tuned.sizes)
+            shutil.copy(tables, folder.database)
             kept = TrialStore(folder.database, name, make_detection().space, LIMIT)
             for number in range(trials):
                 kept.add(make_trial(number=number))
@@ -57,36 +71,31 @@ def nearest(tmp_path, make_tuned, notes):
     return nearest
 
 
-@pytest.mark.parametrize(
-    ("studies", "asked", "answer"),
-    [
-        ({"quarter": {"batch": 8}, "twice": {"batch": 64}}, {}, ("twice", "batch 32, not 64")),
-        ({"alike": {}, "other": {"batch": 33}}, {}, ("alike",)),
-        ({"elsewhere": {"device": OTHER_CARD}, "smaller": {"batch": 4}}, {}, ("smaller", "batch 32, not 4")),
-        (
-            {"short": {"dims": {"batch": 32, "sequence": 64}}},
-            {"dims": {"batch": 4, "sequence": 128}},
-            ("short", "sequence 128, not 64"),
-        ),
-        ({"alike": {"dims": {"batch": 4}}}, {"dims": {"batch": 32}}, ("alike",)),
-        ({"adam": {"command": (*COMMAND, "--adam")}}, {}, ("adam", "another command")),
-        ({"adam": {"command": (*COMMAND, "--adam")}}, {"batch": 16}, ("adam", "batch 16, not 32")),
-        ({"other": {"plans": ()}}, {}, None),
-        ({"other": {"versions": {"torch": "2.13.0", "fake": "3.0", "backend": "fake"}}}, {}, None),
-    ],
-    ids=[
-        "the nearest batch",
-        "the same problem",
-        "another batch before another device",
-        "sequences of another length",
-        "the batch before the script reached its target",
-        "another command",
-        "another command and batch",
-        "other plans",
-        "another version that the plans depend on",
-    ],
-)
-def test_the_nearest_study_is_found_and_its_differences_told(store, nearest, studies, asked, answer):
+ADAM, FAKE_3_0 = (*COMMAND, "--adam"), {"torch": "2.13.0", "fake": "3.0", "backend": "fake"}
+NEAREST = {
+    "the nearest batch": ({"quarter": {"batch": 8}, "twice": {"batch": 64}}, {}, ("twice", "batch 32, not 64")),
+    "the same problem": ({"alike": {}, "other": {"batch": 33}}, {}, ("alike",)),
+    "another batch before another device": (
+        {"elsewhere": {"device": OTHER_CARD}, "smaller": {"batch": 4}},
+        {},
+        ("smaller", "batch 32, not 4"),
+    ),
+    "sequences of another length": (
+        {"short": {"dims": {"batch": 32, "sequence": 64}}},
+        {"dims": {"batch": 4, "sequence": 128}},
+        ("short", "sequence 128, not 64"),
+    ),
+    "the first batch does not count": ({"alike": {"dims": {"batch": 4}}}, {"dims": {"batch": 32}}, ("alike",)),
+    "another command": ({"adam": {"command": ADAM}}, {}, ("adam", "another command")),
+    "another command and batch": ({"adam": {"command": ADAM}}, {"batch": 16}, ("adam", "batch 16, not 32")),
+    "other plans are no neighbour": ({"other": {"plans": ()}}, {}, None),
+    "plans of another version are none": ({"other": {"versions": FAKE_3_0}}, {}, None),
+}
+
+
+@pytest.mark.parametrize("name", NEAREST)
+def test_the_nearest_study_is_found_and_its_differences_told(store, nearest, name):
+    studies, asked, answer = NEAREST[name]
     store(**studies)
     assert nearest(**asked) == answer
 
@@ -112,17 +121,13 @@ def ship(tmp_path, monkeypatch, store):
     return ship
 
 
-def test_a_shipped_study_is_a_source(ship, nearest):
-    ship("far", batch=8)
-    name, *differences = nearest()
-    assert (name, differences[0]) == ("far", "batch 32, not 8")
-    assert nearest(plans=()) is None
-
-
-def test_a_shipped_study_is_never_an_answer(ship, nearest):
+def test_a_shipped_study_is_a_source_and_never_an_answer(ship, nearest):
+    """Though it may look like the same problem, its machine is another."""
     ship("alike")
     name, *differences = nearest()
     assert (name, len(differences)) == ("alike", 1)
+    assert nearest(batch=8)[:2] == ("alike", "batch 8, not 32")
+    assert nearest(plans=()) is None
 
 
 def test_own_studies_come_before_shipped_ones(ship, store, nearest):
@@ -138,13 +143,7 @@ def test_a_shipped_study_that_is_broken_is_passed_over(ship, tmp_path, nearest, 
     assert [note.partition(":")[0] for note in notes] == ["study a is passed over"]
 
 
-DAMAGES = {
-    "study.json": "[" * 200_000,
-    "result.json": '{"versions": {}}',
-    "race.json": "[" * 200_000,
-    "analysis.json": "[" + "[]," * 3_000_000 + "[]]",
-    "study.db": "no database",
-}
+DAMAGES = {"study.json": "[" * 200_000, "analysis.json": "[" + "[]," * 3_000_000 + "[]]", "study.db": "no database"}
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -171,3 +170,40 @@ def test_what_is_shipped_can_be_read():
         # Reading it has changed nothing: it is written with the verdict that its comparison bears.
         *_, told, _ = map(json.loads, gzip.decompress(file.read_bytes()).splitlines())
         assert told["result"]["verdict"] == records.result.verdict
+
+
+PRIME = 7
+
+
+@pytest.fixture
+def profiled(tmp_path, make_step):
+    """Builds the folder of a study whose steps were profiled at a batch, or not yet."""
+
+    def build(name, batch=None):
+        folder = StudyFolder(name, tmp_path)
+        folder.prepare()
+        if batch is None:
+            return folder
+        profile = make_step("fl", ("x", 0, 1, "batch"), batch=batch)
+        entry = {"config": codec.to_plain(Config()), "profile": codec.to_plain(profile)}
+        folder.write(ANALYSIS, {"peak_bytes": 700, "held_bytes": 500, "profiles": [entry]})
+        return folder
+
+    return build
+
+
+def test_steps_of_the_prime_batch_are_handed_on_to_who_has_none(profiled):
+    known, new, other = profiled("b8", PRIME), profiled("new"), profiled("b4", 4)
+    before = (other.path / ANALYSIS).read_text()
+    for folder in (new, other):
+        share(known, folder, PRIME)
+    assert (new.path / ANALYSIS).read_text() == (known.path / ANALYSIS).read_text()
+    assert (other.path / ANALYSIS).read_text() == before
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_steps_of_a_smaller_batch_stay_where_they_are(profiled, batch):
+    """At a batch of one every size seems constant, at one of two half of them seem to grow."""
+    empty = profiled("new")
+    share(profiled("small", batch), empty, PRIME)
+    assert not (empty.path / ANALYSIS).exists()

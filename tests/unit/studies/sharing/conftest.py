@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from autorecompute import waiting
-from autorecompute.plans import Space
+from autorecompute.plans import Config, Space
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.sharing import SharedStudy, journal, opening, parse_storage, pulse, study
 from autorecompute.studies.tuned import Tuned
@@ -24,13 +24,8 @@ def tuned(make_detection):
 
 
 @pytest.fixture
-def problem(tuned):
-    return tuned.problem
-
-
-@pytest.fixture
-def with_problem(tuned, problem):
-    return lambda **changes: dataclasses.replace(tuned, problem=dataclasses.replace(problem, **changes))
+def with_problem(tuned):
+    return lambda **changes: dataclasses.replace(tuned, problem=dataclasses.replace(tuned.problem, **changes))
 
 
 @pytest.fixture
@@ -63,6 +58,11 @@ def space(make_space):
     return make_space()
 
 
+@pytest.fixture
+def config(space):
+    return Config.of(space.plans[:1])
+
+
 class Clock:
     """Time that goes by where somebody sleeps, and only there."""
 
@@ -88,6 +88,8 @@ def clock(monkeypatch):
     clock = Clock()
     for module in (journal, opening, waiting):
         monkeypatch.setattr(module, "time", clock)
+    # Workers beat when they are told to: a thread would hold the lock while nobody really waits for it.
+    monkeypatch.setattr(pulse, "BEAT_SECONDS", 1e6)
     monkeypatch.setattr(study, "Pulse", functools.partial(pulse.Pulse, clock=clock.monotonic))
     return clock
 
@@ -97,8 +99,8 @@ def outlive(clock):
     """So much time goes by for these workers, who beat, that any other is dead."""
 
     def outlive(*workers):
-        for beat in range(1, int(pulse.DEAD_SECONDS / pulse.BEAT_SECONDS) + 3):
-            clock.sleep(pulse.BEAT_SECONDS)
+        for beat in range(1, int(pulse.DEAD_SECONDS / 5.0) + 3):
+            clock.sleep(5.0)
             for worker in workers:
                 worker._study.set_user_attr(f"{pulse.BEAT}{worker.session}", beat)
                 worker.refresh()

@@ -4,50 +4,40 @@ import sqlalchemy
 
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
-from autorecompute.plans import Config
 from autorecompute.studies.sharing.claims import frozen_claim
 from autorecompute.waiting import OutOfTime, ending_at
 from stand_ins.sharing import LIMIT, claim
-
-
-class Unsteady:
-    def __init__(self, storage, call):
-        self._storage, self._call, self.breaks = storage, call, 1
-
-    def __getattr__(self, name):
-        method = getattr(self._storage, name)
-
-        def broken(*arguments, **options):
-            answer = method(*arguments, **options)
-            if self.breaks:
-                self.breaks -= 1
-                raise sqlalchemy.exc.OperationalError("SELECT 1", {}, OSError("the server closed the connection"))
-            return answer
-
-        return broken if name == self._call else method
 
 
 @pytest.mark.parametrize(
     "call", ["create_new_trial", "set_trial_state_values", "get_trial_id_from_study_id_trial_number"]
 )
 @pytest.mark.usefixtures("clock")
-def test_what_was_written_when_a_connection_broke_is_written_once(join, space, make_trial, call):
-    worker = join()
+def test_what_was_written_when_a_connection_broke_is_written_once(join, space, config, make_trial, call):
+    worker, broken = join(), []
     worker.give_up()
-    config = Config.of(space.plans[:1])
-    worker._storage = Unsteady(worker._storage, call)
+    method = getattr(worker._storage, call)
+
+    def break_once(*arguments, **options):
+        answer = method(*arguments, **options)
+        if not broken:
+            broken.append(call)
+            raise sqlalchemy.exc.OperationalError("SELECT 1", {}, OSError("the server closed the connection"))
+        return answer
+
+    setattr(worker._storage, call, break_once)
     number = claim(worker, config, space)
     trial = make_trial(config, number=number)
     assert worker.end(trial, LIMIT)
-    assert worker._storage.breaks == 0
+    assert broken
     assert worker.refresh().trials == (trial,)
     assert worker.view.running == {}
     assert ["Trying again" in note for note in worker.notes] == [True, False]
     assert worker.notes[1].endswith("/journal is back")
 
 
-def test_a_claim_that_was_given_back_at_once_is_made_again(join, space, monkeypatch):
-    worker, config = join(), Config.of(space.plans[:1])
+def test_a_claim_that_was_given_back_at_once_is_made_again(join, space, config, monkeypatch):
+    worker = join()
     worker.give_up()
     create, lost = worker._storage.create_new_trial, []
 
@@ -63,9 +53,8 @@ def test_a_claim_that_was_given_back_at_once_is_made_again(join, space, monkeypa
     assert [trial.measurement.outcome for trial in worker.view.trials] == [Outcome.LOST]
 
 
-def test_a_claim_that_nobody_knows_of_is_given_back(join, space):
+def test_a_claim_that_nobody_knows_of_is_given_back(join, space, config):
     worker = join()
-    config = Config.of(space.plans[:1])
     number = claim(worker, config, space)
     worker._storage.create_new_trial(worker._study_id, frozen_claim(worker.view.running[number], space, None))
     assert list(worker.refresh().running) == [number]

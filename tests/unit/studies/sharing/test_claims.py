@@ -38,9 +38,8 @@ def test_no_config_is_claimed_twice(join, space, make_trial):
     assert {trial.number: trial.config for trial in trials} == {number: config for config, number in won}
 
 
-def test_who_comes_second_by_a_moment_gives_up(join, space, make_trial):
+def test_who_comes_second_by_a_moment_gives_up(join, space, config, make_trial):
     first, second = join(), join()
-    config = Config.of(space.plans[:1])
     first.refresh(), second.refresh()
     wishes = [worker.new_claim(config, "one plan", "why") for worker in (second, first)]
     number = second._claim(wishes[0], space, None)
@@ -61,9 +60,8 @@ def test_the_last_trial_goes_to_one(join, space):
     assert list(first.refresh().running.values()) == claims[:1]
 
 
-def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, make_trial):
+def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, config, make_trial):
     worker = join()
-    config = Config.of(space.plans[:1])
     number = claim(worker, config, space)
     worker.end(make_trial(config, number=number, peak_bytes=LIMIT + 5, outcome=Outcome.OVER_LIMIT), LIMIT)
     study = optuna.load_study(study_name="bert", storage=worker._storage)
@@ -76,10 +74,9 @@ def test_optuna_sees_what_a_study_of_one_worker_shows(join, space, make_trial):
     assert study.metric_names == ["samples/s"]
 
 
-def test_what_the_dead_measured_is_given_back(join, space, outlive):
+def test_what_the_dead_measured_is_given_back(join, space, config, outlive):
     first, second, third = join(), join(), join()
-    config, other = Config.of(space.plans[:1]), Config.of(space.plans[1:2])
-    number, kept = claim(first, config, space), claim(third, other, space)
+    number, kept = claim(first, config, space), claim(third, Config.of(space.plans[1:2]), space)
     die(first)
     assert claim(second, config, space) is None
     outlive(second, third)
@@ -107,9 +104,8 @@ def test_who_goes_as_soon_as_it_has_said_what_it_is_at_is_not_waited_for(join, o
     assert not stayed.others
 
 
-def test_who_was_taken_for_dead_is_told(join, space, make_trial, outlive):
+def test_who_was_taken_for_dead_is_told(join, space, config, make_trial, outlive):
     first, second = join(), join()
-    config = Config.of(space.plans[:1])
     number = claim(first, config, space)
     first._pulse.stop()
     outlive(second)
@@ -118,8 +114,8 @@ def test_who_was_taken_for_dead_is_told(join, space, make_trial, outlive):
     assert claim(first, config, space) > number
 
 
-def test_who_comes_while_another_looks_is_alive(join, space, make_trial, monkeypatch):
-    first, config = join(), Config.of(space.plans[:1])
+def test_who_comes_while_another_looks_is_alive(join, space, config, make_trial, monkeypatch):
+    first = join()
     read, late = first._study.get_trials, []
 
     def read_a_little_later(**options):
@@ -135,9 +131,8 @@ def test_who_comes_while_another_looks_is_alive(join, space, make_trial, monkeyp
     assert late[0].end(make_trial(config, number=1), LIMIT)
 
 
-def test_an_interruption_loses_nothing(join, space):
+def test_an_interruption_loses_nothing(join, space, config):
     first, second = join(), join()
-    config = Config.of(space.plans[:1])
     assert claim(first, config, space) is not None
     first.give_up()
     assert claim(second, config, space) is not None

@@ -36,13 +36,6 @@ def test_a_disk_that_was_full_costs_what_could_not_be_written(url, open_one, no_
     assert first.user_attrs == second.user_attrs == open_one().user_attrs == expected
 
 
-def test_whole_lines_stay_as_they_are(url, open_one):
-    open_one().set_user_attr("before", 1)
-    content = url.journal.read_bytes()
-    open_one().set_user_attr("after", 1)
-    assert url.journal.read_bytes().startswith(content)
-
-
 @pytest.fixture
 def lock(url):
     return url.journal.with_name("journal.lock")
