@@ -21,7 +21,6 @@ from fuzz.changes import BOMBS, bomb
 
 
 def main():
-    """Prints what was wrong, by cause; the exit code is 1 where anything was."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=2000, help="how many changes (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="gives order and changes (default %(default)s)")

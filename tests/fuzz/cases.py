@@ -1,6 +1,3 @@
-"""Which change is made in which case, a case from its beginning to its end, and the processes that run many."""
-
-import collections
 import contextlib
 import gc
 import multiprocessing
@@ -10,8 +7,8 @@ import re
 import sys
 import tempfile
 import traceback
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
 
 from fuzz import checks, commands, sandbox, valid
@@ -21,22 +18,17 @@ from fuzz.commands import Arguments
 TURNS = (Field, Place, Field, Arguments, Field)
 """Which kind of change one case after the other makes."""
 
-ENCODINGS = (*["utf-8"] * 9, "ascii")
-"""What a terminal can show: mostly anything."""
+ENCODINGS = (*["utf-8"] * 9, "ascii")  # what a terminal can show: mostly anything
 
-FOLLOWED, CHECKED = 0.6, 0.1
-"""Shares of the imported studies that another command reads, and that are checked first."""
+FOLLOWED, CHECKED = 0.6, 0.1  # shares of the imported studies that another command reads, and that are checked first
 
-CASES_A_PROCESS = 50
-"""So many one after the other: a fork costs as much as a case does."""
+CASES_A_PROCESS = 50  # a fork costs as much as a case does
 
 _FORKS = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that was wrong with a command after a change, and what was said of it on standard error."""
-
     change: str
     command: object
     complaint: str
@@ -44,7 +36,6 @@ class Finding:
 
     @property
     def cause(self):
-        """What is wrong, and where: the same for those of one cause."""
         places = re.findall(r'/(autorecompute/[^"]+)", line (\d+)', self.said)
         return self.complaint[:120] + (" at {}:{}".format(*places[-1]) if places else "")
 
@@ -70,7 +61,6 @@ class Plan:
 
     @property
     def size(self):
-        """How many changes there are."""
         return sum(map(len, self._changes.values()))
 
     def change_of(self, number):
@@ -80,7 +70,6 @@ class Plan:
         return entries[(rounds * TURNS.count(TURNS[turn]) + TURNS[:turn].count(TURNS[turn])) % len(entries)]
 
     def run(self, number, place):
-        """Runs a case in a folder of its own; what was wrong with each of its commands."""
         draw, change = random.Random(f"{self.seed}:{number}"), self.change_of(number)
         encoding = draw.choice(ENCODINGS)
         self._lay_out(change, place)
@@ -100,7 +89,6 @@ class Plan:
                     yield from meet(place, done, command, encoding=encoding)[1]
 
     def _lay_out(self, change, place):
-        """Puts down what the commands may read, and what they may not touch."""
         for name in ("outside/docs", sandbox.WORK, "tmp", "home"):
             (place / name).mkdir(parents=True)
         for name in ("keep.txt", "docs/01.log", "docs/result.json", "docs/output.log"):
@@ -120,7 +108,6 @@ class Plan:
 
 
 def meet(place, done, command, **ways):
-    """The exit code of a command, and what was wrong with it."""
     before = [checks.snapshot(place / name) for name in (sandbox.WORK, "outside")]
     ended = sandbox.run(place, command, **ways)
     after = [checks.snapshot(place / name) for name in (sandbox.WORK, "outside")]
@@ -134,7 +121,6 @@ _STRUCTURED = {".json", ".jsonl", ".db"}
 
 
 def _documents():
-    """The archives, and the files of each kind, once: the first study has most of them, the others what it has not."""
     yield from sorted(Path(valid.ARCHIVES).iterdir())
     seen = set()
     for study in (valid.TUNED, valid.BATCHES, valid.SHARED, valid.UNANSWERED):
@@ -151,64 +137,57 @@ def _others():
 
 
 def run_cases(plan, place, numbers, jobs):
-    """Every case that ended, with what was wrong in it; they run in processes forked from this one.
-
-    A case that ends its process counts as one that is wrong, and the next one goes on in another process.
-    """
+    """Every case, with what was wrong in it; a case that ends its process counts as one that is wrong."""
     gc.collect()
     gc.freeze()
-    starts = range(0, len(numbers), CASES_A_PROCESS)
-    waiting = collections.deque(list(numbers[start : start + CASES_A_PROCESS]) for start in starts)
-    running = {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            worker = _Worker(plan, place, waiting.popleft())
-            running[worker.messages] = worker
-        for messages in wait(list(running)):
+    chunks = [numbers[start : start + CASES_A_PROCESS] for start in range(0, len(numbers), CASES_A_PROCESS)]
+    # What a forked process is begun with need not be pickled.
+    with ProcessPoolExecutor(jobs, _FORKS, initializer=_begin, initargs=(plan, place)) as pool:
+        for found in pool.map(_run_chunk, chunks):
+            yield from found
+
+
+def _begin(plan, place):
+    _BEGUN.update(plan=plan, place=place)
+
+
+_BEGUN = {}
+
+
+def _run_chunk(numbers):
+    """Runs cases in a process forked from this one, or in several where some end theirs."""
+    found, left = [], list(numbers)
+    while left:
+        with tempfile.TemporaryFile(dir=_BEGUN["place"]) as errors:
+            messages, sending = _FORKS.Pipe(duplex=False)
+            process = _FORKS.Process(target=_work, args=(left, errors, sending))
+            process.start()
+            sending.close()
+            with messages, contextlib.suppress(EOFError):
+                while True:
+                    found.append(messages.recv())
+            process.join()
+            left = numbers[len(found) :]
+            if left:
+                errors.seek(0)
+                complaint = f"ended its process with {process.exitcode}"
+                found.append((left[0], [_finding(left[0], complaint, errors.read().decode(errors="replace")[:4000])]))
+                left = numbers[len(found) :]
+    return found
+
+
+def _work(numbers, errors, sending):
+    os.dup2(errors.fileno(), 2)
+    sys.__stderr__ = sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+    sandbox.limit_memory()
+    for number in numbers:
+        with tempfile.TemporaryDirectory(prefix=f"{number}-", dir=_BEGUN["place"]) as folder:
             try:
-                number, findings = messages.recv()
-            except EOFError:
-                worker = running.pop(messages)
-                yield from worker.last_words(plan)
-                if worker.left:
-                    waiting.appendleft(worker.left)
-            else:
-                running[messages].left.remove(number)
-                yield number, findings
+                findings = list(_BEGUN["plan"].run(number, Path(folder)))
+            except Exception as error:  # noqa: BLE001  (a fault of the tests is told like any other)
+                findings = [_finding(number, f"broke the test: {error}", traceback.format_exc())]
+        sending.send((number, findings))
 
 
-class _Worker:
-    """A process with some cases: those that are left, and where each comes that has ended."""
-
-    def __init__(self, plan, place, numbers):
-        self.left = numbers
-        self.messages, sending = _FORKS.Pipe(duplex=False)
-        self._errors = tempfile.TemporaryFile(dir=place)  # noqa: SIM115  (open as long as the process)
-        self._process = _FORKS.Process(target=self._work, args=(plan, place, sending))
-        self._process.start()
-        sending.close()
-
-    def last_words(self, plan):
-        """The case that the process died of, if one did that."""
-        self._process.join()
-        self.messages.close()
-        with self._errors:
-            self._errors.seek(0)
-            said = self._errors.read().decode(errors="replace")
-        if self._process.exitcode and self.left:
-            number = self.left.pop(0)
-            complaint = f"ended its process with {self._process.exitcode}"
-            yield number, [Finding(repr(plan.change_of(number))[:120], None, complaint, said[:4000])]
-
-    def _work(self, plan, place, sending):
-        os.dup2(self._errors.fileno(), 2)
-        sys.__stderr__ = sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
-        sandbox.limit_memory()
-        for number in self.left:
-            with tempfile.TemporaryDirectory(prefix=f"{number}-", dir=place) as folder:
-                try:
-                    findings = list(plan.run(number, Path(folder)))
-                except Exception as error:  # noqa: BLE001  (a fault of the tests is told like any other)
-                    broken = f"broke the test: {error}"
-                    findings = [Finding(repr(plan.change_of(number))[:120], None, broken, traceback.format_exc())]
-            sending.send((number, findings))
+def _finding(number, complaint, said):
+    return Finding(repr(_BEGUN["plan"].change_of(number))[:120], None, complaint, said)

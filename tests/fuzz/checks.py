@@ -1,5 +1,3 @@
-"""What every command is held to, whatever it was given."""
-
 import functools
 import json
 import os
@@ -33,35 +31,21 @@ _INHERITED = {"HOME", "TMPDIR", "PATH", "LANG", "PWD", "OLDPWD", "SHLVL", "_", "
 
 @functools.cache
 def documented_codes():
-    """The exit codes that the documentation has."""
     section = OUTCOMES.read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
     return {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
 
 
 def snapshot(folder):
-    """What is in a folder: each entry's type, rights, and when it was written to, by its path."""
-    found, folders = {}, [os.fspath(folder)]
-    while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                is_folder = stat.S_ISDIR(status.st_mode)
-                times = () if is_folder else (status.st_ino, status.st_size, status.st_mtime_ns)
-                found[entry.path[len(os.fspath(folder)) + 1 :]] = (status.st_mode, *times)
-                if is_folder:
-                    folders.append(entry.path)
+    found = {}
+    for parent, folders, files in os.walk(folder):
+        for path in (f"{parent}/{name}" for name in (*folders, *files)):
+            status = os.lstat(path)
+            times = () if stat.S_ISDIR(status.st_mode) else (status.st_ino, status.st_size, status.st_mtime_ns)
+            found[path.removeprefix(f"{folder}/")] = (status.st_mode, *times)
     return found
 
 
 def complaints(command, ended, before, after):
-    """What is wrong with a command that ended, a line each.
-
-    Args:
-        command: What was run.
-        ended: How it ended.
-        before: Snapshots of the working directory and of what lies outside.
-        after: The same afterwards.
-    """
     yield from _ending(command, ended)
     yield from (f"did what no command may do: {line}" for line in ended.touched)
     yield from _changes(command, before, after)
@@ -105,7 +89,6 @@ def _changes(command, before, after):
 
 
 def controls_in(text):
-    """The characters of a text that a terminal obeys instead of showing them."""
     return sorted({sign for sign in set(text) - {"\n"} if unicodedata.category(sign) == "Cc" or sign in _TURNING})
 
 
@@ -162,7 +145,6 @@ def _environment(verb, environment):
 
 
 def _is_ours(name, value):
-    """Whether a config or a knob may set a variable to this."""
     if name == CONFIG_VARIABLE:
         return bool(PLANS_FILE.fullmatch(value) or ROWS.fullmatch(value))
     if name == BATCH_VARIABLE:

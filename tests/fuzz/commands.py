@@ -1,5 +1,3 @@
-"""The commands that read a study or an archive, the command lines that nobody means, and what each may change."""
-
 import argparse
 import fnmatch
 import functools
@@ -11,8 +9,8 @@ from pathlib import Path
 
 from autorecompute import cli
 from autorecompute.emit.formats import RENDERERS
+from fuzz.changes import ESCAPES, PATHS, TEXTS, with_paths
 from fuzz.valid import QUICK, SCRIPT, TUNED, UNANSWERED
-from fuzz.values import ESCAPES, PATHS, TEXTS, with_paths
 
 IMPORTED = "imported"
 ARCHIVE = "archives/tuned.jsonl"
@@ -39,13 +37,8 @@ SLOW_READERS = ["report {study}", "report {study} -o out.html", TUNE, NEW]
 SLOW_READERS += [f"{TUNE} {option}" for option in ("--fresh", "--knobs", "--json", "--sampler greedy")]
 SLOW_READERS += ["check {study}", f"check {{study}} --json -- {SCRIPT}"]
 
-WEIGHTS = {
-    **dict.fromkeys(("study.json", "result.json"), (10, 5, 1)),
-    **dict.fromkeys(("study.db", "batches.json", "shared.json", "in_progress.json"), (1, 12, 1)),
-    **dict.fromkeys(("race.json", "analysis.json", "detection.json", "rejected.json", "confirmed.json"), (0, 3, 1)),
-    "plans.json": (8, 1, 1),
-}
-"""How often a file has which readers, by its name."""
+WEIGHTS = (4, 6, 1)
+"""How often there is which kind of them."""
 
 VERBS = {
     "plans": f"plans {SCRIPT} --batch 32",
@@ -88,7 +81,6 @@ class Command:
 
     @property
     def verb(self):
-        """The verb with its own verb."""
         return " ".join(self.arguments[: 2 if self.arguments[:1] == ("studies",) else 1])
 
     @property
@@ -100,7 +92,6 @@ class Command:
         return "--json" in own or self.arguments[-2:] == ("--format", "json")
 
     def may_change(self, name, *, is_gone):
-        """Whether it may make or change a file, or remove it."""
         writes, removes = CHANGES.get(self.verb, ([], []))
         allowed = [*removes] if is_gone else [*writes]
         if self.undoes:
@@ -113,20 +104,18 @@ class Command:
 
 
 def reader_of(file, draw):
-    """A command that reads a file of a study, or the folder of one."""
-    _, study, *names = file.split("/")
-    name = names[-1].partition("-")[0] if names else ""
-    line = draw.choice(draw.choices((HEAD_READERS, READERS, SLOW_READERS), WEIGHTS.get(name, (4, 4, 1)))[0])
-    return _command(line, study, undoes="study.db-" in file)
+    return _command(_draw_reader(draw), file.split("/")[1], undoes="study.db-" in file)
 
 
 def follower(draw):
-    """A command that reads an imported study."""
-    return _command(draw.choice(draw.choices((HEAD_READERS, READERS, SLOW_READERS), (8, 10, 1))[0]), IMPORTED)
+    return _command(_draw_reader(draw), IMPORTED)
+
+
+def _draw_reader(draw):
+    return draw.choice(draw.choices((HEAD_READERS, READERS, SLOW_READERS), WEIGHTS)[0])
 
 
 def import_of(file, draw):
-    """The command that reads an archive."""
     # A shell would wait for who writes a pipe, and open nothing that is gone.
     if draw.random() < 0.2 and Path(file).is_file():
         return Command(("studies", "import", "-", "--study", IMPORTED), IMPORTED, stdin=file)
@@ -134,7 +123,6 @@ def import_of(file, draw):
 
 
 def check_of_import(draw):
-    """The command after which an imported study is given out, and one that does."""
     check = _command(f"check {{study}} -- {SCRIPT}", IMPORTED)
     return check, _command(draw.choice(HEAD_READERS[: len(RENDERERS) + 1]), IMPORTED)
 
@@ -145,7 +133,6 @@ def _command(line, study, *, undoes=False):
 
 
 def _can_be_given(text):
-    """Whether the system lets a word be an argument."""
     return "\0" not in text and not re.search("[\ud800-\udc7f\udd00-\udfff]", text)
 
 
@@ -173,13 +160,10 @@ VARIABLES = {
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """A command line that is changed, and the word that comes in."""
-
     base: str
     word: str
 
     def command(self, draw):
-        """The command, whatever it became."""
         arguments, word, variables = VERBS[self.base].format(study=TUNED).split(), self.word, ()
         if draw.random() < 0.15:
             name = draw.choice(list(VARIABLES))
@@ -196,7 +180,6 @@ class Arguments:
 
 
 def prepare():
-    """Puts what the words speak of into the working directory."""
     Path("loop").symlink_to("loop")
     os.mkfifo("pipe")
 
@@ -215,7 +198,6 @@ def _change(arguments, base, word, draw):
 
 @functools.cache
 def _options(base):
-    """The options of a verb."""
     parser = cli.make_parser()
     for word in VERBS[base].split():
         choices = next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})

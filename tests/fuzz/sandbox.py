@@ -1,5 +1,3 @@
-"""Commands in a process that is limited and watched, and what was done there that no command may do."""
-
 import contextlib
 import faulthandler
 import os
@@ -15,16 +13,13 @@ from urllib.parse import unquote
 
 from autorecompute import cli
 
-WORK = "here"
-"""The folder of a case in which its command runs."""
-
+WORK = "here"  # the folder of a case in which its command runs
 MOST_BYTES = 2**30
 MOST_SECONDS = 20
 """Of a processor: what others do to the machine meanwhile counts for nothing."""
-LONGEST_WAIT = 90
-"""Seconds on the wall, after which a command waits for ever."""
-CRASHED = 99
-"""Stands for the exit code of a command that an exception ended."""
+LONGEST_WAIT = 900
+"""Seconds on the wall, many more than a busy machine takes for those of a processor: a command waits for ever then."""
+CRASHED = 99  # stands for the exit code of a command that an exception ended
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ)
 _STREAMS = ("stdin", "stdout", "stderr", "__stdout__", "__stderr__")
@@ -32,8 +27,6 @@ _STREAMS = ("stdin", "stdout", "stderr", "__stdout__", "__stderr__")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A command that ended: what it wrote, the traceback of what nobody handled, and what no command may try to do."""
-
     code: int
     out: bytes
     err: bytes
@@ -42,7 +35,6 @@ class Ended:
 
 
 def limit_memory():
-    """Lets this process have so much more memory than it has now, and no more."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = pages * resource.getpagesize() + MOST_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -74,7 +66,6 @@ def run(place, command, *, encoding="utf-8", main=cli.main):
 
 
 def _call(main, arguments):
-    """The exit code of a command, and the traceback of what it raised."""
     try:
         return main(arguments), ""
     except SystemExit as end:
@@ -84,7 +75,6 @@ def _call(main, arguments):
 
 
 def _become(file, arguments, environment):
-    """Runs what the process would become, and ends as that does."""
     child = os.posix_spawnp(file, arguments, environment)
     raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
@@ -158,7 +148,6 @@ class _Watch:
         self.allowed, self.touched, self.is_hooked = (), None, False
 
     def hear(self, event, arguments):
-        """Refuses what no command may do."""
         if self.touched is None:
             return
         if event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):

@@ -55,12 +55,7 @@ def make_graph():
 
 
 class GraphBench(FormulaBench):
-    """The formula's bench, with the steps of a graph for those that are profiled.
-
-    Args:
-        job: What is trained; its script is never started.
-        batch: The target batch.
-    """
+    """The formula's bench, with the steps of a graph for those that are profiled; the script is never started."""
 
     can_change_batch = True
     starts = 1
@@ -78,23 +73,19 @@ class GraphBench(FormulaBench):
         self.job, self.knobs = job, {KEPT_KNOB: Turned(speed=1.2)}
 
     def read_config(self, environment):
-        """What ORT reads from the file."""
         path = environment.get(CONFIG_VARIABLE)
         return Config.parse(json.loads(Path(path).read_text())) if path else Config()
 
     def detect_ranks(self):
-        """One rank."""
         return (self.detect(),)
 
     def measure(self, config, effort):
-        """What the formula says, and what was held meanwhile."""
         measured = super().measure(config, effort)
         profile = make_graph().run(config, batch=effort.batch or self.detection.batch) if effort.profiles else None
         return dataclasses.replace(measured, held_bytes=measured.peak_bytes // 2, profile=profile)
 
 
 def begin():
-    """Has all commands of this process train on the formula."""
     trials.Bench = GraphBench
     # It is made for each command, and is the same but for the variable that it reads.
     make_parser = cli.make_parser
@@ -113,11 +104,6 @@ def begin():
 
 
 def make_all(place):
-    """Fills a folder with valid studies and their archives.
-
-    Args:
-        place: The folder; it becomes a working directory with studies and a script.
-    """
     with contextlib.chdir(place):
         Path(SCRIPT).write_text("raise SystemExit('nothing is trained here')\n", encoding="utf-8")
         _make_studies()
