@@ -16,10 +16,7 @@ what the one's allocator reserves, the other counts as used. Neither needs torch
         assert meter.read().marks == ("power cap",)
 """
 
-from __future__ import annotations
-
-from fake_gpu.fake_card import FakeCard
 from fake_gpu.fake_cuda import FakeCuda
-from fake_gpu.fake_nvml import FakeNvml
+from fake_gpu.fake_nvml import FakeCard, FakeNvml
 
 __all__ = ["FakeCard", "FakeCuda", "FakeNvml"]

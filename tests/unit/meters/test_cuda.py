@@ -60,22 +60,15 @@ def thrash(cuda, *, times):
 @pytest.mark.parametrize(
     ("times", "mark"), [(1, "1 allocator retry: fits but thrashes"), (3, "3 allocator retries: fits but thrashes")]
 )
-def test_retries_are_counted_and_marked(begin, times, mark):
-    cuda, meter = begin()
-    meter.limit(8 * GIB)
-    thrash(cuda, times=times)
-    assert meter.read().retries == times
-    assert meter.read().marks == (mark,)
-
-
-def test_retries_before_the_reset_do_not_count(begin):
+def test_retries_since_the_reset_are_counted_and_marked(begin, times, mark):
     cuda, meter = begin()
     meter.limit(8 * GIB)
     thrash(cuda, times=2)
     meter.reset()
     assert meter.read().retries == 0
-    thrash(cuda, times=1)
-    assert meter.read().retries == 1
+    thrash(cuda, times=times)
+    assert meter.read().retries == times
+    assert meter.read().marks == (mark,)
 
 
 def test_an_allocator_that_counts_no_retries_has_none(begin, monkeypatch):
