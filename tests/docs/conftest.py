@@ -5,8 +5,6 @@ Commands of ours in any other block are read by the real parser, and go no furth
 """
 
 import argparse
-import contextlib
-import io
 import re
 import shlex
 from dataclasses import dataclass
@@ -27,16 +25,6 @@ ENDS_A_COMMAND = re.compile(r"[();<>|&]+")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block.
-
-    Attributes:
-        page: The file that it stands in, from the root of the repository.
-        line: Where it begins there.
-        language: The first word behind the fence.
-        title: The name of the file that it is, if it has one.
-        text: What it holds.
-    """
-
     page: str
     line: int
     language: str
@@ -45,12 +33,10 @@ class Block:
 
     @property
     def place(self):
-        """Where to find it."""
         return f"{self.page}:{self.line}"
 
     @property
     def typed(self):
-        """What a reader types of a console."""
         return [line.removeprefix("$ ") for line in self.text.splitlines() if line.startswith("$ ")]
 
 
@@ -60,7 +46,6 @@ def _tokens(page):
 
 
 def find_blocks(page):
-    """The fenced blocks of a page."""
     blocks = []
     for token in _tokens(page):
         if token.type == "fence":
@@ -96,7 +81,6 @@ COMMANDS = [(block, words) for block in BLOCKS for words in find_commands(block.
 
 
 def pytest_generate_tests(metafunc):
-    """A test for each command, each block of Python, each page with a console, and each page."""
     consoles = sorted({block.page for block in BLOCKS if block.language == "console"})
     snippets = [block for block in BLOCKS if block.language == "python"]
     for name, values, ids in (
@@ -109,48 +93,13 @@ def pytest_generate_tests(metafunc):
             metafunc.parametrize(name, values, ids=ids)
 
 
-@pytest.fixture(scope="session")
-def root():
-    """The repository."""
-    return ROOT
+def links_of(page):
+    return [token.attrs[name] for token in _tokens(page) for name in ("href", "src") if name in (token.attrs or {})]
 
 
-@pytest.fixture(scope="session")
-def blocks():
-    """All fenced blocks."""
-    return BLOCKS
-
-
-@pytest.fixture(scope="session")
-def links():
-    """Gives the addresses that a page links to or shows pictures from."""
-    return lambda page: [
-        token.attrs[name] for token in _tokens(page) for name in ("href", "src") if name in (token.attrs or {})
-    ]
-
-
-@pytest.fixture(scope="session")
-def spans():
-    """Gives the pieces of code within the sentences of a page."""
-    return lambda page: [token.content for token in _tokens(page) if token.type == "code_inline"]
-
-
-def complain_about(words):
-    """What the program says against a command, which is not run; ``None`` where it has nothing to say."""
-    split = words.index("--") if "--" in words else len(words)
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            cli.make_parser().parse_args(cli._join_flag_value(words[:split]))
-    except SystemExit as ended:
-        return said.getvalue() if ended.code else None
-    return None
-
-
-@pytest.fixture(scope="session")
-def read_command():
-    """Reads a command as the program does."""
-    return complain_about
+def spans_of(page):
+    """The pieces of code within the sentences of a page."""
+    return [token.content for token in _tokens(page) if token.type == "code_inline"]
 
 
 def _parsers(parser):
@@ -163,11 +112,9 @@ def _parsers(parser):
 
 @pytest.fixture(scope="session")
 def parsers():
-    """The parser of each verb by what a user types for it, and that of all by an empty text."""
     return {parser.prog.removeprefix(PROGRAM).strip(): parser for parser in _parsers(cli.make_parser())}
 
 
 @pytest.fixture(scope="session")
 def options(parsers):
-    """Every option of every verb."""
     return {word for parser in parsers.values() for action in parser._actions for word in action.option_strings}

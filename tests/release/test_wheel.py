@@ -1,5 +1,3 @@
-"""What an installed autorecompute has, and does, before torch is there."""
-
 import zipfile
 from pathlib import PurePosixPath
 
@@ -12,7 +10,6 @@ SHIPPED = CLONE / "studies" / "shipped" / "bert_mlm.jsonl.gz"
 
 
 def test_the_wheel_is_the_package_alone(wheel):
-    """The code, what it reads, and the studies to start from; no test, no benchmark, no page."""
     names = [PurePosixPath(name) for name in zipfile.ZipFile(wheel).namelist()]
     folders = {name.parts[0] for name in names}
     assert folders == {"autorecompute", f"autorecompute-{__version__}.dist-info"}
@@ -22,7 +19,6 @@ def test_the_wheel_is_the_package_alone(wheel):
 
 
 def test_help_studies_and_reports_need_no_torch(call):
-    """Nothing that only reads imports a training system, which is not even installed."""
     installed = call("python", "-m", "pip", "list", "--format", "freeze").stdout.lower()
     assert "torch==" not in installed
     assert "onnx" not in installed
@@ -34,7 +30,6 @@ def test_help_studies_and_reports_need_no_torch(call):
 
 
 def test_what_needs_torch_says_so(call, tmp_path):
-    """A tuning without torch ends with the code of a missing part, and the command that installs it."""
     (tmp_path / "train.py").write_text("import torch\n")
     tuned = call("autorecompute", "tune", "train.py", "--target-batch", "2")
     assert tuned.returncode == 3
