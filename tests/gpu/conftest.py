@@ -20,7 +20,6 @@ def why_not():
 
 
 def pytest_collection_modifyitems(items):
-    """Skips what needs a card."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = why_not() if marked else ""
     for item in marked if reason else ():
@@ -28,7 +27,6 @@ def pytest_collection_modifyitems(items):
 
 
 def benchmark(name):
-    """A script of ``benchmarks/``: what it measures is what is checked here."""
     file = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, file)
     module = importlib.util.module_from_spec(spec)
@@ -38,11 +36,9 @@ def benchmark(name):
 
 @pytest.fixture(scope="session")
 def record():
-    """The script that records the figures of ``docs/gpu.md``."""
     return benchmark("gpu")
 
 
 @pytest.fixture(scope="session")
 def compared_memory():
-    """The peaks of a card and of the model of its allocator, by the allocator's settings."""
     return dict(benchmark("card_memory").compared())

@@ -1,5 +1,3 @@
-"""The table of attention kernels, and what they keep, held against a real card."""
-
 import itertools
 
 import pytest
@@ -16,7 +14,6 @@ CALLS = [
 
 
 def inputs_of(call, device):
-    """Query, key, value and a mask."""
     import torch
 
     shape, dtype = (2, LENGTH, 4, call["size"]), getattr(torch, call["dtype"])
@@ -26,7 +23,6 @@ def inputs_of(call, device):
 
 
 def kept_by(call, device):
-    """The bytes that attention keeps beside its inputs."""
     import torch
     from torch.nn import functional
 

@@ -1,5 +1,3 @@
-"""Gradients compared on a real card, and the memory that it takes."""
-
 import pytest
 
 from autorecompute.plans import Choice
@@ -10,18 +8,14 @@ WIDTH, LAYERS = 2048, 16
 
 
 class Board:
-    """Switches nothing: it is the memory that counts."""
-
     is_exact = True
     choices = ()
 
     def set(self, choices):
-        """Kept, as those of the tool are."""
         self.choices = tuple(choices)
 
 
 def test_no_more_gradients_are_held_than_at_the_end_of_a_step():
-    """256 MiB of gradients, and not several times as much; two gradients and doubles of a part come on top."""
     import torch
 
     from autorecompute.backends.torch.gradients import check_gradients
@@ -39,14 +33,12 @@ def test_no_more_gradients_are_held_than_at_the_end_of_a_step():
 
 
 def block(width):
-    """Keeps eight times its input."""
     import torch
 
     return torch.nn.Sequential(torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width))
 
 
 def test_gradients_are_compared_where_a_step_without_recompute_does_not_fit():
-    """Four GiB of activations, on a card of which two can be had."""
     import torch
 
     from autorecompute.backends.torch.gradients import check_gradients
