@@ -1,7 +1,6 @@
-"""Workers without torch, which do what a test says."""
-
 import contextlib
 import dataclasses
+import multiprocessing.connection
 import os
 import sys
 import tempfile
@@ -12,20 +11,24 @@ import psutil
 import pytest
 
 from autorecompute import codec
-from autorecompute.trials import Job
+from autorecompute.trials import Job, activity, process
 from autorecompute.trials.private import private_folder
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.worker.protocol import Settings
 
 WORKER = Path(__file__).with_name("fake_worker.py")
+HANG_SECONDS = 600
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """On a busy machine a process takes its time to end."""
+    monkeypatch.setattr(process, "GRACE_SECONDS", HANG_SECONDS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FakeJob(Job):
-    """A job whose workers need no torch."""
-
     def worker_command(self, batch):
-        """The command of the fake worker."""
         return [sys.executable, str(self.script), *self.script_arguments(batch)]
 
 
@@ -40,8 +43,6 @@ def worker_folder(tmp_path, make_detection):
 
 @pytest.fixture
 def make_job(worker_folder):
-    """Builds a job whose workers do what is said."""
-
     def make(actions, **fields):
         return FakeJob(script=WORKER, arguments=(str(worker_folder), *actions.split()), **fields)
 
@@ -50,16 +51,15 @@ def make_job(worker_folder):
 
 @pytest.fixture
 def is_gone(worker_folder):
-    """Whether a process ends within a few seconds: the last worker, ``pid``, the nth one or its ``child``."""
+    """Whether a process ends: the last worker, ``pid``, the nth one or its ``child``."""
 
     def is_gone(name="pid"):
         with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(int((worker_folder / name).read_text()))
-            for _ in range(100):
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    return True
+            worker = psutil.Process(int((worker_folder / name).read_text()))
+            deadline = time.monotonic() + HANG_SECONDS
+            while worker.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
                 time.sleep(0.05)
-            return False
+            return worker.status() == psutil.STATUS_ZOMBIE
         return True
 
     return is_gone
@@ -75,7 +75,6 @@ def sockets(monkeypatch):
 
 @pytest.fixture
 def start(tmp_path, make_job, sockets):
-    """Starts a worker that does what is said."""
     started = []
 
     def start(actions="", *, command=None, log=tmp_path / "worker.log", **variables):
@@ -88,3 +87,33 @@ def start(tmp_path, make_job, sockets):
     for worker in started:
         worker.close()
     assert list(sockets.iterdir()) == []
+
+
+class Clock:
+    """The tuner's time, which passes where a worker says so and all that it said before was heard."""
+
+    def __init__(self, passing):
+        self.now, self._passing = 0.0, passing
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, _seconds):
+        """Nobody has to be waited for."""
+
+    def wait(self, ends, timeout):
+        passes = timeout > 0 and self._passing.exists()
+        speakers = multiprocessing.connection.wait(ends, 0 if passes else min(timeout, 0.05))
+        if passes and not speakers:
+            self.now += float(self._passing.read_text())
+            self._passing.unlink()
+        return speakers
+
+
+@pytest.fixture
+def clock(worker_folder, monkeypatch):
+    clock = Clock(worker_folder / "passing")
+    monkeypatch.setattr(process, "time", clock)
+    monkeypatch.setattr(process, "wait", clock.wait)
+    monkeypatch.setattr(activity, "time", clock)
+    return clock

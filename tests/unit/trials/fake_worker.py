@@ -48,20 +48,16 @@ class FakeWorker:
             (folder / name).write_text(str(os.getpid()))
 
     def detect(self):
-        """Tells what was detected."""
         self.channel.send(codec.decode((self.folder / "detection.json").read_text(), Detection))
 
     def order(self):
-        """Takes an order."""
         self.ordered = self.channel.receive_order()
 
     def measure(self):
-        """Obeys one order."""
         self.order()
         self.answer()
 
     def forever(self):
-        """Obeys every order."""
         while True:
             self.measure()
 
@@ -79,9 +75,7 @@ class FakeWorker:
         self.ordered = self.settings.watch
         self.answer()
 
-    def beat(self, seconds):
-        """Ends a step after a while."""
-        time.sleep(float(seconds))
+    def beat(self):
         self.channel.send(Beat(step=1))
 
     def answer(self):
@@ -110,15 +104,12 @@ class FakeWorker:
         )
 
     def failed(self, outcome, message):
-        """Says that the script failed."""
         self.channel.send(Failed(outcome=Outcome(outcome), message=message, trace=("line 1 of train.py", "line 2")))
 
     def ended(self, steps, exit_code):
-        """Says that the script ended."""
         self.channel.send(Ended(steps=int(steps), exit_code=int(exit_code)))
 
     def refused(self, message):
-        """Says that the installation does not do."""
         self.channel.send(Refused(message=message))
 
     def hang_up(self):
@@ -127,12 +118,10 @@ class FakeWorker:
         time.sleep(600)
 
     def signal(self, name):
-        """Dies of a signal."""
         os.kill(os.getpid(), signal.Signals[name])
         time.sleep(600)
 
     def exit(self, code):
-        """Leaves without a word."""
         os._exit(int(code))
 
     def daemon(self):
@@ -150,25 +139,35 @@ class FakeWorker:
         (self.folder / "child").write_text(str(child.pid))
 
     def sleep(self, seconds):
-        """Says nothing for a while."""
         time.sleep(float(seconds))
 
-    def load(self, how, seconds):
-        """Does something for a while before anything is said: prints, or computes."""
-        until = time.monotonic() + float(seconds)
-        while time.monotonic() < until:
-            if how == "prints":
-                self.print("loading")
-                time.sleep(0.1)
+    def passes(self, seconds, look_seconds=0.01):
+        """Has so much time pass on the test's clock."""
+        new, passing = self.folder / "new", self.folder / "passing"
+        new.write_text(seconds)
+        new.rename(passing)
+        while passing.exists():
+            time.sleep(look_seconds)
+
+    def hangs(self, seconds):
+        """Has so much time pass again and again, nearly without a look."""
+        while True:
+            self.passes(seconds, look_seconds=0.2)
+
+    def computes(self):
+        until = time.process_time() + 0.1
+        while time.process_time() < until:
+            pass
+
+    def interrupts(self):
+        os.kill(os.getppid(), signal.SIGINT)
 
     def print(self, text):
-        """Prints a line."""
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
 
 def main(folder, *actions):
-    """Does what the arguments say for this start."""
     rank = os.environ.get("RANK", "0")
     number = len(list(folder.glob(f"start*-{rank}"))) + 1
     (folder / f"start{number}-{rank}").touch()

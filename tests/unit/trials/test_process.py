@@ -1,13 +1,11 @@
-"""One worker's life and end, with real processes."""
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from multiprocessing.connection import wait
 
 import pytest
 
@@ -19,7 +17,7 @@ from autorecompute.trials import oom, process
 from autorecompute.waiting import OutOfTime, ending_at, interruptible
 from autorecompute.worker.protocol import Ended, Failed, Order
 
-LONG = 60.0
+LONG = 600.0
 ORDER = Order(config=Config(), warmup=1, steps=2)
 
 CONTROLLER = """
@@ -35,7 +33,6 @@ worker.receive(60)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
-
 SAYS = """
 import json, os, sys
 from multiprocessing.connection import Client
@@ -43,7 +40,6 @@ from multiprocessing.connection import Client
 line = Client(json.loads(os.environ["AUTORECOMPUTE_WORKER"])["address"], family="AF_UNIX")
 line.send_bytes(sys.argv[1].encode())
 """
-
 
 HALF = """
 import json, os, time
@@ -55,59 +51,58 @@ time.sleep(600)
 """
 
 
-def test_a_worker_speaks_and_obeys(start):
-    """A worker's first words arrive, and so does its answer to an order."""
-    worker = start("detect measure sleep:600")
-    assert isinstance(worker.receive(LONG), Detection)
-    worker.send(ORDER)
-    assert worker.receive(LONG).step_seconds == (0.1, 0.1)
+@pytest.fixture
+def begin(start):
+    """Starts a worker that does what is said once it has an order."""
+
+    def begin(actions):
+        worker = start(f"detect order {actions}")
+        assert isinstance(worker.receive(LONG), Detection)
+        worker.send(ORDER)
+        return worker
+
+    return begin
 
 
-def test_what_was_said_is_heard_however_late(start):
-    """A tuner that was stopped beyond its patience hears what its worker said meanwhile, and calls nothing a hang."""
-    worker = start("detect measure sleep:600")
-    worker.receive(LONG)
-    worker.send(ORDER)
-    worker.send(ORDER)
-    time.sleep(1)
-    assert worker.receive(0, stall=0).step_seconds == (0.1, 0.1)
+@pytest.mark.parametrize(("timeout", "stall"), [(LONG, LONG), (0, 0)], ids=["in time", "late"])
+def test_what_a_worker_answers_is_heard_however_late(begin, timeout, stall):
+    """A tuner that was stopped beyond its patience calls nothing a hang."""
+    worker = begin("answer sleep:600")
+    wait(worker._ranks)
+    assert worker.receive(timeout, stall).step_seconds == (0.1, 0.1)
 
 
-@pytest.mark.parametrize("before", ["", "detect order"])
 @pytest.mark.parametrize(
-    ("end", "outcome", "words"),
+    ("actions", "outcome", "words"),
     [
         ("signal:SIGKILL", Outcome.LOST, "from outside"),
-        ("signal:SIGSEGV", Outcome.CRASH, "SIGSEGV"),
-        ("signal:SIGABRT", Outcome.CRASH, "SIGABRT"),
         ("exit:7", Outcome.SCRIPT_ERROR, "exit code 7"),
+        ("detect order signal:SIGKILL", Outcome.LOST, "from outside"),
+        ("detect order signal:SIGSEGV", Outcome.CRASH, "SIGSEGV"),
+        ("detect order exit:7", Outcome.SCRIPT_ERROR, "exit code 7"),
     ],
 )
-def test_a_death_is_told_by_its_cause(start, before, end, outcome, words):
-    """A worker that dies before its first word or during a trial answers with what it died of."""
-    worker = start(f"{before} {end}")
-    if before:
-        worker.receive(LONG)
-        worker.send(ORDER)
+def test_a_death_is_told_by_its_cause(start, actions, outcome, words):
+    worker = start(actions)
     answer = worker.receive(LONG)
+    if isinstance(answer, Detection):
+        worker.send(ORDER)
+        answer = worker.receive(LONG)
     assert isinstance(answer, Failed)
     assert answer.outcome is outcome
     assert words in answer.message
 
 
-def test_a_worker_that_leaves_with_success_and_no_word_has_ended(start):
-    """A script that calls ``os._exit(0)`` has ended by itself, after the steps that were heard of: it is no crash."""
-    worker = start("detect order beat:0 beat:0 exit:0")
-    worker.receive(LONG)
-    worker.send(ORDER)
-    ended = worker.receive(LONG)
+def test_a_worker_that_leaves_with_success_and_no_word_has_ended(begin):
+    """A script that calls ``os._exit(0)`` is no crash."""
+    ended = begin("beat beat exit:0").receive(LONG)
     assert isinstance(ended, Ended)
     assert (ended.steps, ended.exit_code) == (1, 0)
     assert "os._exit(0)" in ended.advice
 
 
 def test_a_worker_that_goes_to_the_background_is_told(start, is_gone):
-    """Where a forked process holds the line of one that is gone, the sentence says what is measured and what to do."""
+    """A forked process holds the line of one that is gone."""
     worker = start("daemon")
     answer = worker.receive(LONG)
     worker.close()
@@ -118,13 +113,11 @@ def test_a_worker_that_goes_to_the_background_is_told(start, is_gone):
 
 
 def test_a_death_before_the_call_is_told(start):
-    """A process that never calls the tuner is noticed when it ends."""
     answer = start(command=[sys.executable, "-c", "raise SystemExit(9)"]).receive(LONG)
     assert (answer.outcome, "9" in answer.message) == (Outcome.SCRIPT_ERROR, True)
 
 
 def test_last_words_count_more_than_the_death(start):
-    """What a worker said before it was killed is its answer."""
     worker = start("failed:export_error:no signal:SIGKILL")
     assert worker.receive(LONG).outcome is Outcome.EXPORT_ERROR
     assert worker.receive(LONG).outcome is Outcome.LOST
@@ -151,7 +144,6 @@ def counts(tmp_path, monkeypatch):
     ],
 )
 def test_a_death_is_out_of_memory_where_its_own_group_counts_a_kill(start, counts, end, counter, outcome):
-    """Where the kernel counted a kill in the worker's group, memory is what it died of; one elsewhere is no reason."""
     worker = start(f"detect order {end}")
     (counts / str(worker.pid)).mkdir()
     (counts / str(worker.pid) / "cgroup").write_text("0::/\n")
@@ -162,7 +154,6 @@ def test_a_death_is_out_of_memory_where_its_own_group_counts_a_kill(start, count
 
 
 def test_orders_to_the_dead_are_noticed_at_the_answer(start, is_gone):
-    """Giving an order to a worker that is gone is no error; its answer is its death."""
     worker = start("detect exit:3")
     worker.receive(LONG)
     assert is_gone()
@@ -171,20 +162,16 @@ def test_orders_to_the_dead_are_noticed_at_the_answer(start, is_gone):
 
 
 def test_silence_is_a_timeout_and_its_end_takes_all_with_it(start, is_gone, monkeypatch):
-    """A silent worker times out; closing it ends its group, with a child that ignores SIGTERM."""
-    monkeypatch.setattr(process, "GRACE_SECONDS", 0.5)
-    worker = start("child detect order sleep:600")
+    monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
+    worker = start("child detect sleep:600")
     worker.receive(LONG)
-    worker.send(ORDER)
-    answer = worker.receive(0.6)
-    assert answer.outcome is Outcome.TIMEOUT
+    assert worker.receive(0.1).outcome is Outcome.TIMEOUT
     worker.close()
     assert is_gone()
     assert is_gone("child")
 
 
 def test_a_worker_that_hangs_up_is_told(start, monkeypatch):
-    """A worker that closes its line and lives on is no more waited for."""
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
     worker = start("detect hang_up")
     worker.receive(LONG)
@@ -192,55 +179,39 @@ def test_a_worker_that_hangs_up_is_told(start, monkeypatch):
     assert (answer.outcome, "without a word" in answer.message) == (Outcome.CRASH, True)
 
 
-def test_a_step_that_never_ends_is_a_hang_and_shows_where(start, tmp_path, monkeypatch):
-    """While steps end a trial goes on; when none does for long, the log gets the stack of what hangs."""
-    monkeypatch.setattr(process, "STACK_SECONDS", 0.3)
-    worker = start("detect order beat:0.3 beat:0.3 beat:0.3 sleep:600")
-    worker.receive(LONG)
-    worker.send(ORDER)
-    began = time.monotonic()
-    answer = worker.receive(LONG, stall=0.8)
-    assert answer.outcome is Outcome.HANG
-    assert time.monotonic() - began > 0.9
-    assert "in sleep" in (tmp_path / "worker.log").read_text()
+def test_a_step_that_never_ends_is_a_hang_and_shows_where(begin, clock, tmp_path):
+    worker = begin("passes:200 beat passes:200 beat passes:200 beat hangs:200")
+    assert worker.receive(2000, stall=300).outcome is Outcome.HANG
+    assert clock.now == 3 * 200 + 2 * 200
+    while "in hangs" not in (tmp_path / "worker.log").read_text():
+        time.sleep(0.01)
 
 
-@pytest.mark.parametrize("how", ["prints", "computes"])
-def test_a_script_may_load_for_as_long_as_it_is_at_work(start, how):
-    """Before its first word a worker that prints or keeps a processor busy is waited for; one that sleeps is not."""
-    loading = start(f"load:{how}:4 detect sleep:600")
+@pytest.mark.parametrize("works", ["print:loading", "computes"])
+def test_a_script_may_load_for_as_long_as_it_is_at_work(start, clock, works):
+    loading = start(f"{f'{works} passes:0.4 ' * 10} detect hangs:200")
     assert isinstance(loading.receive(1.0, stall=1.0), Detection)
+    assert clock.now == pytest.approx(4.0)
     loading.send(ORDER)
-    assert loading.receive(LONG, stall=0.5).outcome is Outcome.HANG
-    assert start("sleep:600").receive(LONG, stall=1.0).outcome is Outcome.HANG
+    assert loading.receive(2000, stall=300).outcome is Outcome.HANG
+    assert start("hangs:200").receive(2000, stall=300).outcome is Outcome.HANG
 
 
-@pytest.mark.parametrize("actions", ["sleep:600", "beat:0.05 " * 1000])
-def test_no_answer_is_awaited_beyond_the_deadline(start, actions):
-    """The time of the whole command ends the wait for a worker, be it silent or busy."""
-    worker = start(f"detect order {actions}")
-    worker.receive(LONG)
-    worker.send(ORDER)
-    began = time.monotonic()
-    with ending_at(began + 0.5), pytest.raises(OutOfTime):
+@pytest.mark.parametrize("actions", ["sleep:600", "beat sleep:0.05 " * 1000], ids=["silent", "busy"])
+def test_no_answer_is_awaited_beyond_the_deadline_of_the_command(begin, actions):
+    worker = begin(actions)
+    with ending_at(time.monotonic() + 0.2), pytest.raises(OutOfTime):
         worker.receive(LONG)
-    assert 0.5 <= time.monotonic() - began < LONG / 2
 
 
-def test_an_interruption_ends_the_wait_for_a_worker(start):
-    """Whoever presses Ctrl-C does not wait for the step that never ends."""
-    worker = start("detect order sleep:600")
-    worker.receive(LONG)
-    began, user = time.monotonic(), threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+def test_an_interruption_ends_the_wait_for_a_worker(begin):
     with interruptible():
-        user.start()
+        worker = begin("interrupts sleep:600")
         with pytest.raises(KeyboardInterrupt):
             worker.receive(LONG)
-    assert time.monotonic() - began < LONG / 2
 
 
 def test_a_worker_that_stops_within_a_message_is_given_up(start, monkeypatch):
-    """Half a message keeps nobody waiting for the rest."""
     monkeypatch.setattr(process, "TRANSFER_SECONDS", 1)
     worker = start(command=[sys.executable, "-c", HALF])
     assert worker.receive(LONG).outcome is Outcome.HANG
@@ -248,27 +219,23 @@ def test_a_worker_that_stops_within_a_message_is_given_up(start, monkeypatch):
 
 @pytest.mark.parametrize("frame", ["hello", "{}", '{"kind":"Hello","value":1}', '{"kind":"Detection","value":{}}'])
 def test_a_worker_of_another_version_does_not_break_the_tuner(start, frame):
-    """A message that this version does not know is a failure of the worker, not a traceback of the tuner's."""
     command = [sys.executable, "-c", SAYS, frame]
     assert isinstance(start(command=command).receive(LONG), Failed)
 
 
 def test_a_command_that_does_not_exist_is_told(start, sockets):
-    """A launcher that cannot be started ends in a sentence that names it, and leaves nothing behind."""
     with pytest.raises(SetupError, match=r"'no-such-launcher' cannot be started.*--launcher"):
         start(command=["no-such-launcher", "train.py"])
     assert list(sockets.iterdir()) == []
 
 
 def test_a_log_that_cannot_be_written_is_not_the_launchers_fault(start, tmp_path):
-    """Where the worker's output cannot be kept, the sentence names the file."""
     (tmp_path / "workers").write_text("not a folder")
     with pytest.raises(SetupError, match=r"workers/01\.log"):
         start("detect", log=tmp_path / "workers" / "01.log")
 
 
 def test_a_study_may_lie_deep(start, tmp_path):
-    """A path longer than a socket's may be takes the log all the same."""
     folder = tmp_path / ("d" * 100) / ("e" * 100)
     folder.mkdir(parents=True)
     worker = start("print:hello detect sleep:600", log=folder / "01.log")
@@ -277,7 +244,7 @@ def test_a_study_may_lie_deep(start, tmp_path):
 
 
 def test_the_temporary_folder_may_lie_deep(start, sockets, monkeypatch):
-    """A TMPDIR longer than a socket's path may be, as clusters give one to each job, does not keep a worker away."""
+    """Clusters give one to each job, whose path is longer than a socket's may be."""
     with tempfile.TemporaryDirectory(prefix="t" * 100, dir=sockets) as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         worker = start("detect sleep:600")
@@ -299,30 +266,20 @@ def keyboard():
 
 @pytest.mark.usefixtures("keyboard")
 def test_a_script_cannot_wait_for_the_keyboard(start, tmp_path):
-    """A worker that asks for input gets none, even where the tuner has a terminal; what it prints is in the log."""
     worker = start(command=[sys.executable, "-c", "input('sure? ')"])
-    assert worker.receive(20.0).outcome is Outcome.SCRIPT_ERROR
+    assert worker.receive(LONG).outcome is Outcome.SCRIPT_ERROR
     assert "EOFError" in (tmp_path / "worker.log").read_text()
 
 
-def test_a_killed_tuner_leaves_no_worker(make_job, is_gone, tmp_path, sockets):
-    """A worker that waits for an order when its tuner is killed notices the end of the line and goes."""
-    command = json.dumps(make_job("detect forever").worker_command(None))
-    killed = subprocess.run(
-        [sys.executable, "-c", CONTROLLER, command, str(tmp_path / "log")],
-        env={**os.environ, "TMPDIR": str(sockets.parent)},
-        check=False,
-    )
+def test_a_killed_tuner_leaves_no_worker_and_its_folder_goes_with_the_next_one(
+    start, make_job, is_gone, tmp_path, sockets
+):
+    command, log = json.dumps(make_job("detect forever").worker_command(None)), tmp_path / "log"
+    environment = {**os.environ, "TMPDIR": str(sockets.parent)}
+    killed = subprocess.run([sys.executable, "-c", CONTROLLER, command, str(log)], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert is_gone()
-    assert "the tuner is gone" in (tmp_path / "log").read_text()
-
-
-def test_the_next_worker_clears_what_a_killed_tuner_left(start, make_job, tmp_path, sockets):
-    """The folder of a tuner's worker that nobody could remove goes when the next worker starts."""
-    command = json.dumps(make_job("detect forever").worker_command(None))
-    environment = {**os.environ, "TMPDIR": str(sockets.parent)}
-    subprocess.run([sys.executable, "-c", CONTROLLER, command, str(tmp_path / "log")], env=environment, check=False)
+    assert "the tuner is gone" in log.read_text()
     (left,) = sockets.iterdir()
     start("detect sleep:600")
     assert not left.exists()
