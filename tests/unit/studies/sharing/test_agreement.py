@@ -55,24 +55,15 @@ def test_workers_that_begin_together_agree(url, with_problem, space):
 
 
 def test_a_lock_that_comes_and_goes_is_a_lock(url):
+    """A worker that begins finds it at one moment and not at the next."""
     lock = Path(f"{url.journal}{LOCK_SUFFIX}")
-    url.journal.parent.mkdir(parents=True, exist_ok=True)
-    url.journal.touch()
-    is_over = threading.Event()
-
-    def others():
-        while not is_over.is_set():
+    open_journal(url.journal)
+    with ThreadPoolExecutor(1) as pool:
+        begun = pool.submit(lambda: [open_journal(url.journal) for _ in range(500)])
+        while not begun.done():
             lock.symlink_to(url.journal)
             lock.unlink()
-
-    with ThreadPoolExecutor(1) as pool:
-        written = pool.submit(others)
-        try:
-            for _ in range(500):
-                open_journal(url.journal)
-        finally:
-            is_over.set()
-        written.result()
+    begun.result()
 
 
 def test_a_study_of_somebody_else_is_left_alone(open_worker, tuned):

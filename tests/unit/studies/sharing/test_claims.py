@@ -1,4 +1,5 @@
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import optuna
 import pytest
@@ -28,11 +29,8 @@ def test_no_config_is_claimed_twice(join, space, make_trial):
                 won.append((config, number))
                 worker.end(make_trial(config, number=number), LIMIT)
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(workers)) as pool:
+        list(pool.map(work, workers))
     assert sorted(config.hash for config, _ in won) == sorted(config.hash for config in configs)
     trials = workers[0].refresh().trials
     assert {trial.number: trial.config for trial in trials} == {number: config for config, number in won}
