@@ -1,11 +1,12 @@
 import socket
+import types
 from multiprocessing.connection import Connection
 
 import pytest
 
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.trials import Job
+from autorecompute.trials import Job, beside
 from autorecompute.trials.beside import TrainingBench, TrainingEndedError
 from autorecompute.trials.effort import Effort
 from autorecompute.waiting import OutOfTime
@@ -80,25 +81,19 @@ def test_a_config_that_disagrees_is_never_ordered(line, check, outcome, word):
     assert line.bench.spent_steps == 1
 
 
-def test_steps_are_spent_as_they_are_used(line):
-    """A comparison, the warm-up, a step in which live tensors are counted on a CPU, and the timed ones."""
-    line.say(AGREES, Beat(step=6), MEASURED)
+@pytest.mark.parametrize(
+    ("second", "passed", "seconds"), [(10, 0, 1.2), (12, 2, 1.4)], ids=["none between", "two between"]
+)
+def test_steps_are_spent_as_they_are_used(line, monkeypatch, second, passed, seconds):
+    """A comparison, the warm-up, a step that counts live tensors on a CPU, the timed ones, and those between trials."""
+    monkeypatch.setattr(beside, "time", types.SimpleNamespace(monotonic=lambda: 7.0))  # comparing takes no time
+    line.say(AGREES, Beat(step=6), MEASURED, Beat(step=second), MEASURED)
     line.bench.measure(CONFIG, EFFORT)
     assert line.bench.spent_steps == 1 + 1 + 1 + 4
-    line.say(Beat(step=10), MEASURED)
     line.bench.measure(CONFIG, Effort(warmup=0, steps=4))
-    assert line.bench.spent_steps == 7 + 4
-    assert 1.2 <= line.bench.spent_seconds < 1.3
-
-
-def test_steps_that_pass_between_trials_are_spent(line):
-    """They have the last trial's config on, and take its time."""
-    line.say(AGREES, Beat(step=6), MEASURED, Beat(step=12), MEASURED)
-    line.bench.measure(CONFIG, EFFORT)
-    line.bench.measure(CONFIG, Effort(warmup=0, steps=4))
-    assert line.bench.spent_steps == 1 + 12
-    assert line.bench.left_steps == 100 - 13
-    assert 1.4 <= line.bench.spent_seconds < 1.5
+    assert line.bench.spent_steps == 7 + 4 + passed
+    assert line.bench.left_steps == 100 - line.bench.spent_steps
+    assert line.bench.spent_seconds == pytest.approx(seconds)
 
 
 def test_the_steps_that_are_expected_bound_those_that_are_spent(line):
@@ -113,27 +108,19 @@ def test_the_steps_that_are_expected_bound_those_that_are_spent(line):
     assert line.heard == []
 
 
-def test_steps_are_kept_back_for_the_race(line):
-    """Once two configs can be compared."""
-    line.say(AGREES, Beat(step=6), MEASURED, AGREES, Beat(step=12), MEASURED)
-    line.bench.keep_back(90, 1.0, EFFORT)
-    assert line.bench.is_live
+@pytest.mark.parametrize(
+    ("expected", "share", "is_live"), [(None, 1.0, False), (1000, 0.4, True)], ids=["all", "no more than a share"]
+)
+def test_steps_are_kept_back_for_the_race(line, expected, share, is_live):
+    """Once two configs can be compared. What a scheduler lets expect is known after the first trial."""
+    line.say(AGREES, Beat(step=6, expected=expected), MEASURED, AGREES, Beat(step=12, expected=expected), MEASURED)
+    line.bench.keep_back(90, share, EFFORT)
     line.bench.measure(CONFIG, EFFORT)
     assert line.bench.is_live
     line.bench.measure(OTHER, EFFORT)
-    assert not line.bench.is_live
+    assert line.bench.is_live is is_live
     line.bench.release()
     assert line.bench.is_live
-
-
-def test_no_more_than_a_share_is_kept_back(line):
-    """Of what a scheduler lets expect, which is known after the first trial."""
-    line.say(AGREES, Beat(step=6, expected=1000), MEASURED, AGREES, Beat(step=12, expected=1000), MEASURED)
-    line.bench.keep_back(90, 0.4, EFFORT)
-    line.bench.measure(CONFIG, EFFORT)
-    line.bench.measure(OTHER, EFFORT)
-    assert line.bench.is_live
-    assert line.bench.left_steps == 1000 * 0.05 - 14
 
 
 def test_trials_are_short_where_few_steps_may_be_spent(line):

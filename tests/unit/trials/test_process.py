@@ -112,11 +112,6 @@ def test_a_worker_that_goes_to_the_background_is_told(start, is_gone):
     assert "Train in the foreground" in answer.message
 
 
-def test_a_death_before_the_call_is_told(start):
-    answer = start(command=[sys.executable, "-c", "raise SystemExit(9)"]).receive(LONG)
-    assert (answer.outcome, "9" in answer.message) == (Outcome.SCRIPT_ERROR, True)
-
-
 def test_last_words_count_more_than_the_death(start):
     worker = start("failed:export_error:no signal:SIGKILL")
     assert worker.receive(LONG).outcome is Outcome.EXPORT_ERROR

@@ -30,19 +30,16 @@ def test_what_the_detection_left_is_no_part_of_a_trial(make_training, make_detec
     assert (measured.held_bytes, measured.peak_bytes) == (500 - 120, 500 - 120 + 50)
 
 
-def test_the_first_window_of_a_process_warms_up_once_more(training):
+def test_configs_are_swapped_between_two_steps(training):
+    """The first window of a process warms up once more."""
+    training.warnings = ("train.py:7 calls the model without a backward",)
     training.step()
+    training.happened.clear()
     training.steps(2)
     assert len(training.sent) == 1
     training.steps(1)
-    assert len(training.sent[1].step_seconds) == FIRST.steps
-
-
-def test_configs_are_swapped_between_two_steps(training):
-    training.step()
-    training.happened.clear()
-    training.steps(3)
     assert training.happened[-2:] == [SECOND.config, "release"]
+    assert (len(training.sent[1].step_seconds), training.sent[1].warnings) == (FIRST.steps, training.warnings)
     with pytest.raises(SystemExit):
         training.steps(4)
     assert len(training.sent[2].step_seconds) == SECOND.steps
@@ -52,8 +49,7 @@ def test_configs_are_swapped_between_two_steps(training):
 def test_a_profile_comes_with_its_measurement_and_no_other(make_training):
     training = make_training(orders=(FIRST, PROFILING, SECOND))
     training.begin()
-    training.steps(4)
-    training.steps(2)
+    training.steps(6)
     with pytest.raises(SystemExit):
         training.steps(4)
     assert [measurement.profile for measurement in training.sent[1:]] == [None, PROFILE, None]
@@ -134,15 +130,6 @@ def test_gradients_are_checked_on_the_next_batch(make_training):
     with pytest.raises(SystemExit):
         training.steps(3)
     assert len(training.sent[4].step_seconds) == SECOND.steps
-
-
-def test_warnings_reach_the_controller(make_training):
-    training = make_training()
-    training.warnings = ("train.py:7 calls the model without a backward",)
-    training.begin()
-    training.step()
-    training.steps(3)
-    assert training.sent[1].warnings == training.warnings
 
 
 def test_ranks_leave_their_windows_together(make_training):
