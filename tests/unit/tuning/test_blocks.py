@@ -118,15 +118,6 @@ def test_wrong_gradients_of_a_count_are_the_plans_fault(tune):
     assert FIVE_OF_TWELVE in [rejection.config for rejection in tuning.folder.rejections()]
 
 
-def test_a_finished_study_answers_at_once_and_a_longer_one_goes_on(tune, make_root):
-    root = make_root()
-    first, answer = tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE, max_trials=12)
-    known, again = tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE, max_trials=12)
-    assert (known.tried, again) == ([], answer)
-    longer, _ = tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE)
-    assert not set(first.tried) & set(longer.tried)
-
-
 def test_a_study_nearby_is_a_start(tune, make_root):
     root = make_root()
     tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE)

@@ -1,4 +1,4 @@
-import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -6,25 +6,43 @@ import pytest
 from autorecompute.errors import NothingFitsError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.reports.answer import answer_lines, answer_sentences
+from autorecompute.reports.answer import answer_lines, answer_sentences, runners_up
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.answer.confirmation import TELLING
 from autorecompute.tuning.answer.race import ROUND_EFFORT
+from autorecompute.tuning.batches.throughput_curve import TunedBatch, draw
 from autorecompute.units import GIB, MIB
+from autorecompute.verdict import Verdict
+from stand_ins.formula import instead, stop
+
+SAVINGS = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))
 
 
 @pytest.fixture
-def break_processes(monkeypatch, make_measurement):
-    def break_processes(tuning, outcome, *, first=None):
-        watch, numbers = tuning.bench.watch, itertools.count()
+def break_processes(make_measurement):
+    """Lets the first fresh processes of a tuning, or all of them, end badly."""
 
-        def watch_or_break(*args):
+    def break_processes(tuning, outcome, *, first=math.inf):
+        def watch_or_break(watch, *args):
             measurement = watch(*args)
-            return measurement if first is not None and next(numbers) >= first else make_measurement(outcome)
+            return make_measurement(outcome) if len(tuning.bench.watched) <= first else measurement
 
-        monkeypatch.setattr(tuning.bench, "watch", watch_or_break)
+        instead(tuning.bench, "watch", watch_or_break)
 
     return break_processes
+
+
+@pytest.fixture
+def begin_holding(make_tuning, let_baseline_hold):
+    """Begins a tuning in which processes hold so much beyond their tensors: that without recompute, and all others."""
+
+    def begin(baseline_bytes, others_bytes, bench=None, **settings):
+        tuning = make_tuning(bench, **{"max_trials": 30, **settings})
+        tuning.bench.every_life_bytes = others_bytes
+        let_baseline_hold(tuning.bench, baseline_bytes)
+        return tuning
+
+    return begin
 
 
 def test_a_process_that_was_lost_is_started_once_more(make_tuning, break_processes):
@@ -35,12 +53,16 @@ def test_a_process_that_was_lost_is_started_once_more(make_tuning, break_process
     assert not any("not confirmed" in note for note in tuning.watcher.notes)
 
 
-def test_a_baseline_that_runs_out_of_memory_as_a_whole_makes_room_for_recompute(make_tuning, make_bench):
-    tuning = make_tuning(make_bench(oom_bytes=930 * MIB), limit_bytes=920 * MIB, max_trials=12)
+@pytest.mark.parametrize("oom_bytes", [None, 930 * MIB])
+def test_a_baseline_that_fails_its_confirmation_makes_room_for_recompute(make_tuning, make_bench, oom_bytes):
+    tuning = make_tuning(make_bench(oom_bytes=oom_bytes), limit_bytes=920 * MIB, max_trials=12)
     tuning.bench.life_bytes[Config()] = 50 * MIB
     best = tuning.run().best
     assert not best.config.is_none
     assert best.peak_bytes < tuning.bench.peak_bytes(Config(), 32)
+    # The search for it aimed lower; what is kept was held against the limit that was asked for.
+    trials = read_trials(tuning.folder.database, tuning.folder.name)
+    assert all(trial.fits == (trial.measurement.peak_bytes <= 920 * MIB) for trial in trials)
 
 
 def test_what_two_processes_need_too_much_is_expected_of_the_others(make_tuning):
@@ -54,10 +76,8 @@ def test_what_two_processes_need_too_much_is_expected_of_the_others(make_tuning)
     assert best.peak_bytes <= best.limit_bytes
 
 
-def test_what_the_baseline_holds_beyond_its_tensors_is_left_for_all(make_tuning, let_baseline_hold):
-    tuning = make_tuning(max_trials=30)
-    tuning.bench.every_life_bytes = 25 * MIB
-    let_baseline_hold(tuning.bench, 25 * MIB)
+def test_what_the_baseline_holds_beyond_its_tensors_is_left_for_all(begin_holding):
+    tuning = begin_holding(25 * MIB, 25 * MIB)
     best = tuning.run().best
     assert not tuning.folder.rejections()
     assert best.peak_bytes <= best.limit_bytes
@@ -65,86 +85,61 @@ def test_what_the_baseline_holds_beyond_its_tensors_is_left_for_all(make_tuning,
     assert sum("leaving 25 MiB of the limit" in note for note in tuning.watcher.notes) == 1
 
 
-def test_a_baseline_that_was_lost_leaves_the_next_one_to_tell(make_tuning, make_trial, let_baseline_hold):
-    first = make_tuning(max_trials=30, limit_bytes=540 * MIB)
-    first.bench.interrupt_at = 0
-    with pytest.raises(KeyboardInterrupt):
-        first.run()
+def test_what_glibc_keeps_by_chance_is_not_left_for_all(begin_holding):
+    """Of a baseline that held a third more than its tensors, a twentieth of the limit is taken for the rule."""
+    tuning = begin_holding(300 * MIB, 0)
+    room = tuning.run().best.limit_bytes // 20 // MIB
+    assert sum(f"leaving {room} MiB of the limit" in note for note in tuning.watcher.notes) == 1
+
+
+def test_a_baseline_that_was_lost_leaves_the_next_one_to_tell(make_tuning, make_trial, begin_holding):
+    first = stop(make_tuning(limit_bytes=540 * MIB), interrupt_at=0)
     first.folder.begin_trial(make_trial(number=0, outcome=Outcome.LOST))
-    tuning = make_tuning(max_trials=30, limit_bytes=540 * MIB)
-    tuning.bench.every_life_bytes = 25 * MIB
-    let_baseline_hold(tuning.bench, 25 * MIB)
+    tuning = begin_holding(25 * MIB, 25 * MIB, limit_bytes=540 * MIB)
     best = tuning.run().best
     assert not tuning.folder.rejections()
     assert best.peak_bytes <= best.limit_bytes
 
 
-def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_needs(
-    make_tuning, make_bench, let_baseline_hold
-):
+def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_needs(make_bench, begin_holding):
     bench = make_bench(costs=(0.04, 0.03, 0.05, 0.01, 0.1))
-    tuning = make_tuning(bench, max_trials=30, limit_bytes=455 * MIB)
-    tuning.bench.every_life_bytes = 10 * MIB
-    let_baseline_hold(tuning.bench, 25 * MIB)
+    tuning = begin_holding(25 * MIB, 10 * MIB, bench, limit_bytes=455 * MIB)
     best = tuning.run().best
     assert best.confirmed
     assert not tuning.folder.rejections()
-    assert best.peak_bytes == min(tuning.bench.peak_bytes(config, 32) for config in tuning.tried) + 10 * MIB
+    assert best.peak_bytes == min(bench.peak_bytes(config, 32) for config in tuning.tried) + 10 * MIB
 
 
-def test_little_time_goes_to_the_leanest_where_the_guess_left_room_for_nothing(
-    make_tuning, make_timed_bench, let_baseline_hold, clock
-):
-    savings = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))
-    bench = make_timed_bench(savings=savings, costs=(0.01, 0.01, 0.01, 0.3, 0.3), start_seconds=10.0)
-    bench.every_life_bytes = 10 * MIB
-    let_baseline_hold(bench, 25 * MIB)
-    tuning = make_tuning(bench, limit_bytes=488 * MIB, timeout_seconds=90.0, began_seconds=clock.now)
-    best = tuning.run().best
+def test_little_time_goes_to_the_leanest_where_the_guess_left_room_for_nothing(make_timed_bench, begin_holding, clock):
+    """The fastest of those within the limit breaks it as a whole process, and there is no time for a third."""
+    bench = make_timed_bench(savings=SAVINGS, costs=(0.01, 0.01, 0.01, 0.3, 0.3), start_seconds=10.0)
+    settings = {"limit_bytes": 488 * MIB, "max_trials": 40, "timeout_seconds": 90.0, "began_seconds": clock.now}
+    best = begin_holding(25 * MIB, 10 * MIB, bench, **settings).run().best
     assert best.config == bench.detection.space.all_on
     assert best.peak_bytes == bench.peak_bytes(best.config, 32) + 10 * MIB
     assert [config for config, _ in bench.watched] == [best.config]
 
 
-def test_one_process_that_held_more_by_chance_says_nothing_of_the_others(make_tuning, make_bench, let_baseline_hold):
-    savings = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))
-    bench = make_bench(savings=savings, costs=(0.04, 0.03, 0.05, 0.1, 0.01))
-    tuning = make_tuning(bench, max_trials=30, limit_bytes=495 * MIB)
-    leanest = bench.detection.space.all_on
-    bench.life_bytes[leanest], bench.every_life_bytes = 27 * MIB, 3 * MIB
-    let_baseline_hold(bench, 70 * MIB)
+def test_one_process_that_held_more_by_chance_says_nothing_of_the_others(make_bench, begin_holding):
+    """The leanest breaks the limit and the next one holds it: of what then fits the fastest is the answer."""
+    bench = make_bench(savings=SAVINGS, costs=(0.04, 0.03, 0.05, 0.1, 0.01))
+    tuning, leanest = begin_holding(70 * MIB, 3 * MIB, bench, limit_bytes=495 * MIB), bench.detection.space.all_on
+    bench.life_bytes[leanest] = 27 * MIB
     best = tuning.run().best
     assert [known.config for known in tuning.folder.rejections()] == [leanest]
     able = [config for config in tuning.tried if bench.peak_bytes(config, 32) + 3 * MIB <= best.limit_bytes]
     assert best.config == min({*able} - {leanest}, key=lambda config: bench.seconds(config, 32))
 
 
-def test_a_baseline_that_fits_after_all_is_the_answer(make_tuning, let_baseline_hold):
-    tuning = make_tuning(max_trials=30, limit_bytes=910 * MIB)
-    let_baseline_hold(tuning.bench, 25 * MIB)
-    best = tuning.run().best
-    assert best.config.is_none
-    assert best.peak_bytes <= best.limit_bytes
-    assert len({config for config, _ in tuning.bench.watched}) > 1
-
-
-def test_what_glibc_keeps_by_chance_is_not_left_for_all(make_tuning, let_baseline_hold):
-    tuning = make_tuning(max_trials=30)
-    let_baseline_hold(tuning.bench, 300 * MIB)
-    room = tuning.run().best.limit_bytes // 20 // MIB
-    assert sum(f"leaving {room} MiB of the limit" in note for note in tuning.watcher.notes) == 1
-
-
 def test_a_worker_that_has_ended_is_not_started_for_a_config_that_needs_too_much(make_tuning):
     tuning = make_tuning(max_trials=12)
     tuning.bench.every_life_bytes = 100 * MIB
-    watch = tuning.bench.watch
 
-    def watch_alone(*args):
+    def watch_alone(watch, *args):
         tuning.bench.is_live = False
         return watch(*args)
 
-    tuning.bench.watch = watch_alone
+    instead(tuning.bench, "watch", watch_alone)
     best = tuning.run().best
     rejected = [known.config for known in tuning.folder.rejections()]
     assert len(rejected) > 1
@@ -167,26 +162,25 @@ def test_failures_that_may_pass_are_no_final_answer(make_tuning, break_processes
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.TIMEOUT, Outcome.CRASH])
 def test_who_fails_in_the_race_is_confirmed_where_nobody_else_is_left(make_tuning, make_measurement, outcome):
     tuning = make_tuning(max_trials=12, limit_bytes=450 * MIB)
-    measure = tuning.bench.measure
 
-    def fail_in_rounds(config, effort):
+    def fail_in_rounds(measure, config, effort):
         measurement = measure(config, effort)
         return make_measurement(outcome) if effort == ROUND_EFFORT and not config.is_none else measurement
 
-    tuning.bench.measure = fail_in_rounds
+    instead(tuning.bench, "measure", fail_in_rounds)
     assert tuning.run().best.peak_bytes <= 450 * MIB
 
 
 @pytest.fixture
 def crowd_out(tune_in, make_root):
-    def make(extra_bytes=0):
-        plain = tune_in(make_root(), max_trials=12)
-        fastest = plain.run().best.config
-        tuning = tune_in(make_root(), max_trials=12)
-        tuning.bench.life_bytes = dict.fromkeys([fastest], extra_bytes)
-        measure = tuning.bench.measure
+    """A tuning in whose race the fastest config that fits is over the limit; as a whole process it is what is told."""
 
-        def be_over_in_rounds(config, effort):
+    def make(extra_bytes=0):
+        fastest = tune_in(make_root(), max_trials=12).run().best.config
+        tuning = tune_in(make_root(), max_trials=12)
+        tuning.bench.life_bytes = {fastest: extra_bytes}
+
+        def be_over_in_rounds(measure, config, effort):
             measurement = measure(config, effort)
             if effort != ROUND_EFFORT or config.is_none:
                 return measurement
@@ -194,7 +188,7 @@ def crowd_out(tune_in, make_root):
                 return replace(measurement, peak_bytes=measurement.peak_bytes + GIB)
             return replace(measurement, step_seconds=tuple(1.1 * step for step in measurement.step_seconds))
 
-        tuning.bench.measure = be_over_in_rounds
+        instead(tuning.bench, "measure", be_over_in_rounds)
         return tuning, fastest
 
     return make
@@ -220,3 +214,73 @@ def test_who_is_over_the_limit_there_and_as_a_process_is_never_told_as_ok(crowd_
     told = [line.outcome for line in answer_lines(result, trials) if line.config == name]
     assert set(told) <= {"over_limit"}
     assert f"not taken: {name}: over_limit in its own process" in answer_sentences(result, trials)
+
+
+LIMIT, BEYOND = 903 * MIB, 25 * MIB
+
+
+@pytest.fixture(scope="module")
+def told(tune_in, make_root, let_baseline_hold):
+    """An answer whose processes hold 25 MiB beyond their tensors, and its trials; no recompute has 3 MiB left."""
+    tuning = tune_in(make_root(), max_trials=30, limit_bytes=LIMIT)
+    tuning.bench.every_life_bytes = BEYOND
+    let_baseline_hold(tuning.bench, BEYOND)
+    return tuning.run(), read_trials(tuning.folder.database, tuning.folder.name_in_database)
+
+
+def test_no_table_calls_a_trial_over_the_limit_that_is_not(told):
+    result, trials = told
+    outcomes = {trial.config.hash: trial.measurement.outcome for trial in trials}
+    assert result.baseline.outcome is outcomes[Config().hash] is Outcome.OK
+    assert result.baseline.peak_bytes <= result.best.limit_bytes
+    for figures in result.presets.values():
+        if figures.outcome is not None:
+            assert figures.outcome is (Outcome.OK if figures.peak_bytes <= LIMIT else Outcome.OVER_LIMIT)
+
+
+def test_who_leaves_too_little_is_no_runner_up_and_told_once(told):
+    result, trials = told
+    short = {trial.config.hash for trial in trials if LIMIT - BEYOND < trial.measurement.peak_bytes <= LIMIT}
+    assert not result.best.config.is_none
+    assert result.reserve_bytes == BEYOND
+    assert set(result.short_of_reserve) == short > {Config().hash}
+    others = [name for name, _ in runners_up(result, trials)]
+    assert others
+    assert not {trial.description for trial in trials if trial.config.hash in short} & set(others)
+    assert len([line for line in answer_lines(result, trials) if line.config == "none"]) == 1
+    sentences = [sentence for sentence in answer_sentences(result, trials) if "beyond its tensors" in sentence]
+    who = f"{len(short)} configs, no recompute among them: within the limit, with less than 25 MiB left"
+    assert sentences == [f"not taken: {who} for what a process holds beyond its tensors"]
+
+
+def test_no_recompute_alone_is_named(told):
+    result = replace(told[0], short_of_reserve=(Config().hash,))
+    assert any(sentence.startswith("not taken: no recompute: within") for sentence in answer_sentences(result, []))
+
+
+def test_a_batch_whose_answer_recomputes_does_not_fit_without(told):
+    result, _ = told
+    tuned = TunedBatch(batch=32, result=result, least_peak_bytes=None, measured=1)
+    assert not tuned.point.fits_without
+    whole = replace(result.baseline, outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + MIB, batch=32)
+    assert draw([whole], [tuned])[-1].without == whole
+
+
+def test_no_recompute_that_holds_the_limit_is_the_answer_though_others_look_as_fast(make_tuning, let_baseline_hold):
+    tuning = make_tuning(limit_bytes=912 * MIB)
+    tuning.bench.every_life_bytes = 5 * MIB
+    tuning.bench.pace = lambda number: 1.04 if number == 0 else 1.0
+    let_baseline_hold(tuning.bench, 60 * MIB)
+    result = tuning.run()
+    assert result.verdict is Verdict.NOT_NEEDED
+    assert (result.best.config, result.best.peak_bytes) == (Config(), 905 * MIB)
+
+
+def test_where_the_process_of_no_recompute_needs_too_much_the_others_are_raced(make_tuning):
+    tuning = make_tuning(limit_bytes=903 * MIB)
+    tuning.bench.every_life_bytes = 5 * MIB
+    result = tuning.run()
+    assert tuning.bench.watched[0] == (Config(), 32)
+    assert result.rejected[Config().hash] is Outcome.OVER_LIMIT
+    assert result.best.ranking is not None
+    assert result.best.config.hash in result.raced

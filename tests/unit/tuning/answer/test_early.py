@@ -1,5 +1,6 @@
-import dataclasses
+import functools
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,80 +9,101 @@ from autorecompute.errors import NothingFitsError, TooLittleTimeError
 from autorecompute.figures import Comparison, Figures
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.ranking import RaceEnd
 from autorecompute.result import Rejection, SearchEnd
-from autorecompute.studies import StudyFolder
 from autorecompute.tuning.answer.early import GROWTH, EarlyAnswer
 from autorecompute.tuning.answer.finalists import Finalist
 from autorecompute.tuning.answer.rivals import Rival, recall_rival
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.units import MIB
 from stand_ins.emitted import choices_of
+from stand_ins.formula import RESTING, instead, stop
+from stand_ins.timed import Clock, TimedBench
+
+SLOW = {"start_seconds": 5.0, "step_seconds": 0.4}
 
 
-def note_times(tuning, clock):
-    times, began, watch = [], clock.now, tuning.bench.watch
+def note_times(tuning):
+    """Gives the seconds after which each process of a whole tuning was done, which are filled in as it runs."""
+    times, clock, began = [], tuning.bench.clock, tuning.bench.clock.now
 
-    def watch_and_note(*args):
+    def watch_and_note(watch, *args):
         measurement = watch(*args)
         times.append(clock.now - began)
         return measurement
 
-    tuning.bench.watch = watch_and_note
+    instead(tuning.bench, "watch", watch_and_note)
     return times
 
 
+@pytest.fixture(scope="module")
+def undisturbed(make_root, tune_in, make_detection):
+    """The answer of an undisturbed tuning, and when each of its processes was done."""
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autorecompute.tuning.budget.time.monotonic", clock.monotonic)
+        tuning = tune_in(make_root(), TimedBench(make_detection(resting_bytes=RESTING), clock, **SLOW))
+        times = note_times(tuning)
+        return tuning.run(), times
+
+
 @pytest.fixture
-def undisturbed(make_slow, clock):
-    tuning = make_slow()
-    times = note_times(tuning, clock)
-    result = tuning.run()
-    return tuning, result, times
+def begin_slow(make_root, tune_in, make_timed_bench):
+    """Begins such a tuning, whose steps take most of a second, in a folder of its own or in one that is given."""
+
+    def begin(root=None, *, formula=None, **settings):
+        return tune_in(root or make_root(), make_timed_bench(**SLOW, **(formula or {})), **settings)
+
+    return begin
+
+
+@pytest.fixture
+def make_slow(make_root, begin_slow):
+    """Begins a session of one such study."""
+    return functools.partial(begin_slow, make_root())
+
+
+@pytest.fixture
+def begin_guessing(begin_slow, let_baseline_hold):
+    """Begins one in which the process without recompute holds 25 MiB beyond its tensors, others 10 MiB."""
+
+    def begin(**formula):
+        tuning = begin_slow(formula=formula)
+        tuning.bench.every_life_bytes = 10 * MIB
+        let_baseline_hold(tuning.bench, 25 * MIB)
+        return tuning
+
+    return begin
 
 
 def test_the_best_so_far_is_confirmed_while_the_search_goes_on(undisturbed):
-    _, result, times = undisturbed
+    result, times = undisturbed
     assert result.search_end is SearchEnd.NOTHING_LEFT
     assert times[0] < times[-1] * 2 / 3
     assert len(times) <= 2 + GROWTH
 
 
-@pytest.fixture
-def make_guessing(make_root, tune_in, make_timed_bench, let_baseline_hold):
-    def make(**formula):
-        tuning = tune_in(make_root(), make_timed_bench(start_seconds=5.0, step_seconds=0.4, **formula))
-        tuning.bench.every_life_bytes = 10 * MIB
-        let_baseline_hold(tuning.bench, 25 * MIB)
-        return tuning
-
-    return make
-
-
-@pytest.fixture
-def guessing(make_guessing):
-    return make_guessing()
-
-
-def test_where_trials_are_held_against_a_guess_a_whole_process_runs_sooner(guessing, clock, undisturbed):
-    times = note_times(guessing, clock)
+def test_where_trials_are_held_against_a_guess_a_whole_process_runs_sooner_and_is_soon_replaced(
+    begin_guessing, undisturbed
+):
+    """It is not that of a preset, which may be far from the limit, and the next is due as if it were the first."""
+    guessing, first_confirmation = begin_guessing(), undisturbed[1][0]
+    times = note_times(guessing)
     guessing.run()
-    assert times[0] < undisturbed[2][0]
-    first, _ = guessing.bench.watched[0]
-    assert first not in guessing.bench.detection.space.presets.values()
-
-
-def test_the_answer_of_a_process_that_ran_to_learn_from_is_soon_replaced(guessing, clock, undisturbed):
-    times = note_times(guessing, clock)
-    guessing.run()
-    assert times[1] < undisturbed[2][0] + 30.0
+    assert times[0] < first_confirmation
+    assert guessing.bench.watched[0][0] not in guessing.bench.detection.space.presets.values()
+    assert times[1] < first_confirmation + 30.0
 
 
 class FirstHoldsMore(dict):
+    """By config, so that a process that runs again holds as much."""
+
     def get(self, config, _default=None):
         return self.setdefault(config, 10 * MIB if self else 35 * MIB)
 
 
-def test_one_process_that_held_more_by_chance_does_not_rule_the_search(make_guessing):
-    tuning = make_guessing(costs=(0.04, 0.03, 0.2, 0.1, 0.1))
+def test_one_process_that_held_more_by_chance_does_not_rule_the_search(begin_guessing):
+    tuning = begin_guessing(costs=(0.04, 0.03, 0.2, 0.1, 0.1))
     tuning.bench.life_bytes = FirstHoldsMore()
     best = tuning.run().best
     peaks = {config: tuning.bench.peak_bytes(config, 32) for config in tuning.tried}
@@ -90,30 +112,20 @@ def test_one_process_that_held_more_by_chance_does_not_rule_the_search(make_gues
     assert peaks[best.config] > best.limit_bytes - 35 * MIB
 
 
-def test_where_whole_processes_fail_few_are_run_to_learn_from(make_guessing):
-    tuning = make_guessing()
-    watch = tuning.bench.watch
-
-    def be_lost(*args):
-        watch(*args)
-        return Measurement(outcome=Outcome.SCRIPT_ERROR, message="the port is taken")
-
-    tuning.bench.watch = be_lost
+def test_where_whole_processes_fail_few_are_run_to_learn_from(begin_guessing):
+    tuning = begin_guessing()
+    taken = Measurement(outcome=Outcome.SCRIPT_ERROR, message="the port is taken")
+    instead(tuning.bench, "watch", lambda watch, *args: watch(*args) and taken)
     with pytest.raises(NothingFitsError):
         tuning.run()
     searching = itertools.takewhile(lambda note: "racing" not in note, tuning.watcher.notes)
     assert sum("confirming in a fresh process" in note for note in searching) <= 2
 
 
-def test_whoever_stops_after_a_confirmation_has_an_answer(make_root, tune_in, make_timed_bench, clock, undisturbed):
-    _, _, times = undisturbed
-    end = times[-1]
-    moments = [times[0] + 0.1 + share * (end - times[0] - 0.2) for share in (0.0, 0.4, 0.8, 1.0)]
-    for moment in moments:
-        tuning = tune_in(make_root(), make_timed_bench(start_seconds=5.0, step_seconds=0.4))
-        clock.stop_at = clock.now + moment
-        with pytest.raises(KeyboardInterrupt):
-            tuning.tuner.run()
+def test_whoever_stops_after_a_confirmation_has_an_answer(begin_slow, undisturbed):
+    first, *_, end = undisturbed[1]
+    for share in (0.0, 0.6, 1.0):
+        tuning = stop(begin_slow(), after=first + 0.1 + share * (end - first - 0.2))
         result = tuning.folder.result()
         assert result == tuning.tuner.so_far
         assert (result.search_end, result.best.confirmed) == (SearchEnd.INTERRUPTED, True)
@@ -121,21 +133,14 @@ def test_whoever_stops_after_a_confirmation_has_an_answer(make_root, tune_in, ma
         assert choices_of(tuning.folder) == result.best.config.texts
 
 
-def test_whoever_stops_before_has_none(make_slow, clock):
-    tuning = make_slow()
-    clock.stop_at = clock.now + 12.0
-    with pytest.raises(KeyboardInterrupt):
-        tuning.run()
+def test_whoever_stops_before_has_none(begin_slow):
+    tuning = stop(begin_slow(), after=12.0)
     assert (tuning.tuner.so_far, tuning.folder.result()) == (None, None)
 
 
-def test_the_same_command_goes_on_and_confirms_nothing_twice(make_root, tune_in, make_timed_bench, clock, undisturbed):
-    _, expected, times = undisturbed
-    root = make_root()
-    first, second = (tune_in(root, make_timed_bench(start_seconds=5.0, step_seconds=0.4)) for _ in range(2))
-    clock.stop_at = clock.now + times[0] + 5.0
-    with pytest.raises(KeyboardInterrupt):
-        first.run()
+def test_the_same_command_goes_on_and_confirms_nothing_twice(make_slow, undisturbed):
+    expected, times = undisturbed
+    first, second = stop(make_slow(), after=times[0] + 5.0), make_slow()
     result = second.run()
     assert (result.best.config, result.search_end) == (expected.best.config, SearchEnd.NOTHING_LEFT)
     confirmed = [config for config, batch in (*first.bench.watched, *second.bench.watched) if batch == 32]
@@ -146,15 +151,17 @@ def test_the_same_command_goes_on_and_confirms_nothing_twice(make_root, tune_in,
 
 @pytest.fixture
 def measure_one_more(make_slow, clock):
+    """Goes on with a study by one trial, after which the time is over but for what takes no process."""
+
     def measure_one_more():
         tuning = make_slow(max_trials=9, timeout_seconds=900.0, began_seconds=clock.now)
-        end_seconds, keep_trial = clock.now + 899.0, tuning.folder.keep_trial
+        end_seconds = clock.now + 899.0
 
-        def lose_time(*trial):
+        def lose_time(keep_trial, *trial):
             keep_trial(*trial)
             clock.now = end_seconds
 
-        tuning.folder.keep_trial = lose_time
+        instead(tuning.folder, "keep_trial", lose_time)
         result = tuning.run()
         assert len(tuning.tried) == 1
         return tuning, result
@@ -175,8 +182,8 @@ def test_no_time_to_compare_again_leaves_the_comparison_of_the_same_winner(make_
 def test_no_time_to_compare_leaves_nothing_that_is_of_another_winner(make_slow, measure_one_more, make_space):
     first = make_slow(max_trials=8)
     answer = first.run()
-    another = dataclasses.replace(answer.best, config=Config.of(make_space().plans))
-    first.folder.finish(dataclasses.replace(answer, best=another))
+    another = replace(answer.best, config=Config.of(make_space().plans))
+    first.folder.finish(replace(answer, best=another))
     _, result = measure_one_more()
     assert (result.comparison, result.compared, result.search_end) == (None, False, SearchEnd.TIME)
 
@@ -188,81 +195,139 @@ def test_only_the_same_rival_counts(make_result, batch, is_known):
     fits = Figures(outcome=Outcome.OK, batch=20, samples_per_second=40.0, peak_bytes=600 * MIB)
     comparison = Comparison(ratio=1.1, low=1.05, high=1.15, pairs=2, is_clear=True)
     earlier = make_result(rival=fits, comparison=comparison)
-    rival = Rival(dataclasses.replace(fits, batch=batch) if batch else None, is_complete=False)
+    rival = Rival(replace(fits, batch=batch) if batch else None, is_complete=False)
     expected = Rival(fits, comparison) if is_known else rival
     assert recall_rival(earlier, earlier.best, rival) == expected
-    unconfirmed = dataclasses.replace(earlier, best=dataclasses.replace(earlier.best, confirmed=False))
+    unconfirmed = replace(earlier, best=replace(earlier.best, confirmed=False))
     assert recall_rival(unconfirmed, earlier.best, rival) == rival
     assert recall_rival(earlier, earlier.best, Rival(none_fits=True)) == Rival(none_fits=True)
 
 
 @pytest.fixture
 def trained(make_tuning):
+    """What a training found, which no fresh process has confirmed; its study lies there to be tuned."""
     tuning = make_tuning(max_trials=12)
     result = tuning.run()
-    found = dataclasses.replace(result, best=dataclasses.replace(result.best, confirmed=False))
+    found = replace(result, best=replace(result.best, confirmed=False))
     tuning.folder.keep_confirmed([])
     tuning.folder.finish(found)
     return found
 
 
+@pytest.fixture
+def begin_late(make_tuning, make_timed_bench, clock):
+    """Begins a session of that study that has so many seconds."""
+    settings = {"began_seconds": clock.now, "max_trials": 12}
+    return lambda timeout_seconds: make_tuning(make_timed_bench(), timeout_seconds=timeout_seconds, **settings)
+
+
 @pytest.mark.parametrize("timeout_seconds", [20.0, 32.0])
 @pytest.mark.parametrize("is_rejected", [False, True])
-def test_little_time_takes_away_nothing_that_a_training_found(  # noqa: PLR0917  (two cases of two)
-    trained, make_tuning, make_timed_bench, clock, timeout_seconds, is_rejected
+def test_little_time_takes_away_nothing_that_a_training_found_unless_it_was_rejected(
+    trained, begin_late, clock, timeout_seconds, is_rejected
 ):
-    tuning = make_tuning(make_timed_bench(), timeout_seconds=timeout_seconds, began_seconds=clock.now, max_trials=12)
+    tuning = begin_late(timeout_seconds)
     tuning.bench.watch = lambda *_: clock.advance(1000.0)
     if is_rejected:
-        tuning.folder.keep_rejections(
-            [Rejection(config=trained.best.config, outcome=Outcome.WRONG_GRADIENT, reason="it is wrong")]
-        )
+        rejection = Rejection(config=trained.best.config, outcome=Outcome.WRONG_GRADIENT, reason="it is wrong")
+        tuning.folder.keep_rejections([rejection])
     with pytest.raises(NothingFitsError):
         tuning.run()
     left = tuning.folder.result()
     assert left.best is None if is_rejected else left == trained
 
 
-def test_what_a_training_found_is_no_answer_where_the_device_is_free_too_late(
-    trained, make_tuning, make_timed_bench, clock, monkeypatch
-):
-    tuning = make_tuning(make_timed_bench(), timeout_seconds=60.0, began_seconds=clock.now, max_trials=12)
+def test_what_a_training_found_is_no_answer_where_the_device_is_free_too_late(trained, begin_late, clock, monkeypatch):
+    tuning = begin_late(60.0)
     monkeypatch.setattr("autorecompute.tuning.resources.hold_device", lambda *_: clock.advance(10_000.0))
     with pytest.raises(TooLittleTimeError, match="What a training found is not confirmed yet: "):
         tuning.run()
     assert (tuning.tuner.so_far, tuning.folder.result()) == (None, trained)
 
 
-class Confirming:
-    def __init__(self, best):
-        self.best, self.asked = best, []
-
-    def needs(self, _config):
-        return (Task.CONFIRMATION,)
-
-    def confirm(self, finalist):
-        self.asked.append(finalist.trial.number)
-        return self.best
-
-
-@pytest.fixture
-def ask(make_root, make_result, clock):
-    def ask(trial, samples_per_second):
-        result = make_result()
-        folder = StudyFolder("bert", make_root())
-        folder.prepare()
-        best = dataclasses.replace(result.best, relative_throughput=None, samples_per_second=samples_per_second)
-        confirming = Confirming(best)
-        context = SimpleNamespace(folder=folder, budget=Budget(None, clock.now))
-        early = EarlyAnswer(context, confirming, lambda: result)
-        clock.advance(1000)
-        early.confirm_if_due(Finalist(trial=trial), reserve_seconds=0.0)
-        return confirming.asked
-
-    return ask
-
-
 @pytest.mark.parametrize(("speed", "expected"), [(0.9, []), (1.01, []), (1.1, [7])])
-def test_without_a_reference_the_faster_is_news(ask, make_trial, make_space, speed, expected):
-    trial = make_trial(Config.of(make_space().plans[:1]), number=7)
-    assert ask(trial, trial.measurement.samples_per_second / speed) == expected
+def test_without_a_reference_samples_per_second_say_what_is_worth_a_confirmation(
+    make_slow, make_result, make_trial, speed, expected
+):
+    result, trial, asked = make_result(), make_trial(Config.parse(["blocks.*/gelu:drop"]), number=7), []
+    tuning = make_slow()
+    confirmed_speed = trial.measurement.samples_per_second / speed
+    best = replace(result.best, relative_throughput=None, samples_per_second=confirmed_speed)
+    confirming = SimpleNamespace(
+        best=best,
+        needs=lambda _config: (Task.CONFIRMATION,),
+        confirm=lambda finalist: asked.append(finalist.trial.number) or best,
+    )
+    context = SimpleNamespace(folder=tuning.folder, budget=Budget(None, tuning.bench.clock.now))
+    early = EarlyAnswer(context, confirming, lambda: result)
+    tuning.bench.clock.advance(1000)
+    early.confirm_if_due(Finalist(trial=trial), reserve_seconds=0.0)
+    assert asked == expected
+
+
+NO_REFERENCE = {"oom_bytes": 800 * MIB}  # the batch does not run without recompute
+
+
+def test_however_often_it_is_stopped_an_answer_keeps_what_it_knows(make_slow):
+    answer = make_slow(max_trials=8).run()
+    assert answer.comparison is not None
+    for _ in range(2):
+        again = stop(make_slow(max_trials=40), after=20.0)
+    kept = again.folder.result()
+    assert (kept.best, kept.rival, kept.comparison) == (answer.best, answer.rival, answer.comparison)
+    assert (kept.compared, kept.verdict, kept.search_end) == (True, answer.verdict, SearchEnd.INTERRUPTED)
+    assert kept.trials > answer.trials
+    assert choices_of(again.folder) == answer.best.config.texts
+
+
+@pytest.fixture(params=[{}, NO_REFERENCE], ids=["with a reference", "without"])
+def begin_tie(request, make_slow):
+    """Begins a session of a tuning whose early confirmed config is a little faster than that which wins the tie."""
+    return functools.partial(make_slow, formula=request.param)
+
+
+def test_who_won_a_tie_stays_the_answer_though_its_comparison_is_stopped(begin_tie, clock):
+    """The config that was confirmed early lost the tie by its peak: it does not come back, now or later."""
+    tuning = begin_tie(max_trials=16)
+
+    def note_and_stop(note, text):
+        note(text)
+        if "largest batch that fits" in text:
+            clock.stop_at = clock.now + 3.0
+
+    instead(tuning.watcher, "note", note_and_stop)
+    folder = stop(tuning).folder
+    left, confirmed = folder.result(), folder.confirmed()
+    assert left.best.ranking.end is RaceEnd.TIE
+    others = [best for best in confirmed if best.config != left.best.config]
+    assert any(best.samples_per_second > left.best.samples_per_second for best in others)
+    assert all(best.peak_bytes > left.best.peak_bytes for best in others)
+    assert stop(begin_tie(max_trials=40), after=7.0).folder.result().best == left.best
+    assert begin_tie(max_trials=16).run().best.config == left.best.config
+
+
+def test_an_answer_stays_where_nothing_better_was_confirmed_since(begin_tie):
+    answer = begin_tie(max_trials=16).run()
+    again = begin_tie(max_trials=40)
+    assert len(again.folder.confirmed()) > 1
+    kept = stop(again, after=7.0).folder.result()
+    assert (kept.best, kept.verdict, kept.comparison) == (answer.best, answer.verdict, answer.comparison)
+    assert (kept.compared, kept.search_end) == (True, SearchEnd.INTERRUPTED)
+
+
+def test_what_was_confirmed_early_is_known_by_the_race_from_then_on(make_slow, make_space):
+    lucky = Config.of(make_space().plans[:2])
+    tuning = make_slow(max_trials=16)
+
+    def measure_by_luck(measure, config, effort):
+        measured = measure(config, effort)
+        factor = 1.0 if config != lucky else 0.975 if effort == tuning.effort else 1.05
+        return replace(measured, step_seconds=tuple(step * factor for step in measured.step_seconds))
+
+    instead(tuning.bench, "measure", measure_by_luck)
+    result = tuning.run()
+    assert result.best.config != lucky
+    known = {best.config.hash: best.relative_throughput for best in tuning.folder.confirmed()}
+    assert known[lucky.hash] == result.raced[lucky.hash]
+    trial = next(trial for trial in tuning.watcher.trials if trial.config == lucky)
+    assert known[lucky.hash] < trial.relative_throughput / 1.05

@@ -1,3 +1,5 @@
+"""From trials to an answer, in words."""
+
 import re
 from dataclasses import replace
 
@@ -7,36 +9,59 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.result import Rejection
-from autorecompute.tuning.explanations import (
-    explain_early_end,
-    explain_no_fit,
-    explain_too_few_trials,
-)
+from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_few_trials
 from autorecompute.tuning.lateness import explain_too_little_time
 from autorecompute.units import GIB, MIB, parse_bytes
 from stand_ins.surveyed import Surveyed
 
 LIMIT = 600 * MIB
+NONE = Config()
+
+
+@pytest.fixture
+def plans(make_space):
+    return make_space().plans
+
+
+@pytest.fixture
+def no_fit(make_trial, make_detection):
+    """What is said where trials had these peaks, ``None`` of no memory at all, and processes needed so much more."""
+
+    def no_fit(*trials, excess=(), reasons=(), **detected):
+        told = []
+        for config, peak_bytes in trials:
+            fitted = Outcome.OVER_LIMIT if peak_bytes and peak_bytes > LIMIT else Outcome.OK
+            told.append(make_trial(config, outcome=fitted if peak_bytes else Outcome.OOM, peak_bytes=peak_bytes))
+        rejections = [
+            Rejection(config=config, outcome=Outcome.OVER_LIMIT, reason="too much", excess_bytes=excess_bytes)
+            for config, excess_bytes in dict(excess).items()
+        ]
+        return explain_no_fit(told, make_detection(**detected), LIMIT, reasons, rejections)
+
+    return no_fit
+
+
+def limit_in(text):
+    return parse_bytes(re.search(r"--memory-limit (\w+)", text)[1])
 
 
 @pytest.mark.parametrize(
-    ("peak_bytes", "outcome"),
-    [(LIMIT - 1, Outcome.OK), (LIMIT, Outcome.OK), (LIMIT + 1, Outcome.OVER_LIMIT), (2 * LIMIT, Outcome.OVER_LIMIT)],
+    ("outcome", "peak_bytes", "expected"),
+    [
+        (Outcome.OK, LIMIT, Outcome.OK),
+        (Outcome.OK, LIMIT + 1, Outcome.OVER_LIMIT),
+        *((failed, 2 * LIMIT, failed) for failed in Outcome if failed is not Outcome.OK),
+    ],
 )
-def test_a_peak_may_reach_the_limit_and_not_exceed_it(make_measurement, peak_bytes, outcome):
-    measured = make_measurement(peak_bytes=peak_bytes)
+def test_a_peak_may_reach_the_limit_and_a_failure_keeps_its_name_above_it(
+    make_measurement, outcome, peak_bytes, expected
+):
+    measured = make_measurement(outcome, peak_bytes=peak_bytes)
     judged = measured.under(LIMIT)
-    assert judged.outcome is outcome
-    assert (judged.peak_bytes, judged.step_seconds) == (measured.peak_bytes, measured.step_seconds)
+    assert judged == replace(measured, outcome=expected, message=judged.message)
 
 
-@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
-def test_a_failure_keeps_its_name(make_measurement, outcome):
-    failed = make_measurement(outcome, peak_bytes=2 * LIMIT)
-    assert failed.under(LIMIT) == failed
-
-
-def test_too_few_trials_name_the_preset_that_should_fit(make_trial):
+def test_too_few_trials_name_the_preset_that_should_fit_or_what_was_rejected():
     lean, leaner, large = (
         Prediction(peak_bytes=size * MIB, peak_low=0, peak_high=0, step=None, step_low=None, step_high=None, fits=0.5)
         for size in (500, 400, 700)
@@ -45,37 +70,32 @@ def test_too_few_trials_name_the_preset_that_should_fit(make_trial):
     assert "found in 1 trial. The preset 'blocks' should hold it, with about 400 MiB" in text
     assert "--max-trials" in text
     unlikely = replace(leaner, fits=0.1)
-    rejection = Rejection(config=make_trial().config, outcome=Outcome.OVER_LIMIT, reason="its process reaches 640 MiB")
+    rejection = Rejection(config=NONE, outcome=Outcome.OVER_LIMIT, reason="its process reaches 640 MiB")
     text = explain_too_few_trials(2, LIMIT, {"none": large, "blocks": unlikely}, [rejection])
     assert "found in 2 trials. Not confirmed: its process reaches 640 MiB. Allow more trials with --max-trials" in text
 
 
-def test_no_fit_names_the_least_peak_and_what_it_would_take(make_trial, make_detection, make_space):
-    plans = make_space().plans
-    trials = [
-        make_trial(Config(), outcome=Outcome.OVER_LIMIT, peak_bytes=900 * MIB),
-        make_trial(Config.of(plans[:1]), outcome=Outcome.OVER_LIMIT, peak_bytes=700 * MIB + 1),
-        make_trial(make_space().all_on, outcome=Outcome.OOM),
-    ]
-    text = explain_no_fit(trials, make_detection(resting_bytes=100 * MIB), LIMIT)
+def test_no_fit_names_the_least_peak_and_what_it_would_take(no_fit, make_space, plans):
+    leanest = (Config.of(plans[:1]), 700 * MIB + 1)
+    text = no_fit((NONE, 900 * MIB), leanest, (make_space().all_on, None), resting_bytes=100 * MIB)
     assert plans[0].label in text
     assert "3 trials" in text
-    assert 700 * MIB < parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) <= 740 * MIB
+    assert 700 * MIB < limit_in(text) <= 740 * MIB
     batch = int(re.search(r"by a rough estimate --target-batch (\d+)", text)[1])
     assert 0 < batch < 32
     assert 100 * MIB + batch / 32 * 600 * MIB <= LIMIT
 
 
-def test_no_fit_without_any_peak_suggests_a_smaller_batch(make_trial, make_detection):
-    text = explain_no_fit([make_trial(outcome=Outcome.OOM)], make_detection(batch=32), LIMIT)
-    assert "--target-batch 16" in text
+def test_no_fit_without_any_peak_suggests_half_the_batch_where_there_is_one(no_fit):
+    assert "--target-batch 16" in no_fit((NONE, None), batch=32)
+    assert "--target-batch 1" not in no_fit((NONE, None), batch=1)
 
 
 def test_no_fit_without_any_peak_tells_the_batch_that_is_forecast_to_fit(make_trial, make_detection):
     survey = Surveyed.of("gpt2")
     memory, all_on = survey.memory, survey.space.all_on
     dims = {**memory.dims, "batch": 32}
-    without, least = (memory.forecast(config, dims).peak_bytes for config in (Config(), all_on))
+    without, least = (memory.forecast(config, dims).peak_bytes for config in (NONE, all_on))
     detection = replace(make_detection(batch=32), dims=dims)
     text = explain_no_fit([make_trial(outcome=Outcome.OOM)], detection, least // 2, memory=memory)
     told = re.search(r"([\d.]+) (\wiB) is the least that is forecast, with", text)
@@ -85,66 +105,44 @@ def test_no_fit_without_any_peak_tells_the_batch_that_is_forecast_to_fit(make_tr
     assert 0 < batch < 32
 
 
-def test_no_fit_at_a_batch_of_one_does_not_suggest_a_batch_of_one(make_trial, make_detection):
-    text = explain_no_fit([make_trial(outcome=Outcome.OOM)], make_detection(batch=1), LIMIT)
-    assert "--target-batch 1" not in text
+def test_no_fit_after_failed_confirmations_suggests_a_higher_limit(no_fit):
+    assert limit_in(no_fit((NONE, 580 * MIB), excess={NONE: None}, resting_bytes=100 * MIB)) > LIMIT
 
 
-def test_no_fit_after_failed_confirmations_suggests_a_higher_limit(make_trial, make_detection):
-    trial = make_trial(peak_bytes=580 * MIB)
-    rejection = Rejection(config=trial.config, outcome=Outcome.OVER_LIMIT, reason="its whole process reaches 640 MiB")
-    text = explain_no_fit([trial], make_detection(resting_bytes=100 * MIB), LIMIT, (), [rejection])
-    assert parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) > LIMIT
-
-
-def test_no_fit_suggests_what_the_leanest_config_needs_as_a_whole_process(make_trial, make_detection, make_space):
-    plans = make_space().plans
-    trials = [
-        make_trial(outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + 20 * MIB),
-        make_trial(Config.of(plans[:1]), peak_bytes=LIMIT - MIB),
-        make_trial(Config.of(plans[:2]), peak_bytes=LIMIT - 40 * MIB),
-    ]
-    rejection = Rejection(config=trials[1].config, outcome=Outcome.OVER_LIMIT, reason="too much", excess_bytes=50 * MIB)
-    text = explain_no_fit(trials, make_detection(), LIMIT, (), [rejection])
+def test_no_fit_suggests_what_the_leanest_config_needs_as_a_whole_process(no_fit, plans):
+    one, two = Config.of(plans[:1]), Config.of(plans[:2])
+    text = no_fit((NONE, LIMIT + 20 * MIB), (one, LIMIT - MIB), (two, LIMIT - 40 * MIB), excess={one: 50 * MIB})
     assert f"Try --memory-limit {LIMIT // MIB + 10}MiB." in text
 
 
-@pytest.mark.parametrize("is_whole_process", [True, False])
-def test_no_fit_never_suggests_more_than_no_recompute_needs(make_trial, make_detection, make_space, is_whole_process):
-    peak = LIMIT - MIB if is_whole_process else LIMIT + 10 * MIB
-    config = make_space().all_on
-    trials = [make_trial(outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + 20 * MIB), make_trial(config, peak_bytes=peak)]
-    rejections = [Rejection(config=config, outcome=Outcome.OVER_LIMIT, reason="too much")] if is_whole_process else []
-    text = explain_no_fit(trials, make_detection(), LIMIT, (), rejections)
+@pytest.mark.parametrize(("peak", "rejected"), [(LIMIT - MIB, True), (LIMIT + 10 * MIB, False)])
+def test_no_fit_never_suggests_more_than_no_recompute_needs(no_fit, plans, peak, rejected):
+    config = Config.of(plans)
+    text = no_fit((NONE, LIMIT + 20 * MIB), (config, peak), excess={config: None} if rejected else {})
     needed = (LIMIT + 20 * MIB) // MIB
     assert f"Try --memory-limit {needed}MiB" in text
     assert f"without recompute it needs {needed} MiB" in text
 
 
-def test_what_no_recompute_needs_as_a_whole_process_counts(make_trial, make_detection):
-    trial = make_trial(peak_bytes=LIMIT - 10 * MIB)
-    rejection = Rejection(config=Config(), outcome=Outcome.OVER_LIMIT, reason="too much", excess_bytes=30 * MIB)
-    text = explain_no_fit([trial], make_detection(), LIMIT, (), [rejection])
+def test_what_no_recompute_needs_as_a_whole_process_counts(no_fit):
+    text = no_fit((NONE, LIMIT - 10 * MIB), excess={NONE: 30 * MIB})
     assert f"Try --memory-limit {(LIMIT + 20 * MIB) // MIB}MiB: without recompute it needs" in text
 
 
 @pytest.mark.parametrize(("kind", "tells"), [("cpu", True), ("cuda", False)])
 def test_no_fit_after_failed_confirmations_on_a_cpu_names_what_glibc_keeps(
-    make_trial, make_detection, monkeypatch, kind, tells
+    no_fit, make_detection, monkeypatch, kind, tells
 ):
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
-    trial = make_trial(peak_bytes=580 * MIB)
-    rejection = Rejection(config=trial.config, outcome=Outcome.OVER_LIMIT, reason="its whole process reaches 640 MiB")
-    detection = make_detection()
-    detection = replace(detection, device=replace(detection.device, kind=kind))
-    assert ("MALLOC_MMAP_THRESHOLD_" in explain_no_fit([trial], detection, LIMIT, (), [rejection])) is tells
+    device = replace(make_detection().device, kind=kind)
+    assert ("MALLOC_MMAP_THRESHOLD_" in no_fit((NONE, 580 * MIB), excess={NONE: None}, device=device)) is tells
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
-    assert "MALLOC_MMAP_THRESHOLD_" not in explain_no_fit([trial], detection, LIMIT, (), [rejection])
+    assert "MALLOC_MMAP_THRESHOLD_" not in no_fit((NONE, 580 * MIB), excess={NONE: None}, device=device)
 
 
-def test_no_fit_for_another_reason_than_memory_names_the_last_one(make_trial, make_detection):
+def test_no_fit_for_another_reason_than_memory_names_the_last_one_and_no_other_limit(no_fit):
     reasons = ("blocks.*/gelu has wrong gradients", "blocks.*/cast has wrong gradients")
-    text = explain_no_fit([make_trial(peak_bytes=580 * MIB)], make_detection(), LIMIT, reasons)
+    text = no_fit((NONE, 580 * MIB), reasons=reasons)
     assert reasons[-1] in text
     assert "whole process" not in text
     assert "--memory-limit" not in text
@@ -152,24 +150,24 @@ def test_no_fit_for_another_reason_than_memory_names_the_last_one(make_trial, ma
 
 def test_a_peak_of_a_trial_that_failed_is_not_the_least(make_trial, make_detection):
     trials = [
-        make_trial(Config(), outcome=Outcome.OVER_LIMIT, peak_bytes=900 * MIB),
+        make_trial(outcome=Outcome.OVER_LIMIT, peak_bytes=900 * MIB),
         make_trial(outcome=Outcome.DIVERGED, peak_bytes=300 * MIB),
     ]
     assert "The least peak was 900 MiB" in explain_no_fit(trials, make_detection(resting_bytes=100 * MIB), LIMIT)
 
 
-def test_an_early_end_names_what_went_wrong_last_and_who_is_next(make_trial, make_detection, make_space):
-    rejected, open_ = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in make_space().plans[:2])
+@pytest.mark.parametrize(("reasons", "told"), [((), "out of memory"), (("crash: signal 11",), "crash: signal 11")])
+def test_an_early_end_names_what_went_wrong_last_and_who_is_next(make_trial, make_detection, plans, reasons, told):
+    rejected, open_ = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in plans[:2])
     rejection = Rejection(config=rejected.config, outcome=Outcome.OOM, reason="out of memory")
-    for reasons, expected in (((), "out of memory"), (("crash: signal 11",), "crash: signal 11")):
-        text = explain_early_end([rejected, open_], make_detection(), LIMIT, reasons, [rejection])
-        assert expected in text
-        assert f"not confirmed: {open_.description}." in text
-        assert "time was over" not in text
+    text = explain_early_end([rejected, open_], make_detection(), LIMIT, reasons, [rejection])
+    assert told in text
+    assert f"not confirmed: {open_.description}." in text
+    assert "time was over" not in text
 
 
-def test_an_early_end_after_a_race_names_who_won_it(make_trial, make_detection, make_space):
-    first, second = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in make_space().plans[:2])
+def test_an_early_end_after_a_race_names_who_won_it(make_trial, make_detection, plans):
+    first, second = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in plans[:2])
     text = explain_early_end([first, second], make_detection(), LIMIT, winner=second)
     assert f"not confirmed: {second.description}." in text
 
@@ -188,9 +186,8 @@ def test_time_that_went_into_waiting_is_no_reason_to_recommend_what_a_start_take
     assert "24s" not in text
 
 
-@pytest.mark.parametrize("outcome", [Outcome.OVER_LIMIT, Outcome.OOM])
-def test_no_fit_of_a_model_with_nothing_to_recompute_says_so(make_trial, make_detection, make_space, outcome):
-    trials = [make_trial(outcome=outcome, peak_bytes=None if outcome is Outcome.OOM else 900 * MIB)]
-    assert explain_no_fit(trials, make_detection(plans=()), LIMIT).count("Nothing is worth recomputing") == 1
-    large = replace(make_space().plans[0], saving_bytes=GIB, saving=f"{GIB // 32}*batch")
-    assert "worth recomputing" not in explain_no_fit(trials, make_detection(plans=(large,), batch=32), LIMIT)
+@pytest.mark.parametrize("peak_bytes", [900 * MIB, None])
+def test_no_fit_of_a_model_with_nothing_to_recompute_says_so(no_fit, plans, peak_bytes):
+    assert no_fit((NONE, peak_bytes), plans=()).count("Nothing is worth recomputing") == 1
+    large = replace(plans[0], saving_bytes=GIB, saving=f"{GIB // 32}*batch")
+    assert "worth recomputing" not in no_fit((NONE, peak_bytes), plans=(large,), batch=32)

@@ -1,5 +1,5 @@
+import math
 import random
-import time
 
 import pytest
 
@@ -7,12 +7,11 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.ranking import RaceEnd
 from autorecompute.trials.effort import Effort
-from autorecompute.tuning.answer.finalists import Finalist
+from autorecompute.tuning.answer.finalists import Finalist, Round, fitting_finalists, gap, rank
 from autorecompute.tuning.answer.race import LOOKS, MOST_ROUNDS, race
 from autorecompute.units import MIB
 
-COSTS = {0: 0.04, 1: 0.03, 2: 0.05}
-"""What each finalist's plan adds to a step, as a share."""
+COSTS = {0: 0.04, 1: 0.03, 2: 0.05}  # what each finalist's plan adds to a step, as a share
 
 
 @pytest.fixture
@@ -49,6 +48,20 @@ def rounds_of(raced):
     return {entry.trial.number: len(entry.rounds) for entry in raced.standings}
 
 
+def make_uneasy(bench, sigma):
+    """Lets the pace of the machine vary by chance."""
+    chance = random.Random(1)
+    bench.pace = lambda _: chance.lognormvariate(0, sigma)
+    return bench
+
+
+def crowd(bench, is_busy=lambda _: True):
+    """Lets others take the processors in the rounds of four measurements that are busy, and slow the odd ones down."""
+    bench.others = lambda number: 0.6 if is_busy(number // 4) else 0.05
+    bench.pace = lambda number: 1 + 2 * (is_busy(number // 4) and number % 2)
+    return bench
+
+
 @pytest.mark.parametrize("has_reference", [True, False])
 def test_the_fastest_wins(make_bench, make_standings, has_reference):
     raced = race(make_bench(), make_standings(3, 2, 2), has_reference=has_reference)
@@ -81,18 +94,14 @@ def test_a_machine_that_slows_down_favours_no_one(make_bench, make_standings):
 
 
 def test_noise_takes_more_rounds(make_costly, make_standings):
-    chance = random.Random(1)
-    bench = make_costly(0.1, 0, 0.1)
-    bench.pace = lambda _: chance.lognormvariate(0, 0.01)
+    bench = make_uneasy(make_costly(0.1, 0, 0.1), 0.01)
     raced = race(bench, make_standings(2, 2, 2), has_reference=True)
     assert (raced.standings[0].trial.number, raced.ranking.end) == (1, RaceEnd.RANKED)
     assert LOOKS[0] < raced.ranking.rounds < LOOKS[-1]
 
 
 def test_who_is_beaten_runs_no_further(make_costly, make_standings):
-    chance = random.Random(1)
-    bench = make_costly(0, 0.02, 1)
-    bench.pace = lambda _: chance.lognormvariate(0, 0.01)
+    bench = make_uneasy(make_costly(0, 0.02, 1), 0.01)
     raced = race(bench, make_standings(2, 1, 1), has_reference=True)
     rounds = rounds_of(raced)
     assert raced.standings[-1].trial.number == 2
@@ -100,26 +109,14 @@ def test_who_is_beaten_runs_no_further(make_costly, make_standings):
 
 
 def test_what_chance_alone_decides_stays_undecided(make_bench, make_standings):
-    chance = random.Random(1)
-    bench = make_bench()
-    bench.pace = lambda _: chance.lognormvariate(0, 0.5)
+    bench = make_uneasy(make_bench(), 0.5)
     raced = race(bench, make_standings(2, 2), has_reference=True)
     assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.UNDECIDED, LOOKS[-1])
     assert raced.ranking.rivals == (raced.standings[1].trial.description,)
 
 
-def test_a_deadline_ends_the_race_after_the_first_look(make_bench, make_standings):
-    chance = random.Random(1)
-    bench = make_bench()
-    bench.pace = lambda _: chance.lognormvariate(0, 0.5)
-    raced = race(bench, make_standings(2, 2), has_reference=True, deadline_seconds=time.monotonic())
-    assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.UNDECIDED, LOOKS[0])
-
-
 def test_no_place_in_the_round_belongs_to_anyone(make_bench, make_standings):
-    chance = random.Random(1)
-    bench = make_bench()
-    bench.pace = lambda _: chance.lognormvariate(0, 0.5)
+    bench = make_uneasy(make_bench(), 0.5)
     race(bench, make_standings(2, 2, 2), has_reference=True)
     measured = [config for config, _ in bench.measured[: 4 * LOOKS[0]]]
     first, second, third = (measured[start : start + 4] for start in (0, 4, 8))
@@ -137,10 +134,7 @@ def test_all_samples_are_kept(make_bench, make_standings):
 
 
 def test_a_race_that_was_stopped_goes_on_as_it_was(make_costly, make_standings, configs, make_measurement):
-    chance = random.Random(1)
-    told = []
-    bench = make_costly(0, 0.02, 1)
-    bench.pace = lambda _: chance.lognormvariate(0, 0.01)
+    told, bench = [], make_uneasy(make_costly(0, 0.02, 1), 0.01)
     bench.broken[Config()] = make_measurement(Outcome.CRASH)
     standings = make_standings(2, 1, 1)
     whole = race(bench, standings, has_reference=True, after_round=told.append)
@@ -152,14 +146,8 @@ def test_a_race_that_was_stopped_goes_on_as_it_was(make_costly, make_standings, 
     assert len(bench.measured) == 2 * (raced.ranking.rounds - known.rounds)
 
 
-def crowd(bench, is_busy):
-    bench.others = lambda number: 0.6 if is_busy(number // 4) else 0.05
-    bench.pace = lambda number: 1 + 2 * (is_busy(number // 4) and number % 2)
-
-
 def test_a_disturbed_round_is_made_up_for(make_bench, make_standings):
-    bench = make_bench()
-    crowd(bench, lambda number: number in {0, 2, 3})
+    bench = crowd(make_bench(), lambda number: number in {0, 2, 3})
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     assert raced.standings[0].trial.number == 1
     assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.RANKED, LOOKS[0] + 3)
@@ -169,8 +157,7 @@ def test_a_disturbed_round_is_made_up_for(make_bench, make_standings):
 
 
 def test_a_host_that_is_always_busy_leaves_the_race_undecided(make_bench, make_standings):
-    bench = make_bench()
-    crowd(bench, lambda _: True)
+    bench = crowd(make_bench())
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     assert raced.ranking.end is RaceEnd.UNDECIDED
     assert raced.ranking.disturbed == raced.ranking.rounds == MOST_ROUNDS
@@ -179,42 +166,11 @@ def test_a_host_that_is_always_busy_leaves_the_race_undecided(make_bench, make_s
     assert f"{MOST_ROUNDS} of {MOST_ROUNDS} rounds were disturbed" in raced.ranking.sentence
 
 
-def test_a_busy_host_does_not_race_beyond_the_deadline(make_bench, make_standings):
-    bench = make_bench()
-    crowd(bench, lambda _: True)
-    raced = race(bench, make_standings(2, 2), has_reference=True, deadline_seconds=time.monotonic())
-    assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.UNDECIDED, LOOKS[0])
-
-
 def test_marks_are_kept_with_their_round(make_bench, make_standings, configs, make_measurement):
     bench = make_bench()
     bench.broken[configs[1]] = make_measurement(marks=("host busy",))
     raced = race(bench, make_standings(2, 2), has_reference=True)
     assert {entry.trial.number: entry.rounds[0].marks for entry in raced.standings} == {0: (), 1: ("host busy",)}
-
-
-@pytest.mark.parametrize("crowded", [False, True])
-def test_a_finalist_that_raced_with_nobody_is_not_called_ranked(make_bench, make_standings, crowded):
-    bench = make_bench()
-    crowd(bench, lambda _: crowded)
-    raced = race(bench, make_standings(2), has_reference=True, deadline_seconds=time.monotonic())
-    assert (raced.ranking.end, raced.is_over) == (RaceEnd.ALONE, True)
-
-
-@pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.CRASH, Outcome.TIMEOUT])
-def test_a_finalist_that_fails_is_out(make_bench, make_standings, configs, make_measurement, outcome):
-    bench = make_bench()
-    bench.broken[configs[1]] = make_measurement(outcome)
-    raced = race(bench, make_standings(3, 2, 2), has_reference=True)
-    assert sorted(order_of(raced)) == [0, 2]
-    assert [entry.trial.number for entry in raced.failed] == [1]
-    assert sum(config == configs[1] for config, _ in bench.measured) == 1
-
-
-def test_a_finalist_that_diverges_is_out(make_bench, make_standings, configs, make_measurement):
-    bench = make_bench()
-    bench.broken[configs[1]] = make_measurement(Outcome.DIVERGED, step_seconds=(0.1,), peak_bytes=1, samples=1)
-    assert sorted(order_of(race(bench, make_standings(3, 2, 2), has_reference=True))) == [0, 2]
 
 
 def test_a_race_that_nobody_finishes_has_no_winner(make_bench, make_standings, configs, make_measurement):
@@ -249,3 +205,103 @@ def test_who_is_over_the_limit_in_a_round_is_out(make_bench, make_standings):
     over = [entry.trial for entry, peak in zip(standings, peaks, strict=True) if peak == max(peaks)]
     assert [entry.trial for entry in raced.over_limit] == over
     assert {entry.trial.number for entry in raced.standings}.isdisjoint(trial.number for trial in over)
+
+
+@pytest.mark.parametrize("disturb", [lambda bench: make_uneasy(bench, 0.5), crowd], ids=["noise", "a busy host"])
+def test_a_deadline_ends_the_race_after_the_first_look(make_bench, make_standings, disturb):
+    raced = race(disturb(make_bench()), make_standings(2, 2), has_reference=True, deadline_seconds=0.0)
+    assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.UNDECIDED, LOOKS[0])
+
+
+@pytest.mark.parametrize("disturb", [lambda bench: bench, crowd], ids=["calm", "a busy host"])
+def test_a_finalist_that_raced_with_nobody_is_not_called_ranked(make_bench, make_standings, disturb):
+    raced = race(disturb(make_bench()), make_standings(2), has_reference=True, deadline_seconds=0.0)
+    assert (raced.ranking.end, raced.is_over) == (RaceEnd.ALONE, True)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.CRASH, Outcome.TIMEOUT, Outcome.DIVERGED])
+def test_a_finalist_that_fails_is_out(make_bench, make_standings, configs, make_measurement, outcome):
+    bench = make_bench()
+    bench.broken[configs[1]] = make_measurement(outcome, step_seconds=(0.1,) * (outcome is Outcome.DIVERGED))
+    raced = race(bench, make_standings(3, 2, 2), has_reference=True)
+    assert sorted(order_of(raced)) == [0, 2]
+    assert [entry.trial.number for entry in raced.failed] == [1]
+    assert sum(config == configs[1] for config, _ in bench.measured) == 1
+
+
+def numbers_of(standings):
+    return [finalist.trial.number for finalist in standings]
+
+
+@pytest.fixture
+def make_entry(make_trial):
+    def make(*seconds, number=0, peak=1, reference=1.0):
+        rounds = tuple(Round(step_seconds=(step,), reference_seconds=(reference,)) for step in seconds)
+        return Finalist(trial=make_trial(number=number, peak_bytes=peak), rounds=rounds)
+
+    return make
+
+
+def test_only_what_fits_is_a_finalist_and_the_fastest_beside_its_reference_comes_first(make_trial):
+    trials = [
+        make_trial(number=0, reference_seconds=1.0, step_seconds=(1.25,)),
+        make_trial(number=1, reference_seconds=2.0, step_seconds=(2.1,)),
+        make_trial(number=2, outcome=Outcome.OVER_LIMIT, reference_seconds=1.0, step_seconds=(1.0,)),
+        make_trial(number=3, outcome=Outcome.OOM),
+    ]
+    assert numbers_of(fitting_finalists(trials)) == [1, 0]
+
+
+@pytest.mark.parametrize("reference_seconds", [None, 0.09])
+def test_where_a_reference_is_missing_the_step_time_decides(make_trial, reference_seconds):
+    """A config half as fast is not first because the reference failed beside it."""
+    slow = make_trial(number=0, step_seconds=(0.2,))
+    fast = make_trial(number=1, step_seconds=(0.1,), reference_seconds=reference_seconds)
+    assert numbers_of(fitting_finalists([slow, fast])) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("speeds_and_peaks", "order"),
+    [
+        ([(1.0, 10), (0.99, 5)], [0, 1]),
+        ([(0.9, 10), (0.9, 11), (0.9, 9)], [2, 0, 1]),
+        ([(0.5, 1), (0.9, 10), (0.7, 1)], [1, 2, 0]),
+        ([], []),
+    ],
+)
+def test_the_estimate_ranks_and_the_peak_only_where_it_is_equal(make_entry, speeds_and_peaks, order):
+    entries = [make_entry(1 / speed, number=number, peak=peak) for number, (speed, peak) in enumerate(speeds_and_peaks)]
+    assert numbers_of(rank(entries)) == order
+
+
+def test_finalists_are_compared_within_rounds(make_entry):
+    early = make_entry(3.0, 3.0, 3.0, number=0)
+    to_the_end = make_entry(3.3, 3.3, 3.3, 1.1, 1.1, number=1)
+    assert numbers_of(rank([to_the_end, early])) == [0, 1]
+
+
+def test_a_spread_holds_the_figure_and_narrows_and_needs_two_rounds(make_entry):
+    few, many = make_entry(1.1, 1.0, 1.2), make_entry(*[1.1, 1.0, 1.2] * 6)
+    widths = [entry.spread[1] - entry.spread[0] for entry in (few, many)]
+    assert few.spread[0] < few.relative_throughput < few.spread[1]
+    assert many.relative_throughput == pytest.approx(1 / 1.1)
+    assert widths[1] < widths[0] / 2
+    assert make_entry(1.1).spread is None
+
+
+def test_a_disturbed_round_is_no_evidence_but_an_estimate(make_trial):
+    calm = Round(step_seconds=(1.25,), cpu_seconds=(2.5,), reference_seconds=(1.0,), reference_cpu_seconds=(2.0,))
+    seconds = {"step_seconds": (1.1,), "reference_seconds": (4.4,)}
+    busy = Round(**seconds, cpu_seconds=(2.0,), reference_cpu_seconds=(1.0,), is_disturbed=True)
+    trial = make_trial()
+    mixed, disturbed = (Finalist(trial=trial, rounds=rounds) for rounds in ((busy, calm, busy, calm), (busy, busy)))
+    assert mixed.relative_throughput == 0.8
+    assert mixed.spread == pytest.approx((0.8, 0.8))
+    assert (disturbed.relative_throughput, disturbed.spread) == (0.5, None)
+
+
+def test_nothing_is_known_of_a_difference_in_disturbed_rounds(make_trial):
+    rounds = [Round(step_seconds=(1.0,), cpu_seconds=(seconds,), is_disturbed=True) for seconds in (1.0, 2.0)]
+    fast, slow = (Finalist(trial=make_trial(number=number), rounds=(run,) * 9) for number, run in enumerate(rounds))
+    assert gap(slow, fast, 0.01).low == -math.inf
+    assert numbers_of(rank([slow, fast])) == [0, 1]

@@ -4,7 +4,7 @@ from autorecompute.errors import NothingFitsError, SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.units import MIB
-from stand_ins.formula import stop
+from stand_ins.formula import instead, stop
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,10 @@ def test_a_winner_with_wrong_gradients_gives_way_and_its_plan_is_named(finished,
 def test_a_plan_that_could_not_be_compared_is_not_called_wrong(make_tuning, make_measurement, is_measured):
     tuning = make_tuning()
     plans = tuning.bench.detection.space.plans
-    check, alone = tuning.bench.check, [Config.of([plan]) for plan in (plans if not is_measured else plans[2:])]
-
-    def check_or_run_out(config):
-        return make_measurement(Outcome.OOM, message="no memory") if config in alone else check(config)
-
-    tuning.bench.wrong, tuning.bench.check = plans[1:2], check_or_run_out
+    alone = [Config.of([plan]) for plan in (plans if not is_measured else plans[2:])]
+    out = make_measurement(Outcome.OOM, message="no memory")
+    tuning.bench.wrong = plans[1:2]
+    instead(tuning.bench, "check", lambda check, config: out if config in alone else check(config))
     tuning.run()
     note = next(note for note in tuning.watcher.notes if note.startswith("wrong_gradient"))
     named = note.partition("wrong gradients")[2].partition(":")[0]
@@ -109,19 +107,11 @@ def test_rejections_that_cannot_be_read_are_told_and_left_as_they_are(make_tunin
     assert file.read_text() == '{"rejected": [1]}'
 
 
-def test_a_comparison_that_broke_off_is_held_against_nobody(make_tuning, make_measurement, monkeypatch):
-    tuning = make_tuning()
-    check, first = tuning.bench.check, []
-
-    def break_off_once(config):
-        if not first:
-            first.append(config)
-            return make_measurement(Outcome.LOST, message="the machine went away")
-        return check(config)
-
-    monkeypatch.setattr(tuning.bench, "check", break_off_once)
+def test_a_comparison_that_broke_off_is_held_against_nobody(make_tuning, make_measurement):
+    tuning, asked, lost = make_tuning(), [], make_measurement(Outcome.LOST, message="the machine went away")
+    instead(tuning.bench, "check", lambda check, config: asked.append(config) or (check(config) if asked[1:] else lost))
     best = tuning.run().best
     assert best.confirmed
-    assert best.config != first[0]
+    assert best.config != asked[0]
     assert tuning.folder.rejections() == []
     assert any("its gradients were not compared, lost: the machine went away" in note for note in tuning.watcher.notes)

@@ -1,27 +1,18 @@
 import pytest
 
 from autorecompute.measurement import Measurement, Outcome
-from autorecompute.plans import Config
 from autorecompute.studies import Problem
 from autorecompute.trials.effort import Effort
 from autorecompute.tuning.answer.rivals import measure_rival_batch
 from autorecompute.units import MIB
+from stand_ins.formula import instead
 
 RESTING, LIMIT, BATCH = 100 * MIB, 600 * MIB, 32
-EFFORT = Effort()
-
-
-@pytest.fixture
-def problem(make_detection):
-    return Problem.of(make_detection(batch=BATCH), LIMIT)
-
-
-@pytest.fixture
-def bench(make_bench):
-    return make_bench()
 
 
 class Watched:
+    """A bench whose peak grows as the test says; where that is ``None`` it runs out of memory."""
+
     def __init__(self, peak_bytes, outcome=Outcome.OK):
         self.peak_bytes, self.outcome, self.batches = peak_bytes, outcome, []
 
@@ -34,113 +25,108 @@ class Watched:
         return Measurement(outcome=self.outcome, peak_bytes=peak, step_seconds=(0.1,), samples=batch, batch=batch)
 
 
-def test_where_memory_is_proportional_the_first_guess_is_the_largest(bench, problem):
-    peak = bench.peak_bytes(Config(), BATCH)
-    rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak).found
-    assert (rival.batch, rival.outcome) == (20, Outcome.OK)
-    assert bench.watched == [(Config(), 20)]
+def take(mib, up_to=BATCH):
+    """A peak that each sample adds so much to, up to a batch that is too large."""
+    return lambda batch: RESTING + mib * MIB * batch if batch <= up_to else None
 
 
-def test_a_baseline_out_of_memory_begins_at_half_and_goes_up_from_there(bench, problem):
-    rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None).found
-    assert rival.batch == 20
-    assert [batch for _, batch in bench.watched] == [16, 20]
+@pytest.fixture
+def look(make_detection):
+    """Looks for the rival of a batch of 32 in 600 MiB, whose own peak may be known."""
+
+    def look(bench, peak_bytes, *, batch=BATCH, resting_bytes=RESTING, **more):
+        problem = Problem.of(make_detection(batch=batch), LIMIT)
+        return measure_rival_batch(bench, Effort(), problem, resting_bytes=resting_bytes, peak_bytes=peak_bytes, **more)
+
+    return look
 
 
-def test_a_baseline_out_of_memory_begins_at_what_is_forecast_to_fit(problem):
-    bench = Watched(lambda batch: RESTING + 125 * MIB * batch if batch <= 4 else None)
-    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None, forecast_batch=4)
-    assert (search.found.batch, bench.batches) == (4, [4])
+@pytest.mark.parametrize(
+    ("baseline", "peak_bytes", "batches", "is_first"),
+    [
+        (900 * MIB, take(25), [20], True),
+        (900 * MIB, take(30), [20, 16], False),
+        (900 * MIB, lambda batch: take(25)(batch) + 50 * MIB, [20, 18], False),
+        (900 * MIB, take(20), [20, 25], False),
+        (900 * MIB, take(20, up_to=20), [20, 25], True),
+        (None, take(25), [16, 20], False),
+        (None, take(25, up_to=16), [16, 20], True),
+        (None, take(30), [16], True),
+    ],
+    ids=[
+        "the first guess is the largest",
+        "the second fits",
+        "the second fits what the first told",
+        "the second is larger",
+        "the second fails",
+        "half the batch, and up",
+        "half the batch, and nothing larger",
+        "half the batch, and what is barely larger is not tried",
+    ],
+)
+def test_the_largest_batch_that_fits_is_the_rival_and_it_is_known_whether_it_ran_first(
+    look, baseline, peak_bytes, batches, is_first
+):
+    """What ran after other processes of the search is minutes away from the confirmation of the winner."""
+    bench = Watched(peak_bytes)
+    search = look(bench, baseline)
+    assert (bench.batches[:2], search.is_first) == (batches, is_first)
+    assert search.found.batch == (batches[0] if is_first else batches[1])
 
 
-def test_what_fits_stands_where_nothing_larger_does(problem):
-    bench = Watched(lambda batch: RESTING + 25 * MIB * batch if batch <= 16 else None)
-    assert measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None).found.batch == 16
-    bench = Watched(lambda batch: RESTING + 30 * MIB * batch)
-    assert measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None).found.batch == 16
-    assert bench.batches == [16]
+def test_a_baseline_out_of_memory_begins_at_what_is_forecast_to_fit(look):
+    bench = Watched(take(125, up_to=4))
+    assert (look(bench, None, forecast_batch=4).found.batch, bench.batches) == (4, [4])
 
 
-def test_without_time_for_more_the_first_that_fits_is_the_rival(bench, problem):
-    rival = measure_rival_batch(
-        bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=None, has_time=lambda: not bench.watched
-    ).found
-    assert rival.batch == 16
+def test_without_time_for_more_the_first_that_fits_is_the_rival(look):
+    bench = Watched(take(25))
+    assert look(bench, None, has_time=lambda: not bench.batches).found.batch == 16
 
 
-@pytest.mark.parametrize("peak_bytes", [900 * MIB, None])
+@pytest.mark.parametrize("baseline", [900 * MIB, None])
 @pytest.mark.parametrize("growth", [lambda batch: LIMIT + batch * MIB, lambda batch: None if batch > 4 else 9 * LIMIT])
-def test_a_guess_that_does_not_fit_shrinks(problem, peak_bytes, growth):
+def test_a_guess_that_does_not_fit_shrinks(look, baseline, growth):
     bench = Watched(growth)
-    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak_bytes)
+    search = look(bench, baseline)
     assert (search.found, search.none_fits) == (None, False)
     assert bench.batches == sorted(set(bench.batches), reverse=True)
     assert 1 <= len(bench.batches) <= 3
     assert all(1 <= batch < BATCH for batch in bench.batches)
 
 
-def test_a_guess_learns_from_the_last_one(problem):
-    bench = Watched(lambda batch: RESTING + batch * 25 * MIB + 50 * MIB)
-    rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=900 * MIB).found
-    assert rival.peak_bytes <= LIMIT
-    assert bench.batches[0] == 20
-    assert rival.batch == 18
-
-
-@pytest.mark.parametrize(
-    ("peak_bytes", "batches", "is_first"),
-    [
-        (lambda batch: RESTING + batch * 25 * MIB, [20], True),
-        (lambda batch: RESTING + batch * 30 * MIB, [20, 16], False),
-        (lambda batch: RESTING + batch * 20 * MIB, [20, 25], False),
-        (lambda batch: RESTING + batch * 20 * MIB if batch <= 20 else None, [20, 25], True),
-    ],
-    ids=["one process", "the second fits", "the second is larger", "the second fails"],
-)
-def test_it_is_known_whether_the_rival_ran_first(problem, peak_bytes, batches, is_first):
-    bench = Watched(peak_bytes)
-    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=900 * MIB)
-    assert (bench.batches[:2], search.is_first) == (batches, is_first)
-
-
-def test_processes_with_others_between_them_are_no_pair(make_tuning, monkeypatch):
+def test_processes_with_others_between_them_are_no_pair(make_tuning):
+    """Where the first guess did not fit, both sides of each pair run anew, one right after the other."""
     tuning = make_tuning()
-    peak_bytes = tuning.bench.peak_bytes
-    monkeypatch.setattr(
-        tuning.bench, "peak_bytes", lambda config, batch: peak_bytes(config, batch) + (60 * MIB if batch < 32 else 0)
-    )
+    instead(tuning.bench, "peak_bytes", lambda peak, config, batch: peak(config, batch) + 60 * MIB * (batch < 32))
     result = tuning.run()
-    batches = [batch for _, batch in tuning.bench.watched]
     rival = result.rival.batch
-    assert batches[:3] == [32, 20, rival]
-    assert batches[3:] == [32, rival, rival, 32]
+    assert [batch for _, batch in tuning.bench.watched] == [32, 20, rival, 32, rival, rival, 32]
     assert result.comparison.pairs == 2
 
 
-def test_a_run_that_failed_is_no_rival(problem):
+def test_a_run_that_failed_within_the_limit_is_no_rival(look):
     bench = Watched(lambda batch: batch, Outcome.DIVERGED)
-    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=1, peak_bytes=900 * MIB)
+    search = look(bench, 900 * MIB, resting_bytes=1)
     assert (search.found, search.none_fits) == (None, False)
     assert bench.batches == sorted(set(bench.batches), reverse=True)
 
 
-@pytest.mark.parametrize(("batch", "resting_bytes", "peak_bytes"), [(1, RESTING, None), (32, LIMIT + 1, 900 * MIB)])
-def test_where_no_smaller_batch_exists_nothing_is_started(make_detection, batch, resting_bytes, peak_bytes):
-    problem, bench = Problem.of(make_detection(batch=batch), LIMIT), Watched(lambda _: 0)
-    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=resting_bytes, peak_bytes=peak_bytes)
-    assert (search.found, search.none_fits) == (None, True)
-    assert bench.batches == []
+@pytest.mark.parametrize(("batch", "resting_bytes", "baseline"), [(1, RESTING, None), (32, LIMIT + 1, 900 * MIB)])
+def test_where_no_smaller_batch_exists_nothing_is_started(look, batch, resting_bytes, baseline):
+    bench = Watched(lambda _: 0)
+    search = look(bench, baseline, batch=batch, resting_bytes=resting_bytes)
+    assert (search.found, search.none_fits, bench.batches) == (None, True, [])
 
 
 @pytest.mark.parametrize(("outcome", "none_fits"), [(Outcome.OK, True), (Outcome.CRASH, False)])
-def test_that_none_fits_is_known_once_a_single_sample_did_not(problem, outcome, none_fits):
+def test_that_none_fits_is_known_once_a_single_sample_did_not(look, outcome, none_fits):
+    """Estimates alone do not rule a batch of one out, and a crash says nothing about memory."""
     bench = Watched(lambda batch: LIMIT + 50 * MIB * batch, outcome)
-    search = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=40 * LIMIT)
+    search = look(bench, 40 * LIMIT)
     assert (search.found, search.none_fits, bench.batches) == (None, none_fits, [1])
 
 
-@pytest.mark.parametrize("peak_bytes", [LIMIT, LIMIT - 10 * MIB])
-def test_a_rival_is_smaller_even_where_the_baseline_nearly_fits(problem, peak_bytes):
-    bench = Watched(lambda batch: batch)
-    rival = measure_rival_batch(bench, EFFORT, problem, resting_bytes=RESTING, peak_bytes=peak_bytes).found
-    assert rival.batch < BATCH
+@pytest.mark.parametrize("baseline", [LIMIT, LIMIT - 10 * MIB])
+def test_a_rival_is_smaller_even_where_the_baseline_nearly_fits(look, baseline):
+    assert look(Watched(lambda batch: batch), baseline).found.batch < BATCH

@@ -7,31 +7,33 @@ from autorecompute.trials import Job
 from autorecompute.tuning.batches.batch_tuner import BatchTuner
 from autorecompute.tuning.context import TuningContext, TuningSettings
 from autorecompute.units import MIB
+from stand_ins.tuning import Watcher
 
 
 class Several:
-    def __init__(self, root, make_bench, watcher, batches=(), **changes):
+    """One session of a tuning over several batches, in a folder that outlives it; the best is searched without any."""
+
+    def __init__(self, root, make_bench, batches=(), **changes):
         script = root / "train.py"
         script.touch()
-        self.folder, self.watcher = StudyFolder("bert", root / "studies"), watcher
+        self.folder, self.watcher = StudyFolder("bert", root / "studies"), Watcher()
         self.folder.prepare()
         self.benches = {}
         self._make_bench = make_bench
         batch = batches[0] if batches else 8
-        self.lead = make_bench(batch)
+        self.bench = make_bench(batch)
         asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "sampler": "greedy"}
-        asked |= {"batch": batch}
         place = TuningContext(
             job=Job(script=script, batch_flag="--bs"),
-            bench=self.lead,
+            bench=self.bench,
             folder=self.folder,
-            settings=TuningSettings(**{**asked, **changes}),
-            progress=watcher,
+            settings=TuningSettings(**{**asked, "batch": batch, **changes}),
+            progress=self.watcher,
         )
         self.tuner = BatchTuner(place, batches, self.open_bench)
 
     def open_bench(self, batch, _folder):
-        assert batch not in self.benches
+        assert batch not in self.benches, "a bench is opened once"
         self.benches[batch] = self._make_bench(batch)
         return self.benches[batch]
 
@@ -40,49 +42,54 @@ class Several:
 
     @property
     def watched(self):
-        return [batch for config, batch in self.lead.watched if config.is_none]
+        """The batches of fresh processes without recompute on the first bench."""
+        return [batch for config, batch in self.bench.watched if config.is_none]
 
     @property
     def has_measured(self):
-        return bool(self.lead.watched or self.lead.measured or self.benches)
+        """Whether any process was started beyond the detection."""
+        return bool(self.bench.watched or self.bench.measured or self.benches)
 
 
 @pytest.fixture(scope="module")
-def begin_in(make_bench, make_detection, make_watcher):
+def begin_in(make_bench, make_detection):
+    """Begins a session in a folder, on a formula."""
+
     def begin(root, batches=(), *, formula=None, adapt=lambda bench: bench, **changes):
         def make(batch):
             return adapt(make_bench(make_detection(batch=batch, resting_bytes=100 * MIB), **(formula or {})))
 
-        return Several(root, make, make_watcher(), batches, **changes)
+        return Several(root, make, batches, **changes)
 
     return begin
 
 
 @pytest.fixture
 def begin(begin_in, make_root):
+    """Begins a session of one and the same study."""
     return functools.partial(begin_in, make_root())
 
 
 @pytest.fixture
-def begin_timed(make_root, make_timed_bench, make_detection, make_watcher):
+def begin_timed(make_root, make_timed_bench, make_detection):
+    """Begins a session of one and the same study, in which everything takes time."""
     root = make_root()
 
-    def begin(batches, **changes):
-        def make(batch):
-            return make_timed_bench(make_detection(batch=batch, resting_bytes=100 * MIB))
+    def make(batch):
+        return make_timed_bench(make_detection(batch=batch, resting_bytes=100 * MIB))
 
-        return Several(root, make, make_watcher(), batches, **changes)
-
-    return begin
+    return lambda batches, **changes: Several(root, make, batches, **changes)
 
 
 @pytest.fixture(scope="module")
 def best(begin_in, make_root):
+    """A finished search for the best batch, and its answer."""
     several = begin_in(make_root())
     return several, several.run()
 
 
 @pytest.fixture(scope="module")
 def listed(begin_in, make_root):
+    """A finished comparison of four batches, and its answer."""
     several = begin_in(make_root(), (8, 16, 24, 64))
     return several, several.run()

@@ -21,11 +21,10 @@ from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
 from fake_backend import controller
 from stand_ins.emitted import choices_of, variables_of
-from stand_ins.formula import Turned
+from stand_ins.formula import Turned, instead
 from stand_ins.knobs import knob
 
-LARGEST = 20
-"""The largest batch that fits in 600 MiB without recompute, by the formula."""
+LARGEST = 20  # the largest batch that fits in 600 MiB without recompute, by the formula
 
 
 def trials_of(folder, batch):
@@ -47,27 +46,29 @@ def test_the_best_batch_is_found_with_what_it_recomputes(best):
     assert several.watched[:2] == [8, LARGEST]
 
 
-def test_a_model_that_no_eight_samples_fit_is_begun_with_fewer(begin):
-    def fail_from_four_on(bench):
-        if bench.detection.batch > 2:
+def fail_from(least_batch):
+    """Has the script run out of memory from a batch on, before it trains."""
+
+    def adapt(bench):
+        if bench.detection.batch >= least_batch:
             bench.failure = TooLargeError("out of memory")
         return bench
 
-    several = begin(adapt=fail_from_four_on)
-    result = several.run()
-    assert result.curve[0].batch == 2
+    return adapt
+
+
+def test_a_model_that_no_eight_samples_fit_is_begun_with_fewer(begin):
+    several = begin(adapt=fail_from(4))
+    assert several.run().curve[0].batch == 2
     assert [note.partition(":")[0] for note in several.watcher.notes[:3]] == ["batch 8", "batch 4", "batch 2"]
 
 
-def test_a_single_sample_has_to_fit(begin):
-    def fail(bench):
-        bench.failure = TooLargeError("out of memory")
-        return bench
-
-    several = begin(adapt=fail)
+@pytest.mark.parametrize(("batches", "opened"), [((), [4, 2, 1]), ((8, 24), [])], ids=["no single sample", "a list"])
+def test_where_the_smallest_batch_cannot_be_looked_at_the_scripts_error_ends_the_command(begin, batches, opened):
+    several = begin(batches, adapt=fail_from(1))
     with pytest.raises(TooLargeError):
         several.run()
-    assert list(several.benches) == [4, 2, 1]
+    assert list(several.benches) == opened
 
 
 def test_the_curve_has_every_batch_both_ways(best):
@@ -84,8 +85,7 @@ def test_the_curve_has_every_batch_both_ways(best):
 
 def test_who_came_next_is_told_of_the_best_batch(best, monkeypatch, capsys):
     several, result = best
-    root = several.folder.path.parent.parent
-    monkeypatch.chdir(root)
+    monkeypatch.chdir(several.folder.path.parent.parent)
     assert main(["show", several.folder.name, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["result"]
     told = [entry["description"] for entry in shown["runners_up"]]
@@ -99,34 +99,23 @@ def test_who_came_next_is_told_of_the_best_batch(best, monkeypatch, capsys):
 
 def test_an_answer_without_recompute_has_no_trials(best):
     several, result = best
-    for answer in (
-        dataclasses.replace(result, best=dataclasses.replace(result.best, batch=8)),
-        dataclasses.replace(result, best=None),
-    ):
-        assert trials_of_answer(several.folder, answer) == []
+    for answered in (dataclasses.replace(result.best, batch=8), None):
+        assert trials_of_answer(several.folder, dataclasses.replace(result, best=answered)) == []
 
 
 def test_the_batches_share_one_budget(best):
     several, result = best
-    counts = [len(read_trials(folder.database, folder.name)) for folder in sub_studies(several)]
+    studies = [folder for folder in list_studies(several.folder.path.parent) if folder.name != "bert"]
+    counts = [len(read_trials(folder.database, folder.name)) for folder in studies]
     assert sum(counts) == result.trials <= 40
     assert max(counts) <= 14
 
 
-def sub_studies(several):
-    return [folder for folder in list_studies(several.folder.path.parent) if folder.name != "bert"]
-
-
-def test_the_study_answers_under_its_own_name(best):
+def test_the_study_answers_under_its_own_name_and_the_same_command_at_once(best, begin_in):
     several, result = best
-    loaded = load_result("bert", several.folder.path.parent)
-    assert loaded == result
+    assert load_result("bert", several.folder.path.parent) == result
     assert choices_of(several.folder) == result.best.config.texts
     assert result.command[-2:] == ["--bs", str(result.best.batch)]
-
-
-def test_the_same_command_answers_at_once(best, begin_in):
-    several, result = best
     again = begin_in(several.folder.path.parent.parent)
     assert again.run() == result
     assert not again.has_measured
@@ -190,31 +179,16 @@ def test_where_no_batch_fits_that_is_the_answer(begin):
 
 def test_a_listed_batch_that_the_script_has_no_memory_for_is_left_out(begin):
     expected = begin((8, 24)).run()
-
-    def fail_from_two_hundred_on(bench):
-        if bench.detection.batch >= 200:
-            bench.failure = TooLargeError("out of memory")
-        return bench
-
-    several = begin((8, 24, 200, 300), adapt=fail_from_two_hundred_on)
+    several = begin((8, 24, 200, 300), adapt=fail_from(200))
     result = several.run()
     assert (result.best, result.verdict, result.compared) == (expected.best, expected.verdict, True)
     assert result.curve[-1].recomputed.description == BEYOND
     assert [note for note in several.watcher.notes if "no larger one" in note] == [
         "batch 200 cannot be tuned, so no larger one is: out of memory"
     ]
-    again = begin((8, 24, 200, 300), adapt=fail_from_two_hundred_on)
+    again = begin((8, 24, 200, 300), adapt=fail_from(200))
     assert again.run() == result
     assert not again.has_measured
-
-
-def test_the_first_listed_batch_has_to_be_looked_at(begin):
-    def fail(bench):
-        bench.failure = TooLargeError("out of memory")
-        return bench
-
-    with pytest.raises(TooLargeError):
-        begin((8, 24), adapt=fail).run()
 
 
 def test_profiled_steps_come_from_the_first_batch_whose_tell_of_any(begin, make_step):
@@ -230,17 +204,14 @@ def test_profiled_steps_come_from_the_first_batch_whose_tell_of_any(begin, make_
     assert shared.read_text() == known.read_text()
 
 
-def test_another_problem_is_refused(begin):
-    begin((8, 16)).run()
+def test_another_problem_is_refused_be_it_of_several_batches_or_of_one(make_root, begin_in, tune_in):
+    root, other = make_root(), make_root()
+    begin_in(root, (8, 16)).run()
     with pytest.raises(UsageError, match="limit 700 MiB"):
-        begin((8, 16), limit_bytes=700 * MIB).run()
-
-
-def test_a_study_of_one_batch_is_not_made_one_of_several(make_root, begin_in, tune_in):
-    root = make_root()
-    tune_in(root, max_trials=2).run()
+        begin_in(root, (8, 16), limit_bytes=700 * MIB).run()
+    tune_in(other, max_trials=2).run()
     with pytest.raises(UsageError, match="batch one of several, not 32"):
-        begin_in(root, (8, 16)).run()
+        begin_in(other, (8, 16)).run()
 
 
 @pytest.mark.parametrize("batches", [(), (8, 16)])
@@ -255,15 +226,8 @@ def test_a_script_that_fails_at_its_first_batch_ends_the_tuning(begin, make_meas
 
 def test_a_batch_beyond_the_scripts_data_bounds_the_search(begin, make_measurement):
     def adapt(bench):
-        plain = bench.watch
-
-        def watch(environment, effort, batch):
-            if batch > 12:
-                return make_measurement(Outcome.SCRIPT_ERROR, message="too few samples")
-            return plain(environment, effort, batch)
-
-        bench.watch = watch
-
+        failed = make_measurement(Outcome.SCRIPT_ERROR, message="too few samples")
+        instead(bench, "watch", lambda watch, *args: failed if args[-1] > 12 else watch(*args))
         bench.measure = Mock(side_effect=ScriptError("too few samples"))
         return bench
 
@@ -274,13 +238,13 @@ def test_a_batch_beyond_the_scripts_data_bounds_the_search(begin, make_measureme
 
 def test_a_noisy_machine_is_asked_more_often_and_the_doubt_is_told(begin):
     several = begin()
-    moods, watch = itertools.cycle([1.15, 1.0]), several.lead.watch
+    moods = itertools.cycle([1.15, 1.0])
 
-    def moody(environment, effort, batch):
-        measured, slowness = watch(environment, effort, batch), next(moods) if environment else 1.0
+    def be_moody(watch, environment, *args):
+        measured, slowness = watch(environment, *args), next(moods) if environment else 1.0
         return dataclasses.replace(measured, step_seconds=tuple(s * slowness for s in measured.step_seconds))
 
-    several.lead.watch = moody
+    instead(several.bench, "watch", be_moody)
     result = several.run()
     assert (result.comparison.is_clear, result.verdict) == (False, Verdict.UNDECIDED)
     assert result.comparison.pairs > LEAST_PAIRS
@@ -305,4 +269,4 @@ def test_knobs_are_turned_on_the_answer_alone(begin, monkeypatch):
     assert load_result("bert-b24", several.folder.path.parent).knobs == ()
     again = begin((8, 24), turns_knobs=True)
     assert again.run() == result
-    assert not any(bench.watched or bench.measured for bench in (again.lead, *again.benches.values()))
+    assert not any(bench.watched or bench.measured for bench in (again.bench, *again.benches.values()))

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 
 import pytest
 
@@ -7,31 +8,33 @@ from autorecompute.studies.sharing import SharedStudy, parse_storage
 from autorecompute.studies.tuned import Tuned
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
+from autorecompute.waiting import OutOfTime
 from stand_ins.sharing import LIMIT, shorten_lives
 
 
 @pytest.fixture
 def root(make_root):
+    """Where the journal is, and a folder for each worker."""
     return make_root()
 
 
 @pytest.fixture
 def open_shared(root):
-    def open_shared():
-        return SharedStudy(parse_storage(f"journal:{root}/journal"), "bert", lambda _: None)
-
-    return open_shared
+    """Opens the study for one more worker."""
+    return lambda: SharedStudy(parse_storage(f"journal:{root}/journal"), "bert", lambda _: None)
 
 
 @pytest.fixture
 def work_in(root, open_shared, tune_in, make_bench, make_detection):
+    """Begins a session of one worker, on a device and in a folder of its own."""
+
     def work_in(place, bench=None, *, name="Some Processor", outside_bytes=None, **settings):
         device = Device(kind="cpu", name=name, uuid=f"device-{place}", total_bytes=16 * GIB)
-        detection = make_detection(device=device, resting_bytes=100 * MIB, outside_bytes=outside_bytes)
+        if bench is None:
+            bench = make_bench(make_detection(device=device, resting_bytes=100 * MIB, outside_bytes=outside_bytes))
+        bench.detection = dataclasses.replace(bench.detection, device=device)
         folder = root / str(place)
         folder.mkdir(exist_ok=True)
-        bench = bench or make_bench(detection)
-        bench.detection = detection
         return tune_in(folder, bench, shared=open_shared(), **settings)
 
     return work_in
@@ -39,15 +42,14 @@ def work_in(root, open_shared, tune_in, make_bench, make_detection):
 
 @pytest.fixture
 def begin_other(open_shared, make_detection, make_space):
+    """Lets one more worker join, whenever the test says."""
     with contextlib.ExitStack() as workers:
 
         def begin_other():
-            worker = open_shared()
+            worker, detection = open_shared(), make_detection(resting_bytes=100 * MIB)
             workers.callback(worker.leave)
-            detection = make_detection(resting_bytes=100 * MIB)
-            tuned = Tuned(
-                problem=Problem.of(detection, LIMIT), sizes=Sizes.of(detection), command=("python", "train.py")
-            )
+            problem = Problem.of(detection, LIMIT)
+            tuned = Tuned(problem=problem, sizes=Sizes.of(detection), command=("python", "train.py"))
             worker.join(tuned, make_space(), is_limit_free=False)
             return worker
 
@@ -57,6 +59,23 @@ def begin_other(open_shared, make_detection, make_space):
 @pytest.fixture
 def partner(begin_other):
     return begin_other()
+
+
+@pytest.fixture
+def end_wait(monkeypatch):
+    """Lets the time be over for whoever waits for the others or its device, at the nth pause."""
+
+    def end_wait(pauses):
+        left = iter(range(pauses - 1))
+
+        def pause(_seconds):
+            if next(left, None) is None:
+                raise OutOfTime
+
+        for module in ("tuning.shared_ledger", "trials.lock"):
+            monkeypatch.setattr(f"autorecompute.{module}.pause", pause)
+
+    return end_wait
 
 
 @pytest.fixture

@@ -1,37 +1,36 @@
 import dataclasses
+import fcntl
 import functools
 import threading
 import time
 
 import pytest
 
-from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, SetupError
+from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, SetupError, TooLittleTimeError
 from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.studies.sharing.messages import Stage
+from autorecompute.trials.lock import lock_file
 from autorecompute.tuning.answer.judgement import CONFIRMATIONS
 from autorecompute.waiting import OutOfTime
 from stand_ins.emitted import choices_of
-from stand_ins.sharing import measured, run_together
+from stand_ins.formula import instead, stop
+from stand_ins.sharing import measured, run_together, wait_until
 
 
 def test_an_interruption_gives_the_trial_back(work_in, open_shared):
-    tuning = work_in("mine")
-    tuning.bench.interrupt_at = 3
-    with pytest.raises(KeyboardInterrupt):
-        tuning.run()
+    tuning = stop(work_in("mine"), interrupt_at=3)
     view = open_shared().refresh()
     assert view.running == {}
     assert all(trial.measurement.outcome is not Outcome.LOST for trial in view.trials)
     assert measured(tuning) == list(view.trials)
 
 
-def test_who_has_no_time_left_leaves_the_rest_to_others(work_in, partner):
+def test_who_has_no_time_left_leaves_the_rest_to_others_and_is_no_failure(work_in, partner, end_wait):
     assert partner.view.running
-    tuning = work_in("mine", timeout_seconds=1.0)
-    with pytest.raises(
-        LeftToOthers, match="1 other worker goes on with study 'bert', and the last one confirms"
-    ) as left:
+    end_wait(3)
+    tuning, told = work_in("mine"), "1 other worker goes on with study 'bert', and the last one confirms"
+    with pytest.raises(LeftToOthers, match=told) as left:
         tuning.run()
     assert left.value.exit_code == 0
     assert tuning.folder.result() is None
@@ -57,11 +56,7 @@ def test_a_confirmation_that_fails_is_told_to_all(work_in, make_measurement):
 
 @pytest.mark.parametrize("outcome", [Outcome.SCRIPT_ERROR, Outcome.CRASH, Outcome.DIVERGED])
 def test_who_cannot_run_the_script_measures_nothing_for_others(work_in, make_measurement, outcome):
-    first = work_in("first")
-    first.bench.interrupt_at = 3
-    with pytest.raises(KeyboardInterrupt):
-        first.run()
-    broken = work_in("broken")
+    first, broken = stop(work_in("first"), interrupt_at=3), work_in("broken")
     broken.bench.formula = lambda *_, **__: make_measurement(outcome)
     with pytest.raises(ScriptError, match="fails without any recompute"):
         broken.run()
@@ -72,15 +67,14 @@ def test_who_cannot_run_the_script_measures_nothing_for_others(work_in, make_mea
 
 def test_who_confirmed_in_time_has_an_answer_for_all(work_in, begin_other):
     tuning, others = work_in("mine"), []
-    watch = tuning.bench.watch
 
-    def watch_once(*args):
+    def watch_once(watch, *args):
         if tuning.bench.watched:
             others.append(begin_other())
             raise OutOfTime
         return watch(*args)
 
-    tuning.bench.watch = watch_once
+    instead(tuning.bench, "watch", watch_once)
     answer = tuning.run()
     assert (answer.best.confirmed, answer.search_end) == (True, SearchEnd.TIME)
     assert tuning.folder.result() == answer
@@ -90,10 +84,10 @@ def test_who_confirmed_in_time_has_an_answer_for_all(work_in, begin_other):
 
 def test_who_has_more_time_goes_on_from_an_answer(work_in):
     short, long, answers = work_in("short"), work_in("long"), []
-    watch, shared = short.bench.watch, short.tuner._context.shared
+    shared = short.tuner._context.shared
     other = threading.Thread(target=lambda: answers.append(long.run()))
 
-    def watch_once(*args):
+    def watch_once(watch, *args):
         if not short.bench.watched:
             return watch(*args)
         other.start()
@@ -102,7 +96,7 @@ def test_who_has_more_time_goes_on_from_an_answer(work_in):
             shared.refresh()
         raise OutOfTime
 
-    short.bench.watch = watch_once
+    instead(short.bench, "watch", watch_once)
     first = short.run()
     other.join()
     assert (first.search_end, first.rival) == (SearchEnd.TIME, None)
@@ -114,9 +108,8 @@ def test_who_has_more_time_goes_on_from_an_answer(work_in):
 
 def test_who_is_out_of_time_looks_whether_others_are_there(work_in, begin_other):
     tuning, others = work_in("mine"), []
-    measure = tuning.bench.measure
 
-    def measure_beside_another(*args):
+    def measure_beside_another(measure, *args):
         if len(tuning.tried) == 2 and not others:
             others.append(begin_other())
         if len(tuning.tried) == 4:
@@ -124,7 +117,7 @@ def test_who_is_out_of_time_looks_whether_others_are_there(work_in, begin_other)
             raise OutOfTime
         return measure(*args)
 
-    tuning.bench.measure = measure_beside_another
+    instead(tuning.bench, "measure", measure_beside_another)
     with pytest.raises(NothingFitsError, match="The time was over before a config was confirmed"):
         tuning.run()
 
@@ -132,15 +125,14 @@ def test_who_is_out_of_time_looks_whether_others_are_there(work_in, begin_other)
 @pytest.mark.usefixtures("short_lives")
 def test_who_was_taken_for_dead_while_it_confirmed_is_told(work_in):
     late, answers = work_in("late"), []
-    watch = late.bench.watch
 
-    def watch_while_another_one_answers(*args):
+    def watch_while_another_one_answers(watch, *args):
         if not answers:
             late.tuner._context.shared._pulse.stop()
             answers.append(work_in("other").run())
         return watch(*args)
 
-    late.bench.watch = watch_while_another_one_answers
+    instead(late.bench, "watch", watch_while_another_one_answers)
     answer = late.run()
     assert dataclasses.replace(answer, best=None) == dataclasses.replace(answers[0], best=None)
     assert late.folder.result() == answer
@@ -149,14 +141,13 @@ def test_who_was_taken_for_dead_while_it_confirmed_is_told(work_in):
 
 def test_the_answer_is_kept_where_the_storage_breaks_at_the_end(work_in, root):
     tuning = work_in("mine")
-    watch = tuning.bench.watch
 
-    def watch_and_break(*args):
+    def watch_and_break(watch, *args):
         with (root / "journal").open("a") as journal:
             journal.write("not a log\n" * 2)
         return watch(*args)
 
-    tuning.bench.watch = watch_and_break
+    instead(tuning.bench, "watch", watch_and_break)
     with pytest.raises(SetupError, match="cannot be used"):
         tuning.run()
     assert tuning.folder.result().best.confirmed
@@ -164,13 +155,8 @@ def test_the_answer_is_kept_where_the_storage_breaks_at_the_end(work_in, root):
 
 def test_a_confirmation_has_plans_of_its_own(work_in):
     tuning = work_in("mine")
-    folder, watch = tuning.folder, tuning.bench.watch
-
-    def watch_beside_another(*args):
-        (folder.best / "plans.json").write_text("[]")
-        return watch(*args)
-
-    tuning.bench.watch = watch_beside_another
+    folder = tuning.folder
+    instead(tuning.bench, "watch", lambda watch, *args: (folder.best / "plans.json").write_text("[]") and watch(*args))
     best = tuning.run().best
     assert {config for config, batch in tuning.bench.watched if batch == 32} == {best.config}
     assert choices_of(folder) == best.config.texts
@@ -193,3 +179,57 @@ def test_another_one_confirms_where_the_first_dies(work_in, partner):
     partner.enter(Stage.CONFIRMING)
     partner._pulse.stop()
     assert work_in("mine").run().best.confirmed
+
+
+@pytest.mark.parametrize(
+    ("is_same", "words"),
+    [
+        (True, "another worker of this study is using this device, after .* of waiting for it"),
+        (False, "another tuning is using this device, after .* of waiting for it.*--timeout"),
+    ],
+)
+def test_who_held_a_device_that_was_not_free_in_time_is_told(work_in, root, end_wait, is_same, words):
+    end_wait(3)
+    tuning, study = work_in("mine"), f"study 'bert' in journal:{root}/journal"
+    with lock_file(tuning.bench.detection.device).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(f"process 7 ({study if is_same else 'study /elsewhere/bert'})")
+        lock.flush()
+        with pytest.raises(TooLittleTimeError, match=words):
+            tuning.run()
+    (note,) = [note for note in tuning.watcher.notes if "waiting for the device" in note]
+    assert ("for this same study: it is taken over" in note) == is_same
+
+
+def test_the_lock_of_a_device_says_which_study_it_is_held_for(work_in, root):
+    tuning, told = work_in("mine"), []
+    lock = lock_file(tuning.bench.detection.device)
+    instead(tuning.bench, "watch", lambda watch, *args: told.append(lock.read_text()) or watch(*args))
+    tuning.run()
+    assert f"(study 'bert' in journal:{root}/journal)" in told[0]
+
+
+def test_a_trial_that_is_waited_for_is_named_once_and_who_was_not_seen_to_beat_is_no_worker(
+    work_in, partner, monkeypatch, end_wait
+):
+    monkeypatch.setattr("autorecompute.tuning.peers.QUIET_SECONDS", -1.0)
+    end_wait(3)
+    tuning = work_in("mine")
+    with pytest.raises(LeftToOthers):
+        tuning.run()
+    notes = tuning.watcher.notes
+    assert sum(note.startswith("waiting for trial 0 of other workers") for note in notes) == 1
+    assert "1 other worker may be there or gone: no sign of life was seen yet" in notes
+    assert partner.view.running
+
+
+def test_a_worker_that_was_seen_to_beat_is_counted(work_in, begin_other, monkeypatch):
+    monkeypatch.setattr("autorecompute.studies.sharing.pulse.BEAT_SECONDS", 0.05)
+    partner, tuning = begin_other(), work_in("mine")
+    shared = tuning.tuner._context.shared
+    wait_until(lambda: shared.refresh() and shared.seen)
+    partner.give_up()
+    instead(tuning.bench, "measure", lambda measure, *args: partner.leave() or measure(*args))
+    tuning.run()
+    assert "shares the study with 1 other worker" in tuning.watcher.notes
+    assert not any("no sign of life" in note for note in tuning.watcher.notes)

@@ -1,33 +1,78 @@
+"""What several tunings of one study have from each other."""
+
 import dataclasses
-import time
+import functools
+import threading
 
 import pytest
 
 from autorecompute.errors import NothingFitsError, UsageError
+from autorecompute.plans import Config
 from autorecompute.units import GIB, MIB
+from fake_backend.space import BLOCKS, SPACE
+from stand_ins.blocks import CHEAP_BLOCKS, BlocksBench, limit_for
 from stand_ins.emitted import choices_of
+from stand_ins.formula import stop
 from stand_ins.sharing import LIMIT, measured, run_all
+
+OF_FIVE = limit_for(14 * MIB * 5 // BLOCKS)
+HANGING_SECONDS = 600
+
+
+def share_trials(tunings):
+    """Has each worker wait with its second trial until all have begun one."""
+    begun = [threading.Event() for _ in tunings]
+
+    def measure(tuning, event, measure, *arguments):
+        assert not tuning.tried or all(other.wait(HANGING_SECONDS) for other in begun)
+        event.set()
+        return measure(*arguments)
+
+    for tuning, event in zip(tunings, begun, strict=True):
+        tuning.bench.measure = functools.partial(measure, tuning, event, tuning.bench.measure)
+
+
+@pytest.fixture
+def answers_of(monkeypatch):
+    """Runs workers that share the work; gives their answers."""
+    monkeypatch.setattr("autorecompute.tuning.shared_ledger.POLL_SECONDS", 0.01)
+
+    def answers_of(tunings):
+        share_trials(tunings)
+        return run_all(tunings)
+
+    return answers_of
 
 
 @pytest.mark.parametrize("sampler", ["greedy", "tpe"])
-def test_no_config_is_measured_twice(work_in, monkeypatch, sampler):
-    monkeypatch.setattr("autorecompute.tuning.shared_ledger.POLL_SECONDS", 0.01)
+def test_no_config_is_measured_twice_and_all_come_to_one_answer(work_in, answers_of, sampler):
     tunings = [work_in(place, sampler=sampler, max_trials=15) for place in range(3)]
-    for tuning in tunings:
-        tuning.bench.pace = lambda _: time.sleep(0.1) or 1.0
-    answers = run_all(tunings)
-    folders = [tuning.folder.path.glob("trials/*/result.json") for tuning in tunings]
+    answers = answers_of(tunings)
     trials = measured(tunings[0])
     assert len({trial.config for trial in trials}) == len(trials) <= 15
-    assert sorted(int(path.parent.name) for paths in folders for path in paths) == [trial.number for trial in trials]
+    files = [path for tuning in tunings for path in tuning.folder.path.glob("trials/*/result.json")]
+    assert sorted(int(file.parent.name) for file in files) == [trial.number for trial in trials]
     assert all(tuning.tried for tuning in tunings)
-    assert [dataclasses.replace(answer, best=None) for answer in answers[1:]] == [
-        dataclasses.replace(answers[0], best=None)
-    ] * 2
+    first, *others = (dataclasses.replace(answer, best=None) for answer in answers)
+    assert others == [first, first]
     assert len({answer.best.config for answer in answers}) == 1
 
 
-def test_each_folder_has_the_whole_study(work_in):
+@pytest.mark.parametrize("sampler", ["greedy", "model", "tpe"])
+def test_no_count_of_a_plan_is_measured_twice(work_in, answers_of, sampler):
+    settings = {"sampler": sampler, "limit_bytes": OF_FIVE, "max_trials": 20}
+    tunings = [work_in(place, BlocksBench(CHEAP_BLOCKS), **settings) for place in range(2)]
+    answers = answers_of(tunings)
+    configs = [trial.config for trial in measured(tunings[0])]
+    assert len(configs) == len(set(configs)) <= 20
+    assert configs == [SPACE.normalize(config) for config in configs]
+    assert measured(tunings[0]) == measured(tunings[1])
+    assert answers[0].best.config == answers[1].best.config
+    if sampler != "tpe":
+        assert answers[0].best.config == Config.parse(["blocks.*:checkpoint:5"])
+
+
+def test_each_folder_has_the_whole_study_and_one_worker_confirms(work_in):
     tunings = [work_in(place) for place in range(2)]
     answers = run_all(tunings)
     assert measured(tunings[0]) == measured(tunings[1])
@@ -39,9 +84,8 @@ def test_each_folder_has_the_whole_study(work_in):
         assert numbers <= {trial.number for trial in measured(tuning)}
 
 
-def test_who_comes_later_is_answered_at_once(work_in):
-    answer = work_in("first").run()
-    later = work_in("later")
+def test_who_comes_later_is_answered_at_once_for_its_own_folder(work_in):
+    answer, later = work_in("first").run(), work_in("later")
     assert later.run().best.config == answer.best.config
     assert later.bench.measured == []
     assert choices_of(later.folder) == answer.best.config.texts
@@ -55,7 +99,7 @@ def test_a_study_goes_on_with_more_trials(work_in):
     assert len(measured(later)) > 4
 
 
-def test_another_device_is_refused(work_in):
+def test_another_device_is_refused_before_it_measures(work_in):
     work_in("first").run()
     other = work_in("other", name="Another Processor")
     with pytest.raises(UsageError, match="device cpu Another Processor, not cpu Some Processor"):
@@ -63,30 +107,39 @@ def test_another_device_is_refused(work_in):
     assert other.bench.measured == []
 
 
-@pytest.mark.parametrize("less", [300, 100, -1])
-def test_a_device_with_much_less_to_give_is_refused(work_in, less):
-    used = 16 * GIB - 512 * MIB - LIMIT
-    first = work_in("first", limit_bytes=None, outside_bytes=used)
-    first.bench.interrupt_at = 3
-    with pytest.raises(KeyboardInterrupt):
-        first.run()
-    second = work_in("second", limit_bytes=None, outside_bytes=used + less * MIB)
-    if less == 300:
-        with pytest.raises(UsageError, match="device has 300 MiB to give, and the limit of study 'bert' is 600 MiB"):
-            second.run()
-        assert second.bench.measured == []
-    else:
-        assert second.run().best.limit_bytes == LIMIT
+@pytest.fixture
+def begin_with_less(work_in):
+    """Begins a second worker, which gives no limit, on a device that has so many MiB less to give than the first."""
+
+    def begin(less):
+        used = 16 * GIB - 512 * MIB - LIMIT
+        stop(work_in("first", limit_bytes=None, outside_bytes=used), interrupt_at=3)
+        return work_in("second", limit_bytes=None, outside_bytes=used + less * MIB)
+
+    return begin
+
+
+@pytest.mark.parametrize("less", [100, -1])
+def test_who_gives_no_limit_takes_that_of_the_others_and_says_so(begin_with_less, less):
+    second = begin_with_less(less)
+    assert second.run().best.limit_bytes == LIMIT
     assert second.watcher.notes.count("the limit is that of the other workers: 600 MiB") == 1
 
 
-def test_nothing_fits_for_anybody(work_in):
+def test_a_device_with_much_less_to_give_is_refused(begin_with_less):
+    second = begin_with_less(300)
+    with pytest.raises(UsageError, match="device has 300 MiB to give, and the limit of study 'bert' is 600 MiB"):
+        second.run()
+    assert second.bench.measured == []
+
+
+def test_that_nothing_fits_ends_each_worker_the_same_way(work_in):
     for place in range(2):
         with pytest.raises(NothingFitsError):
             work_in(place, limit_bytes=150 * MIB).run()
 
 
-def test_a_folder_of_one_is_not_shared_later(work_in, tune_in, root, make_bench):
+def test_a_study_in_its_folder_is_not_mixed_with_one_in_a_storage(work_in, tune_in, root, make_bench):
     own = root / "own"
     own.mkdir()
     tune_in(own, make_bench(), max_trials=4).run()
