@@ -95,12 +95,6 @@ def test_the_supersets_of_a_config_have_on_what_it_has(make_tower, list_candidat
         assert candidates.supersets(place).tolist() == expected
 
 
-def test_a_space_without_plans_has_one_config(make_step):
-    step = make_step("fl", ("x", 0, 1, "4"))
-    candidates = Candidates(Space(plans=()), OrtSimulator(draw_blueprint(step, step), {}, []))
-    assert configs_of(candidates) == [Config()]
-
-
 def test_a_plan_that_counts_is_there_at_each_count(count_candidates):
     candidates = count_candidates(SPACE)
     configs = configs_of(candidates)

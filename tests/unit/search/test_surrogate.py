@@ -52,20 +52,6 @@ def truths(bench, candidates):
     return np.array([bench.landscape[candidates.config(place)] for place in range(len(candidates))]).T
 
 
-def test_before_any_trial_peaks_are_ranked_by_the_simulation(bench, candidates, learn):
-    expected, (peaks, _) = learn([]).outlook().peak_bytes, truths(bench, candidates)
-    assert np.corrcoef(expected.argsort().argsort(), peaks.argsort().argsort())[0, 1] > 0.95
-
-
-def test_trials_bring_peaks_and_times_nearer_to_the_truth(bench, candidates, learn, some):
-    peaks, steps = truths(bench, candidates)
-    before, after = learn([]).outlook(), learn(some).outlook()
-    assert np.abs(after.peak_bytes - peaks).mean() < 0.3 * np.abs(before.peak_bytes - peaks).mean()
-    assert np.abs(after.step - steps).mean() < 0.5 * np.abs(before.step - steps).mean()
-    assert after.peak_deviation.mean() < before.peak_deviation.mean()
-    assert after.step_deviation.mean() < before.step_deviation.mean()
-
-
 def test_the_chance_to_fit_is_that_of_the_expected_peak(bench, learn, some):
     outlook = learn(some).outlook()
     order = ((bench.limit_bytes - outlook.peak_bytes) / outlook.peak_deviation).argsort()
@@ -155,12 +141,6 @@ def test_a_lucky_measurement_settles_towards_what_was_expected(bench, learn, som
     lucky = dataclasses.replace(trial, reference_seconds=1.1)
     true, seen = bench.step_seconds(trial.config), 1 / lucky.relative_throughput
     assert seen < learn([*some, lucky]).settled_step(lucky) < true + 0.01
-
-
-def test_intervals_hold_what_is_true(bench, candidates, learn, some):
-    outlook, (peaks, steps) = learn(some).outlook(), truths(bench, candidates)
-    assert (np.abs(outlook.peak_bytes - peaks) < NINETY * outlook.peak_deviation).mean() > 0.85
-    assert (np.abs(outlook.step - steps) < NINETY * outlook.step_deviation).mean() > 0.85
 
 
 def test_the_normal_distribution_is_that_of_the_tables():
