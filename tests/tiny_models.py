@@ -13,18 +13,17 @@ BATCH = 4
 
 @dataclasses.dataclass
 class Training:
-    """A model, its batch, and how a script gets from them to a loss."""
-
     model: nn.Module
     batch: dict[str, Any]
     loss: Callable[[nn.Module, dict[str, Any]], torch.Tensor]
 
-    def gradients(self, seed=1, around=None):
-        """The loss and all gradients of one step, from the same random numbers each time."""
+    def gradients(self, seed=1, around=None, backwards=1):
+        """What a step leaves, from the same random numbers each time, with so many backward passes over its graph."""
         torch.manual_seed(seed)
         with around or torch.enable_grad():
             loss = self.loss(self.model, self.batch)
-        loss.backward()
+        for left in reversed(range(backwards)):
+            loss.backward(retain_graph=left > 0)
         return self.collect(loss)
 
     def collect(self, loss):
@@ -42,93 +41,61 @@ def differences(first, second):
 
 
 def call_of(training):
-    """The arguments of the model's call."""
     return ((training.batch["x"],), {}) if "x" in training.batch else ((), training.batch)
 
 
 def tokens(vocabulary, batch, length):
-    """Token numbers that are their own labels."""
     numbers = torch.randint(0, vocabulary, (batch, length))
     return {"input_ids": numbers, "labels": numbers}
 
 
 def own_loss(model, batch):
-    """The loss that the model returns."""
     return model(**batch).loss
 
 
 def cross_entropy(model, batch):
-    """A loss that the script computes."""
     return functional.cross_entropy(model(batch["x"]), batch["y"])
 
 
-def gpt2(batch, layers=2):
-    """GPT-2 without a cache."""
-    from transformers import GPT2Config, GPT2LMHeadModel
+def of_transformers(family, task, **sizes):
+    import transformers
 
-    config = GPT2Config(
-        n_layer=layers, n_embd=64, n_head=4, vocab_size=200, n_positions=32, bos_token_id=0, eos_token_id=0
-    )
-    config.use_cache = False
-    return Training(GPT2LMHeadModel(config), tokens(200, batch, 32), own_loss)
+    return getattr(transformers, f"{family}{task}")(getattr(transformers, f"{family}Config")(**sizes))
+
+
+def gpt2(batch, layers=2):
+    sizes = {"n_layer": layers, "n_embd": 64, "n_head": 4, "vocab_size": 200, "n_positions": 32, "use_cache": False}
+    model = of_transformers("GPT2", "LMHeadModel", **sizes, bos_token_id=0, eos_token_id=0)
+    return Training(model, tokens(200, batch, 32), own_loss)
+
+
+def sizes_of(layers, hidden=256):
+    return {"num_hidden_layers": layers, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": hidden}
+
+
+TEXT = {"vocab_size": 200, "max_position_embeddings": 32}
 
 
 def llama(batch, layers=2):
-    """Llama with grouped queries and dropout in attention, which no kernel fuses, without a cache."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        num_hidden_layers=layers,
-        hidden_size=64,
-        intermediate_size=176,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=200,
-        max_position_embeddings=32,
-        attention_dropout=0.1,
-        use_cache=False,
-    )
-    return Training(LlamaForCausalLM(config), tokens(200, batch, 32), own_loss)
+    """Llama with grouped queries and dropout in attention, which no kernel fuses."""
+    sizes = {**sizes_of(layers, 176), **TEXT, "num_key_value_heads": 2, "attention_dropout": 0.1, "use_cache": False}
+    return Training(of_transformers("Llama", "ForCausalLM", **sizes), tokens(200, batch, 32), own_loss)
 
 
 def bert(batch, layers=2):
     """BERT with a mask of ones, which it looks at."""
-    from transformers import BertConfig, BertForMaskedLM
-
-    config = BertConfig(
-        num_hidden_layers=layers,
-        hidden_size=64,
-        num_attention_heads=4,
-        intermediate_size=256,
-        vocab_size=200,
-        max_position_embeddings=32,
-    )
-    text = tokens(200, batch, 32)
-    return Training(BertForMaskedLM(config), {**text, "attention_mask": torch.ones_like(text["input_ids"])}, own_loss)
+    text, model = tokens(200, batch, 32), of_transformers("Bert", "ForMaskedLM", **sizes_of(layers), **TEXT)
+    return Training(model, {**text, "attention_mask": torch.ones_like(text["input_ids"])}, own_loss)
 
 
 def vit(batch, layers=2):
-    """A vision transformer with dropout."""
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(
-        num_hidden_layers=layers,
-        hidden_size=64,
-        num_attention_heads=4,
-        intermediate_size=256,
-        image_size=32,
-        patch_size=8,
-        num_labels=10,
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-    )
     images = {"pixel_values": torch.randn(batch, 3, 32, 32), "labels": torch.randint(0, 10, (batch,))}
-    return Training(ViTForImageClassification(config), images, own_loss)
+    sizes = {**sizes_of(layers), "image_size": 32, "patch_size": 8, "num_labels": 10}
+    dropouts = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    return Training(of_transformers("ViT", "ForImageClassification", **sizes, **dropouts), images, own_loss)
 
 
 class Encoder(nn.Module):
-    """PyTorch's own encoder between an embedding and a head."""
-
     def __init__(self, layers):
         super().__init__()
         layer = nn.TransformerEncoderLayer(
@@ -139,19 +106,15 @@ class Encoder(nn.Module):
         self.head = nn.Linear(64, 10)
 
     def forward(self, x):
-        """Class scores of each text."""
         return self.head(self.encoder(self.embedding(x)).mean(1))
 
 
 def encoder(batch, layers=2):
-    """A pre-norm encoder whose loss is the script's."""
     data = {"x": torch.randint(0, 200, (batch, 32)), "y": torch.randint(0, 10, (batch,))}
     return Training(Encoder(layers), data, cross_entropy)
 
 
 class Residual(nn.Module):
-    """A block of ResNet with ReLUs in place."""
-
     def __init__(self, inner, outer, stride):
         super().__init__()
         self.conv1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
@@ -162,7 +125,6 @@ class Residual(nn.Module):
         self.down = nn.Conv2d(inner, outer, 1, stride) if stride > 1 else nn.Identity()
 
     def forward(self, x):
-        """The images, half as large where the stride is 2."""
         inner = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
         return self.relu(inner + self.down(x))
 
@@ -178,12 +140,11 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(16, 10)
 
     def forward(self, x):
-        """Class scores of each image."""
         return self.fc(self.layer2(self.layer1(self.stem(x))).mean((2, 3)))
 
 
 def resnet(batch, layers=2):
-    """A small ResNet."""
+    """A small ResNet, of one size whatever is asked for."""
     del layers
     data = {"x": torch.randn(batch, 3, 16, 16), "y": torch.randint(0, 10, (batch,))}
     return Training(ResNet(), data, cross_entropy)

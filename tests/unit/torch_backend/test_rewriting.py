@@ -1,7 +1,6 @@
-"""Operators made again: what the backward pass reads, and what it must not be given silently."""
-
 import copy
-import time
+import os
+import weakref
 
 import pytest
 import torch
@@ -19,28 +18,24 @@ from tiny_models import call_of, differences, make
 
 
 def all_operators(found):
-    """Every operator of every unit."""
     return [Choice(site.name, DROP) for site in found.sites if DROP in site.options]
 
 
-def switched(model, *args):
+def switched(model, *args, **kwargs):
     """The model's board with all its operators on, after looking at a call of it."""
-    found = detect(model, args, {})
+    found = detect(model, args, kwargs)
     assert all_operators(found)
     board = found.switchboard(model)
     board.set(all_operators(found))
     return board
 
 
-def gradients(model, *args, loss=torch.sum):
-    """Gradients of a loss of what the model returns, from the same random numbers each time."""
+def gradients(model, *args):
     torch.manual_seed(0)
-    parameters = list(model.parameters())
-    return torch.autograd.grad(loss(model(*args)), parameters, allow_unused=True)
+    return torch.autograd.grad(model(*args).sum(), list(model.parameters()), allow_unused=True)
 
 
 def same(first, second):
-    """Whether gradients are equal bit for bit."""
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True) if a is not None)
 
 
@@ -53,7 +48,6 @@ class Chain(nn.Module):
         self.norm, self.dropout = nn.LayerNorm(8, eps=3e-4), nn.Dropout(0.4)
 
     def forward(self, x):
-        """As many features as it gets."""
         x = self.first(x)
         return self.last(self.dropout(self.norm(functional.silu(x) * x).relu()))
 
@@ -61,18 +55,17 @@ class Chain(nn.Module):
 X = torch.linspace(-1, 1, 64).reshape(8, 8)
 
 
-def test_a_dropped_norm_is_made_from_its_dropped_input():
-    """A chain of dropped operators gives the bits of the plain pass."""
-    torch.manual_seed(0)
+def test_a_dropped_norm_is_made_from_its_dropped_input_also_inside_a_checkpoint_of_the_script():
     model = Chain()
     expected = gradients(model, X)
     switched(model, X)
     assert same(gradients(model, X), expected)
+    torch.manual_seed(0)
+    loss = checkpoint(model, X.clone().requires_grad_(), use_reentrant=False).sum()
+    assert same(torch.autograd.grad(loss, list(model.parameters())), expected)
 
 
 def test_a_norm_with_another_epsilon_than_anybody_knows_is_not_offered():
-    """What cannot be made again bit for bit is no plan, and says so."""
-
     class Odd(Chain):
         def forward(self, x):
             x = self.first(x)
@@ -84,7 +77,6 @@ def test_a_norm_with_another_epsilon_than_anybody_knows_is_not_offered():
 
 
 def penalized(model):
-    """Gradients of a loss with a penalty on the gradient of its input, as in a WGAN-GP."""
     torch.manual_seed(0)
     inputs = X.clone().requires_grad_()
     result = model(inputs)
@@ -94,8 +86,6 @@ def penalized(model):
 
 
 def test_a_graph_of_the_gradients_goes_through_what_is_made_again():
-    """create_graph=True: autograd gives it the place in the graph of what was dropped, and each bit is the same."""
-    torch.manual_seed(0)
     model = nn.Sequential(Chain(), nn.Tanh(), Chain(), nn.Sigmoid())
     expected = penalized(model)
     switched(model, X)
@@ -103,110 +93,56 @@ def test_a_graph_of_the_gradients_goes_through_what_is_made_again():
 
 
 def test_a_kept_graph_is_gone_through_twice(training):
-    """A second backward pass over the same graph adds the same gradients again."""
-
-    def twice():
-        torch.manual_seed(1)
-        loss = training.loss(training.model, training.batch)
-        loss.backward(retain_graph=True)
-        loss.backward()
-        found = {
-            name: value.grad.clone() for name, value in training.model.named_parameters() if value.grad is not None
-        }
-        training.model.zero_grad()
-        return found
-
-    found = detect(training.model, *call_of(training))
-    expected = twice()
-    found.switchboard(training.model).set(all_operators(found))
-    assert differences(twice(), expected) == []
+    expected = copy.deepcopy(training).gradients(backwards=2)
+    args, kwargs = call_of(training)
+    switched(training.model, *args, **kwargs)
+    assert differences(training.gradients(backwards=2), expected) == []
 
 
 def test_autograd_still_sees_what_is_changed_in_place():
-    """The trap: under hooks on all tensors a change in place goes unseen and gradients are wrong; ours raises."""
+    """Under hooks on all tensors such a change goes unseen and gradients are wrong."""
 
     class Changes(Chain):
         def forward(self, x):
             x = self.first(x)
-            h = self.norm(functional.silu(x) * x)
-            y = self.last(h.relu())
+            result = self.last(self.norm(functional.silu(x) * x).relu())
             with torch.no_grad():
-                x.mul_(float(self.scale))
-            return y
+                x.mul_(2)
+            return result
 
     model = Changes()
-    model.scale = 1.0
-    expected = None
-    model.scale = 2.0
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        gradients(model, X)
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
-        wrong = gradients(model, X)
-    model.scale = 1.0
-    plain = Chain()
-    plain.load_state_dict(model.state_dict())
-    expected = gradients(plain.eval(), X)
-    assert not same(wrong, expected)
-    model.scale = 2.0
-    found = detect(model, (X,), {})
-    found.switchboard(model).set(all_operators(found))
+    switched(model, X)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         gradients(model, X)
 
 
-def test_another_graph_than_the_one_that_was_looked_at_is_left_alone():
-    """A module that takes another path trains as without us, and it is counted."""
-
+def test_another_graph_than_the_one_that_was_looked_at_is_left_alone_and_counted():
     class Turns(Chain):
+        turn = True
+
         def forward(self, x):
             return super().forward(x) if self.turn else self.last(functional.gelu(self.first(x)))
 
     model = Turns()
-    model.turn = True
     found = detect(model, (X,), {})
     found.switchboard(model).set(all_operators(found))
     model.turn = False
-    plain = copy.deepcopy(model)
-    assert same(gradients(model, X), gradients(plain, X))
+    assert same(gradients(model, X), gradients(copy.deepcopy(model), X))
     assert found.programs[""].around(frozenset(choice.site for choice in all_operators(found))).missed == 1
-
-
-def test_a_checkpoint_of_the_script_around_a_unit_is_left_alone():
-    """A model whose operators are on may be run inside a checkpoint."""
-    model = Chain()
-    expected = gradients(model, X)
-    switched(model, X)
-    inputs = X.clone().requires_grad_()
-    torch.manual_seed(0)
-    loss = checkpoint(model, inputs, use_reentrant=False).sum()
-    assert same(torch.autograd.grad(loss, list(model.parameters())), expected)
 
 
 def test_a_graph_that_is_thrown_away_leaves_nothing_behind():
     """Hooks hold no node that holds them: without a backward pass everything is freed at once."""
     training = make("gpt2")
-    found = detect(training.model, *call_of(training))
-    found.switchboard(training.model).set(all_operators(found))
-    result = training.model(**training.batch)
-    alive = []
-    block = result.logits.grad_fn
-    block.metadata["alive"] = Alive(alive)
-    del block, result
-    assert alive == ["gone"]
-
-
-class Alive:
-    """Tells when it is gone."""
-
-    def __init__(self, told):
-        self.told = told
-
-    def __del__(self):
-        self.told.append("gone")
+    switched(training.model, **training.batch)
+    result, held = training.model(**training.batch), set()
+    result.logits.grad_fn.metadata["held"] = held
+    alive = weakref.ref(held)
+    del held, result
+    assert alive() is None
 
 
 def masks():
-    """Masks of dropouts, by what is special about them."""
     torch.manual_seed(0)
     plain = torch.empty(16, 32).bernoulli_(0.7).div_(0.7)
     late = torch.zeros(16, 32)
@@ -225,7 +161,6 @@ def masks():
 
 @pytest.mark.parametrize("mask", [pytest.param(mask, id=name) for name, mask in masks().items()])
 def test_a_mask_in_bytes_is_the_same_mask(mask):
-    """Elements and type, in a quarter of the memory or half of it."""
     kept = Mask.of(mask)
     assert kept.is_other.element_size() == 1
     again = kept.tensor()
@@ -242,23 +177,21 @@ class Scaled(nn.Module):
         self.scale = 0.5
 
     def forward(self, x):
-        """Of the size that it gets."""
         x = functional.silu(self.norm(self.first(x)))
         return self.last(torch.sin(functional.leaky_relu(x, self.scale)) * torch.sin(x * self.scale))
 
 
 def test_arguments_that_nodes_keep_are_those_of_each_step():
-    """A larger batch and another scale than in the step that was looked at give the gradients of plain PyTorch."""
     torch.manual_seed(0)
     model = nn.Sequential(Scaled(), Scaled(), Scaled())
     board = switched(model, torch.randn(2, 4, 3, 3))
     assert {"group_norm", "leaky_relu", "mul"} <= {site.rpartition("/")[2] for site in board.sites}
-    x = torch.randn(5, 4, 3, 3)
+    larger = torch.randn(5, 4, 3, 3)
     for block in model:
         block.scale = 0.25
-    dropped = gradients(model, x)
+    dropped = gradients(model, larger)
     board.set([])
-    assert same(dropped, gradients(model, x))
+    assert same(dropped, gradients(model, larger))
 
 
 class Shifted(nn.Module):
@@ -269,30 +202,28 @@ class Shifted(nn.Module):
         self.linear, self.number = nn.Linear(4, 4), number
 
     def forward(self, x):
-        """Of the size that it gets."""
         x = torch.tanh(self.linear(x))
         return x * (1.0 + x) if self.number is None else x * (self.number + x)
 
 
 def test_a_number_that_is_added_has_to_stand_in_the_code():
     """A node keeps no number that was added: one of a variable may be another one in the next step."""
-    x = torch.randn(3, 4)
     literal, variable = (
-        {choice.site for choice in all_operators(detect(nn.Sequential(*map(Shifted, numbers)), (x,), {}))}
+        {
+            choice.site
+            for choice in all_operators(detect(nn.Sequential(*map(Shifted, numbers)), (torch.ones(3, 4),), {}))
+        }
         for numbers in ([None] * 3, [1.0] * 3)
     )
     assert "*/add" in literal - variable
 
 
 class Weighted(nn.Module):
-    """Weighs its tokens."""
-
     def __init__(self):
         super().__init__()
         self.linear, self.dropout = nn.Linear(4, 4), nn.Dropout(0.5)
 
     def forward(self, x, weights):
-        """Of the size that it gets."""
         return self.dropout(self.linear(x)) * weights.float()
 
 
@@ -306,14 +237,13 @@ def test_only_what_was_drawn_is_taken_for_a_mask():
     assert same(dropped, gradients(model, x, weights / 3 + 1))
 
 
-def _trained(rank, port, folder):
+def _trained(rank, port, folder, both):
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     (folder / str(rank)).write_text(repr(_wrong(rank)))
-    # A thread of the group may still want the interpreter's lock to let go of the last gradients. What ends the group
-    # waits for that thread, and does not give up the lock.
-    time.sleep(0.1)
-    torch.distributed.destroy_process_group()
+    both.wait()
+    # What ends the group waits for its thread, which may want the interpreter's lock, and does not give that up.
+    os._exit(0)
 
 
 def _wrong(rank):
@@ -323,15 +253,14 @@ def _wrong(rank):
     training.loss = lambda _model, batch: parallel(**batch).loss
     expected = training.gradients(seed=rank)
     board = found.switchboard(training.model)
-    block = found.blocks[0]
     wrong = []
-    for choices in (all_operators(found), [Choice(block, CHECKPOINT, 1), *all_operators(found)]):
+    for choices in (all_operators(found), [Choice(found.blocks[0], CHECKPOINT, 1), *all_operators(found)]):
         board.set(choices)
         wrong += differences(training.gradients(seed=rank), expected)
     return wrong
 
 
-def test_ranks_that_train_together_get_the_bits_of_the_plain_step(tmp_path, unused_port):
-    """Two gloo ranks under DistributedDataParallel: operators, and blocks beside operators."""
-    torch.multiprocessing.spawn(_trained, (unused_port, tmp_path), nprocs=2)
+def test_two_ranks_that_train_together_get_the_bits_of_the_plain_step(tmp_path, unused_port):
+    both = torch.multiprocessing.get_context("spawn").Barrier(2)
+    torch.multiprocessing.spawn(_trained, (unused_port, tmp_path, both), nprocs=2)
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["[]", "[]"]
