@@ -12,8 +12,6 @@ from autorecompute.backends.torch.accumulation import accumulates_gradients
 
 
 class Asking(nn.Module):
-    """Notes what its callers' code says."""
-
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(2))
@@ -26,7 +24,6 @@ class Asking(nn.Module):
 
 
 def found_in(source, tmp_path, **names):
-    """What is found at the first call of a model in a script of its own."""
     file, model = tmp_path / "script.py", Asking()
     file.write_text(textwrap.dedent(source))
     linecache.checkcache(str(file))
@@ -41,12 +38,10 @@ COUNTED = {
     "a name for the last of several": """
         for epoch in range(2):
             for number, batch in enumerate(batches):
-                loss = model(batch)
                 is_last = (number + 1) % args.accumulation == 0 or number + 1 == len(batches)
-                loss.backward()
+                model(batch).backward()
                 if is_last:
                     optimizer.step()
-                    optimizer.zero_grad()
     """,
     "goes on without a step": """
         for number, batch in enumerate(batches):
@@ -68,12 +63,9 @@ COUNTED = {
             def __init__(self):
                 self.scaler, self.every = torch.amp.GradScaler("cpu"), args.accumulation
 
-            def loss(self, batch):
-                return model(batch)
-
             def fit(self):
                 for number, batch in enumerate(batches):
-                    self.scaler.scale(self.loss(batch)).backward()
+                    self.scaler.scale(model(batch)).backward()
                     if number % self.every == 0:
                         self.scaler.step(optimizer)
                         self.scaler.update()
@@ -82,13 +74,7 @@ COUNTED = {
     """,
     "goes back in a function around the model": """
         def go_through(batch):
-            loss = lose(batch)
-            return loss
-
-        def lose(batch):
-            loss = model(batch)
-            loss.backward()
-            return loss
+            model(batch).backward()
 
         for batch in batches:
             for _ in range(args.accumulation):
@@ -118,12 +104,6 @@ COUNTED = {
                     optimizer.step()
 
         Learner().fit()
-    """,
-    "both loops end on one line": """
-        for batch in batches:
-            optimizer.step()
-            for _ in range(args.accumulation):
-                model(batch).backward()
     """,
     "both loops end on one line with their function": """
         def train():
@@ -170,8 +150,7 @@ SINGLE = {
     "all of it is done at times": """
         for number, batch in enumerate(batches):
             if number % 4 == 0:
-                loss = model(batch)
-                loss.backward()
+                model(batch).backward()
                 optimizer.step()
     """,
     "a closure": """
@@ -190,10 +169,10 @@ SINGLE = {
             return model(part)
 
         for batch in batches:
-            losses = []
+            losses = 0
             for part in (batch, batch):
-                losses.append(lose(part))
-            sum(losses).backward()
+                losses += lose(part)
+            losses.backward()
             optimizer.step()
     """,
     "a step in a function": """
@@ -203,10 +182,9 @@ SINGLE = {
         def update():
             optimizer.step()
 
-        for epoch in range(2):
-            for batch in batches:
-                go_back(batch)
-                update()
+        for batch in batches:
+            go_back(batch)
+            update()
     """,
     "a function that takes whole steps, behind a step to warm up": """
         def take_a_step(batch):

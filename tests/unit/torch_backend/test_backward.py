@@ -18,22 +18,17 @@ X = torch.linspace(-1, 1, 64).reshape(8, 8)
 
 
 class Block(nn.Module):
-    """A layer whose middle the script checkpoints itself, and one that it does not."""
-
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Linear(8, 32), nn.Linear(32, 8)
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x):
-        """The first layer goes through a reentrant checkpoint."""
         inner = checkpoint(self.first, x, use_reentrant=True)
         return x + self.dropout(self.second(torch.tanh(torch.relu(inner))))
 
 
 class Net(nn.Module):
-    """Blocks, and a scale that is in no module."""
-
     def __init__(self):
         super().__init__()
         self.begin = nn.Linear(8, 8)
@@ -41,7 +36,6 @@ class Net(nn.Module):
         self.scales = [torch.ones(1, requires_grad=True)]
 
     def forward(self, x):
-        """A loss."""
         x = self.begin(x)
         for layer in self.layers:
             x = layer(x) * self.scales[0]
@@ -68,7 +62,6 @@ def test_gradients_of_a_model_with_reentrant_checkpoints_are_compared():
 
 
 def test_a_wrong_gradient_is_seen_behind_a_reentrant_checkpoint():
-    """That they are shown at all is not enough."""
     torch.manual_seed(0)
     model = Net()
     board = detect(model, (X,), {}).switchboard(model)
@@ -86,7 +79,6 @@ def test_a_wrong_gradient_is_seen_behind_a_reentrant_checkpoint():
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # where a block runs without autograd
 def test_blocks_with_reentrant_checkpoints_in_them_are_run_one_by_one():
-    """Each is gone back through by itself; the sums of its gradients are those of the whole."""
     torch.manual_seed(0)
     model = Net().eval()
     shown = {}
@@ -119,14 +111,12 @@ class Offloaded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, call, x):
-        """Runs without autograd."""
         ctx.call = call
         ctx.save_for_backward(x)
         return call(x)
 
     @staticmethod
     def backward(ctx, gradient):
-        """Runs again, and goes back by itself."""
         x = ctx.saved_tensors[0].detach().requires_grad_()
         with torch.enable_grad():
             result = ctx.call(x)
@@ -164,7 +154,6 @@ def test_a_fake_step_leaves_the_gradients_of_weights_in_no_module(has_gradient):
 
 
 def test_gradients_are_there_again_after_an_error():
-    """Whatever ends a backward pass."""
     weight = torch.ones(2, requires_grad=True)
     weight.grad = gradient = torch.ones(2)
     with pytest.raises(RuntimeError, match="does not require grad"), kept_gradients():

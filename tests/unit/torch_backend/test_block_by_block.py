@@ -1,5 +1,6 @@
 """Gradients compared on a device that cannot hold a step without recompute."""
 
+import functools
 import itertools
 
 import pytest
@@ -15,7 +16,6 @@ from autorecompute.backends.torch.tuned import Tuned
 from autorecompute.plans import Choice
 
 LENGTHS = itertools.cycle((0.1, 0.7, 0.4, 0.9, 0.2))
-OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 MiB."
 
 
 class Device(LiveBytes):
@@ -26,22 +26,18 @@ class Device(LiveBytes):
         self.limit_bytes = limit_bytes
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        """The result of an operator, which takes memory."""
         result = super().__torch_dispatch__(function, types, args, kwargs)
         if self.now - self.base > self.limit_bytes:
-            raise torch.cuda.OutOfMemoryError(OUT_OF_MEMORY)
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
         return result
 
 
 class Block(nn.Module):
-    """A block that keeps far more than its input."""
-
     def __init__(self):
         super().__init__()
         self.up, self.down, self.dropout = nn.Linear(32, 256), nn.Linear(256, 32), nn.Dropout(0.1)
 
     def forward(self, x):
-        """A residual step."""
         return x + self.down(self.dropout(torch.nn.functional.gelu(self.up(x))))
 
 
@@ -49,36 +45,25 @@ class Unrestored(Block):
     """Goes by an iterator of the script, which nobody puts back when it is run again."""
 
     def forward(self, x):
-        """A residual step of another length each time."""
         return super().forward(x * (1 + next(LENGTHS)))
 
 
 def deep(kind=Block):
-    """Eight blocks, as they are tuned, and a batch of two samples."""
     torch.manual_seed(0)
     model, x = nn.Sequential(*(kind() for _ in range(8)), nn.Linear(32, 4)), torch.rand(2, 64, 32)
     return Tuned.of(model.train(), (x,), {}), model, x
 
 
-def peak_of(model, x, step):
-    """The most bytes that a step takes."""
-    with LiveBytes([*model.parameters(), x]) as live:
-        step()
-    return live.peak - live.base
-
-
 def check_on_device(kind, share=0.5):
-    """The gradients of all blocks run again, on a device with so much of what a step without recompute takes."""
     tuned, model, x = deep(kind)
-    choices = [Choice("*", "checkpoint")]
-    whole = peak_of(model, x, lambda: model(x).sum().backward())
+    with LiveBytes([*model.parameters(), x]) as whole:
+        model(x).sum().backward()
     model.zero_grad()
-    with Device([*model.parameters(), x], round(share * whole)):
-        return check_gradients(model, tuned.board, choices, (x,), {}, blocks=tuned.blocks)
+    with Device([*model.parameters(), x], round(share * (whole.peak - whole.base))):
+        return check_gradients(model, tuned.board, [Choice("*", "checkpoint")], (x,), {}, blocks=tuned.blocks)
 
 
 def test_gradients_are_compared_where_a_step_without_recompute_does_not_fit():
-    """In half of its memory, and not in next to nothing."""
     check = check_on_device(Block)
     assert (check.agrees, check.worst) == (True, 0)
     with pytest.raises(torch.cuda.OutOfMemoryError):
@@ -86,21 +71,17 @@ def test_gradients_are_compared_where_a_step_without_recompute_does_not_fit():
 
 
 def test_wrong_gradients_are_found_there():
-    """Those of a block that draws other random numbers when it is run again."""
     check = check_on_device(Unrestored)
     assert not check.agrees
     assert check.parameter
 
 
 class Ended(nn.Module):
-    """Blocks, and operators behind them."""
-
     def __init__(self):
         super().__init__()
         self.blocks, self.head = nn.Sequential(*(Block() for _ in range(8))), nn.Linear(32, 256)
 
     def forward(self, x):
-        """One number."""
         return torch.nn.functional.gelu(self.head(self.blocks(x))).square().sum()
 
 
@@ -119,33 +100,29 @@ def test_what_lies_outside_of_blocks_is_compared_too():
     assert not tuned.missed
 
 
-def test_without_blocks_it_cannot_be_done():
-    """The error is that of the step."""
-    tuned, model, x = deep()
-    with Device([*model.parameters(), x], 2**18), pytest.raises(torch.cuda.OutOfMemoryError):
-        check_gradients(model, tuned.board, [Choice("*", "checkpoint")], (x,), {})
-
-
-def gradients_shown(training, blocks):
-    """The gradient of each weight, added up from all its parts."""
-    found = {}
+def gradients_shown(model, lose, blocks):
+    found, parameters = {}, dict(model.named_parameters())
 
     def add(name, gradient):
         found[name] = found[name] + gradient if name in found else gradient
 
-    parameters = list(training.model.parameters())
-    hooks = [p.register_hook(lambda g, name=name: add(name, g)) for name, p in training.model.named_parameters()]
+    hooks = [parameter.register_hook(functools.partial(add, name)) for name, parameter in parameters.items()]
     torch.manual_seed(1)
     with block_by_block(blocks.values()) as asked:
-        loss = training.loss(training.model, training.batch)
-        torch.autograd.grad(loss, [*parameters, asked], allow_unused=True)
+        torch.autograd.grad(lose(), [*parameters.values(), asked], allow_unused=True)
     for hook in hooks:
         hook.remove()
     return found
 
 
+def looked_at(training):
+    """What is found in a model, and a function that gives the gradients of its step, with these blocks run alone."""
+    args, kwargs = tiny_models.call_of(training)
+    lose = functools.partial(training.loss, training.model, training.batch)
+    return Tuned.of(training.model, args, kwargs), functools.partial(gradients_shown, training.model, lose)
+
+
 def without_dropout(training):
-    """The same model, which draws no random numbers."""
     for module in training.model.modules():
         for name, value in list(vars(module).items()):
             if isinstance(value, float) and (name == "p" or "drop" in name):
@@ -154,10 +131,8 @@ def without_dropout(training):
 
 
 def test_block_by_block_a_step_computes_what_a_whole_one_does(training):
-    """The same gradients of every kind of model, and nothing stays around its blocks."""
-    args, kwargs = tiny_models.call_of(without_dropout(training))
-    tuned = Tuned.of(training.model, args, kwargs)
-    whole, parts = gradients_shown(training, {}), gradients_shown(training, tuned.blocks)
+    tuned, shown = looked_at(without_dropout(training))
+    whole, parts = shown({}), shown(tuned.blocks)
     assert tuned.blocks
     assert parts.keys() == whole.keys()
     for name, gradient in whole.items():
@@ -166,54 +141,38 @@ def test_block_by_block_a_step_computes_what_a_whole_one_does(training):
 
 
 def test_every_plan_takes_effect_in_a_block_that_is_run_alone(training):
-    """Its gradients are those without it, bit for bit, and it finds what it drops in the blocks."""
-    args, kwargs = tiny_models.call_of(training)
-    tuned = Tuned.of(training.model, args, kwargs)
+    tuned, shown = looked_at(training)
+    expected = shown(tuned.blocks)
     for site in tuned.board.sites.values():
         for option in site.options:
-            tuned.board.set([])
-            expected = gradients_shown(training, tuned.blocks)
             tuned.board.set([Choice(site.name, option)])
-            found = gradients_shown(training, tuned.blocks)
-            assert not tiny_models.differences(expected, found)
+            assert not tiny_models.differences(expected, shown(tuned.blocks))
             assert not [path for path in tuned.missed if path in tuned.blocks]
 
 
 def test_under_autocast_weights_of_blocks_have_gradients():
     """Casts that were made without autograd are not taken for those that have a graph."""
     tuned, model, x = deep()
-    parameters, seen = list(model.parameters()), []
-    hooks = [
-        parameter.register_hook(lambda _, name=name: seen.append(name)) for name, parameter in model.named_parameters()
-    ]
-    with block_by_block(tuned.blocks.values()) as asked, torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.autograd.grad(model(x).float().sum(), [*parameters, asked], allow_unused=True)
-    for hook in hooks:
-        hook.remove()
-    assert sorted(seen) == sorted(name for name, _ in model.named_parameters())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        shown = gradients_shown(model, lambda: model(x).float().sum(), tuned.blocks)
+    assert shown.keys() == dict(model.named_parameters()).keys()
 
 
 class Returning(Block):
-    """Returns what it has not made, beside what it has."""
-
     def __init__(self):
         super().__init__()
         self.table, self.bias = torch.ones(4), nn.Parameter(torch.ones(32))
 
     def forward(self, x):
-        """A step, a table of its own, and one of its weights."""
         return super().forward(x), self.table, self.bias
 
 
 class Chain(nn.Module):
-    """Such blocks, whose results are all used."""
-
     def __init__(self):
         super().__init__()
         self.blocks = nn.ModuleList(Returning() for _ in range(4))
 
     def forward(self, x):
-        """One number."""
         for block in self.blocks:
             x, table, bias = block(x)
             x = x * table.mean() + bias
@@ -221,7 +180,6 @@ class Chain(nn.Module):
 
 
 def test_what_a_block_returns_of_its_own_stays_as_it_was():
-    """A table is in no graph afterwards, and a weight is a leaf of its own that gets a gradient."""
     torch.manual_seed(0)
     model, x = Chain().train(), torch.rand(2, 8, 32)
     with block_by_block(model.blocks) as asked:

@@ -195,7 +195,6 @@ def test_pages_come_back_at_the_lowest_address_with_room():
 
 
 def check(allocator):
-    """What holds whatever was requested."""
     assert allocator.now.reserved >= allocator.now.allocated >= allocator.now.requested
     assert allocator.now.allocated == sum(block.size for block in allocator.blocks)
     for pool, is_small in zip(allocator.pools, (True, False), strict=True):

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from autorecompute.backends.torch.collectives import Buckets, buckets_around
+from autorecompute.backends.torch.collectives import buckets_around
 from autorecompute.backends.torch.division import divide
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fake_tensors import is_fake
@@ -14,26 +14,22 @@ from autorecompute.backends.torch.fakes import FakeSteps, Script
 from autorecompute.backends.torch.live import LiveBytes
 from autorecompute.backends.torch.survey import bytes_of, survey_steps
 from autorecompute.backends.torch.tuned import Tuned
-from autorecompute.plans import Choice, Config
+from autorecompute.plans import Config
 
 WIDTH, BATCH, BLOCKS = 16, 8, 7
 
 
 class Block(nn.Module):
-    """Two layers beside a way past them."""
-
     def __init__(self):
         super().__init__()
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x):
-        """A tensor of the same size."""
         return x + self.down(self.up(x).relu())
 
 
 @pytest.fixture
 def alone():
-    """A mesh of this process alone."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield torch.distributed.init_device_mesh("cpu", (1,))
     torch.distributed.destroy_process_group()
@@ -66,11 +62,7 @@ def test_a_sharded_model_on_fakes_is_divided_alike_with_and_without_units_that_a
             tuned = Tuned.of(model, script.args, {})
             assert len(tuned.found.repeated) == BLOCKS - 4
             steps = survey_steps(model, tuned.found, tuned.board, script)
-            configs = [
-                Config(),
-                Config(frozenset([Choice("*", "checkpoint")])),
-                Config(frozenset([Choice("*", "checkpoint", 3)])),
-            ]
+            configs = [Config.parse(texts) for texts in ([], ["*:checkpoint"], ["*:checkpoint:3"])]
             for config, rank in zip(configs, divide(model, tuned, script, steps, configs), strict=True):
                 whole = FakeSteps(model, tuned.found.structure.units, script, tuned.found.values)
                 assert rank.peak_bytes == whole.run(tuned.board, config.choices).peak
@@ -89,7 +81,8 @@ def test_buckets_are_as_large_as_the_gradients_and_hold_them_where_they_are_view
     DistributedDataParallel(model, gradient_as_bucket_view=are_gradients)(torch.randn(BATCH, WIDTH))
     (buckets,) = seen
     assert buckets.are_gradients is are_gradients
-    assert sum(map(bytes_in, buckets.tensors)) == sum(bytes_in(one) for one in model.parameters() if one.requires_grad)
+    trained = [parameter.nbytes for parameter in model.parameters() if parameter.requires_grad]
+    assert sum(tensor.nbytes for tensor in buckets.tensors) == sum(trained)
     with buckets.in_use():
         model(torch.randn(BATCH, WIDTH)).sum().backward()
     held = {tensor.data_ptr() for tensor in buckets.tensors}
@@ -97,11 +90,4 @@ def test_buckets_are_as_large_as_the_gradients_and_hold_them_where_they_are_view
 
 
 def test_no_buckets_are_found_around_a_model_that_trains_alone():
-    """A call of the model itself has none."""
     assert buckets_around(nn.Linear(2, 2)) is None
-    assert Buckets([], are_gradients=False).tensors == []
-
-
-def bytes_in(tensor):
-    """Its size."""
-    return tensor.numel() * tensor.element_size()

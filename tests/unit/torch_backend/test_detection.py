@@ -21,13 +21,10 @@ from tiny_models import Training, cross_entropy, differences, make, own_loss, to
 
 
 def test_training_goes_on_as_if_nobody_had_looked(training):
-    """Two steps after a detection have the losses, weights, buffers and random numbers of two steps without one."""
-
-    def train(training, *, look):
+    def train(training, look):
         torch.manual_seed(3)
         np.random.seed(3)  # noqa: NPY002
-        if look:
-            detect_in(training)
+        look(training)
         optimizer = torch.optim.SGD(training.model.parameters(), 0.1)
         losses = []
         for _ in range(2):
@@ -38,7 +35,7 @@ def test_training_goes_on_as_if_nobody_had_looked(training):
         state = dict(training.model.state_dict())
         return state | {"losses": torch.stack(losses), "next": torch.rand(1), "numpy": torch.tensor(np.random.rand())}  # noqa: NPY002
 
-    assert differences(train(copy.deepcopy(training), look=False), train(training, look=True)) == []
+    assert differences(train(copy.deepcopy(training), lambda _: None), train(training, detect_in)) == []
 
 
 def test_a_forward_on_the_instance_hides_nothing():
@@ -52,15 +49,12 @@ def test_a_forward_on_the_instance_hides_nothing():
 
 
 class Placed(nn.Module):
-    """Is given the places of tokens first, once for all samples."""
-
     def __init__(self):
         super().__init__()
         self.tokens, self.places = nn.Embedding(16, 8), nn.Embedding(16, 8)
         self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 8)) for _ in range(3))
 
     def forward(self, places, tokens, labels):
-        """A loss."""
         x = self.tokens(tokens) + self.places(places)
         for layer in self.layers:
             x = x + layer(x)
@@ -82,8 +76,6 @@ def test_the_batch_is_that_of_most_tensors():
 
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_every_site_gives_the_bits_of_the_plain_step(training, bfloat16):
-    """Each option of each site alone, and all operators together, also under autocast; nothing is missed."""
-
     def around():
         return torch.autocast("cpu", torch.bfloat16) if bfloat16 else contextlib.nullcontext()
 
@@ -122,7 +114,6 @@ def test_every_site_gives_the_bits_of_the_plain_step(training, bfloat16):
     ],
 )
 def test_the_operators_of_a_model_are_found(name, sites):
-    """Activations, norms, products, attention and dropout are sites of every block."""
     training = make(name)
     found = detect_in(training)
     block = found.structure.group_of(found.structure.units[0])
@@ -132,40 +123,26 @@ def test_the_operators_of_a_model_are_found(name, sites):
     assert found.blocks == (block,)
 
 
-def saved_bytes(training, board, choices):
-    """What a forward pass holds until its backward pass, beside parameters and inputs."""
-    fixed = [*training.model.parameters(), *training.model.buffers(), *training.batch.values()]
-    known = {tensor.untyped_storage()._cdata for tensor in fixed}
-    board.set(choices)
-    loss = training.loss(training.model, training.batch)
-    found, nodes, todo = {}, set(), [loss.grad_fn]
-    while todo:
-        node = todo.pop()
-        if node is None or node in nodes:
-            continue
-        nodes.add(node)
-        todo += [following for following, _ in node.next_functions]
-        for name in dir(node):
-            value = getattr(node, name) if name.startswith("_saved_") else None
-            if isinstance(value, torch.Tensor):
-                found[value.untyped_storage()._cdata] = value.untyped_storage()
-    return sum(storage.nbytes() for address, storage in found.items() if address not in known)
+def differences_when_all_is_dropped(training, found, meanwhile=lambda _: None):
+    """Those of a step from a plain one, where the model changes after it was looked at."""
+    meanwhile(training.model)
+    expected = training.gradients()
+    board = found.switchboard(training.model)
+    board.set([Choice(site.name, DROP) for site in found.sites if DROP in site.options])
+    dropped = training.gradients()
+    board.set([])
+    return differences(dropped, expected)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "vit"])
 def test_the_saving_of_a_module_is_what_a_forward_pass_no_longer_holds(name):
-    """The stated saving of a site at a batch twice as large is what is let go there."""
-    found = detect_in(make(name))
-    larger = make(name, batch=8)
-    again = detect_in(larger)
+    found, again = detect_in(make(name)), detect_in(make(name, batch=8))
     assert again.saved > found.saved
-    for site in found.sites:
-        stated = found.savings[site.name].at(8)
-        assert stated == pytest.approx(again.savings[site.name].at(8), rel=1e-6), site.name
+    stated = {site.name: found.savings[site.name].at(8) for site in found.sites}
+    assert stated == pytest.approx({name: again.savings[name].at(8) for name in stated}, rel=1e-6)
 
 
 def test_units_of_an_encoder_and_a_decoder_are_told_apart():
-    """Both stacks of a T5 are units, and parts in mixed lists keep their number."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
@@ -178,25 +155,25 @@ def test_units_of_an_encoder_and_a_decoder_are_told_apart():
     assert len(structure.groups["decoder.block.*.layer.2"]) == 3
     training = Training(model.train(), tokens(100, 2, 8), own_loss)
     found = detect_in(training)
+    assert differences_when_all_is_dropped(training, found) == []
     expected = training.gradients()
-    board = found.switchboard(model)
-    board.set([Choice(site.name, DROP) for site in found.sites if DROP in site.options])
-    assert differences(training.gradients(), expected) == []
-    board.set([Choice("encoder.block.*", CHECKPOINT), Choice("decoder.block.*", KEEP_MATMUL, 2)])
+    found.switchboard(model).set([Choice("encoder.block.*", CHECKPOINT), Choice("decoder.block.*", KEEP_MATMUL, 2)])
     assert differences(training.gradients(), expected) == []
 
 
 def test_a_model_in_which_nothing_repeats_has_plans():
-    """Its modules are sites each alone, and so are its operators."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 10))
     training = Training(model, {"x": torch.randn(4, 8), "y": torch.randint(0, 10, (4,))}, cross_entropy)
     found = detect_in(training)
-    operators = [Choice(site.name, DROP) for site in found.sites if DROP in site.options]
-    assert {choice.site for choice in operators} == {"1/gelu", "2/layer_norm"}
-    expected = training.gradients()
-    found.switchboard(model).set(operators)
-    assert differences(training.gradients(), expected) == []
+    assert {site.name for site in found.sites if DROP in site.options} == {"1/gelu", "2/layer_norm"}
+    assert differences_when_all_is_dropped(training, found) == []
+
+
+def four_blocks(kind):
+    data = {"x": torch.randn(4, 16, 8)}
+    model = nn.Sequential(*(kind() for _ in range(4)))
+    return Training(model, data, lambda model, batch: model(batch["x"]).square().mean())
 
 
 def test_the_epsilon_of_a_norm_is_found_where_its_input_is_still_constant():
@@ -214,16 +191,14 @@ def test_the_epsilon_of_a_norm_is_found_where_its_input_is_still_constant():
             gated = self.up(functional.layer_norm(self.gate(x), (8,), eps=1e-12))
             return x + self.down(functional.gelu(gated + self.side(functional.layer_norm(x, (8,), eps=1e-6))))
 
-    model = nn.Sequential(*(Gated() for _ in range(4)))
-    x = torch.randn(4, 16, 8)
-    training = Training(model, {"x": x}, lambda model, batch: model(batch["x"]).square().mean())
+    def learn(model):
+        for block in model:
+            nn.init.normal_(block.gate.weight, std=0.01)
+
+    training = four_blocks(Gated)
     found = detect_in(training)
     assert any("norm" in site.name for site in found.sites), [site.name for site in found.sites]
-    for block in model:
-        nn.init.normal_(block.gate.weight, std=0.01)
-    expected = training.gradients()
-    found.switchboard(model).set([Choice(site.name, DROP) for site in found.sites if DROP in site.options])
-    assert differences(training.gradients(), expected) == []
+    assert differences_when_all_is_dropped(training, found, learn) == []
 
 
 def test_a_mask_that_is_divided_by_a_tensor_is_no_mask_of_one_number():
@@ -239,12 +214,9 @@ def test_a_mask_that_is_divided_by_a_tensor_is_no_mask_of_one_number():
             inner = functional.gelu(self.up(x))
             return x + self.down(inner * torch.empty_like(inner).bernoulli_(0.7).div_(self.keep))
 
-    model = nn.Sequential(*(Masked() for _ in range(4)))
-    x = torch.randn(4, 16, 8)
-    training = Training(model, {"x": x}, lambda model, batch: model(batch["x"]).square().mean())
-    found = detect_in(training)
-    for block in model:
-        block.keep.uniform_(0.5, 1.0)
-    expected = training.gradients()
-    found.switchboard(model).set([Choice(site.name, DROP) for site in found.sites if DROP in site.options])
-    assert differences(training.gradients(), expected) == []
+    def learn(model):
+        for block in model:
+            block.keep.uniform_(0.5, 1.0)
+
+    training = four_blocks(Masked)
+    assert differences_when_all_is_dropped(training, detect_in(training), learn) == []
