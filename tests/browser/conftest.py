@@ -20,17 +20,11 @@ RECORDED = Path(__file__).parent / "recorded"
 CHROMIUM = shutil.which("chromium")
 HOSTILE = "<script>document.title='owned'</script> </style> \"'><img src=x onerror=\"document.title='owned'\"> مرحبا "
 LONG = "A" * 400
-PATIENCE_MS = 120_000
+PATIENCE_MS = 600_000
 """A machine that others keep busy is no failure."""
 
 
 class Recorded:
-    """A real study of a BERT: what its tuning kept, and copies of it.
-
-    Args:
-        root: Where copies are made.
-    """
-
     def __init__(self, root):
         self._root = root
         self.trials = codec.from_plain(json.loads((RECORDED / "trials.json").read_text()), list[Trial])
@@ -58,20 +52,16 @@ class Recorded:
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory):
-    """The recorded study."""
     return Recorded(tmp_path_factory.mktemp("studies"))
 
 
 @pytest.fixture(scope="session")
 def report(recorded):
-    """The page of the study as it was recorded."""
     return recorded.copy("bert")
 
 
 @pytest.fixture(scope="session")
 def hostile_report(recorded):
-    """The page of a study whose every word is meant to break it."""
-
     def spoil(trials, plain):
         plain["command"] = ["python", HOSTILE + LONG]
         plain["warnings"] = [HOSTILE, LONG]
@@ -92,8 +82,6 @@ def hostile_report(recorded):
 
 @pytest.fixture(scope="session")
 def large_report(recorded):
-    """The page of a study of 500 trials."""
-
     def multiply(trials, _):
         return [dataclasses.replace(trials[n % len(trials)], number=n) for n in range(500)]
 
@@ -102,7 +90,6 @@ def large_report(recorded):
 
 @pytest.fixture(scope="session")
 def chromium():
-    """Debian's Chromium, without a window."""
     assert CHROMIUM, "these tests look at pages in a browser: apt-get install chromium"
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -112,7 +99,6 @@ def chromium():
 
 @pytest.fixture
 def visit(chromium):
-    """Opens a file in a browser of its own, and notes what it asked for and complained of."""
     contexts = []
 
     def visit(file, **settings):

@@ -1,5 +1,3 @@
-"""Starts optuna-dashboard on a storage."""
-
 import contextlib
 import json
 import subprocess
@@ -10,14 +8,13 @@ import urllib.request
 from workers.server import free_port
 
 PROGRAM = "from optuna_dashboard._cli import main; main()"  # its command may not be on the path
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 600
 DRAWN = "#plot-history.js-plotly-plot"
 """The chart of all trials, once it is drawn."""
 
 
 @contextlib.contextmanager
 def dashboard(storage):
-    """Shows a storage, and gives the address of its one study."""
     port = free_port()
     command = [sys.executable, "-c", PROGRAM, storage, "--port", str(port), "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -32,7 +29,6 @@ def dashboard(storage):
 
 
 def detail_of(address):
-    """What the dashboard's own pages are told of a study."""
     return _read(address.replace("dashboard/", "api/") + "?after=0")
 
 

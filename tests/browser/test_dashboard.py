@@ -1,5 +1,3 @@
-"""A study in optuna-dashboard: names, and which trials do not fit."""
-
 import pytest
 
 from autorecompute.measurement import Outcome
@@ -10,14 +8,12 @@ HAS_TRIALS = "chart => document.querySelector(chart).data.some(({name, x}) => na
 
 @pytest.fixture(scope="module")
 def address(recorded):
-    """Where the dashboard shows a recorded study."""
     study = recorded.copy("shown").parent
     with dashboard(f"sqlite:///{study}/study.db") as address:
         yield address
 
 
 def test_the_chart_names_its_value_and_marks_what_does_not_fit(chromium, address, recorded):
-    """Throughput is what is drawn; trials above the limit are drawn apart, and none of them is the best so far."""
     page = chromium.new_page()
     page.goto(address)
     page.locator(DRAWN).wait_for(timeout=PATIENCE_SECONDS * 1000)
@@ -35,7 +31,6 @@ def test_the_chart_names_its_value_and_marks_what_does_not_fit(chromium, address
 
 
 def test_a_trial_says_what_it_was(address, recorded):
-    """Each trial is shown with its config, outcome, reason and peak, and took the time that it took."""
     shown = detail_of(address)
     assert shown["objective_names"] == ["samples/s"]
     for trial, as_shown in zip(recorded.trials, shown["trials"], strict=True):

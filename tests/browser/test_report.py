@@ -1,5 +1,3 @@
-"""The page of a study in a real browser: it loads alone, sorts, copies, and can be read on anything."""
-
 import dataclasses
 
 import pytest
@@ -12,12 +10,10 @@ SECTIONS = ["use", "buys", "why", "sure", "trials"]
 
 
 def is_wider_than_its_window(page):
-    """Whether one has to scroll sideways to read it."""
     return page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
 def column(page, heading):
-    """What stands below a heading of the list of trials."""
     headings = [text.strip(" ↑↓") for text in page.locator("#trials thead th").all_inner_texts()]
     place = headings.index(heading) + 1
     return page.locator(f"#trials tbody td:nth-child({place})").all_inner_texts()
@@ -25,7 +21,6 @@ def column(page, heading):
 
 @pytest.mark.parametrize("settings", [DESKTOP, PHONE, {**DESKTOP, "color_scheme": "dark"}])
 def test_it_loads_alone_and_without_a_complaint(visit, report, settings):
-    """The file is all that is asked for, the console stays empty, and all sections and drawings are there."""
     page = visit(report, **settings)
     assert page.requested == [report.as_uri()]
     assert page.complaints == []
@@ -37,7 +32,6 @@ def test_it_loads_alone_and_without_a_complaint(visit, report, settings):
 
 @pytest.mark.parametrize("heading", ["peak", "samples/s", "#", "step"])
 def test_a_click_on_a_heading_sorts(visit, report, recorded, heading):
-    """The first click sorts upwards, the second downwards, by value and not by text; the heading says which."""
     page = visit(report, **DESKTOP)
     values = {
         "peak": [t.measurement.peak_bytes for t in recorded.trials],
@@ -56,8 +50,6 @@ def test_a_click_on_a_heading_sorts(visit, report, recorded, heading):
 
 
 def test_what_was_not_measured_stays_last(visit, recorded):
-    """Whichever way is sorted, a trial without the figure is at the end."""
-
     def lose(trials, _):
         trials[3] = dataclasses.replace(trials[3], measurement=Measurement(outcome=Outcome.OOM))
         return trials
@@ -70,7 +62,6 @@ def test_what_was_not_measured_stays_last(visit, recorded):
 
 
 def test_plans_are_sorted_by_their_size(visit, report):
-    """A column of sizes in words is sorted by what they come to."""
     page = visit(report, **DESKTOP)
     page.locator("#why thead").get_by_role("button", name="places", exact=True).click()
     places = [int(text) for text in page.locator("#why tbody td:nth-child(3)").all_inner_texts()]
@@ -79,7 +70,6 @@ def test_plans_are_sorted_by_their_size(visit, report):
 
 
 def test_a_button_copies_the_line(visit, report):
-    """What lands in the clipboard is the line as it stands there."""
     page = visit(report, **DESKTOP, permissions=["clipboard-read", "clipboard-write"])
     page.locator(".copy").first.click()
     page.get_by_role("button", name="Copied").wait_for()
@@ -88,14 +78,12 @@ def test_a_button_copies_the_line(visit, report):
 
 
 def test_a_log_opens_from_its_row(visit, report):
-    """The link of a row leads to the output of that trial."""
     page = visit(report, **DESKTOP)
     page.locator("#trials tbody tr:nth-child(3) a").click()
     assert page.inner_text("body").strip() == "output of trial 2"
 
 
 def test_without_javascript_only_sorting_is_missing(visit, report):
-    """Everything is to be read, and there is no button that would do nothing."""
     page = visit(report, **DESKTOP, java_script_enabled=False)
     with_it = visit(report, **DESKTOP)
     assert page.locator("body").inner_text().split() == [
@@ -105,7 +93,6 @@ def test_without_javascript_only_sorting_is_missing(visit, report):
 
 
 def test_dark_is_dark_and_paper_is_white(visit, report):
-    """The colours follow the reader's choice on the screen; in print the paper is white whatever it is."""
     brightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + Number(b), 0) / 3"
     axis = "getComputedStyle(document.querySelector('svg.chart text')).fill.match(/\\d+/g)[0] * 1"
     light, dark = (visit(report, **DESKTOP, color_scheme=scheme) for scheme in ("light", "dark"))
@@ -116,7 +103,6 @@ def test_dark_is_dark_and_paper_is_white(visit, report):
 
 
 def test_it_can_be_printed(visit, report):
-    """A printout has all columns of the list on its paper, no buttons, and the folded facts."""
     page = visit(report, viewport={"width": 718, "height": 1000})
     assert page.pdf(format="A4").startswith(b"%PDF")
     page.emulate_media(media="print")
@@ -129,7 +115,6 @@ def test_it_can_be_printed(visit, report):
 
 @pytest.mark.parametrize("settings", [DESKTOP, PHONE])
 def test_hostile_words_do_nothing_and_fit(visit, hostile_report, settings):
-    """No script of a user's runs, nothing is asked for, and words without an end do not widen the page."""
     page = visit(hostile_report, **settings)
     assert page.title() != "owned"
     assert page.requested == [hostile_report.as_uri()]
@@ -141,7 +126,6 @@ def test_hostile_words_do_nothing_and_fit(visit, hostile_report, settings):
 
 
 def test_five_hundred_trials_are_sorted_at_once(visit, large_report):
-    """All are listed, and sorting them takes no time that anybody would notice."""
     page = visit(large_report, **DESKTOP)
     assert page.locator("#trials tbody tr").count() == 500
     button = page.locator("#trials thead").get_by_role("button", name="peak", exact=True)
