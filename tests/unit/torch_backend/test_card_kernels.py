@@ -1,4 +1,4 @@
-"""What a card's attention and dropout keep, on fake tensors of the CPU."""
+"""Which kernel attention takes on which card, by the rules of PyTorch's source, and what it and dropout keep."""
 
 import contextlib
 import math
@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from autorecompute.backends.torch.attention import attention_by, intercept_attention
-from autorecompute.backends.torch.attention_kernels import Kernel
+from autorecompute.backends.torch.attention_kernels import AttentionCall, Kernel, kernel_of
 from autorecompute.backends.torch.card_kernels import CardKernels
 from autorecompute.backends.torch.cards import CARDS
 from autorecompute.backends.torch.detection import detect
@@ -21,8 +21,97 @@ from autorecompute.backends.torch.storages import Storages
 from autorecompute.plans import Choice
 from tiny_models import call_of, make
 
+CUDNN, FLASH, EFFICIENT, MATH = Kernel.CUDNN, Kernel.FLASH, Kernel.EFFICIENT, Kernel.MATH
+
+
+def taken(card, dtype="bfloat16", *, heads=(4, 4), lengths=(128, 128), size=64, release=(2, 13), **more):
+    query, key = ((2, number_of_heads, length, size) for number_of_heads, length in zip(heads, lengths, strict=True))
+    call = AttentionCall(dtype=dtype, query=query, key=key, value=key, **more)
+    return kernel_of(call, CARDS[card].capability, release)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernels"),
+    [
+        ("bfloat16", {"V100": MATH, "T4": MATH, "A100": FLASH, "L4": FLASH, "H100": CUDNN, "RTX 5090": FLASH}),
+        ("float16", {"V100": EFFICIENT, "T4": EFFICIENT, "A100": FLASH, "L4": FLASH, "B200": CUDNN}),
+        ("float32", {"V100": EFFICIENT, "T4": EFFICIENT, "A100": EFFICIENT, "H100": EFFICIENT}),
+        ("float64", {"V100": MATH, "A100": MATH, "H100": MATH}),
+    ],
+)
+def test_the_type_decides_first(dtype, kernels):
+    """Fused kernels of 16 bits from Ampere on, cuDNN on Hopper and Blackwell, no kernel of 64 bits."""
+    assert {card: taken(card, dtype) for card in kernels} == kernels
+
+
+@pytest.mark.parametrize(
+    ("card", "more", "kernel"),
+    [
+        # Flash takes no mask, and cuDNN not every one: none of three dimensions, of another length, or that learns.
+        ("A100", {"mask": (128, 128)}, EFFICIENT),
+        ("H100", {"mask": (2, 1, 1, 128)}, CUDNN),
+        ("H100", {"mask": (2, 128, 128)}, EFFICIENT),
+        ("H100", {"mask": (2, 1, 64, 128)}, EFFICIENT),
+        ("H100", {"mask": (128, 128), "mask_learns": True}, EFFICIENT),
+        # Heads up to 128 and 256, in multiples of 8 but for flash, and with gaps on cards with less shared memory.
+        ("H100", {"size": 128}, CUDNN),
+        ("H100", {"size": 136}, FLASH),
+        ("H100", {"size": 100}, FLASH),
+        ("A100", {"size": 256}, FLASH),
+        ("A100", {"size": 264}, EFFICIENT),
+        ("A100", {"size": 100, "mask": (128, 128)}, MATH),
+        ("RTX 4090", {"size": 192}, FLASH),
+        ("RTX 4090", {"size": 200}, EFFICIENT),
+        ("RTX 4090", {"size": 256}, FLASH),
+        ("RTX 4090", {"size": 256, "dropout": 0.5}, EFFICIENT),
+        ("A100", {"size": 256, "dropout": 0.5}, FLASH),
+        # Heads of 30 numbers of float32 are taken before Ampere alone.
+        ("V100", {"dtype": "float32", "size": 30}, EFFICIENT),
+        ("A100", {"dtype": "float32", "size": 30}, MATH),
+        # cuDNN drops in sixteenths; before PyTorch 2.12 it took any dropout, and on Hopper heads twice as large.
+        ("H100", {"dropout": 0.1}, FLASH),
+        ("H100", {"dropout": 0.125}, CUDNN),
+        ("H100", {"dropout": 0.1, "release": (2, 11)}, CUDNN),
+        ("H100", {"dropout": 0.1, "release": (2, 11), "size": 256}, CUDNN),
+        ("B200", {"dropout": 0.1, "release": (2, 11), "size": 256}, FLASH),
+        ("A100", {"dropout": 0.1, "release": (2, 11)}, FLASH),
+        # Flash takes a causal mask of squares alone.
+        ("A100", {"is_causal": True}, FLASH),
+        ("A100", {"is_causal": True, "lengths": (64, 128)}, EFFICIENT),
+        ("A100", {"lengths": (64, 128)}, FLASH),
+        # Grouped heads are not for the memory efficient kernel, and have to be told of.
+        ("A100", {"heads": (8, 2), "is_grouped": True}, FLASH),
+        ("A100", {"heads": (8, 2), "is_grouped": True, "dtype": "float32"}, MATH),
+        ("A100", {"heads": (8, 2), "is_grouped": True, "mask": (128, 128)}, MATH),
+        ("H100", {"heads": (8, 2), "is_grouped": True, "mask": (128, 128)}, CUDNN),
+        ("A100", {"heads": (8, 2)}, MATH),
+        ("H100", {"heads": (8, 2), "mask": (128, 128)}, MATH),
+        # Empty sequences, rows with gaps and heads that cannot be shared are written out.
+        ("H100", {"lengths": (128, 0)}, MATH),
+        ("H100", {"has_plain_strides": False}, MATH),
+        ("H100", {"heads": (8, 3), "is_grouped": True}, MATH),
+    ],
+    ids=str,
+)
+def test_a_fused_kernel_is_taken_where_its_rules_allow_it(card, more, kernel):
+    assert taken(card, **more) == kernel
+
+
+def test_attention_of_three_dimensions_is_written_out():
+    """Heads have to be a dimension of their own."""
+    call = AttentionCall(dtype="bfloat16", query=(8, 128, 64), key=(8, 128, 64), value=(8, 128, 64))
+    assert kernel_of(call, CARDS["A100"].capability) == MATH
+
+
 BATCH, HEADS, LENGTH, SIZE = 2, 4, 100, 64
 ROWS, NUMBERS = BATCH * HEADS * LENGTH, BATCH * HEADS * LENGTH * SIZE
+
+
+@contextlib.contextmanager
+def saved():
+    found = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: found.append(one) or one, lambda one: one):
+        yield found
 
 
 def kept(card, dtype=torch.bfloat16, mask=None, **options):
@@ -31,27 +120,25 @@ def kept(card, dtype=torch.bfloat16, mask=None, **options):
     with FakeTensorMode(), kernels.active():
         shape = (BATCH, LENGTH, HEADS, SIZE)
         inputs = [torch.empty(shape, dtype=dtype).transpose(1, 2).requires_grad_() for _ in range(3)]
-        given = None if mask is None else torch.empty(mask, dtype=torch.bool)
-        saved = []
         for tensor in inputs:
             storages.see(tensor)
-        with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one):
+        with saved() as found:
+            given = None if mask is None else torch.empty(mask, dtype=torch.bool)
             result = functional.scaled_dot_product_attention(*inputs, given, **options)
         result.sum().backward()
         assert [tensor.grad.shape for tensor in inputs] == [tensor.shape for tensor in inputs]
         (kernel,) = kernels.taken
-        return kernel, sum(storages.see(tensor)[1] for tensor in saved)
+        return kernel, sum(storages.see(tensor)[1] for tensor in found)
 
 
 def test_a_fused_kernel_keeps_its_result_and_a_number_for_each_row():
     """And the state of the random numbers: the memory efficient one in rows of 32."""
-    assert kept("A100", is_causal=True) == (Kernel.FLASH, 2 * NUMBERS + 4 * ROWS + 24)
-    assert kept("H100", is_causal=True) == (Kernel.CUDNN, 2 * NUMBERS + 4 * ROWS + 16)
-    assert kept("A100", torch.float32) == (Kernel.EFFICIENT, 4 * NUMBERS + 4 * BATCH * HEADS * 128 + 16)
+    assert kept("A100", is_causal=True) == (FLASH, 2 * NUMBERS + 4 * ROWS + 24)
+    assert kept("H100", is_causal=True) == (CUDNN, 2 * NUMBERS + 4 * ROWS + 16)
+    assert kept("A100", torch.float32) == (EFFICIENT, 4 * NUMBERS + 4 * BATCH * HEADS * 128 + 16)
 
 
 def test_dropout_costs_a_fused_kernel_nothing():
-    """Its mask is made again from the random numbers' state."""
     assert kept("A100", dropout_p=0.1) == kept("A100")
 
 
@@ -59,17 +146,13 @@ def test_a_mask_is_kept_as_numbers():
     """Once, however many heads it is for; in rows that are filled up to a multiple of 8 for the efficient kernel."""
     mask = BATCH * LENGTH * LENGTH
     assert kept("H100", mask=(BATCH, 1, LENGTH, LENGTH))[1] - kept("H100")[1] == 2 * mask
-    filled = BATCH * LENGTH * math.ceil(LENGTH / 8) * 8
-    kernel, size = kept("A100", mask=(BATCH, 1, LENGTH, LENGTH))
-    assert kernel == Kernel.EFFICIENT
-    assert size == 2 * NUMBERS + 4 * BATCH * HEADS * 128 + 16 + 2 * filled
+    size = 2 * NUMBERS + 4 * BATCH * HEADS * 128 + 16 + 2 * BATCH * LENGTH * math.ceil(LENGTH / 8) * 8
+    assert kept("A100", mask=(BATCH, 1, LENGTH, LENGTH)) == (EFFICIENT, size)
 
 
 def test_attention_that_is_written_out_keeps_the_scores():
     """In float32 where they have 16 bits, with scaled copies of query, key and value."""
-    kernel, size = kept("V100")
-    assert kernel == Kernel.MATH
-    assert size == 4 * ROWS * LENGTH + 3 * 4 * NUMBERS
+    assert kept("V100") == (MATH, 4 * ROWS * LENGTH + 3 * 4 * NUMBERS)
 
 
 @pytest.mark.parametrize("more", [{}, {"is_causal": True}])
@@ -79,7 +162,6 @@ def test_dropout_costs_attention_that_is_written_out_the_scores_and_a_byte_for_e
 
 
 def test_heads_are_filled_up_for_flash_attention():
-    """And cut to their size again, which gradients go back through."""
     with FakeTensorMode(), CardKernels(CARDS["A100"].capability).active():
         query = torch.empty(1, 2, 16, 20, dtype=torch.bfloat16, requires_grad=True)
         result = functional.scaled_dot_product_attention(query, query, query)
@@ -88,22 +170,20 @@ def test_heads_are_filled_up_for_flash_attention():
 
 
 def test_autocast_decides_about_the_kernel():
-    """Its type is that of the call, as it is without us."""
     kernels = CardKernels(CARDS["A100"].capability)
     with FakeTensorMode(), torch.autocast("cpu", dtype=torch.bfloat16), kernels.active():
         query = torch.empty(1, 2, 16, 32)
         assert functional.scaled_dot_product_attention(query, query, query).dtype == torch.bfloat16
-    assert kernels.taken == {Kernel.FLASH: 1}
+    assert kernels.taken == {FLASH: 1}
 
 
 def test_the_mask_of_a_dropout_has_a_byte_for_each_number():
     """On a CPU it has as many as the number; nothing is kept where nothing is dropped."""
 
     def kept_by(layer):
-        saved = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one):
+        with saved() as found:
             layer(torch.empty(8, 16, requires_grad=True)).sum().backward()
-        return sum(tensor.nbytes for tensor in saved)
+        return sum(tensor.nbytes for tensor in found)
 
     with FakeTensorMode():
         plain = kept_by(nn.Dropout(0.1))
@@ -130,7 +210,6 @@ def test_an_optimizer_updates_all_weights_at_once(options, more):
 
 @pytest.mark.parametrize("is_intercepted", [False, True])
 def test_attention_is_what_it_was_afterwards(is_intercepted):
-    """After an exception too."""
     intercept_attention(on=is_intercepted)
     before = functional.scaled_dot_product_attention
     with pytest.raises(ZeroDivisionError), attention_by(lambda *_: 1 / 0):
@@ -140,7 +219,6 @@ def test_attention_is_what_it_was_afterwards(is_intercepted):
 
 
 def peak_of(training, kernels, choices=()):
-    """The bytes that a fake step adds to what is alive before it."""
     found = detect(training.model, *call_of(training))
     steps = FakeSteps(training.model, found.structure.units, Script(*call_of(training)), found.values)
     with kernels.active([]) if kernels is not None else contextlib.nullcontext():
@@ -150,10 +228,9 @@ def peak_of(training, kernels, choices=()):
 
 @pytest.mark.parametrize(("name", "blocks"), [("gpt2", "transformer.h.*"), ("encoder", "")])
 def test_a_fake_step_takes_the_cards_kernels(name, blocks):
-    """With dropout the CPU writes attention out, and a card does not: in blocks that are made again, too."""
     training, kernels = make(name), CardKernels(CARDS["A100"].capability)
     assert peak_of(training, kernels) < peak_of(training, None)
-    assert kernels.taken == {Kernel.EFFICIENT: 4}
+    assert kernels.taken == {EFFICIENT: 4}
     if blocks:
         peak_of(training, kernels, [Choice(blocks, CHECKPOINT)])
-        assert kernels.taken == {Kernel.EFFICIENT: 4 + 6}
+        assert kernels.taken == {EFFICIENT: 4 + 6}

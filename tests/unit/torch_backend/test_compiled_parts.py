@@ -1,5 +1,7 @@
 """Models of which the script compiles a part: it is compiled in the script's own steps, whatever ran before them."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -17,27 +19,21 @@ X = torch.linspace(-1, 1, 64).reshape(8, 8)
 
 
 class Block(nn.Module):
-    """Two layers."""
-
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Linear(8, 32), nn.Linear(32, 8)
 
     def forward(self, x):
-        """With a residual connection."""
         return x + self.second(torch.tanh(self.first(x)))
 
 
 class Net(nn.Module):
-    """Blocks behind a part that can be compiled."""
-
     def __init__(self):
         super().__init__()
         self.begin = Block()
         self.layers = nn.ModuleList(Block() for _ in range(3))
 
     def forward(self, x):
-        """A loss."""
         x = self.begin(x)
         for layer in self.layers:
             x = layer(x)
@@ -45,13 +41,12 @@ class Net(nn.Module):
 
 
 class Counting:
-    """A compiler that runs the graph as it is, and counts how often it was asked to."""
+    """A compiler that runs the graph as it is, and counts how often it was asked to, and each run."""
 
     def __init__(self):
         self.graphs = self.runs = 0
 
     def __call__(self, graph, _inputs):
-        """Each run of the graph is counted, too."""
         self.graphs += 1
 
         def run(*args):
@@ -69,51 +64,51 @@ def counting():
     torch._dynamo.reset()
 
 
-def compiled_in_place(model, backend, fullgraph):
-    """As ``self.begin.compile()``."""
-    model.begin.compile(backend=backend, fullgraph=fullgraph)
+def in_place(model, **how):
+    model.begin.compile(**how)
 
 
-def compiled_module(model, backend, fullgraph):
-    """As ``torch.compile(self.begin)``."""
-    model.begin = torch.compile(model.begin, backend=backend, fullgraph=fullgraph)
+def module(model, **how):
+    model.begin = torch.compile(model.begin, **how)
 
 
-def compiled_function(model, backend, fullgraph):
+def function(model, **how):
     """As ``flex = torch.compile(flex_attention)``."""
     begin = model.begin
-    function = torch.compile(lambda x: begin.second(torch.tanh(begin.first(x))), backend=backend, fullgraph=fullgraph)
-    model.begin.forward = lambda x: x + function(x)
+    run = torch.compile(lambda x: begin.second(torch.tanh(begin.first(x))), **how)
+    model.begin.forward = lambda x: x + run(x)
 
 
-@pytest.mark.parametrize("compile_part", [compiled_in_place, compiled_module, compiled_function])
-@pytest.mark.parametrize("fullgraph", [False, True])
-def test_a_part_is_compiled_in_training_after_it_was_looked_at(compile_part, fullgraph, counting):
-    """Under a dispatch mode dynamo would skip its code for good."""
+@pytest.fixture(params=itertools.product([in_place, module, function], [False, True]))
+def net(request, counting):
+    compile_begin, fullgraph = request.param
     model = Net()
-    compile_part(model, counting, fullgraph)
-    found = detect(model, (X,), {})
-    steps = FakeSteps(model, structure_of(model).units, Script((X,), {}), found.values)
-    assert steps.run(found.switchboard(model), []).peak > 0
+    compile_begin(model, backend=counting, fullgraph=fullgraph)
+    return model
+
+
+def peak_of(model, x, found, choices=()):
+    steps = FakeSteps(model, structure_of(model).units, Script((x,), {}), found.values)
+    return steps.run(found.switchboard(model), choices).peak
+
+
+def test_a_part_is_compiled_in_training_after_it_was_looked_at(net, counting):
+    """Under a dispatch mode dynamo would skip its code for good."""
+    assert peak_of(net, X, detect(net, (X,), {})) > 0
     assert counting.graphs == 0
-    model(X).backward()
-    model(X).backward()
+    net(X).backward()
+    net(X).backward()
     assert (counting.graphs, counting.runs) == (1, 2)
 
 
-@pytest.mark.parametrize("compile_part", [compiled_in_place, compiled_module, compiled_function])
-@pytest.mark.parametrize("fullgraph", [False, True])
-def test_a_part_stays_compiled_while_live_bytes_are_counted(compile_part, fullgraph, counting):
-    """In the first of all steps and in a later one."""
-    model = Net()
-    compile_part(model, counting, fullgraph)
-    meter = StepLive(lambda: tensors_of(model, ()))
-    model(X).backward()
-    model.zero_grad()
+def test_a_part_stays_compiled_while_live_bytes_are_counted(net, counting):
+    meter = StepLive(lambda: tensors_of(net, ()))
+    net(X).backward()
+    net.zero_grad()
     meter.start()
-    model(X).backward()
+    net(X).backward()
     assert meter.stop() > 0
-    model(X).backward()
+    net(X).backward()
     assert (counting.graphs, counting.runs) == (1, 3)
 
 
@@ -134,14 +129,11 @@ def test_parts_stay_compiled_whatever_is_recomputed_around_them(counting):
 
 
 class Attention(nn.Module):
-    """FlexAttention, as scripts compile it."""
-
     def __init__(self, attend):
         super().__init__()
         self.project, self.attend = nn.Linear(16, 48), attend
 
     def forward(self, x):
-        """With a residual connection."""
         query, key, value = (part.unsqueeze(1) for part in self.project(x).chunk(3, -1))
         return x + self.attend(query, key, value).squeeze(1)
 
@@ -156,6 +148,4 @@ def test_a_compiled_flex_attention_is_run_by_itself(counting, monkeypatch):
     x = torch.linspace(-1, 1, 2 * 32 * 16).reshape(2, 32, 16)
     found = detect(model, (x,), {})
     assert "*" in found.blocks
-    steps = FakeSteps(model, structure_of(model).units, Script((x,), {}), found.values)
-    peaks = [steps.run(found.switchboard(model), on).peak for on in ([], [Choice("*", "checkpoint")])]
-    assert peaks[0] > peaks[1] > 0
+    assert peak_of(model, x, found) > peak_of(model, x, found, [Choice("*", "checkpoint")]) > 0
