@@ -1,5 +1,3 @@
-"""``autorecompute`` as a program that knows the fake backend, too; tests import it for its path."""
-
 import sys
 from pathlib import Path
 

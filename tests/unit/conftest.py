@@ -1,5 +1,3 @@
-"""A small training graph, makers of what is measured on it, and disks that are full, for every room's tests."""
-
 import contextlib
 import dataclasses
 import functools
@@ -10,6 +8,7 @@ import subprocess
 import pytest
 
 from autorecompute.backends import registry
+from autorecompute.cli import main
 from autorecompute.figures import Figures
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
@@ -26,7 +25,6 @@ COPIED = "_recompute"
 
 
 def build_space(*, has_opaque=False):
-    """Five plans, the largest stated saving first, and perhaps two presets that are no mix of them."""
     plans = tuple(
         Plan(choices=(Choice(name, "drop"),), label=name, occurrences=6, saving_bytes=100 - index, saving="d0")
         for index, name in enumerate(SITES)
@@ -36,13 +34,11 @@ def build_space(*, has_opaque=False):
 
 
 def build_measurement(outcome=Outcome.OK, **changes):
-    """A measurement with a peak and steps where the outcome has them."""
     figures = {"peak_bytes": 700 * MIB, "step_seconds": (0.5, 0.5, 0.5), "samples": BATCH, "batch": BATCH}
     return Measurement(outcome=outcome, **{**(figures if outcome.is_measured else {}), **changes})
 
 
 def build_trial(config=None, *, number=0, reference_seconds=None, description=None, reason="why", **measured):
-    """A trial of a config."""
     config = config or Config()
     return Trial(
         number=number,
@@ -72,15 +68,9 @@ def build_step(phases, *tensors, seconds=1.0, batch=2):
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """An operation of a graph that a test writes down.
+    """An operation of a graph that a test writes down: what it reads, and the bytes a sample of each value it makes.
 
-    Attributes:
-        operator: What it computes.
-        reads: The values that it reads.
-        makes: The bytes a sample of each value that it makes; what shares memory has none of its own.
-        again: Whether it can run once more.
-        shares: Whether it hands the first value that it reads on under another shape.
-        seconds: How long it takes.
+    One that ``shares`` hands the first value that it reads on under another shape.
     """
 
     operator: str
@@ -92,18 +82,13 @@ class Node:
 
     @property
     def key(self):
-        """The first value that it makes."""
         return next(iter(self.makes))
 
 
 class Graph:
     """A training graph, and what recompute makes of it, written out one operation after another.
 
-    Args:
-        forward: The forward pass, in order.
-        outputs: The values that PyTorch gets, and gives a gradient ``d`` of each for.
-        backward: The backward pass, in order.
-        results: Values that outlive the step.
+    The backward pass is given a gradient ``d`` of each output; ``results`` are values that outlive the step.
     """
 
     def __init__(self, forward, outputs, backward, results=()):
@@ -116,7 +101,6 @@ class Graph:
 
     @functools.cached_property
     def subgraphs(self):
-        """Keys of the nodes of each subgraph, by the words that a training system has for it."""
         found = {}
         for node in self.forward:
             if node.key in self._exits:
@@ -127,7 +111,6 @@ class Graph:
 
     @property
     def space(self):
-        """A plan for each subgraph."""
         plans = tuple(
             Plan(choices=(Choice(words, "1"),), label=words, occurrences=len(group), saving_bytes=1, saving="batch")
             for words, group in self.subgraphs.items()
@@ -135,12 +118,10 @@ class Graph:
         return Space(plans=plans)
 
     def again(self, config):
-        """Keys of what runs once more under a config."""
         rows = {on.site for on in config.choices}
         return {key for words in rows for keys in self.subgraphs[words] for key in keys}
 
     def run(self, config=None, *, batch=1):
-        """A config's step, profiled."""
         groups = self._write_out(self.again(config or Config()))
         nodes = [node for group in groups for node in group]
         backward = next(place for place, node in enumerate(nodes) if node.operator == "YieldOp")
@@ -196,7 +177,6 @@ class Graph:
 
 
 def _follow(groups, results):
-    """Each piece of memory: its name and size, and the groups of nodes in which it is made and read last."""
     owner, lives = {}, {}
     for place, node in ((place, node) for place, group in enumerate(groups) for node in group):
         for value in node.reads:
@@ -230,7 +210,6 @@ def _operation(node, place, backward):
 
 
 def build_detection(space=None, **changes):
-    """What a worker tells of the graph."""
     space = space or build_space()
     fields = {
         "plans": space.plans,
@@ -247,25 +226,25 @@ def build_detection(space=None, **changes):
     return Detection(**{**fields, **changes})
 
 
-def build_result(best=None, **changes):
-    """A study's answer: the config ``best`` was confirmed, the baseline ran out of memory."""
+def build_result(best=None, *, of_best=(), **changes):
+    """An answer: the config ``best`` was confirmed, with other figures where asked; the baseline ran out of memory."""
     detection = build_detection()
-    confirmed = Best(
-        config=best or build_space().all_on,
-        description=build_space().describe(best or build_space().all_on),
-        batch=BATCH,
-        samples_per_second=51.25,
-        relative_throughput=0.875,
-        peak_bytes=700 * MIB,
-        limit_bytes=900 * MIB,
-        losses=(2.5, 2.25),
-        confirmed=True,
-    )
+    confirmed = {
+        "config": best or build_space().all_on,
+        "description": build_space().describe(best or build_space().all_on),
+        "batch": BATCH,
+        "samples_per_second": 51.25,
+        "relative_throughput": 0.875,
+        "peak_bytes": 700 * MIB,
+        "limit_bytes": 900 * MIB,
+        "losses": (2.5, 2.25),
+        "confirmed": True,
+    }
     fields = {
         "study": "bert",
         "problem": "0f1e2d3c",
         "verdict": Verdict.RECOMPUTE_PAYS,
-        "best": confirmed,
+        "best": Best(**{**confirmed, **dict(of_best)}),
         "baseline": Figures(outcome=Outcome.OOM, batch=BATCH),
         "presets": {"light": Figures(), "all_on": Figures(outcome=Outcome.OOM)},
         "trials": 14,
@@ -281,57 +260,27 @@ def build_result(best=None, **changes):
 
 @pytest.fixture(scope="session", autouse=True)
 def _fake_backend():
-    """The fake backend is one of those that there are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.PACKAGES, "fake", "fake_backend")
         yield
 
 
-@pytest.fixture(scope="session")
-def make_space():
-    """Builds a space."""
-    return build_space
+def factory(build):
+    return pytest.fixture(scope="session")(lambda: build)
 
 
-@pytest.fixture(scope="session")
-def make_measurement():
-    """Builds a measurement."""
-    return build_measurement
-
-
-@pytest.fixture(scope="session")
-def make_trial():
-    """Builds a trial."""
-    return build_trial
-
-
-@pytest.fixture(scope="session")
-def make_detection():
-    """Builds a detection."""
-    return build_detection
-
-
-@pytest.fixture(scope="session")
-def make_step():
-    """Builds a profiled step."""
-    return build_step
-
-
-@pytest.fixture(scope="session")
-def make_node():
-    """Builds an operation of a graph."""
-    return Node
-
-
-@pytest.fixture(scope="session")
-def make_graph():
-    """Builds a graph that can be run under any config."""
-    return Graph
+make_space = factory(build_space)
+make_measurement = factory(build_measurement)
+make_trial = factory(build_trial)
+make_detection = factory(build_detection)
+make_result = factory(build_result)
+make_step = factory(build_step)
+make_node = factory(Node)
+make_graph = factory(Graph)
 
 
 @pytest.fixture(scope="session")
 def list_configs():
-    """Lists every config of a space."""
     return lambda space: [
         Config.of(plans)
         for count in range(len(space.plans) + 1)
@@ -339,10 +288,17 @@ def list_configs():
     ]
 
 
-@pytest.fixture(scope="session")
-def make_result():
-    """Builds an answer."""
-    return build_result
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Runs a command in an empty folder; gives its exit code, its data and its talk."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = main(list(arguments))
+        return code, *capsys.readouterr()
+
+    return call
 
 
 @pytest.fixture
@@ -362,8 +318,6 @@ def small_disk(tmp_path):
 
 @pytest.fixture
 def no_file_longer_than():
-    """Makes every write beyond a length of a file fail, for real."""
-
     @contextlib.contextmanager
     def no_file_longer_than(number_of_bytes):
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -377,21 +331,16 @@ def no_file_longer_than():
 
 
 class SmallDisk:
-    """A disk that a test may fill."""
-
     def __init__(self, folder):
         self.folder = folder
 
     def fill(self):
-        """Writes until nothing more can be written."""
         with (self.folder / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(1024))
 
     def free(self):
-        """Gives the space back."""
         (self.folder / "filler").unlink()
 
     def forbid_writing(self):
-        """Makes the whole disk read-only."""
         subprocess.run(["mount", "-o", "remount,ro", str(self.folder)], check=True)

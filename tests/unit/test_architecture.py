@@ -1,5 +1,3 @@
-"""The way through the house, read from the source of every room: one direction, no way back."""
-
 import ast
 import subprocess
 import sys
@@ -133,7 +131,6 @@ TRAINING = {"torch", "onnxruntime", "onnx", "transformers"}
 
 
 def module_of(file):
-    """The module's name below the package: ``plans.config``, ``plans``, ``__init__``."""
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
@@ -142,7 +139,6 @@ MODULES = {module_of(file): file for file in FILES}
 
 
 def imports_of(file):
-    """Absolute names of all modules that the file imports, wherever in it."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -157,30 +153,25 @@ def _module_meant(parent, name):
 
 
 def own_imports_of(file):
-    """Names below the package of the modules of ours that the file imports."""
     names = [name for name in imports_of(file) if name.partition(".")[0] == PACKAGE]
     return {name.removeprefix(PACKAGE).removeprefix(".") or "__init__" for name in names}
 
 
 def room_of(module):
-    """The part of the house in which a module lives."""
     return module.partition(".")[0]
 
 
 def is_among(module, places):
-    """Whether one of the places is the module, or holds it."""
     holders = [place.removesuffix("*") for place in places if place.endswith("*")]
     return module in places or any(f"{module}.".startswith(holder) for holder in holders)
 
 
 def test_every_file_has_its_room_in_the_table():
-    """A new room must say what it may import."""
     assert {room_of(module) for module in MODULES} == set(FLOW)
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_go_one_way(module):
-    """A file imports its own room and what the table allows, under TYPE_CHECKING and in functions too."""
     room = room_of(module)
     elsewhere = {name for name in own_imports_of(MODULES[module]) if room_of(name) != room}
     assert {name for name in elsewhere if not is_among(name, FLOW[room])} == set()
@@ -188,14 +179,12 @@ def test_imports_go_one_way(module):
 
 @pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("backends.")])
 def test_backends_are_asked_for_by_name(module):
-    """Nothing outside of their own room imports a backend, but for the one line that scripts may begin with."""
     inside = {name for name in own_imports_of(MODULES[module]) if name.count(".") > 1 and name.startswith("backends.")}
     assert inside <= (ADAPTER if module == "compat" else set())
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("backends.")])
 def test_backends_know_nothing_of_each_other(module):
-    """A backend imports its own folder and what all of them share."""
     own = module.split(".")[1]
     others = {
         name.split(".")[1]
@@ -206,7 +195,6 @@ def test_backends_know_nothing_of_each_other(module):
 
 
 def test_no_room_leads_back_to_itself():
-    """No room reaches itself over any other room, whatever the table allows."""
     ways = {room: set() for room in FLOW}
     for module, file in MODULES.items():
         ways[room_of(module)] |= {room_of(name) for name in own_imports_of(file)} - {room_of(module)}
@@ -220,12 +208,10 @@ def test_no_room_leads_back_to_itself():
     "module", [name for name in MODULES if name in CONTROLLERS or not is_among(name, IN_THE_USERS_PROCESS)]
 )
 def test_the_controller_has_no_word_of_the_training_system(module):
-    """No file of the controller's imports torch, ONNX Runtime, onnx or transformers, anywhere in it."""
     assert {name.partition(".")[0] for name in imports_of(MODULES[module])} & TRAINING == set()
 
 
 def imported_by(*arguments):
-    """Top-level modules that a fresh interpreter imports."""
     command = [sys.executable, "-X", "importtime", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
@@ -233,7 +219,6 @@ def imported_by(*arguments):
 
 
 def test_tuning_leaves_the_training_system_out():
-    """Importing all that a tuning needs brings neither torch nor ONNX Runtime, not even over a library."""
     modules = "autorecompute.cli, autorecompute.tuning.session, autorecompute.studies, autorecompute.reports.screen"
     imported = imported_by("-c", f"import {modules}")
     assert imported >= {"optuna", "sqlalchemy"}
@@ -241,12 +226,10 @@ def test_tuning_leaves_the_training_system_out():
 
 
 def test_plans_are_shown_without_a_database():
-    """What they are predicted with reads no study."""
     assert "sqlalchemy" not in imported_by("-c", "import autorecompute.cli.looking, autorecompute.tuning.step_profiles")
 
 
 def test_help_brings_nothing_heavy():
-    """``--help`` imports neither the training system nor what searching, printing and algebra need."""
     imported = imported_by("-m", PACKAGE, "--help")
     assert "argparse" in imported
     assert imported & {*TRAINING, "optuna", "sqlalchemy", "rich", "sympy", "numpy", "cattrs"} == set()
@@ -261,7 +244,6 @@ def test_no_decision_is_taken_by_a_clock_that_jumps(module):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_file_can_be_read_at_one_sitting(module):
-    """Every file has between 1 and 300 lines."""
     assert 1 <= len(MODULES[module].read_text().splitlines()) <= 300
 
 
@@ -271,7 +253,6 @@ NAMESAKES = "backends.torch."
 
 
 def places_of(names_of):
-    """The modules in which each name stands."""
     places = {}
     for module, file in MODULES.items():
         if not module.startswith(NAMESAKES):
@@ -281,14 +262,11 @@ def places_of(names_of):
 
 
 def test_no_two_files_have_one_name():
-    """A name means one file, so that it can be told without its folder."""
     places = places_of(lambda _, file: {file.stem} - HALVES)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
 def test_no_two_classes_have_one_name():
-    """A name means one class."""
-
     def classes_of(_, file):
         tree = ast.parse(file.read_text())
         return {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}

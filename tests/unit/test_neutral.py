@@ -1,5 +1,3 @@
-"""Training systems are named in their own folders alone."""
-
 import re
 from pathlib import Path
 
@@ -18,7 +16,6 @@ NAMED = {"backends/registry.py": r"PACKAGES = \{.*?\}"}
 
 
 def neutral_files():
-    """Every text of the package outside of the folders of the backends."""
     for file in sorted(ROOT.rglob("*")):
         place = file.relative_to(ROOT)
         is_of_a_backend = place.parts[0] == "backends" and len(place.parts) > 2 and place.parts[1] != "common"
@@ -32,7 +29,6 @@ def neutral_files():
 
 @pytest.mark.parametrize("place", list(neutral_files()))
 def test_no_training_system_is_spoken_of_outside_its_folder(place):
-    """No file that serves every backend has a word of one of them, but for the table of their names."""
     text = (ROOT / place).read_text(encoding="utf-8")
     text = re.sub(NAMED.get(place, r"(?!)"), "", text, flags=re.DOTALL)
     assert OWN_WORDS.findall(text) == []

@@ -1,5 +1,3 @@
-"""Files that the user names: a sentence for whatever is wrong, and no waiting."""
-
 import errno
 import gzip
 import os
@@ -9,62 +7,38 @@ from pathlib import Path
 import pytest
 
 from autorecompute.errors import SetupError, UsageError
+from autorecompute.files import write_whole
+from autorecompute.measurement import Outcome
 from autorecompute.paths import FAULTS_OF_THE_MACHINE, is_file, names_in, open_named, shown, write_named
+from autorecompute.studies import StudyFolder
 
 ADVICE = "Give another one."
 
 
-def _loop(place):
-    place.symlink_to(place.name)
-    return place
+@pytest.fixture(params=["loop", "pipe", "link", "folder", "n" * 300, "file/below"])
+def wrong(tmp_path, request):
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    return tmp_path / request.param
 
 
-def _pipe(place):
-    os.mkfifo(place)
-    return place
-
-
-def _link_to_a_pipe(place):
-    place.symlink_to(_pipe(place.with_name("pipe")))
-    return place
-
-
-def _folder(place):
-    place.mkdir()
-    return place
-
-
-def _too_long(place):
-    return place.with_name("n" * 300)
-
-
-def _below_a_file(place):
-    place.touch()
-    return place / "below"
-
-
-WRONG = [_loop, _pipe, _link_to_a_pipe, _folder, _too_long, _below_a_file]
-
-
-@pytest.mark.parametrize("make", WRONG)
-def test_a_place_for_no_file_is_told_before_anything_is_written(tmp_path, make):
-    """Nothing is made beside it, and the path is in the sentence."""
-    place = make(tmp_path / "place")
+def test_a_place_for_no_file_is_told_before_anything_is_written(tmp_path, wrong):
     before = set(tmp_path.rglob("*"))
     with pytest.raises(UsageError, match="'"):
-        write_named(place, b"text", force=True)
+        write_named(wrong, b"text", force=True)
     assert set(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("make", [*WRONG, lambda place: place])
-def test_what_cannot_be_read_is_told_with_what_to_do(tmp_path, make):
-    """A pipe that nobody writes is not waited for, behind a link neither."""
-    with pytest.raises(UsageError, match=ADVICE):
-        open_named(make(tmp_path / "place"), ADVICE)
+def test_what_cannot_be_read_is_told_with_what_to_do(tmp_path, wrong):
+    for place in (wrong, tmp_path / "nowhere"):
+        with pytest.raises(UsageError, match=ADVICE):
+            open_named(place, ADVICE)
 
 
 def test_a_pipe_of_the_shells_is_read(tmp_path):
-    """What <(command) stands for is read to its end."""
     reading, writing = os.pipe()
     writer = threading.Thread(target=lambda: (os.write(writing, b"text"), os.close(writing)))
     writer.start()
@@ -77,14 +51,12 @@ def test_a_pipe_of_the_shells_is_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["n" * 255, "with space", "new\nline", "\udcff", "-o"])
 def test_a_file_is_written_under_any_name_that_there_can_be(tmp_path, name):
-    """A name as long as one can be, and one that is no UTF-8, are names."""
     write_named(tmp_path / name, b"text", force=False)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_bytes() == b"text"
 
 
 def test_a_file_is_replaced_only_where_that_is_wanted(tmp_path):
-    """What is there stays without force, behind a link as well."""
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to("file")
     for name in ("file", "link"):
@@ -96,21 +68,18 @@ def test_a_file_is_replaced_only_where_that_is_wanted(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    """It is the folder that is missing, and it is not made."""
     with pytest.raises(UsageError, match=r"There is no folder '.*nowhere'"):
         write_named(tmp_path / "nowhere" / "file", b"text", force=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_takes_no_more_is_the_machines_fault(tmp_path, no_file_longer_than):
-    """The path is right: the code is that of the machine, and nothing is left."""
     with no_file_longer_than(1), pytest.raises(SetupError, match="on another one"):
         write_named(tmp_path / "file", b"text", force=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_is_read_only_is_the_machines_fault(small_disk):
-    """``-o`` there has the code that ``tune`` has there."""
     small_disk.forbid_writing()
     with pytest.raises(SetupError, match="Read-only file system"):
         write_named(small_disk.folder / "file", b"text", force=False)
@@ -122,27 +91,84 @@ def test_a_disk_that_is_read_only_is_the_machines_fault(small_disk):
     [("a", "'a'"), ("a\nb", "'a\\nb'"), ("a\u200fb", "'a\\u200fb'"), ("\udcff", "'\\udcff'"), ("ü b", "'ü b'")],
 )
 def test_a_path_is_shown_on_one_line_with_all_that_is_in_it(path, text):
-    """Neither a line break nor a sign that cannot be seen stands in a message as it is."""
     assert shown(path) == shown(Path(path)) == text
 
 
 def test_a_long_path_is_shown_by_its_ends():
-    """A message stays a sentence."""
     assert shown("b" + "a" * 9000 + "e").startswith("'ba")
     assert shown("b" + "a" * 9000 + "e").endswith("ae'")
     assert len(shown("a" * 9000)) < 200
 
 
-def test_what_cannot_be_reached_is_no_file(tmp_path):
-    """A name that is too long is asked about like any other."""
-    assert not is_file(tmp_path / ("n" * 300))
-    assert not is_file(_loop(tmp_path / "loop"))
+def test_what_cannot_be_reached_is_no_file(tmp_path, wrong):
+    assert not is_file(wrong)
+    assert not is_file(tmp_path / "nowhere")
 
 
 def test_a_folder_that_cannot_be_read_is_told(tmp_path):
-    """One that is not there is as good as empty, and so is a file; a circle of links is neither."""
     (tmp_path / "file").touch()
     assert names_in(tmp_path) == ["file"]
     assert names_in(tmp_path / "nowhere") == names_in(tmp_path / "file") == []
+    (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(SetupError, match="cannot be read"):
-        names_in(_loop(tmp_path / "loop"))
+        names_in(tmp_path / "loop")
+
+
+@pytest.fixture
+def lose_power(monkeypatch):
+    """Leaves of every file in a folder what was flushed, and of every new name what its folder was flushed with."""
+    flushed, fsync = {}, os.fsync
+
+    def flush(descriptor):
+        fsync(descriptor)
+        place = Path(f"/proc/self/fd/{descriptor}").resolve()
+        inode = os.fstat(descriptor).st_ino
+        flushed[inode] = [path.name for path in place.iterdir()] if place.is_dir() else place.read_bytes()
+
+    def lose_power(folder):
+        for path in folder.iterdir():
+            if path.name in flushed.get(folder.stat().st_ino, []):
+                path.write_bytes(flushed.get(path.stat().st_ino, b""))
+            else:
+                path.unlink()
+
+    monkeypatch.setattr(os, "fsync", flush)
+    return lose_power
+
+
+def test_what_is_durable_outlives_a_loss_of_power(tmp_path, lose_power):
+    write_whole(tmp_path / "study.json", "all of it", is_durable=True)
+    lose_power(tmp_path)
+    assert (tmp_path / "study.json").read_text() == "all of it"
+
+
+def test_a_study_knows_after_a_loss_of_power_what_it_measured(tmp_path, lose_power, make_trial):
+    """Without it, the next session could not tell a trial that the machine took with it."""
+    folder = StudyFolder("bert", tmp_path)
+    folder.path.mkdir()
+    trial = make_trial(outcome=Outcome.LOST)
+    folder.begin_trial(trial)
+    lose_power(folder.path)
+    assert folder.trial_in_progress() == trial
+
+
+def test_only_what_is_durable_waits_for_the_disk(tmp_path, lose_power):
+    write_whole(tmp_path / "page.html", "all of it")
+    lose_power(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_writers_with_one_process_id_do_not_meet(tmp_path, monkeypatch):
+    """Two at once, as in containers that share a folder and count their processes alike: the later one's text stays."""
+    file, write_bytes, others = tmp_path / "result.json", Path.write_bytes, ["the other's"]
+
+    def write_beside_another(path, content):
+        written = write_bytes(path, content)
+        if others:
+            write_whole(file, others.pop())
+        return written
+
+    monkeypatch.setattr(Path, "write_bytes", write_beside_another)
+    write_whole(file, "mine")
+    assert file.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [file]

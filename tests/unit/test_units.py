@@ -1,5 +1,3 @@
-"""Bytes and seconds as people write and read them."""
-
 import pytest
 
 from autorecompute.errors import UsageError
@@ -21,22 +19,9 @@ from autorecompute.units import (
 
 @pytest.mark.parametrize(
     ("text", "number_of_bytes"),
-    [
-        ("40GiB", 40 * 2**30),
-        ("40 gib", 40 * 2**30),
-        (" 1.5GiB ", 1536 * 2**20),
-        ("16GB", 16_000_000_000),
-        ("2TiB", 2 * 2**40),
-        ("2TB", 2 * 10**12),
-        ("900MiB", 900 * 2**20),
-        ("1kb", 1000),
-        ("1KiB", 1024),
-        ("512", 512),
-        ("512B", 512),
-    ],
+    [("40 gib", 40 * GIB), (" 1.5GiB ", 1536 * MIB), ("16GB", 16 * 10**9), ("1kb", 1000), ("512", 512)],
 )
 def test_an_amount_of_memory_is_read(text, number_of_bytes):
-    """Binary and decimal units differ, case and blanks do not matter, a bare number is bytes."""
     assert parse_bytes(text) == number_of_bytes
 
 
@@ -44,25 +29,21 @@ def test_an_amount_of_memory_is_read(text, number_of_bytes):
     "text", ["40 gigs", "", " ", "GiB", "-1GiB", "0", "0GiB", "0.1b", "1e9", "nan", "inf", "1GiB 2"]
 )
 def test_what_is_no_amount_of_memory_is_refused_with_an_example(text):
-    """A wrong unit, nothing, a negative amount and no memory at all end in a sentence with a right one in it."""
     with pytest.raises(UsageError, match=rf"'{text}'.*40GiB"):
         parse_bytes(text)
 
 
 def test_a_number_beyond_all_memory_is_refused():
-    """More digits than a float holds are a wrong usage, not a traceback."""
     with pytest.raises(UsageError):
         parse_bytes("9" * 400)
 
 
 @pytest.mark.parametrize("number_of_bytes", [MIB, 735 * MIB, GIB, 5 * GIB // 4, 40 * GIB, 2048 * GIB])
 def test_what_is_printed_can_be_typed(number_of_bytes):
-    """An amount that needs no rounding is read back from what is printed."""
     assert parse_bytes(format_bytes(number_of_bytes)) == number_of_bytes
 
 
 def test_memory_is_printed_in_the_unit_that_suits_it():
-    """GiB with two digits from one GiB on, whole MiB below, signs kept, a dash where nothing was measured."""
     assert format_bytes(1.254 * GIB) == "1.25 GiB"
     assert format_bytes(GIB - MIB) == "1023 MiB"
     assert format_bytes(-2 * GIB) == "-2.00 GiB"
@@ -73,33 +54,19 @@ def test_memory_is_printed_in_the_unit_that_suits_it():
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("90", 90),
-        ("90s", 90),
-        ("0.5", 0.5),
-        ("30m", 1800),
-        ("1.5h", 5400),
-        ("2 H", 7200),
-        ("3m30s", 210),
-        ("1h 30m", 5400),
-        ("1h5s", 3605),
-    ],
+    ("text", "seconds"), [("90", 90), ("0.5", 0.5), ("30m", 1800), ("2 H", 7200), ("1h 30m", 5400), ("1h5s", 3605)]
 )
 def test_a_span_of_time_is_read(text, seconds):
-    """Seconds, minutes and hours, alone or together; a bare number is seconds."""
     assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "30 min", "5d", "m", "1h30", "30s1m", "1.2.3"])
 def test_what_is_no_span_of_time_is_refused_with_an_example(text):
-    """A wrong unit, nothing and a negative span end in a sentence with a right one in it."""
     with pytest.raises(UsageError, match=rf"'{text}'.*30m"):
         parse_seconds(text)
 
 
 def test_time_is_printed_in_the_unit_that_suits_it():
-    """Milliseconds, seconds and minutes; nothing shows 60 s, and a dash stands where nothing was measured."""
     assert format_seconds(0.35) == "350 ms"
     assert format_seconds(12.41) == "12.4 s"
     assert format_seconds(245) == "4 min 05 s"
@@ -111,7 +78,6 @@ def test_time_is_printed_in_the_unit_that_suits_it():
     ("speed", "text"), [(15924.44, "15924.4"), (51.25, "51.2"), (9.996, "10.0"), (8.3, "8.30"), (1 / 1100, "0.000909")]
 )
 def test_a_slow_training_has_a_speed(speed, text):
-    """Three digits are told below ten samples a second, where one sample takes minutes as well."""
     assert format_samples(speed) == text
     assert format_rate(speed) == f"{text} samples/s"
     assert format_samples(None) == format_rate(None) == "-"
@@ -119,7 +85,6 @@ def test_a_slow_training_has_a_speed(speed, text):
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 trials"), (1, "1 trial"), (2, "2 trials")])
 def test_one_is_no_plural(number, text):
-    """A count is told with its noun in the right number."""
     assert format_count(number, "trial") == text
 
 
@@ -135,5 +100,4 @@ def test_one_is_no_plural(number, text):
     ],
 )
 def test_what_a_terminal_obeys_is_written_out(text, shown):
-    """Control characters are shown instead of followed, in bytes too; lines, letters and bytes that are none stay."""
     assert printable(text) == shown

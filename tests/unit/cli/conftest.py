@@ -1,25 +1,24 @@
-"""Commands as processes, and studies for them."""
-
+import dataclasses
+import os
 import subprocess
 import sys
 
 import pytest
 
-from autorecompute.studies import Problem, StudyFolder
+from autorecompute.studies import Problem, Sizes, StudyFolder
 from stand_ins import program
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts ``autorecompute`` with these arguments in an empty folder that has a script."""
-    (tmp_path / "train.py").write_text("raise SystemExit('a unit test does not train')\n")
-
-    def start(*arguments):
+    def start(*arguments, stderr=subprocess.PIPE, **variables):
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return subprocess.Popen(
             [sys.executable, program.__file__, *arguments],
             cwd=tmp_path,
+            env={**inherited, **variables},
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 
@@ -27,25 +26,17 @@ def start(tmp_path):
 
 
 @pytest.fixture
-def run(start):
-    """Runs ``autorecompute`` to its end; gives its exit code, its data and its talk."""
-
-    def run(*arguments):
-        process = start(*arguments)
-        out, err = process.communicate(timeout=60)
-        return process.returncode, out, err
-
-    return run
-
-
-@pytest.fixture
 def begin(tmp_path, make_detection):
-    """Begins a study in the folder where the command runs."""
+    """Begins a study in the folder where commands run, and ends it where there is a result."""
 
-    def begin(name):
-        folder = StudyFolder(name, tmp_path / "studies")
+    def begin(name="bert", result=None, **found):
+        folder, detection = StudyFolder(name, tmp_path / "studies"), make_detection(**found)
+        command = ["python", "train.py"] if result is None else result.command
         folder.prepare()
-        folder.begin(Problem.of(make_detection(), 2**30), ["python", "train.py"])
+        folder.begin(Problem.of(detection, 2**30), command, Sizes.of(detection))
+        if result is not None:
+            folder.keep_confirmed([result.best] if result.best else [])
+            folder.finish(dataclasses.replace(result, study=name))
         return folder
 
     return begin

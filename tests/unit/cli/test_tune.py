@@ -1,26 +1,100 @@
-"""What ``tune`` makes of a study that goes on, and of a signal behind its answer."""
-
+import os
 import signal
 import sys
 from pathlib import Path
 
+import optuna
 import pytest
 
-from autorecompute.cli import main, tune
+from autorecompute.cli import tune
+from autorecompute.cli.tune import STORAGE_VARIABLE
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.studies import StudyFolder
+from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies.sharing import SharedStudy, parse_storage
+from autorecompute.studies.sharing.journal import open_journal
+from autorecompute.studies.sharing.mirror import share
+from autorecompute.studies.tuned import Tuned
 from autorecompute.tuning import session
 
 
+@pytest.fixture(autouse=True)
+def _script(tmp_path):
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--storage", "mysql://ada:s3cr3t@host/db"], "journal:PATH or postgresql://"),
+        (["--storage", "postgresql://ada:s3cr3t@127.0.0.1:1/db"], "postgresql://ada@127.0.0.1:1/db cannot be used"),
+        (["--storage", "journal:log", "--knobs"], "Leave --storage away"),
+        (["--storage", "journal:log", "--batches", "1,2"], "Leave --storage away"),
+    ],
+    ids=["another database", "no server", "knobs", "batches"],
+)
+def test_a_storage_that_cannot_be_shared_is_told_without_its_password(call, tmp_path, options, words):
+    code, out, err = call("tune", "train.py", *options)
+    assert code == (SetupError if "127.0.0.1" in options[1] else UsageError).exit_code
+    assert words in err
+    assert "s3cr3t" not in out + err
+    assert not any(b"s3cr3t" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_folder_of_another_study_is_refused_before_anything_is_begun(call, begin, tmp_path, is_shared):
+    folder = begin()
+    if is_shared:
+        share(folder, "token", "journal:/elsewhere")
+    code, _, err = call("tune", "train.py", "--study", "bert", "--storage", "journal:log")
+    assert code == UsageError.exit_code
+    assert "not the one in the storage" in err
+    assert not (tmp_path / "ran").exists()
+    assert optuna.get_all_study_names(open_journal(tmp_path / "log")) == []
+
+
+def test_what_a_worker_finds_is_told(call, tmp_path, make_detection, make_space):
+    arguments = ("tune", "train.py", "--study", "bert", "--storage", "journal:log")
+    assert f"shared in journal:{tmp_path}/log: new" in call(*arguments)[2]
+    worker = SharedStudy(parse_storage(f"journal:{tmp_path}/log"), "bert", pytest.fail)
+    problem, sizes = Problem.of(make_detection(), 2**30), Sizes.of(make_detection())
+    tuned = Tuned(problem=problem, sizes=sizes, command=("python", "train.py"))
+    worker.join(tuned, make_space(), is_limit_free=False)
+    worker.leave()
+    assert "/log: 0 trials so far" in call(*arguments)[2]
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "words"),
+    [
+        ("journal:log", ["--knobs"], "Unset AUTORECOMPUTE_STORAGE"),
+        ("mysql://host/db", [], "AUTORECOMPUTE_STORAGE knows"),
+        ("", ["--launcher", "no-such-launcher"], "no-such-launcher"),
+    ],
+)
+def test_what_is_wrong_with_the_variable_is_told_of_the_variable(call, monkeypatch, value, options, words):
+    monkeypatch.setenv(STORAGE_VARIABLE, value)
+    err = call("tune", "train.py", *options)[2]
+    assert words in err
+    assert "--storage" not in err
+
+
+def test_the_variable_of_the_storage_is_not_for_scripts(call, monkeypatch):
+    monkeypatch.setenv(STORAGE_VARIABLE, "postgresql://ada:s3cr3t@127.0.0.1:1/db")
+    assert "postgresql://ada@127.0.0.1:1/db cannot be used" in call("tune", "train.py")[2]
+    assert STORAGE_VARIABLE not in os.environ
+
+
 @pytest.fixture
-def _script(tmp_path, monkeypatch):
-    """The command runs in a folder that has a script."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
+def _bench(monkeypatch):
+    """Starting a script fails with the limit that it would have had."""
+
+    def make_bench(*_, **options):
+        raise SetupError(f"with {options['limit_bytes']}")
+
+    monkeypatch.setattr(session, "Bench", make_bench)
 
 
-@pytest.mark.usefixtures("_script")
-def test_a_signal_behind_the_answer_interrupts_nothing(monkeypatch, capsys):
+def test_a_signal_behind_the_answer_interrupts_nothing(call, monkeypatch):
     """The last worker may take seconds to end: what is printed by then stays the only object, with its exit code."""
 
     def answer(_session, *, as_json):
@@ -30,38 +104,27 @@ def test_a_signal_behind_the_answer_interrupts_nothing(monkeypatch, capsys):
         return 0
 
     monkeypatch.setattr(tune, "_tune", answer)
-    assert main(["tune", "train.py", "--json"]) == 0
-    assert capsys.readouterr().out == "{}\n"
+    assert call("tune", "train.py", "--json")[:2] == (0, "{}\n")
 
 
-@pytest.mark.usefixtures("_script")
+@pytest.mark.usefixtures("_bench")
 @pytest.mark.parametrize(("options", "limit_bytes"), [((), 2**30), (("--memory-limit", "2GiB"), 2**31)])
-def test_a_study_goes_on_under_the_limit_that_it_began_with(begin, monkeypatch, capsys, options, limit_bytes):
-    """A card lets its trials have no more than that, as in the session before, unless another limit is given."""
-    begin("bert")
-
-    def make_bench(*_, **options):
-        raise SetupError(f"with {options['limit_bytes']}")
-
-    monkeypatch.setattr(session, "Bench", make_bench)
-    assert main(["tune", "train.py", "--study", "bert", *options]) == SetupError.exit_code
-    assert capsys.readouterr().err.endswith(f"with {limit_bytes}\n")
+def test_a_study_goes_on_under_the_limit_that_it_began_with(begin, call, options, limit_bytes):
+    begin()
+    code, _, err = call("tune", "train.py", "--study", "bert", *options)
+    assert code == SetupError.exit_code
+    assert err.endswith(f"with {limit_bytes}\n")
 
 
-@pytest.mark.usefixtures("_script")
+@pytest.mark.usefixtures("_bench")
 @pytest.mark.parametrize(
     ("options", "longest"), [(("--batches", "8,48"), 196), (("--target-batch", "auto"), 188)], ids=["batches", "auto"]
 )
-def test_a_name_without_room_for_those_of_the_batches_is_refused_at_once(monkeypatch, capsys, options, longest):
-    """Before the script is started; the longest name that has room for them is none of those."""
-
-    def make_bench(*_, **__):
-        raise SetupError("the script is started")
-
-    monkeypatch.setattr(session, "Bench", make_bench)
-    for length, code in ((longest + 1, UsageError.exit_code), (longest, SetupError.exit_code)):
-        assert not Path("studies").exists()
-        assert main(["tune", "train.py", *options, "--study", "x" * length, "--memory-limit", "1GiB"]) == code
-    words = f"use up to {longest} bytes for NAME.\n"
-    assert words in capsys.readouterr().err
+def test_a_name_without_room_for_those_of_the_batches_is_refused_at_once(call, options, longest):
+    command = ("tune", "train.py", *options, "--memory-limit", "1GiB", "--study")
+    code, _, err = call(*command, "x" * (longest + 1))
+    assert code == UsageError.exit_code
+    assert f"use up to {longest} bytes for NAME.\n" in err
+    assert not Path("studies").exists()
+    assert call(*command, "x" * longest)[0] == SetupError.exit_code
     assert StudyFolder("x" * longest).path.exists()

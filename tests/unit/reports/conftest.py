@@ -1,20 +1,23 @@
-"""Studies as a tuning keeps them, and their pages as a browser reads them."""
-
 import dataclasses
+import io
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from autorecompute.figures import Figures
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.prediction import Prediction
 from autorecompute.ranking import RaceEnd, Ranking
 from autorecompute.reports.html import make_page
+from autorecompute.reports.screen import print_result, print_trials
 from autorecompute.result import Transfer
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
+from stand_ins.emitted import rendered
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 LIMIT_BYTES = 650 * MIB
@@ -25,43 +28,65 @@ class Page(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.elements, self.texts, self._open = [], [], []
+        self.html, self.elements, self.texts, self._open = html, [], [], []
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
-        """Notes an element."""
         self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self._open.append(tag)
 
     def handle_endtag(self, tag):
-        """Closes it, and what was left open in it."""
         if tag in self._open:
             while self._open.pop() != tag:
                 pass
 
     def handle_data(self, data):
-        """Notes what is to be read."""
         if not {"script", "style"}.intersection(self._open):
             self.texts.append(data)
 
     @property
     def text(self):
-        """All that is to be read, in single spaces."""
         return " ".join(" ".join(self.texts).split())
 
     def values(self, name):
-        """All values of an attribute."""
         return [attributes[name] for _, attributes in self.elements if name in attributes]
+
+    @property
+    def logs(self):
+        return [link for link in self.values("href") if link.endswith("output.log")]
 
 
 @pytest.fixture
-def keep(tmp_path, make_detection):
+def lines_of():
+    def lines_of(show, *arguments, width=120):
+        console = Console(file=io.StringIO(), width=width, highlight=False)
+        show(*arguments, console)
+        return console.file.getvalue().splitlines()
+
+    return lines_of
+
+
+@pytest.fixture
+def show(lines_of, make_result):
+    def show(result=None, trials=(), *, width=120, place=Path("/studies/bert")):
+        result = result or make_result()
+        return lines_of(print_result, result, trials, Path("/studies/bert"), rendered(result, place), width=width)
+
+    return show
+
+
+@pytest.fixture
+def table(lines_of):
+    return lambda trials, width=200: lines_of(print_trials, trials, width=width)
+
+
+def keeping_in(root, make_detection):
     """Keeps a study as a tuning does: begun, with its trials and, where there is one, its answer."""
 
     def keep(trials=(), result=None, *, name="bert", batch=32, command=("python", "train.py"), space=None, **found):
         detection = make_detection(space, **found)
-        folder = StudyFolder(name, tmp_path)
+        folder = StudyFolder(name, root)
         folder.prepare()
         problem = dataclasses.replace(Problem.of(detection, LIMIT_BYTES), batch=batch)
         folder.begin(problem, list(command), Sizes.of(detection))
@@ -78,18 +103,42 @@ def keep(tmp_path, make_detection):
 
 
 @pytest.fixture
-def read():
-    """The page of a study, read; made for a file in the study's folder, or for another."""
-    return lambda folder, file=None: Page(make_page(folder, file or folder.path / "report.html"))
+def keep(tmp_path, make_detection):
+    return keeping_in(tmp_path / "studies", make_detection)
+
+
+def read_page(folder, file=None):
+    return Page(make_page(folder, file or folder.path / "report.html"))
 
 
 @pytest.fixture
-def trials(make_trial, make_space, list_configs):
+def read():
+    """The page of a study, read; made for a file in the study's folder, or for another."""
+    return read_page
+
+
+@pytest.fixture(scope="session")
+def known(tmp_path_factory, make_detection, trials, answer):
+    """A study that has everything, to be looked at."""
+    return keeping_in(tmp_path_factory.mktemp("studies"), make_detection)(trials, answer)
+
+
+@pytest.fixture(scope="session")
+def page(known):
+    return read_page(known)
+
+
+@pytest.fixture(scope="session")
+def expected():
+    return Prediction(
+        peak_bytes=512 * MIB, peak_low=500 * MIB, peak_high=520 * MIB, step=1.25, step_low=1.2, step_high=1.3, fits=0.9
+    )
+
+
+@pytest.fixture(scope="session")
+def trials(make_trial, make_space, list_configs, expected):
     """Twelve configs with predictions, some over the limit, one out of memory."""
     configs = list_configs(make_space())[:12]
-    expected = Prediction(
-        peak_bytes=640 * MIB, peak_low=600 * MIB, peak_high=700 * MIB, step=1.1, step_low=1.0, step_high=1.2, fits=0.8
-    )
     found = [
         dataclasses.replace(
             make_trial(
@@ -101,25 +150,20 @@ def trials(make_trial, make_space, list_configs):
         )
         for n, config in enumerate(configs)
     ]  # fmt: skip
-    lost = make_trial(configs[1], number=12, outcome=Outcome.OOM, message="no memory left")
-    return [*found, lost]
+    return [*found, make_trial(configs[1], number=12, outcome=Outcome.OOM, message="no memory left")]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def answer(make_result, trials):
-    """An answer with all there can be to tell."""
-    result = make_result(trials[9].config)
-    best = dataclasses.replace(
-        result.best,
-        relative_low=0.85,
-        relative_high=0.9,
-        limit_bytes=LIMIT_BYTES,
-        ranking=Ranking(end=RaceEnd.TIE, rounds=8, confidence=0.99, rivals=("blocks.*/gelu",)),
-        gradients=GradientCheck(agrees=True, worst=0.0, steps=3),
-    )
-    return dataclasses.replace(
-        result,
-        best=best,
+    return make_result(
+        trials[9].config,
+        of_best={
+            "relative_low": 0.85,
+            "relative_high": 0.9,
+            "limit_bytes": LIMIT_BYTES,
+            "ranking": Ranking(end=RaceEnd.TIE, rounds=8, confidence=0.99, rivals=("blocks.*/gelu",)),
+            "gradients": GradientCheck(agrees=True, worst=0.0, steps=3),
+        },
         rival=Figures(outcome=Outcome.OK, batch=18, samples_per_second=44.4, peak_bytes=600 * MIB),
         warnings=("train.py:12 runs the model twice",),
         transferred_from=Transfer(study="other", differences=("batch 32, not 16",)),

@@ -1,12 +1,8 @@
-"""The plans as tables and as JSON, of a graph with a compromise, a correction and an unknown dimension."""
-
 import dataclasses
-import io
 import json
 import re
 
 import pytest
-from rich.console import Console
 
 from autorecompute import codec
 from autorecompute.backends.ortmodule.already_on import Request, make_offer
@@ -17,52 +13,38 @@ from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 from autorecompute.reports.overview import Overview, choose_dims
 from autorecompute.reports.plans_json import Plans
 from autorecompute.reports.plans_text import print_details, print_summary
-from autorecompute.schemas.schema_page import describe_documents
 
 NORM, WHOLE = Choice("LayerNormalization+", RECOMPUTE), Choice("Less+Cast+", RECOMPUTE)
 PART, ODD = Choice("Cast+", COMPROMISE), Choice("NonZero+", RECOMPUTE)
 
 
-def make_activation(output, *shape, element_bytes=4, saved_bytes=4, reuse_frequency=0):
-    """One output that is kept."""
-    return Activation(
-        output=output,
-        shape=shape,
-        element_bytes=element_bytes,
-        saved_bytes=saved_bytes,
-        reuse_frequency=reuse_frequency,
+def keeps(choice, *outputs):
+    """An alternative that keeps these outputs: each its shape, and what else is to be told of it."""
+    return Alternative(
+        choice=choice,
+        activations=tuple(
+            Activation(output=place, **{"shape": shape, "element_bytes": 4, "saved_bytes": 4, **more})
+            for place, (shape, more) in enumerate(outputs)
+        ),
     )
 
 
 CLUSTERS = (
     Cluster(
-        occurrences=3,
-        alternatives=(
-            Alternative(
-                choice=NORM,
-                activations=(
-                    make_activation(0, "batch", "sequence", "64"),
-                    make_activation(1, "batch", "sequence", "1"),
-                ),
-            ),
-        ),
+        occurrences=3, alternatives=(keeps(NORM, (("batch", "sequence", "64"), {}), (("batch", "sequence", "1"), {})),)
     ),
     Cluster(
         occurrences=2,
         alternatives=(
-            Alternative(choice=WHOLE, activations=(make_activation(0, "batch", "8", reuse_frequency=2),)),
-            Alternative(choice=PART, activations=(make_activation(0, "batch", "8", saved_bytes=3),)),
+            keeps(WHOLE, (("batch", "8"), {"reuse_frequency": 2})),
+            keeps(PART, (("batch", "8"), {"saved_bytes": 3})),
         ),
     ),
-    Cluster(
-        occurrences=1,
-        alternatives=(Alternative(choice=ODD, activations=(make_activation(0, "empty_dim_param1"),)),),
-    ),
+    Cluster(occurrences=1, alternatives=(keeps(ODD, (("empty_dim_param1",), {})),)),
 )
 
 
 def make_plan(choice, occurrences, saving_bytes, saving, **fields):
-    """A plan of one choice."""
     figures = {"occurrences": occurrences, "saving_bytes": saving_bytes, "saving": saving, **fields}
     return Plan(choices=(choice,), label=choice.site, **figures)
 
@@ -77,8 +59,6 @@ PLANS = (
 
 @pytest.fixture
 def make_overview(make_detection):
-    """Builds an overview at a batch of 8 and a sequence of 16, or others."""
-
     def make(request=None, batch=None, asked=()):
         detection = make_detection(
             plans=PLANS,
@@ -98,78 +78,58 @@ def make_overview(make_detection):
     return make
 
 
-def render(show, overview, width=200):
-    """What is printed."""
-    console = Console(width=width, file=io.StringIO())
-    show(overview, console)
-    return console.file.getvalue()
+@pytest.fixture
+def text_of(lines_of):
+    return lambda show, overview, width=200: "\n".join(lines_of(show, overview, width=width))
 
 
-def choices_of(text):
-    """The cells of each line, where two blanks or more stand between them."""
+def rows_of(text):
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
 
 
-def test_the_summary_has_a_row_for_each_plan(make_overview):
-    """Number, status, config, frequency, saving in bytes, ORT's own figure where it is wrong, symbolic saving."""
-    rows = choices_of(render(print_summary, make_overview()))
+def test_the_summary_has_a_row_for_each_plan(text_of, make_overview):
+    rows = rows_of(text_of(print_summary, make_overview()))
     assert ["1", "OFF", "LayerNormalization+:1", "3", "99,840", "1,536 !", "780*batch*sequence"] in rows
     assert ["2", "OFF", "Less+Cast+:1", "2", "512", "64*batch"] in rows
     assert ["4", "OFF", "NonZero+:1", "1", "unknown", "4*empty_dim_param1"] in rows
-
-
-def test_the_summary_names_level_probe_and_config(make_overview):
-    """The first line says whether anything is on, and how ORT looked for plans."""
-    assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in render(print_summary, make_overview())
-    on = render(print_summary, make_overview(Request(counts={WHOLE: 1})))
-    assert "Memory Optimizer: ON   level 0, probe config 1:0, config: Less+Cast+:1:1" in on
-    assert ["2", "ON", "Less+Cast+:1", "2", "512", "64*batch"] in choices_of(on)
-
-
-def test_the_notes_have_the_first_batch_and_the_aliases(make_overview):
-    """A figure is nothing without the dimensions it holds for."""
-    text = render(print_summary, make_overview())
-    assert "savings in bytes at batch=8, sequence=16 (the first batch)" in text
-    assert "batch is ids_dim0, mask_dim0; sequence is ids_dim1" in text
-    other = render(print_summary, make_overview(batch=32))
-    assert "savings in bytes at batch=32, sequence=16; the first batch had batch=8, sequence=16" in other
-
-
-def test_savings_follow_the_batch(make_overview):
-    """They are evaluated at what was asked for, and at batches around it."""
-    rows = choices_of(render(print_summary, make_overview(batch=32, asked=[("sequence", 32)])))
+    rows = rows_of(text_of(print_summary, make_overview(batch=32, asked=[("sequence", 32)])))
     assert ["1", "OFF", "LayerNormalization+:1", "3", "798,720", "12,288 !", "780*batch*sequence"] in rows
     assert ["plan", "batch 8", "batch 16", "batch 32", "batch 64", "batch 128"] in rows
     assert ["2", "512", "1,024", "2,048", "4,096", "8,192"] in rows
 
 
-def test_the_command_to_paste_is_never_broken(make_overview):
-    """However narrow the terminal is, the last line is the command as a whole."""
-    text = render(print_summary, make_overview(), width=30)
+def test_the_summary_names_level_probe_and_config(text_of, make_overview):
+    assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in text_of(print_summary, make_overview())
+    on = text_of(print_summary, make_overview(Request(counts={WHOLE: 1})))
+    assert "Memory Optimizer: ON   level 0, probe config 1:0, config: Less+Cast+:1:1" in on
+    assert ["2", "ON", "Less+Cast+:1", "2", "512", "64*batch"] in rows_of(on)
+
+
+def test_the_notes_have_the_first_batch_and_the_aliases(text_of, make_overview):
+    text = text_of(print_summary, make_overview())
+    assert "savings in bytes at batch=8, sequence=16 (the first batch)" in text
+    assert "batch is ids_dim0, mask_dim0; sequence is ids_dim1" in text
+    other = text_of(print_summary, make_overview(batch=32))
+    assert "savings in bytes at batch=32, sequence=16; the first batch had batch=8, sequence=16" in other
+
+
+def test_the_command_to_paste_is_never_broken(text_of, make_overview):
+    text = text_of(print_summary, make_overview(), width=30)
     assert text.splitlines()[-1] == "  autorecompute tune train.py --target-batch=32"
 
 
-def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence(make_overview):
-    """There is nothing to measure, so no command is given to measure it."""
+def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence(text_of, make_overview):
     overview = make_overview()
     detection = dataclasses.replace(overview.detection, plans=(), clusters=())
     offer = make_offer(detection, Request(), "1:0", overview.dims)
-    empty = dataclasses.replace(overview, detection=detection, offer=offer)
-    text = render(print_summary, empty)
+    text = text_of(print_summary, dataclasses.replace(overview, detection=detection, offer=offer))
     assert "Nothing is worth recomputing" in text
     assert overview.command not in text
+    assert text_of(print_details, dataclasses.replace(overview, offer=offer)) == ""
 
 
-def test_without_a_list_of_activations_there_are_no_details(make_overview):
-    """A training system that lists no activations gets no empty table."""
-    overview = make_overview()
-    without = dataclasses.replace(overview, offer=dataclasses.replace(overview.offer, clusters=()))
-    assert render(print_details, without) == ""
-
-
-def test_the_details_number_exclusive_options(make_overview):
-    """A cluster has its options one below the other, each with what is kept, its size and what is saved of it."""
-    rows = choices_of(render(print_details, make_overview(Request(counts={PART: -1}))))
+def test_the_details_number_exclusive_options(text_of, make_overview):
+    rows = rows_of(text_of(print_details, make_overview(Request(counts={PART: -1}))))
     assert rows[2] == [
         *("3", "1: 1", "LayerNormalization+", "disabled"),
         *("0", "[batch x sequence x 64]", "4", "100%", "-", "98,304"),
@@ -181,7 +141,6 @@ def test_the_details_number_exclusive_options(make_overview):
 
 
 def test_a_level_shows_the_plans_within_layers(make_overview):
-    """Under a level the plans and activations are those it switches on."""
     overview = make_overview(Request(level=Level.LAYERWISE))
     lines = {line.plan.id: line for line in overview.lines()}
     assert "LayerNormalization+:1" not in lines
@@ -198,14 +157,10 @@ def test_a_level_shows_the_plans_within_layers(make_overview):
         ({NORM: 1}, ["LayerNormalization+:1:1 asks for 1 of 3; ORT recomputes 3"]),
         ({NORM: 0}, ["LayerNormalization+:1:0 asks for 0 of 3; ORT recomputes 2"]),
         ({WHOLE: -1, PART: -1}, ["Cast+:2:-1 asks for all of 2; ORT recomputes 0"]),
-        (
-            {Choice("Gelu+", RECOMPUTE): -1},
-            ["no plan Gelu+:1:-1 in this graph: ORT ignores it without a word"],
-        ),
+        ({Choice("Gelu+", RECOMPUTE): -1}, ["no plan Gelu+:1:-1 in this graph: ORT ignores it without a word"]),
     ],
 )
 def test_what_ort_does_otherwise_is_told(make_overview, counts, problems):
-    """Counts that ORT does not keep, an option that gives way and a row it does not know are told, nothing else."""
     assert list(make_overview(Request(counts=counts)).offer.problems) == problems
 
 
@@ -213,13 +168,11 @@ def test_what_ort_does_otherwise_is_told(make_overview, counts, problems):
     "asked", [[("length", 4)], [("batch", 4)], [("ids_dim0", 4)], [("sequence", 1), ("ids_dim1", 2)]]
 )
 def test_a_dimension_that_is_unknown_or_given_twice_is_refused(make_overview, asked):
-    """Both --batch and --dim count, under our names and ORT's."""
     with pytest.raises(UsageError, match=asked[0][0].replace("ids_dim0", "batch")):
         make_overview(batch=8, asked=asked)
 
 
 def test_json_has_what_the_contract_asks_for(make_overview):
-    """Plans with config, option, frequency and savings, dimensions and versions; what is unknown is null."""
     plain = json.loads(codec.dumps(Plans.of([make_overview(batch=32)])))
     first, *_, last = plain["plans"]
     assert first["config"] == "LayerNormalization+:1"
@@ -234,26 +187,9 @@ def test_json_has_what_the_contract_asks_for(make_overview):
 
 
 def test_savings_of_a_plan_are_the_sum_of_its_activations(make_overview):
-    """The summary and the insight table tell the same bytes."""
     plain = codec.to_plain(Plans.of([make_overview(batch=32)]))
     saved = {option["config"]: option for insight in plain["insights"] for option in insight["options"]}
     for plan in plain["plans"][:-1]:
         activations = saved[plan["config"]]["activations"]
         assert plan["saving_bytes"] == saved[plan["config"]]["saving_bytes"]
         assert plan["saving_bytes"] == sum(activation["saving_bytes"] for activation in activations)
-
-
-def names_in(plain):
-    """All names of fields, but for those that are data themselves."""
-    if isinstance(plain, list):
-        return {name for value in plain for name in names_in(value)}
-    if not isinstance(plain, dict):
-        return set()
-    data = {"dims", "first_batch_dims", "aliases", "versions", "saving_bytes_by_batch", "presets"}
-    return set(plain) | {name for key, value in plain.items() if key not in data for name in names_in(value)}
-
-
-def test_every_field_is_documented(make_overview):
-    """The reference names each field of the object."""
-    documented = set(re.findall(r"`(\w+)`", describe_documents()))
-    assert names_in(codec.to_plain(Plans.of([make_overview()]))) - documented == set()

@@ -1,26 +1,77 @@
-"""A study of several batches whose answer is a batch without recompute: what the page and a comparison make of it."""
-
 import dataclasses
 import json
 import re
 
 import pytest
 
-from autorecompute.cli import main
-from autorecompute.figures import CurvePoint, Figures, Recomputed
+from autorecompute import codec
+from autorecompute.figures import Comparison, CurvePoint, Figures, Recomputed
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.html.charts import draw_curve
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.units import MIB
+from stand_ins.emitted import rendered
+
+
+def figures(outcome, batch, speed=None, peak=None):
+    return Figures(outcome=outcome, batch=batch, samples_per_second=speed, peak_bytes=peak and peak * MIB)
+
+
+@pytest.fixture
+def result(make_result, make_space):
+    """An answer with three batches: one fits, one needs recompute, one is too large for anything."""
+    recomputed = Recomputed(
+        study="bert-b32",
+        description="all [red] plans",
+        figures=figures(Outcome.OK, 32, 95.1, 600),
+        least_peak_bytes=500 * MIB,
+        config=make_space().all_on,
+    )
+    none = Recomputed(study="bert-b64", description="no config fits", figures=Figures(), least_peak_bytes=901 * MIB)
+    curve = (
+        CurvePoint(batch=8, without=figures(Outcome.OK, 8, 88.4, 400)),
+        CurvePoint(batch=32, without=figures(Outcome.OVER_LIMIT, 32, 98.4, 950), recomputed=recomputed),
+        CurvePoint(batch=64, without=figures(Outcome.OOM, 64), recomputed=none),
+    )
+    comparison = Comparison(ratio=1.04, low=1.01, high=1.08, pairs=3, is_clear=False)
+    return make_result(curve=curve, comparison=comparison)
+
+
+def test_every_batch_has_its_row(show, result, make_result):
+    """What does not fit is in brackets, and the answer's batch has a star."""
+    rows = [line.split() for line in show(result)]
+    assert ["8", "88.4", "400", "MiB"] in rows
+    assert ["*", "32", "(98.4)", "950", "MiB", "95.1", "600", "MiB", "all", "[red]", "plans", "bert-b32"] in rows
+    assert ["64", "-", "-", "-", "901", "MiB", "no", "config", "fits", "bert-b64"] in rows
+    assert "by batch" in "\n".join(show(result))
+    assert "by batch" not in "\n".join(show(make_result()))
+
+
+def test_how_recompute_compares_is_told_with_its_doubt(show, result):
+    (line,) = [line for line in show(result) if "fresh processes" in line]
+    for words in ("1.04x", "(1.01-1.08)", "3 pairs", "too close"):
+        assert words in line
+    clear = dataclasses.replace(result.comparison, is_clear=True)
+    assert "too close" not in "\n".join(show(dataclasses.replace(result, comparison=clear)))
+
+
+def test_a_program_reads_the_curve(result):
+    curve = json.loads(codec.dumps(Answer.of(result, [], rendered(result))))["curve"]
+    assert [point["batch"] for point in curve] == [8, 32, 64]
+    assert (curve[0]["without"]["samples_per_second"], curve[0]["with"]) == (88.4, None)
+    recomputed = curve[1]["with"]
+    assert (recomputed["samples_per_second"], recomputed["peak_bytes"]) == (95.1, 600 * MIB)
+    assert (recomputed["config"], recomputed["study"]) == (result.best.config.texts, "bert-b32")
+    assert (curve[2]["with"]["config"], curve[2]["with"]["least_peak_bytes"]) == (None, 901 * MIB)
+
 
 MARKER_RADIUS = 2.5
 
 
 @pytest.fixture
 def keep_several(keep, trials, answer):
-    """Keeps a study of batch 32, which fits, and 48, which was tuned; the answer is the batch that is given."""
-
     def keep_several(batch):
         part = keep(trials, name="bert-b48", batch=48)
         config = Config() if batch == 32 else answer.best.config
@@ -42,36 +93,22 @@ def test_the_explanation_names_the_batch_that_it_is_about(keep_several, read):
     assert "This is about batch 48, the largest that was tuned. The answer is batch 32, without recompute." in text
     assert "Each dot is a trial" in text
     assert "The star is" not in text
-
-
-def test_the_explanation_of_the_batch_to_train_with_needs_no_name(keep_several, read):
-    """Its config has its star."""
     text = read(keep_several(48)).text
     assert "This is about batch" not in text
     assert "The star is the config to train with" in text
 
 
-def test_a_comparison_counts_the_trials_of_all_batches(keep_several, tmp_path, monkeypatch, capsys):
-    """Its figures and its JSON are those of ``show``."""
-    folder = keep_several(48)
-    (tmp_path / "studies").mkdir()
-    for study in (folder.path, folder.path.with_name("bert-b48")):
-        study.rename(tmp_path / "studies" / study.name)
-    monkeypatch.chdir(tmp_path)
-    assert main(["studies", "compare", "bert", "bert"]) == 0
-    assert re.search(r"^trials +13 +13$", capsys.readouterr().out, re.MULTILINE)
-    assert main(["studies", "compare", "bert", "bert", "--json"]) == 0
-    compared = json.loads(capsys.readouterr().out)["studies"][0]
-    assert main(["show", "bert", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+def test_a_comparison_counts_the_trials_of_all_batches(keep_several, call):
+    keep_several(48)
+    assert re.search(r"^trials +13 +13$", call("studies", "compare", "bert", "bert")[1], re.MULTILINE)
+    compared = json.loads(call("studies", "compare", "bert", "bert", "--json")[1])["studies"][0]
     assert compared["trials"] == 13
-    assert compared["result"] == shown["result"]
+    assert compared["result"] == json.loads(call("show", "bert", "--json")[1])["result"]
     assert compared["result"]["runners_up"]
 
 
 @pytest.mark.parametrize("speeds", [(32.0, 32.1, 31.9), (8.0, 64.0, 100.0), (0.001, 0.002, 0.001)])
 def test_no_marker_of_the_curve_is_cut(speeds):
-    """The highest one lies whole below the upper edge, however alike the batches are."""
     curve = [
         CurvePoint(batch=8 * n, without=Figures(outcome=Outcome.OK, batch=8 * n, samples_per_second=speed))
         for n, speed in enumerate(speeds, 1)

@@ -1,0 +1,127 @@
+import dataclasses
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from autorecompute.backends.registry import render
+from autorecompute.errors import NothingFitsError, SetupError, UsageError
+from autorecompute.plans import Config
+from autorecompute.startup import FOLDER, HOOKS_VARIABLE, prepend_to_python_path
+from autorecompute.verdict import Verdict
+from autorecompute.worker.protocol import BATCH_VARIABLE
+from fake_backend.controller import MODE_VARIABLE, PLANS_VARIABLE, STARTED, plans_text
+
+CONFIG = Config.parse(["blocks.*/gelu:drop"])
+
+SHOW_ARGUMENTS = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))"]
+SHOW_ENVIRONMENT = [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
+SHOW_PROCESS_ID = [sys.executable, "-c", "import os; print(os.getpid())"]
+
+
+@pytest.fixture
+def folder(begin, make_result):
+    return begin(result=make_result(CONFIG))
+
+
+@pytest.fixture
+def plans_file(folder, make_result):
+    return render(CONFIG, (), make_result().versions, folder.best).variables[PLANS_VARIABLE]
+
+
+@pytest.fixture
+def ended(start, folder):
+    assert folder.exists()
+
+    def ended(*rest, **options):
+        process = start("run", "bert", *rest, **options)
+        process.out, process.err = process.communicate()
+        return process
+
+    return ended
+
+
+def test_the_command_takes_the_place_of_the_process_and_nothing_is_said(ended):
+    process = ended("--", *SHOW_PROCESS_ID)
+    assert (int(process.out), process.err) == (process.pid, "")
+
+
+def test_the_exit_is_the_commands_own(ended):
+    assert ended("--", "sh", "-c", "exit 7").returncode == 7
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
+        assert ended("--", "sh", "-c", f"kill -{number.value} $$").returncode == -number
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version", "-h", "--help"], ["--", "a b", "", "*"], ["--study", "-", "--lr=3", "{batch}", "-o"]]
+)
+def test_arguments_arrive_untouched(ended, arguments):
+    assert json.loads(ended("--", *SHOW_ARGUMENTS, *arguments).out) == arguments
+
+
+def test_the_environment_arrives(ended, plans_file):
+    seen = json.loads(ended("--", *SHOW_ENVIRONMENT, PYTHONPATH="/mine", MINE="kept").out)
+    assert seen[PLANS_VARIABLE] == plans_file
+    assert Path(plans_file).read_text() == plans_text(CONFIG)
+    assert seen[BATCH_VARIABLE] == "32"
+    assert seen["PYTHONPATH"].split(os.pathsep) == [str(FOLDER), "/mine"]
+    assert seen["MINE"] == "kept"
+    assert STARTED.function in seen[HOOKS_VARIABLE]
+    assert STARTED.missed in seen[HOOKS_VARIABLE]
+
+
+def test_a_replaced_variable_is_told(ended, plans_file):
+    inherited = {PLANS_VARIABLE: "/old.json", BATCH_VARIABLE: "32", HOOKS_VARIABLE: "[]"}
+    process = ended("--", *SHOW_ENVIRONMENT, **inherited)
+    seen = json.loads(process.out)
+    assert seen[PLANS_VARIABLE] == plans_file
+    assert STARTED.function in seen[HOOKS_VARIABLE]
+    for words in (PLANS_VARIABLE, "/old.json", plans_file, HOOKS_VARIABLE):
+        assert words in process.err
+    assert BATCH_VARIABLE not in process.err
+
+
+@pytest.mark.parametrize("config", [CONFIG, Config()])
+def test_a_variable_that_would_overrule_the_config_is_removed_and_told(ended, folder, make_result, config):
+    folder.finish(make_result(of_best={"config": config}))
+    process = ended("--", *SHOW_ENVIRONMENT, **{MODE_VARIABLE: "\x1b[2J"})
+    assert MODE_VARIABLE not in json.loads(process.out)
+    assert f"{MODE_VARIABLE}=\\x1b[2J of your environment" in process.err
+
+
+def test_the_command_starts_where_nobody_reads_what_is_replaced(ended):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = ended("--", *SHOW_PROCESS_ID, stderr=writer, **{PLANS_VARIABLE: "/old.json"})
+    os.close(writer)
+    assert (process.returncode, int(process.out)) == (0, process.pid)
+
+
+@pytest.mark.parametrize("rest", [[], ["--"], ["--", "no-such-command-anywhere"], ["--", "/"], ["--", ""]])
+def test_a_command_that_cannot_be_started_is_a_wrong_usage(ended, rest):
+    process = ended(*rest)
+    assert (process.returncode, process.out) == (UsageError.exit_code, "")
+    assert "Traceback" not in process.err
+
+
+def test_a_plans_file_that_nobody_can_write_starts_nothing(ended, folder):
+    folder.best.rmdir()
+    folder.best.write_text("no folder")
+    process = ended("--", *SHOW_PROCESS_ID)
+    assert (process.returncode, process.out) == (SetupError.exit_code, "")
+
+
+def test_a_study_without_a_fitting_config_starts_nothing(ended, folder, make_result):
+    folder.finish(dataclasses.replace(make_result(verdict=Verdict.NO_FIT), best=None))
+    process = ended("--", *SHOW_PROCESS_ID)
+    assert (process.returncode, process.out) == (NothingFitsError.exit_code, "")
+
+
+@pytest.mark.parametrize("inherited", ["", "/a", f"/a{os.pathsep}/b"])
+def test_the_startup_folder_comes_first_and_once(inherited):
+    """No entry is empty, which would mean the working directory."""
+    path = prepend_to_python_path(prepend_to_python_path(inherited))
+    assert path.split(os.pathsep) == [str(FOLDER), *filter(None, inherited.split(os.pathsep))]

@@ -1,0 +1,237 @@
+import gzip
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autorecompute.errors import SetupError, UsageError
+from autorecompute.studies.importing import DRAFT_PREFIX
+from autorecompute.studies.sharing.mirror import share
+from autorecompute.studies.storage import TrialStore
+from stand_ins import program
+from stand_ins.printed import has_no_data
+
+
+@pytest.fixture
+def keep(begin, make_space, make_trial, make_result):
+    def keep(name="bert", *, trials=1, is_finished=True, **changes):
+        folder = begin(name, **changes)
+        # A database that was opened stays open in this process, and a command in another one would see that.
+        store = TrialStore(folder.database, name, make_space(), 2**30) if trials else None
+        for number in range(trials):
+            store.add(make_trial(number=number))
+            folder.keep_trial(make_trial(number=number), ["python", "train.py"], {}, "step 1\n")
+        (folder.workers / "01.log").write_text("x" * 1000)
+        if is_finished:
+            folder.keep_confirmed([make_result().best])
+            folder.finish(make_result())
+        return folder
+
+    return keep
+
+
+def test_the_list_is_that_of_show(keep, call):
+    keep()
+    assert call("studies", "list") == call("show")
+    assert call("studies", "list", "--json") == call("show", "--json")
+    assert call("studies", "show", "bert") == call("show", "bert")
+
+
+def test_a_study_shows_each_part_of_its_identity(keep, call):
+    keep()
+    out = call("show", "bert")[1]
+    identity = json.loads(call("show", "bert", "--json")[1])["identity"]
+    assert set(identity) >= {*("graph", "plans", "batch", "limit", "device", "device memory", "torch", "fake", "d1")}
+    assert all(value in out for value in identity.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "part", "has_same_plans"),
+    [({"batch": 64}, "batch", True), ({"graph": "ffff"}, "graph", True), ({"plans": ()}, "plans", False)],
+)
+def test_why_names_the_part_that_differs_from_the_nearest_study(keep, call, change, part, has_same_plans):
+    keep()
+    keep("other", **change)
+    out = call("show", "other", "--why")[1]
+    nearest = json.loads(call("show", "other", "--why", "--json")[1])["nearest"]
+    assert (nearest["study"], nearest["has_same_plans"]) == ("bert", has_same_plans)
+    assert [difference["part"] for difference in nearest["differences"]] == [part]
+    assert "nearest: study bert" in out
+    assert nearest["differences"][0]["there"] in out
+    assert ("starts from" in out) == has_same_plans
+
+
+def test_why_says_where_the_problem_is_the_same(keep, call):
+    keep()
+    keep("again")
+    assert "same problem" in call("show", "again", "--why")[1]
+
+
+def test_two_studies_side_by_side(keep, call):
+    keep(trials=3)
+    keep("large", batch=64, is_finished=False)
+    out = call("studies", "compare", "bert", "large")[1]
+    plain = json.loads(call("studies", "compare", "bert", "large", "--json")[1])
+    assert plain["differences"] == [{"part": "batch", "here": "32", "there": "64"}]
+    assert [study["trials"] for study in plain["studies"]] == [3, 1]
+    assert (plain["studies"][0]["result"]["verdict"], plain["studies"][1]["result"]) == ("recompute_pays", None)
+    assert "51.2 samples/s" in out
+    assert call("studies", "compare", "bert", "nope")[0] == UsageError.exit_code
+
+
+def test_an_export_comes_back_from_a_compressed_file(keep, call, tmp_path):
+    keep()
+    assert call("studies", "export", "bert", "-o", "bert.jsonl.gz")[0] == 0
+    assert (tmp_path / "bert.jsonl.gz").read_bytes()[:2] == b"\x1f\x8b"
+    assert call("studies", "import", "bert.jsonl.gz", "--study", "")[0] == UsageError.exit_code
+    before = call("studies", "export", "bert")[1]
+    assert call("studies", "import", "bert.jsonl.gz", "--force")[0] == 0
+    assert call("studies", "export", "bert")[1] == before
+
+
+def test_the_page_goes_into_the_studys_folder_and_is_made_anew(keep, call):
+    page = keep().path / "report.html"
+    assert "page: autorecompute report bert\n" in call("show", "bert")[1]
+    assert call("report", "bert") == (0, f"{page}\n", "")
+    page.write_text("old")
+    assert call("report", "bert")[0] == 0
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert f"page: {page}" in call("show", "bert")[1]
+
+
+@pytest.mark.parametrize(("file", "is_compressed"), [("-", True), ("/dev/stdin", False)])
+def test_an_archive_can_be_piped_in(keep, call, file, is_compressed):
+    keep()
+    archive = call("studies", "export", "bert")[1].encode()
+    command = [sys.executable, program.__file__, "studies", "import", file, "--study", "piped"]
+    done = subprocess.run(
+        command, input=gzip.compress(archive) if is_compressed else archive, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert call("studies", "export", "piped")[1] == archive.decode().replace('"study":"bert"', '"study":"piped"')
+
+
+def test_an_archive_with_a_name_that_none_can_have_needs_another(keep, call):
+    keep()
+    archive = call("studies", "export", "bert")[1]
+    Path("a.jsonl").write_text(archive.replace('"study":"bert"', '"study":"../x"'))
+    assert "--study NAME" in call("studies", "import", "a.jsonl")[2]
+    assert call("studies", "import", "a.jsonl", "--study", "x")[0] == 0
+
+
+@pytest.mark.parametrize("verb", [["show"], ["studies", "export"]])
+def test_a_name_may_end_as_the_shell_completes_it(keep, call, verb):
+    keep()
+    assert call(*verb, "bert/") == call(*verb, "bert")
+
+
+def test_deleting_removes_all_that_was_named_or_nothing(keep, call):
+    for name in ("bert", "gpt", "vit"):
+        keep(name)
+    (Path("studies") / "gpt" / "study.json").write_text("{")  # what is broken may go, too
+    assert call("studies", "delete", "bert", "nope", "--force")[0] == UsageError.exit_code
+    assert Path("studies/bert").is_dir()
+    code, out, err = call("studies", "delete", "bert", "gpt", "--force")
+    assert (code, out) == (0, "")
+    assert "bert" in err
+    assert [path.name for path in Path("studies").iterdir()] == ["vit"]
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_study_that_lost_its_trials_is_told(keep, call, is_finished):
+    keep(is_finished=is_finished).database.unlink()
+    for verb in ("show bert", "show bert --json", "studies export bert", "report bert"):
+        code, out, err = call(*verb.split())
+        assert code == SetupError.exit_code
+        assert has_no_data(verb.split(), code, out)
+        assert "study.db is missing" in err
+    assert "cannot be read" in call("show")[1]
+    assert "study.db is missing" in json.loads(call("show", "--json")[1])["studies"][0]["note"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "stays"), [(b"y\n", 0, False), (b"n\n", 0, True), (b"\n", 0, True), (None, 2, True)]
+)
+def test_only_a_yes_on_a_terminal_removes(keep, tmp_path, answer, code, stays):
+    """Without a terminal there is nobody to ask, and --force has to be given."""
+    folder = keep(trials=0)
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, answer or b"")
+        command = [sys.executable, "-m", "autorecompute", "studies", "delete", "bert"]
+        asked = subprocess.DEVNULL if answer is None else theirs
+        done = subprocess.run(command, cwd=tmp_path, stdin=asked, capture_output=True, text=True, check=False)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == code
+    assert ("--force" in done.stderr) == (answer is None)
+    assert folder.path.is_dir() == stays
+
+
+def test_a_study_in_use_is_neither_deleted_nor_pruned(keep, call):
+    folder = keep()
+    hold = f"import sys; file = open({str(folder.workers / '01.log')!r}); print('open', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        holder.stdout.readline()
+        code, _, err = call("studies", "delete", "bert", "--force")
+        pruned = call("studies", "prune")
+    assert code == UsageError.exit_code
+    assert str(holder.pid) in err
+    assert pruned[1] == ""
+    assert (folder.workers / "01.log").exists()
+
+
+def test_pruning_leaves_what_reuse_needs(keep, call):
+    """Output of finished studies, empty studies and abandoned drafts go; answers, trials and what goes on stay."""
+    finished, open_, empty = keep(), keep("gpt", is_finished=False), keep("new", trials=0, is_finished=False)
+    gone = finished.path.parent / f"{DRAFT_PREFIX}4194999-x"
+    gone.mkdir()
+    for folder in (finished, open_):
+        (folder.path / "report.html").write_text("with links to logs")
+    exported = call("studies", "export", "bert")[1]
+    dry = call("studies", "prune", "--dry-run")
+    assert "would free" in dry[2]
+    assert finished.workers.joinpath("01.log").exists()
+    code, out, err = call("studies", "prune")
+    assert (code, out) == (0, dry[1])
+    assert "freed" in err
+    assert not list(finished.workers.iterdir())
+    assert not finished.trial(0).joinpath("output.log").exists()
+    assert finished.trial(0).joinpath("result.json").exists()
+    assert open_.workers.joinpath("01.log").exists()
+    assert not empty.path.exists()
+    assert not gone.exists()
+    assert [(folder.path / "report.html").exists() for folder in (finished, open_)] == [False, True]
+    assert call("studies", "export", "bert")[1] == exported
+    assert call("studies", "prune")[1] == ""
+
+
+def test_a_shared_study_whose_worker_was_killed_is_neither_exported_nor_pruned(keep, call, make_trial):
+    """What it measured is in the storage."""
+    folder = keep(trials=0, is_finished=False)
+    share(folder, "token", "journal:/shared/bert")
+    folder.keep_trial(make_trial(), ["python", "train.py"], {}, "step 1\n")
+    out = call("show", "bert")[1]
+    assert "its trials are in journal:/shared/bert" in out
+    assert "with its --storage" in out
+    assert "no answer yet; shared" in call("show", "--json")[1]
+    code, out, err = call("studies", "export", "bert")
+    assert (code, out) == (UsageError.exit_code, "")
+    assert "its trials are in journal:/shared/bert" in err
+    assert call("studies", "prune")[:2] == (0, "")
+    assert folder.trial(0).is_dir()
+
+
+def test_a_shared_study_whose_worker_has_ended_says_where_else_it_is(keep, call):
+    share(keep(), "token", "journal:\x1b]0;title\x07\nno answer yet")
+    out = call("show", "bert")[1]
+    assert "shared in journal:\\x1b]0;title\\x07\\nno answer yet\n" in out
+    assert "its trials are in" not in out
+    assert call("studies", "export", "bert")[0] == 0
