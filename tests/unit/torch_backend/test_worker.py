@@ -1,6 +1,5 @@
-"""The worker's half: which module is tuned, what it offers, and that looking and switching leave training as it is."""
-
 import copy
+import functools
 import gc
 import itertools
 import os
@@ -14,6 +13,7 @@ from autorecompute.backends.torch.controller import memory_of
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile
 from autorecompute.backends.torch.refusals import RefusedModelError
+from autorecompute.backends.torch.roots import Roots
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.worker import TorchBackend
 from autorecompute.errors import UsageError
@@ -23,31 +23,24 @@ from tiny_models import Training, differences, make
 
 
 class Listener:
-    """Answers with a config, and keeps what it was told."""
+    fake_card, fake_ranks, on_failure = None, 0, None
 
     def __init__(self, config, *, looks, batch):
         self.config, self.looks, self.target_batch = config, looks, batch
-        self.several = 0
         self.detections, self.batches, self.checks, self.wanted = [], [], [], []
 
-    fake_card, fake_ranks, on_failure = None, 0, None
-
     def on_session(self, detect):
-        """The config to begin with."""
         if self.looks:
             self.detections.append(detect())
         return self.config
 
     def on_several_models(self):
-        """Counts them."""
-        self.several += 1
+        pass
 
     def on_fault(self, error):
-        """The test is to see it."""
         raise error
 
     def on_forward(self, batch, check):
-        """Compares what is wanted."""
         self.batches.append(batch)
         self.checks += [check(config) for config in self.wanted if self.detections]
 
@@ -72,7 +65,6 @@ def begin(monkeypatch):
 
 
 def train(training, steps=2, between=lambda: None):
-    """Some steps from the same random numbers each time; what is trained in the end."""
     torch.manual_seed(3)
     optimizer = torch.optim.AdamW(training.model.parameters())
     for _ in range(steps):
@@ -83,9 +75,12 @@ def train(training, steps=2, between=lambda: None):
     return dict(training.model.state_dict()) | {"next": torch.rand(1)}
 
 
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "resnet"])
-def test_training_goes_on_bit_for_bit_whatever_is_switched(name, begin):
-    """Detection with all its fake steps, each preset in turn and gradient checks leave weights and buffers equal."""
+def test_training_goes_on_bit_for_bit_whatever_is_looked_at_switched_and_compared(name, begin):
     training = make(name)
     expected = train(copy.deepcopy(training), steps=6)
     listener, backend = begin()
@@ -99,37 +94,19 @@ def test_training_goes_on_bit_for_bit_whatever_is_switched(name, begin):
         backend.switch(presets.pop())
 
     assert differences(train(training, steps=6, between=switch), expected) == []
-    assert all(check.agrees and check.worst == 0 and check.steps for check in listener.checks)
-    assert len(listener.checks) == 2 * 5
     assert listener.batches == [4] * 6
-
-
-@pytest.mark.parametrize("name", ["gpt2", "resnet"])
-def test_a_check_tells_what_a_whole_step_takes(name, begin):
-    """The same in every step of a training, and what was forecast before the first one."""
-    listener, backend = begin()
-    configs = []
-
-    def between():
-        if not configs:
-            configs.extend(dict.fromkeys(listener.detections[0].space.presets.values()))
-            listener.wanted = configs
-        backend.end_step()
-
-    train(make(name), steps=3, between=between)
+    assert all(check.agrees and check.worst == 0 and check.steps for check in listener.checks)
     (detection,) = listener.detections
     memory = memory_of(detection)
-    forecasts = [memory.forecast(config, detection.dims).live_bytes for config in configs]
-    assert [check.step_bytes for check in listener.checks] == forecasts * 2
+    forecasts = [memory.forecast(config, detection.dims).live_bytes for config in listener.wanted]
+    assert [check.step_bytes for check in listener.checks] == forecasts * 5
 
 
-def test_a_whole_step_is_looked_at_without_comparing_gradients(begin):
-    """Nothing of the model runs on tensors with values."""
+def test_a_whole_step_is_looked_at_without_comparing_gradients_on_fake_tensors_alone(begin):
     listener, backend = begin()
     ran, looked = [], []
 
-    def on_forward(batch, check):
-        del batch
+    def on_forward(_batch, check):
         if listener.detections:
             ran.clear()
             looked.extend([check(listener.detections[0].space.presets["blocks"], compares=False), Tensor in ran])
@@ -143,25 +120,22 @@ def test_a_whole_step_is_looked_at_without_comparing_gradients(begin):
     assert check.step_bytes > 0
 
 
-class Squares(nn.Module):
-    """Two layers, and a loss of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 8))
-
+class Squares(nn.Sequential):
     def forward(self, x):
-        """The mean of the squares."""
-        return self.layers(x).square().mean()
+        return super().forward(x).square().mean()
+
+
+def squares():
+    return Squares(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 8))
 
 
 def test_a_weight_that_is_returned_gets_no_hooks(begin):
     """They would stay, one more with every step: CLIP returns its scale."""
     _, backend = begin()
-    model = Squares()
-    model.register_forward_hook(lambda *call: (call[-1], model.layers[0].weight))
+    model = squares()
+    model.register_forward_hook(lambda *call: (call[-1], model[0].weight))
     train(Training(model, {"x": torch.rand(4, 256)}, lambda model, batch: model(**batch)[0]), between=backend.end_step)
-    assert not model.layers[0].weight._backward_hooks
+    assert not model[0].weight._backward_hooks
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["the same batch", "a new batch from a data set"])
@@ -169,8 +143,8 @@ def test_live_bytes_are_what_fake_steps_take(begin, is_new):
     """A batch that takes the place of the last one is nothing more, and what it is a part of was there before."""
     torch.manual_seed(0)
     listener, backend = begin()
-    model, data = Squares(), torch.randn(640, 256)
-    optimizer = torch.optim.SGD(model.parameters())
+    model, data = squares(), torch.randn(640, 256)
+    optimizer = sgd(model)
     x = torch.stack(list(data[:64]))
     found = []
     for step in range(3):
@@ -188,18 +162,7 @@ def test_live_bytes_are_what_fake_steps_take(begin, is_new):
     assert found[-1] == pytest.approx(forecast, abs=8)
 
 
-def test_the_config_of_the_answer_is_on_in_the_first_step(begin):
-    """The first forward after the detection is recomputed already."""
-    listener, backend = begin(Config.parse(["transformer.h.*:checkpoint"]))
-    training = make("gpt2")
-    train(training, steps=1)
-    effects = {effect.path for tuned in backend._tuned.values() for effect in tuned.board.effects}
-    assert effects == {"transformer.h.0", "transformer.h.1"}
-    assert listener.detections[0].dims == {"batch": 4, "sequence": 32}
-
-
-def test_steps_are_forecast_at_the_target_before_the_script_gives_it(begin):
-    """With a target of twice the batch the forecast is that of a detection at twice the batch."""
+def test_steps_are_forecast_at_the_target_as_by_a_detection_at_that_batch(begin):
     small, backend = begin(batch=8)
     train(make("llama"), steps=1)
     backend.uninstall()
@@ -207,15 +170,14 @@ def test_steps_are_forecast_at_the_target_before_the_script_gives_it(begin):
     train(make("llama", batch=8), steps=1)
     told, expected = (TorchDetection.of(listener.detections[0]).steps for listener in (small, large))
     assert told.batch == 8
-    assert told.parts == expected.parts
-    assert told.options == expected.options
+    assert (told.parts, told.options) == (expected.parts, expected.options)
 
 
 def test_batches_of_several_lengths_are_told(begin):
     """Peaks hold for the longest that was measured; a last batch that is smaller is no other length."""
     _, backend = begin()
     model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     told = []
     for batch, length in ((4, 6), (2, 6), (4, 9), (4, 3)):
         model(torch.zeros(batch, length, dtype=torch.int64)).sum().backward()
@@ -226,23 +188,10 @@ def test_batches_of_several_lengths_are_told(begin):
     assert "a sequence of 3 to 9" in told[3][0]
 
 
-class Pair(nn.Module):
-    """Something that an optimizer trains a part of."""
-
-    def __init__(self):
-        super().__init__()
-        self.frozen, self.trained = nn.Linear(4, 4).requires_grad_(requires_grad=False), nn.Linear(4, 4)
-
-    def forward(self, x):
-        """Both."""
-        return self.trained(self.frozen(x))
-
-
 def test_evaluation_and_models_that_nobody_trains_are_not_followed(begin):
-    """Only a training call of a module with an optimizer's parameters counts, and is open until its gradients come."""
     listener, backend = begin()
-    model, teacher = Pair(), Pair()
-    optimizer = torch.optim.SGD(model.trained.parameters(), lr=0.1)
+    model, teacher = (nn.Sequential(nn.Linear(4, 4).requires_grad_(requires_grad=False), nn.Linear(4, 4)) for _ in "ab")
+    optimizer = sgd(model[1])
     teacher(torch.ones(3, 4))
     with torch.no_grad():
         model(torch.ones(3, 4))
@@ -258,30 +207,30 @@ def test_evaluation_and_models_that_nobody_trains_are_not_followed(begin):
     assert listener.batches == [3]
 
 
-def test_another_model_that_trains_is_left_as_it_is_and_a_twin_is_not(begin):
-    """A second model of another kind gets no config and is not counted; one that is built alike gets the first's."""
+def test_the_answer_is_on_in_the_first_step_of_the_first_model_and_its_twin_and_no_other_model_is_touched(begin):
     listener, backend = begin(Config.parse(["transformer.h.*:checkpoint"]))
     models = [make("gpt2"), make("resnet"), make("gpt2")]
     for training in models:
         train(training, steps=1)
-    assert len(listener.detections) == 1
+    assert [detection.dims for detection in listener.detections] == [{"batch": 4, "sequence": 32}]
     assert listener.batches == [4, 4]
-    assert len(backend._tuned) == 2
+    effects = [{effect.path for effect in tuned.board.effects} for tuned in backend._tuned.values()]
+    assert effects == [{"transformer.h.0", "transformer.h.1"}] * 2
     del models, training
     gc.collect()
     assert not backend._tuned
 
 
-def test_a_watched_process_trains_under_what_the_environment_names(begin, tmp_path, monkeypatch):
-    """Nobody asks what there is; the file is applied, and a script that applies another one is not heard."""
+def test_a_watched_process_trains_under_what_the_environment_names_whatever_else_it_applies(
+    begin, tmp_path, monkeypatch
+):
     file = tmp_path / "plans.json"
     file.write_text(PlansFile(config=Config.parse(["transformer.h.*.mlp:checkpoint:1"])).text)
     monkeypatch.setenv(VARIABLE, str(file))
     _, backend = begin(looks=False)
-    training = make("gpt2")
+    training, twin = make("gpt2"), make("gpt2")
     applying.apply(training.model, tmp_path / "no such file")
     train(training, steps=1)
-    twin = make("gpt2")
     train(twin, steps=1)
     assert len(backend._tuned) == 2
     for tuned in backend._tuned.values():
@@ -289,80 +238,73 @@ def test_a_watched_process_trains_under_what_the_environment_names(begin, tmp_pa
 
 
 def test_a_watched_process_without_plans_is_left_alone(begin):
-    """Nothing is looked at."""
     assert VARIABLE not in os.environ
     _, backend = begin(looks=False)
     train(make("gpt2"), steps=1)
     assert not backend._tuned
 
 
-def test_a_model_on_several_devices_is_refused(begin):
-    """The memory of one alone would be measured."""
-    begin()
-    training = make("gpt2")
-    training.model.elsewhere = nn.Linear(2, 2, device="meta")
-    with pytest.raises(RefusedModelError, match="several devices"):
-        train(training, steps=1)
-
-
-def test_a_refused_model_ends_the_script_with_its_sentence(begin):
-    """What another compiler than inductor keeps is not known, so a model that it runs is refused."""
-    _, backend = begin()
-    model = Pair()
-    optimizer = torch.optim.SGD(model.trained.parameters(), lr=0.1)
+def compiled_by_another(model):
     model.compile(backend="eager")
-    with pytest.raises(RefusedModelError) as raised:
-        model(torch.ones(2, 4))
-    del optimizer
-    outcome, sentence = backend.classify(raised.value)
-    assert outcome is Outcome.EXPORT_ERROR
-    assert "another backend than inductor" in sentence
+
+
+def spread_over_devices(model):
+    model.elsewhere = nn.Parameter(torch.ones(2, device="meta"))
 
 
 @pytest.mark.parametrize(
-    ("error", "outcome"),
+    ("spoil", "words"),
+    [(spread_over_devices, "lies on several devices"), (compiled_by_another, "another backend than inductor")],
+)
+def test_a_model_that_cannot_be_tuned_ends_the_script_with_a_sentence(spoil, words, begin):
+    _, backend = begin()
+    model = squares()
+    spoil(model)
+    optimizer = sgd(model)
+    with pytest.raises(RefusedModelError) as raised:
+        model(torch.ones(2, 256))
+    del optimizer
+    outcome, sentence = backend.classify(raised.value)
+    assert outcome is Outcome.EXPORT_ERROR
+    assert words in sentence
+
+
+CARD_IS_FULL = (
+    "CUDA out of memory. Tried to allocate 86.00 MiB. GPU 0 has a total capacity of 79.18 GiB of which 69.47 GiB is "
+    "free. 9.00 GiB allowed; Of the allocated memory 8.66 GiB is allocated by PyTorch."
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "sentence"),
     [
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), Outcome.OOM),
-        (torch.OutOfMemoryError("CUDA out of memory."), Outcome.OOM),
-        (MemoryError(), Outcome.OOM),
-        (UsageError("These plans are not for this model."), Outcome.SCRIPT_ERROR),
-        (ValueError("one\ntwo"), Outcome.SCRIPT_ERROR),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), "OOM", "9 bytes"),
+        (torch.OutOfMemoryError(CARD_IS_FULL), "OOM", "out of memory: it asked for 86.00 MiB more"),
+        (MemoryError(), "OOM", ""),
+        (UsageError("These plans are not for this model."), "SCRIPT_ERROR", "These plans are not for this model."),
+        (ValueError("one\ntwo"), "SCRIPT_ERROR", "ValueError: two"),
     ],
 )
-def test_errors_are_told_by_what_ended_the_script(error, outcome):
-    """Memory in whatever words, and a sentence of ours as it is."""
-    found, sentence = TorchBackend().classify(error)
-    assert found is outcome
-    assert str(error).splitlines()[-1:] == [] or str(error).splitlines()[-1] in sentence
-
-
-def test_a_cards_paragraph_about_its_memory_is_one_figure():
-    """CUDA tells of the whole card, on one line."""
-    text = (
-        "CUDA out of memory. Tried to allocate 86.00 MiB. GPU 0 has a total capacity of 79.18 GiB of which 69.47 GiB "
-        "is free. 9.00 GiB allowed; Of the allocated memory 8.66 GiB is allocated by PyTorch."
-    )
-    found = TorchBackend().classify(torch.OutOfMemoryError(text))
-    assert found == (Outcome.OOM, "out of memory: it asked for 86.00 MiB more")
+def test_errors_are_told_by_what_ended_the_script(error, outcome, sentence):
+    found, told = TorchBackend().classify(error)
+    assert found is Outcome[outcome]
+    assert sentence in told
+    assert "\n" not in told
 
 
 def test_wrong_gradients_are_found(begin):
-    """A module that computes otherwise when it runs again does not agree, and the parameter is named."""
+    calls = itertools.count()
 
-    class Drifting(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.calls = nn.Linear(4, 4), itertools.count()
-
+    class Drifting(nn.Linear):
         def forward(self, x):
-            return self.inner(x * torch.ones(1).fill_(next(self.calls))).relu()
+            return super().forward(x * torch.ones(1).fill_(next(calls))).relu()
 
     listener, _ = begin()
-    model = nn.Sequential(nn.Linear(4, 4), Drifting(), nn.Linear(4, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = nn.Sequential(nn.Linear(4, 4), Drifting(4, 4), nn.Linear(4, 4))
+    optimizer = sgd(model)
     listener.wanted = [Config.parse(["1:checkpoint"])]
-    model(torch.ones(8, 4))
-    model(torch.ones(8, 4))
+    for _ in range(2):
+        model(torch.ones(8, 4))
     del optimizer
     (check,) = listener.checks
     assert not check.agrees
@@ -370,22 +312,16 @@ def test_wrong_gradients_are_found(begin):
     assert check.parameter
 
 
-def test_a_model_that_cannot_be_run_without_values_has_plans_all_the_same(begin):
-    """What it does to fake tensors is its own affair: no peak is forecast, and the sentence says why."""
-
-    class Looking(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Sequential(nn.Linear(4, 32), nn.GELU(), nn.Linear(32, 4))
-
+def test_a_model_that_cannot_be_run_on_fake_tensors_has_plans_without_a_forecast(begin):
+    class Looking(nn.Sequential):
         def forward(self, x):
             if type(x).__name__ == "FakeTensor":
                 raise KeyError("no value")
-            return self.inner(x)
+            return super().forward(x)
 
     listener, backend = begin()
-    model = Looking()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = Looking(nn.Linear(4, 32), nn.GELU(), nn.Linear(32, 4))
+    optimizer = sgd(model)
     model(torch.ones(64, 4)).sum().backward()
     optimizer.step()
     (detection,) = listener.detections
@@ -395,3 +331,61 @@ def test_a_model_that_cannot_be_run_without_values_has_plans_all_the_same(begin)
     assert "fake tensors" in extra.no_steps
     backend.switch(detection.space.all_on)
     model(torch.ones(64, 4)).sum().backward()
+
+
+class Watcher:
+    def __init__(self):
+        self.told = []
+
+    def about_to_run(self, root, _args, _kwargs):
+        self.told.append(root)
+
+    def has_run(self, root, _result):
+        pass
+
+
+@pytest.fixture
+def roots(monkeypatch):
+    """Roots with a watcher; torch is as it was after the test."""
+    monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)
+    monkeypatch.setattr(torch.optim.Optimizer, "add_param_group", torch.optim.Optimizer.add_param_group)
+    return Roots(Watcher())
+
+
+def test_what_a_script_puts_around_calls_outlasts_the_tool_and_nobody_is_told_of_them_any_more(roots, monkeypatch):
+    roots.install()
+    model, called = nn.Linear(2, 2), []
+    optimizer = sgd(model)
+    before = nn.Module.__call__
+
+    @functools.wraps(before)
+    def call(module, *args):
+        called.append(module)
+        return before(module, *args)
+
+    monkeypatch.setattr(nn.Module, "__call__", call)
+    model(torch.ones(1, 2))
+    roots.uninstall()
+    model(torch.ones(1, 2))
+    assert called == [model, model]
+    assert roots._watcher.told == [model]
+    assert optimizer  # as long as it lives, its model is followed
+
+
+def test_nothing_is_left_where_nothing_was_put_since(roots):
+    before = nn.Module.__call__, torch.optim.Optimizer.add_param_group
+    roots.install()
+    roots.uninstall()
+    assert (nn.Module.__call__, torch.optim.Optimizer.add_param_group) == before
+
+
+def test_what_a_training_call_raises_is_told_before_the_script_gets_it(roots):
+    raised = []
+    roots.install(raised.append)
+    model = nn.Linear(2, 2)
+    optimizer = sgd(model)
+    with pytest.raises(RuntimeError, match="cannot be multiplied") as caught:
+        model(torch.ones(1, 17))
+    roots.uninstall()
+    assert raised == [caught.value]
+    assert optimizer  # as long as it lives, its model is followed
