@@ -83,6 +83,21 @@ def test_a_lock_that_changes_hands_is_respected(study, lock, clock):
     assert study.user_attrs == {"mine": 1}
 
 
+@pytest.mark.usefixtures("clock")
+def test_a_lock_that_goes_before_it_is_looked_at_is_taken(study, lock, monkeypatch):
+    lock.symlink_to(ELSEWHERE)
+    symlink = os.symlink
+
+    def come_too_early(*_):
+        monkeypatch.setattr(os, "symlink", symlink)
+        lock.unlink()
+        raise FileExistsError
+
+    monkeypatch.setattr(os, "symlink", come_too_early)
+    study.set_user_attr("mine", 1)
+    assert study.user_attrs == {"mine": 1}
+
+
 def test_who_is_out_of_time_waits_no_longer(url, study, lock, clock):
     """What is asked after it ends as with any storage that is away."""
     lock.symlink_to(ELSEWHERE)
