@@ -6,6 +6,7 @@ import fcntl
 import gc
 import importlib
 import importlib.machinery
+import io
 import json
 import os
 import runpy
@@ -23,6 +24,7 @@ HIDDEN = ("functorch", "torch", "torchgen", "transformers")
 
 PR_SET_PDEATHSIG, M_MMAP_THRESHOLD = 1, -3
 MOST_FILES = 250
+STDERR = 2
 
 
 def import_all():
@@ -142,15 +144,20 @@ def become(asked, files, executable):
     os.chdir(asked["folder"])
     if threshold := os.environ.get("MALLOC_MMAP_THRESHOLD_"):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, int(threshold))
-    is_eager = bool(os.environ.get("PYTHONUNBUFFERED"))
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(write_through=is_eager)
+    sys.stdin = open(0, closefd=False)  # noqa: PTH123, SIM115
+    sys.stdout, sys.stderr = (written(file, errors) for file, errors in ((1, "strict"), (2, "backslashreplace")))
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     sys.executable = executable
     np.random.seed()  # noqa: NPY002  (the state that scripts share)
+
+
+def written(file, errors):
+    """A standard stream that is written as the interpreter writes it."""
+    if os.environ.get("PYTHONUNBUFFERED"):
+        raw = open(file, "wb", buffering=0, closefd=False)  # noqa: PTH123, SIM115
+        return io.TextIOWrapper(raw, errors=errors, write_through=True)
+    by_lines = 1 if file == STDERR or os.isatty(file) else -1
+    return open(file, "w", buffering=by_lines, errors=errors, closefd=False)  # noqa: PTH123
 
 
 def set_path(first, path):
