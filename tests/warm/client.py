@@ -23,7 +23,7 @@ def main():
 
 def is_open(file):
     try:
-        return os.get_inheritable(file) or file < 3  # noqa: PLR2004
+        return os.get_inheritable(file) or file < 3
     except OSError:
         return False
 

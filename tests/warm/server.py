@@ -144,7 +144,7 @@ def become(asked, files, executable):
     os.chdir(asked["folder"])
     if threshold := os.environ.get("MALLOC_MMAP_THRESHOLD_"):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, int(threshold))
-    sys.stdin = open(0, closefd=False)  # noqa: PTH123, SIM115
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = (written(file, errors) for file, errors in ((1, "strict"), (2, "backslashreplace")))
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     sys.executable = executable
@@ -154,10 +154,10 @@ def become(asked, files, executable):
 def written(file, errors):
     """A standard stream that is written as the interpreter writes it."""
     if os.environ.get("PYTHONUNBUFFERED"):
-        raw = open(file, "wb", buffering=0, closefd=False)  # noqa: PTH123, SIM115
+        raw = open(file, "wb", buffering=0, closefd=False)  # noqa: SIM115
         return io.TextIOWrapper(raw, errors=errors, write_through=True)
     by_lines = 1 if file == STDERR or os.isatty(file) else -1
-    return open(file, "w", buffering=by_lines, errors=errors, closefd=False)  # noqa: PTH123
+    return open(file, "w", buffering=by_lines, errors=errors, closefd=False)
 
 
 def set_path(first, path):
