@@ -1,5 +1,3 @@
-"""Storages that several workers share: a PostgreSQL that can be restarted and lost, and a journal."""
-
 import itertools
 
 import pytest
@@ -21,42 +19,20 @@ def server():
 
 
 @pytest.fixture
-def make_database(server):
-    """Makes empty databases, and gives the name of each."""
-
-    def make():
-        name = f"study{next(_NUMBERS)}"
-        server.make_database(name)
-        return name
-
-    return make
-
-
-@pytest.fixture
-def database(make_database):
+def database(server):
     """The name of an empty database."""
-    return make_database()
+    name = f"study{next(_NUMBERS)}"
+    server.make_database(name)
+    return name
 
 
 @pytest.fixture
-def make_proxy(server):
-    """Makes connections to the server that can be lost."""
-    proxies = []
-
-    def make():
-        proxies.append(Proxy(server.port))
-        return proxies[-1]
-
-    yield make
-    for proxy in proxies:
-        proxy.release()
-        proxy.cut()
-
-
-@pytest.fixture
-def proxy(make_proxy):
+def proxy(server):
     """A connection to the server that can be lost."""
-    return make_proxy()
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.release()
+    proxy.cut()
 
 
 @pytest.fixture
@@ -67,13 +43,11 @@ def journal(tmp_path):
 
 @pytest.fixture
 def database_url(server, database):
-    """The URL of an empty database."""
     return url_of(database, server.port)
 
 
 @pytest.fixture
 def storages(journal, database_url):
-    """An empty storage of each kind, by its name."""
     return {"journal": journal, "postgresql": database_url}
 
 

@@ -1,5 +1,3 @@
-"""Workers as processes, and what they and their storage tell afterwards."""
-
 import json
 import os
 import subprocess
@@ -22,11 +20,11 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-HANG_SECONDS = 240
+HANG_SECONDS = 1200
 SLEEP_SECONDS = 0.02
 
-MEASURED, CHECKED, CONFIRMS = "ended", "checked", "confirms"
-"""What a worker writes down of a config: a trial is over, its gradients are compared, its confirmation begins."""
+BEGINS, MEASURED, CHECKED, CONFIRMS = "begins", "ended", "checked", "confirms"
+"""What a worker writes down of a config: a trial begins and is over, gradients are compared, a confirmation begins."""
 
 
 class Worker:
@@ -42,10 +40,19 @@ class Worker:
     def __init__(self, storage, folder, *options, environment=None):
         self.folder = folder
         self._out, self._err = folder.with_suffix(".out"), folder.with_suffix(".err")
-        asked = () if storage is None else ("--storage", storage)
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, SCRIPT, *asked, "--study", STUDY, "--folder", folder, *map(str, options)],
+                [
+                    sys.executable,
+                    SCRIPT,
+                    "--storage",
+                    storage,
+                    "--study",
+                    STUDY,
+                    "--folder",
+                    folder,
+                    *map(str, options),
+                ],
                 env=os.environ | ENVIRONMENT | (environment or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -54,7 +61,6 @@ class Worker:
 
     @property
     def talk(self):
-        """What it said to people."""
         return self._err.read_text()
 
     @property
@@ -66,21 +72,22 @@ class Worker:
         return [(line["what"], tuple(line["config"])) for line in plain]
 
     def configs(self, what):
-        """The configs that it did something with, in their order."""
         return [config for done, config in self.notes if done == what]
 
     def wait(self):
-        """Waits for its end; the exit code."""
         return self.process.wait(HANG_SECONDS)
 
     def answer(self):
-        """Waits for its answer."""
         code = self.wait()
         assert code == 0, self.talk
         return json.loads(self._out.read_text())
 
+    def tell(self, word):
+        """Has it ``go`` on where it is held, or ``hurry``."""
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / word).touch()
+
     def kill(self):
-        """Ends it as nobody can refuse."""
         self.process.kill()
         self.process.wait()
 
@@ -104,12 +111,10 @@ def essence(answer):
 
 
 def measured(workers):
-    """The configs of all trials that workers measured to the end."""
     return [config for worker in workers for config in worker.configs(MEASURED)]
 
 
 def stored(storage):
-    """All trials that a storage holds, as Optuna has them."""
     study, opened = open_study(parse_storage(storage), STUDY)
     trials = study.get_trials(deepcopy=False)
     if isinstance(opened, RDBStorage):
@@ -140,5 +145,4 @@ def assert_nothing_is_lost_or_doubled(storage, workers, *, interrupted=0):
 
 
 def hash_of(trial):
-    """Names the config of an Optuna trial."""
     return trial.user_attrs["hash"]

@@ -1,5 +1,3 @@
-"""A connection that can be lost: a proxy on the loopback, between workers and what they are connected to."""
-
 import contextlib
 import socket
 import threading
@@ -15,7 +13,7 @@ class Proxy:
 
     Attributes:
         port: Where it listens, also after it was cut.
-        accepted: How many connections there have been.
+        held: Pieces that came in while it was held.
     """
 
     def __init__(self, target_port):
@@ -23,7 +21,7 @@ class Proxy:
         self._flows = threading.Event()
         self._flows.set()
         self._ends = set()
-        self.port, self.accepted = 0, 0
+        self.port = self.held = 0
         self.mend()
 
     def cut(self):
@@ -45,7 +43,6 @@ class Proxy:
         self._flows.clear()
 
     def release(self):
-        """Passes on what was held, and all that comes."""
         self._flows.set()
 
     def _accept(self, listener):
@@ -54,7 +51,6 @@ class Proxy:
                 near, _ = listener.accept()
             except OSError:  # it was cut
                 return
-            self.accepted += 1
             try:
                 far = socket.create_connection(("127.0.0.1", self._target_port))
             except OSError:  # nobody listens there
@@ -67,6 +63,7 @@ class Proxy:
     def _pass_on(self, source, sink):
         with contextlib.suppress(OSError):
             while chunk := source.recv(CHUNK_BYTES):
+                self.held += not self._flows.is_set()
                 self._flows.wait()
                 sink.sendall(chunk)
         for end in (source, sink):

@@ -2,15 +2,18 @@
 
 ``python tests/workers/replayed.py --storage journal:PATH --study NAME --folder DIR`` prints the answer as ``tune
 --json`` does, and keeps what it measured as lines of ``measured.jsonl`` in its folder. Several of them are several
-workers, each with a device of its own.
+workers, each with a device of its own. However busy the machine is, none takes another one for dead, until it finds a
+file ``hurry`` in its folder.
 """
 
 import argparse
+import collections
 import dataclasses
 import json
 import os
 import random
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -37,6 +40,10 @@ from replay import Replay  # noqa: E402
 from tables import SUFFIX, TABLES, load  # noqa: E402
 
 REFERENCE_SECONDS = 0.1
+LOOK_SECONDS = 0.02
+PATIENT, HURRIED = 30, 1 / 8
+TABLE, SHARE = "gpt2_clm", 0.4
+"""What is tuned, and how far the limit is from the least peak to that of no recompute."""
 
 
 class ReplayedBench:
@@ -46,11 +53,13 @@ class ReplayedBench:
         replay: The recorded table.
         journal: File that takes a line for each trial that was measured.
         trial_seconds: What a trial takes.
+        hold: A note and its number, such as ``begins:2``, after which it waits for a file ``go``.
         device: What the name of the device ends with.
     """
 
-    def __init__(self, replay, journal, trial_seconds, device=""):
+    def __init__(self, replay, journal, trial_seconds, hold, device):
         self._replay, self._journal, self._trial_seconds = replay, journal, trial_seconds
+        self._hold, self._noted = hold, collections.Counter()
         table = replay.table
         self._known = {choice for plan in table.space.plans for choice in plan.choices}
         found = dataclasses.replace(table.detection, batch=table.plain["batch"])
@@ -65,7 +74,6 @@ class ReplayedBench:
         """No process to end."""
 
     def detect(self):
-        """What the recorder found."""
         return self.detection
 
     def measure(self, config, effort):
@@ -80,7 +88,6 @@ class ReplayedBench:
         return measured
 
     def check(self, config):
-        """All gradients are right."""
         self._note(config, "checked")
         return GradientCheck(agrees=True, worst=0.0, steps=3)
 
@@ -103,7 +110,6 @@ class ReplayedBench:
         )
 
     def take_output(self):
-        """Nothing is printed."""
         return ""
 
     def _look_up(self, config, steps):
@@ -127,40 +133,46 @@ class ReplayedBench:
         line = json.dumps({"config": config.texts, "what": what})
         with self._journal.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
+        self._noted[what] += 1
+        while f"{what}:{self._noted[what]}" == self._hold and not self._journal.with_name("go").exists():
+            pause(LOOK_SECONDS)
 
 
 def read_arguments():
-    """What the worker is told."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--storage", default=os.environ.pop("AUTORECOMPUTE_STORAGE", None))
-    parser.add_argument("--study", default="shared")
-    parser.add_argument("--folder", type=Path, default=Path())
+    parser.add_argument("--storage", required=True)
+    parser.add_argument("--study", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--max-trials", type=int, default=40)
     parser.add_argument("--trial-seconds", type=float, default=0.2)
-    parser.add_argument("--timeout", type=float)
-    parser.add_argument("--table", default="gpt2_clm")
-    parser.add_argument("--share", type=float, default=0.4, help="of the way from the least peak to no recompute")
     parser.add_argument("--limit-offset", type=int, default=0, help="bytes that are added to the limit")
-    parser.add_argument("--sampler", default="model")
-    parser.add_argument("--hurry", type=float, default=1.0, help="so many times as soon the dead are known as such")
+    parser.add_argument("--hold", help="a note and its number, such as begins:2, after which a file go is waited for")
     parser.add_argument("--device", default="", help="what the name of the device ends with")
     return parser.parse_args()
 
 
-def hurry(factor):
-    """Makes all patience shorter; tests with the real one would take minutes."""
-    for module, names in (
-        (pulse, ("BEAT_SECONDS", "DEAD_SECONDS", "BLIND_SECONDS", "RETRY_SECONDS")),
-        (opening, ("PAUSE_SECONDS",)),
-    ):
-        for name in names:
-            setattr(module, name, getattr(module, name) / factor)
-    opening.Patience.__call__.__kwdefaults__["patience_seconds"] /= factor
+def set_pace(folder):
+    """Makes all that is waited for take long, and short once there is a file ``hurry``."""
+    own = [(pulse, name) for name in ("BEAT_SECONDS", "DEAD_SECONDS", "BLIND_SECONDS", "RETRY_SECONDS")]
+    real = {(module, name): getattr(module, name) for module, name in [*own, (opening, "PAUSE_SECONDS")]}
+    waits = opening.Patience.__call__.__kwdefaults__
+    real_patience_seconds = waits["patience_seconds"]
+    pulse.DEAD_SECONDS *= PATIENT
+    waits["patience_seconds"] *= PATIENT
+
+    def hurry():
+        while not (folder / "hurry").exists():
+            time.sleep(LOOK_SECONDS)
+        for (module, name), seconds in real.items():
+            setattr(module, name, seconds * HURRIED)
+        waits["patience_seconds"] = real_patience_seconds * HURRIED
+        (folder / "hurry").unlink()
+
+    threading.Thread(target=hurry, daemon=True).start()
 
 
 def tune(args, view):
-    """The answer, and the folder."""
-    replay = Replay(load(TABLES / f"{args.table}{SUFFIX}"))
+    replay = Replay(load(TABLES / f"{TABLE}{SUFFIX}"))
     folder = StudyFolder(args.study, args.folder / "studies")
     folder.prepare()
     small = replay.table.memory.small
@@ -168,17 +180,14 @@ def tune(args, view):
     keep_analysis(folder, dataclasses.replace(small, profiles=kept))
     script = args.folder / "train.py"
     script.touch()
-    shared = None
-    if args.storage:
-        shared = SharedStudy(parse_storage(args.storage), args.study, view.note)
-    bench = ReplayedBench(replay, args.folder / "measured.jsonl", args.trial_seconds, args.device)
+    shared = SharedStudy(parse_storage(args.storage), args.study, view.note)
+    bench = ReplayedBench(replay, args.folder / "measured.jsonl", args.trial_seconds, args.hold, args.device)
     settings = TuningSettings(
-        limit_bytes=replay.limit_bytes(args.share) + args.limit_offset,
+        limit_bytes=replay.limit_bytes(SHARE) + args.limit_offset,
         max_trials=args.max_trials,
-        timeout_seconds=args.timeout,
+        timeout_seconds=None,
         began_seconds=time.monotonic(),
         batch=replay.table.plain["batch"],
-        sampler=args.sampler,
         is_fresh=True,
     )
     job = Job(script=script, batch_flag="--bs")
@@ -187,10 +196,10 @@ def tune(args, view):
 
 
 def main():
-    """Tunes, and ends as ``autorecompute`` would."""
+    """Ends as ``autorecompute`` would."""
     args = read_arguments()
-    hurry(args.hurry)
     args.folder.mkdir(parents=True, exist_ok=True)
+    set_pace(args.folder)
     try:
         with interruptible(), LiveView() as view:
             result, folder = tune(args, view)

@@ -16,7 +16,7 @@ import psycopg
 DEBIAN = Path("/usr/lib/postgresql")
 """Debian keeps what runs a server here, a folder for each version, and not on the path."""
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 600
 USER = "tuner"
 PASSWORD = "known/p@ss:word%20?#"  # noqa: S105  (of a server that lives for these tests; no character of it may matter)
 QUOTED_PASSWORD = quote(PASSWORD, safe="")
@@ -63,7 +63,7 @@ class Server:
         )
 
     def start(self):
-        """Starts it, and waits until it answers; it dies with who started it."""
+        """Waits until it answers; it dies with who started it."""
         options = [
             word for name, value in (SETTINGS | {"port": self.port}).items() for word in ("-c", f"{name}={value}")
         ]
@@ -96,16 +96,14 @@ class Server:
         self._process.wait(PATIENCE_SECONDS)
 
     def remove(self):
-        """Removes all that it kept."""
         shutil.rmtree(self._folder)
 
     def make_database(self, name):
-        """Makes an empty database."""
         with self.connect("postgres") as connection:
             connection.execute(f'CREATE DATABASE "{name}"')
 
     def connect(self, database):
-        """A connection of its own, in which each statement counts at once."""
+        """Each statement counts at once."""
         return psycopg.connect(
             host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
         )
@@ -117,7 +115,6 @@ def url_of(database, port, password=PASSWORD):
 
 
 def free_port():
-    """A port of the loopback that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]
 

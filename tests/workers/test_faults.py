@@ -1,103 +1,107 @@
-"""Faults in the middle of a shared study: whoever dies and whatever goes away, the others come to an answer."""
-
-import threading
-import time
 from pathlib import Path
 
-from autorecompute.studies.sharing import pulse
-from workers.processes import CONFIRMS, MEASURED, Worker, assert_nothing_is_lost_or_doubled, essence
+import pytest
+
+from workers.processes import BEGINS, CONFIRMS, MEASURED, Worker, assert_nothing_is_lost_or_doubled, essence
 from workers.server import url_of
 
-HURRIED = ("--hurry", 4)
-"""The dead are known as such four times as soon."""
-
-LOST_SECONDS = 20
 FEW = ("--max-trials", 10)
-LONG = (*FEW, "--trial-seconds", 1)
+KINDS = ["journal", "postgresql"]
+
+
+def begin_two(folder, *storages):
+    """Two workers in the middle of a trial, in which they stay until they are told."""
+    workers = [
+        Worker(url, folder / f"worker{number}", *FEW, "--hold", "begins:2") for number, url in enumerate(storages)
+    ]
+    for worker in workers:
+        worker.await_note(BEGINS, times=2)
+    return workers
+
+
+def go_on(workers):
+    for worker in workers:
+        worker.tell("go")
 
 
 def assert_they_agree(storage, workers):
-    """All tell the same answer, to which every trial counts once."""
     answers = [essence(worker.answer()) for worker in workers]
     assert all(answer == answers[0] for answer in answers)
     assert_nothing_is_lost_or_doubled(storage, workers)
 
 
-def test_the_trial_of_a_killed_worker_is_measured_by_another(storages, tmp_path):
-    """A worker that is killed in the middle of a trial has it given back; nothing is lost that it measured before."""
-    scenes = []
-    for name, storage in storages.items():
-        slow = Worker(storage, tmp_path / f"{name}-killed", *FEW, *HURRIED, "--trial-seconds", 3)
-        slow.await_note("begins", times=2)
-        other = Worker(storage, tmp_path / f"{name}-other", *FEW, *HURRIED, "--trial-seconds", 0.5)
-        slow.kill()
-        scenes.append((storage, slow, other))
-    for storage, slow, other in scenes:
-        (unfinished,) = set(slow.configs("begins")) - set(slow.configs(MEASURED))
-        assert other.answer()["best"]["confirmed"]
-        assert unfinished in other.configs(MEASURED)
-        assert "went away" in other.talk
-        assert_nothing_is_lost_or_doubled(storage, [slow, other], interrupted=1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_trial_of_a_killed_worker_is_measured_by_another(storages, tmp_path, kind):
+    killed = Worker(storages[kind], tmp_path / "killed", *FEW, "--hold", "begins:2")
+    killed.await_note(BEGINS, times=2)
+    killed.kill()
+    other = Worker(storages[kind], tmp_path / "other", *FEW)
+    other.tell("hurry")
+    assert other.answer()["best"]["confirmed"]
+    (unfinished,) = set(killed.configs(BEGINS)) - set(killed.configs(MEASURED))
+    assert unfinished in other.configs(MEASURED)
+    assert "went away" in other.talk
+    assert_nothing_is_lost_or_doubled(storages[kind], [killed, other], interrupted=1)
 
 
-def test_another_confirms_when_the_one_who_did_is_killed(storages, tmp_path):
-    """The last one's death costs its work and not the answer."""
-    scenes = []
-    for name, storage in storages.items():
-        options = (*LONG, *HURRIED)
-        pair = [Worker(storage, tmp_path / f"{name}-{number}", *options) for number in range(2)]
-        scenes.append((storage, pair))
-    for _, pair in scenes:
-        pair[0].await_that(lambda pair=pair: any(worker.configs(CONFIRMS) for worker in pair))
-        pair.sort(key=lambda worker: bool(worker.configs(CONFIRMS)))
-        pair[1].kill()
-    for storage, pair in scenes:
-        survivor = pair[0]
-        assert survivor.answer()["best"]["confirmed"]
-        assert survivor.configs(CONFIRMS)
-        assert_nothing_is_lost_or_doubled(storage, pair)
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_confirms_when_the_one_who_did_is_killed(storages, tmp_path, kind):
+    pair = [Worker(storages[kind], tmp_path / f"{number}", *FEW, "--hold", "confirms:1") for number in range(2)]
+    pair[0].await_that(lambda: any(worker.configs(CONFIRMS) for worker in pair))
+    survivor, confirming = sorted(pair, key=lambda worker: bool(worker.configs(CONFIRMS)))
+    confirming.kill()
+    survivor.tell("go")
+    survivor.tell("hurry")
+    assert survivor.answer()["best"]["confirmed"]
+    assert survivor.configs(CONFIRMS)
+    assert_nothing_is_lost_or_doubled(storages[kind], pair)
 
 
-def test_a_restart_of_the_server_costs_nothing(server, database, tmp_path):
-    """The server is gone at once, in the middle of trials, and comes back: no worker ends, and no trial is lost."""
+def test_a_restart_of_the_server_in_the_middle_of_trials_costs_nothing(server, database, tmp_path):
     storage = url_of(database, server.port)
-    workers = [Worker(storage, tmp_path / f"worker{number}", *FEW) for number in range(2)]
-    for worker in workers:
-        worker.await_note(MEASURED)
+    workers = begin_two(tmp_path, storage, storage)
     server.stop()
-    time.sleep(3)
+    go_on(workers)
+    for worker in workers:
+        worker.await_that(lambda worker=worker: "Trying again" in worker.talk)
     server.start()
     assert_they_agree(storage, workers)
-    assert any("Trying again" in worker.talk for worker in workers)
-    assert all(("Trying again" in worker.talk) == ("is back" in worker.talk) for worker in workers)
+    assert all("is back" in worker.talk for worker in workers)
 
 
-def test_20_seconds_without_the_storage_cost_nothing(journal, server, make_database, make_proxy, tmp_path):
-    """Connections are refused or silent, to both workers or to one, or a journal is locked: all go on afterwards."""
-    assert pulse.DEAD_SECONDS > LOST_SECONDS
-    scenes = []
-    for fault in ("cut", "hold", "cut of one"):
-        proxy, database = make_proxy(), make_database()
-        direct, storage = url_of(database, server.port), url_of(database, proxy.port)
-        pair = (storage, direct if fault == "cut of one" else storage)
-        workers = [Worker(url, tmp_path / f"{fault}{number}", *LONG) for number, url in enumerate(pair)]
-        workers[0].await_note(MEASURED)
-        proxy.hold() if fault == "hold" else proxy.cut()
-        threading.Timer(LOST_SECONDS, proxy.release if fault == "hold" else proxy.mend).start()
-        scenes.append((direct, workers))
-    workers = [Worker(journal, tmp_path / f"locked{number}", *LONG) for number in range(2)]
-    workers[0].await_note(MEASURED)
+def test_a_connection_that_one_worker_loses_for_a_while_costs_nothing(server, database, proxy, tmp_path):
+    direct = url_of(database, server.port)
+    workers = begin_two(tmp_path, url_of(database, proxy.port), direct)
+    proxy.cut()
+    go_on(workers)
+    workers[0].await_that(lambda: "Trying again" in workers[0].talk)
+    proxy.mend()
+    assert_they_agree(direct, workers)
+
+
+def test_a_server_that_says_nothing_for_a_while_costs_nothing(server, database, proxy, tmp_path):
+    storage = url_of(database, proxy.port)
+    workers = begin_two(tmp_path, storage, storage)
+    proxy.hold()
+    go_on(workers)
+    for worker in workers:
+        worker.await_note(MEASURED, times=2)
+    workers[0].await_that(lambda: proxy.held)
+    proxy.release()
+    assert_they_agree(url_of(database, server.port), workers)
+
+
+def test_a_journal_that_a_killed_worker_has_locked_goes_on(journal, tmp_path):
+    workers = begin_two(tmp_path, journal, journal)
     lock = Path(f"{journal.removeprefix('journal:')}.lock")
     workers[0].await_that(lambda: _takes(lock))
-    for storage, pair in [*scenes, (journal, workers)]:
-        assert_they_agree(storage, pair)
-    cut, _, cut_of_one = (pair for _, pair in scenes)
-    assert all("Trying again" in worker.talk for worker in (*cut, cut_of_one[0]))
+    go_on(workers)
+    assert_they_agree(journal, workers)
     assert not lock.is_symlink()
 
 
 def _takes(lock):
-    """Leaves the lock of a worker that was killed while it wrote into a journal; not where another has it just now."""
+    """Leaves the lock of a worker that was killed while it wrote; not where another has it just now."""
     try:
         lock.symlink_to(lock.with_suffix(""))
     except FileExistsError:
@@ -105,17 +109,20 @@ def _takes(lock):
     return True
 
 
-def test_a_server_that_stays_away_ends_the_work_with_a_sentence(database, proxy, tmp_path):
-    """After its patience a worker ends as for a broken installation, says how to go on, and another session does."""
+def test_a_server_that_stays_away_ends_the_work_with_a_sentence_and_the_next_session_goes_on(database, proxy, tmp_path):
     storage = url_of(database, proxy.port)
-    worker = Worker(storage, tmp_path / "worker", *FEW, *HURRIED)
-    worker.await_note(MEASURED, times=2)
+    worker = Worker(storage, tmp_path / "worker", *FEW, "--hold", "begins:3")
+    worker.await_note(BEGINS, times=3)
+    worker.tell("hurry")
+    worker.await_that(lambda: not (worker.folder / "hurry").exists())
     proxy.cut()
+    worker.tell("go")
     assert worker.wait() == 3
     assert "run the same command again" in worker.talk.splitlines()[-1]
     before = worker.configs(MEASURED)
     proxy.mend()
-    again = Worker(storage, tmp_path / "worker", *FEW, *HURRIED)
+    again = Worker(storage, tmp_path / "worker", *FEW)
+    again.tell("hurry")
     assert again.answer()["best"]["confirmed"]
     # What could not be written down at the end is all that is measured again.
     measured_now = again.configs(MEASURED)[len(before) :]

@@ -1,5 +1,3 @@
-"""How a shared study is removed: by Optuna's own command, as the page on workers has it."""
-
 import os
 import subprocess
 import sys
@@ -18,7 +16,6 @@ OPTUNA = Path(sys.executable).with_name("optuna")
 
 
 def begin(url, name):
-    """Begins a study; the names of all that there are."""
     _, storage = open_study(url, name)
     names = sorted(optuna.get_all_study_names(storage))
     if isinstance(storage, RDBStorage):
@@ -29,7 +26,7 @@ def begin(url, name):
 
 @pytest.mark.parametrize("kind", ["journal", "postgresql"])
 def test_a_shared_study_is_removed_by_optuna(server, database, storages, tmp_path, kind):
-    """The named study goes and the others stay, and the password need not be in the command."""
+    """The password need not be in the command."""
     url = parse_storage(storages[kind])
     for name in ("bert", "gpt"):
         begin(url, name)

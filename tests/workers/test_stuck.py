@@ -1,5 +1,3 @@
-"""A worker that stops in the middle of a write, and a server that does not answer: nobody waits for either for ever."""
-
 import contextlib
 
 import pytest
@@ -15,7 +13,6 @@ LOCK_TRIALS = "SELECT * FROM trials FOR UPDATE"
 
 @pytest.fixture
 def open_one(database_url):
-    """Opens the storage for one more worker."""
     with contextlib.ExitStack() as connections:
 
         def open_one(options=""):
@@ -28,25 +25,22 @@ def open_one(database_url):
 
 @pytest.fixture
 def trial(open_one):
-    """A trial that runs, by its number in the database."""
     storage = open_one()
     return storage.create_new_trial(storage.get_study_id_from_name("bert"))
 
 
 @pytest.fixture
 def shorten(monkeypatch):
-    """Shortens a limit to a second."""
     return lambda name: monkeypatch.setitem(opening.SERVER_LIMITS, name, LIMIT)
 
 
 def settings_of(storage):
-    """The limits under which a storage's connection works."""
     with storage.engine.connect() as connection:
         return {name: connection.scalar(sqlalchemy.text(f"SHOW {name}")) for name in opening.SERVER_LIMITS}
 
 
 def test_who_stops_in_the_middle_of_a_write_is_not_waited_for(open_one, trial, shorten):
-    """The server lets go of what a stopped worker held, which finds its connection broken, and then works on."""
+    """The server lets go of what a stopped worker held."""
     shorten("idle_in_transaction_session_timeout")
     stopped, other = open_one(), open_one()
     with stopped.engine.connect() as connection:
@@ -59,7 +53,6 @@ def test_who_stops_in_the_middle_of_a_write_is_not_waited_for(open_one, trial, s
 
 
 def test_a_lock_is_not_waited_for_for_ever(server, database, open_one, trial, shorten):
-    """Who cannot have what another program holds is told to try again, and has it once that has let go."""
     shorten("lock_timeout")
     storage = open_one()
     with server.connect(database) as holder, holder.transaction():
@@ -71,7 +64,6 @@ def test_a_lock_is_not_waited_for_for_ever(server, database, open_one, trial, sh
 
 
 def test_an_answer_is_not_waited_for_for_ever(open_one, shorten):
-    """What the server is at for too long it gives up, and may be asked again."""
     shorten("statement_timeout")
     storage = open_one()
     with storage.engine.connect() as connection, pytest.raises(sqlalchemy.exc.DBAPIError) as caught:
@@ -80,7 +72,7 @@ def test_an_answer_is_not_waited_for_for_ever(open_one, shorten):
 
 
 def test_a_users_own_options_count(open_one, monkeypatch):
-    """Without any there are all limits; PGOPTIONS changes what it names, and options in the URL stand alone."""
+    """PGOPTIONS changes what it names, and options in the URL stand alone."""
     assert settings_of(open_one()) == opening.SERVER_LIMITS
     monkeypatch.setenv("PGOPTIONS", "-c lock_timeout=3s")
     assert settings_of(open_one()) == opening.SERVER_LIMITS | {"lock_timeout": "3s"}

@@ -23,13 +23,13 @@ time.sleep(600)
 
 
 @pytest.fixture(autouse=True)
-def root(tmp_path_factory, monkeypatch):
-    """A temporary directory of its own; its path is short, as those of sockets must be."""
+def _own_temporary_directory(tmp_path_factory, monkeypatch):
+    """Its path is short, as those of sockets must be."""
     tmp_path_factory.getbasetemp()  # which must not come to lie in it
     with tempfile.TemporaryDirectory(prefix="ar-", dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         monkeypatch.setenv("TMPDIR", folder)
-        yield Path(folder)
+        yield
 
 
 @pytest.fixture
