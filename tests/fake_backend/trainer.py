@@ -1,15 +1,17 @@
 """A training without torch, which measures by a formula: ``--launcher "python trainer.py"`` has it stand for a worker.
 
-The script's flags are ``--bs`` and ``--steps``, after which it ends. Variables have it go wrong. ``FAKE_FAULT`` has a
-fault and its place: ``hang@start``, ``oom@watch`` (in a fresh process), or as soon as so many trials are kept: ``kill@2``.
-``FAKE_BEYOND`` has MiB that whole processes need beyond the formula, ``FAKE_WRONG`` a site whose gradients are wrong.
+The script's flags are ``--bs`` and ``--steps``, after which it ends. ``FAKE_FAULT`` has faults and their places, with
+spaces between them: a start (``hang@start``) or the order after so many trials of a study (``SIGKILL@2``).
+``FAKE_WRONG`` has a site whose gradients are wrong, ``FAKE_GONE`` one that the model does not have.
 """
 
 import argparse
+import contextlib
 import ctypes
 import faulthandler
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -40,10 +42,11 @@ from autorecompute.worker.protocol import (  # noqa: E402
 from fake_backend.clock import clock_in_use  # noqa: E402
 from fake_backend.space import SPACE  # noqa: E402
 
+LAUNCHER = shlex.join([sys.executable, __file__])
 RESTING, SAMPLE = 100 * MIB, 25 * MIB
 SAVINGS = {plan: plan.saving_bytes // 32 for plan in SPACE.plans}  # of a sample's memory
 COSTS = dict(zip(SPACE.plans, (0.3, 0.2, 0.08, 0.03, 0.01), strict=True))  # shares of a step
-STEP_SECONDS, SAMPLE_SECONDS = 0.1, 0.01
+STEP_SECONDS, SAMPLE_SECONDS = 1.0, 0.1
 START_SECONDS, SWAP_SECONDS = 15.0, 0.3
 DIES_WITH_PARENT = 1
 """``PR_SET_PDEATHSIG``: a worker outlives no tuner."""
@@ -65,8 +68,8 @@ class Trainer:
         self.channel, self.settings, self.clock = channel, settings, clock_in_use()
         self.batch, self.steps, self.most_steps = settings.target_batch or batch, 0, steps
         self.detection = Detection(
-            plans=SPACE.plans,
-            own_presets=SPACE.own_presets,
+            plans=tuple(plan for plan in SPACE.plans if os.environ.get("FAKE_GONE") not in plan.sites),
+            own_presets={} if "FAKE_GONE" in os.environ else SPACE.own_presets,
             covers=SPACE.covers,
             dims={"batch": batch},
             graph="12 blocks",
@@ -81,10 +84,7 @@ class Trainer:
         self.spend(START_SECONDS)
         self.break_at("start")
         if self.settings.watch is not None:
-            self.break_at("watch")
-            whole = self.measure(replace(self.settings.watch, config=emitted_config()))
-            beyond = int(os.environ.get("FAKE_BEYOND", "0")) * MIB
-            self.channel.send(replace(whole, peak_bytes=whole.peak_bytes + beyond))
+            self.channel.send(self.measure(replace(self.settings.watch, config=emitted_config())))
             signal.pause()
         self.channel.send(self.detection)
         while True:
@@ -134,14 +134,27 @@ class Trainer:
             self.clock.advance(seconds)
 
     def break_at(self, place):
-        fault, _, at = os.environ.get("FAKE_FAULT", "").partition("@")
-        if not fault or at != place:
+        faults = {
+            at: fault for fault, _, at in (each.partition("@") for each in os.environ.get("FAKE_FAULT", "").split())
+        }
+        if (fault := faults.get(place)) is None:
             return
-        print(f"{fault} at {place}", flush=True)
+        sys.stdout.write(f"{fault} at {place}\n")
+        sys.stdout.flush()
         if fault in FAULTY:
             self.end(FAULTY[fault])
         elif fault == "exit":
             os._exit(3)
+        elif fault == "exhaust":
+            # No more than a host can bear that did not put this process under a limit.
+            hoard = [b"\1" * 2**26 for _ in range(32)]
+            sys.stdout.write(f"has {len(hoard)} pieces and lives\n")
+        elif fault == "fill":
+            with contextlib.suppress(OSError), Path("filler").open("wb", buffering=0) as filler:
+                while True:
+                    filler.write(bytes(4096))
+        elif fault == "stand":
+            signal.pause()
         elif fault == "hang":
             while True:
                 self.spend(10.0)

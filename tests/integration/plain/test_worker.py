@@ -13,6 +13,12 @@ PYTHON = sys.executable
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
+@pytest.fixture(autouse=True)
+def real_interpreter(monkeypatch):
+    """How a process starts is what these tests are about."""
+    monkeypatch.setattr(sys, "executable", PYTHON)
+
+
 @pytest.fixture
 def tune(workplace):
     """Tunes a script with this text, and gives what it printed."""

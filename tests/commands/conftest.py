@@ -1,0 +1,65 @@
+"""Real commands, processes, signals and studies on a training that takes no time and needs no torch."""
+
+import contextlib
+import functools
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from fake_backend import program
+from fake_backend.clock import VARIABLE, Clock, wind
+from fake_backend.trainer import LAUNCHER
+from workplace import QUICK, Workplace
+
+
+class Desk(Workplace):
+    """A working directory whose ``train.py`` the fake backend trains: 900 MiB without recompute, 420 MiB at least."""
+
+    def __init__(self, path, temporary):
+        clock = wind(path.with_suffix(".clock"))
+        super().__init__(path, temporary, **{VARIABLE: clock})
+        self.clock = Clock(clock)
+        (path / "train.py").touch()
+
+    @staticmethod
+    def tuning(*options, arguments=()):
+        rest = ["--", *arguments] if arguments else []
+        return [program.__file__, "tune", "train.py", "--launcher", LAUNCHER, *QUICK, *options, *rest]
+
+    def begin(self, *words, **variables):
+        return self.start(program.__file__, *words, **variables)
+
+    def run(self, *words, **variables):
+        return self.finish(self.begin(*words, **variables))
+
+    def stop(self, process, *numbers):
+        """Sends signals to a command whose script stands still, and has time go on until it looks around."""
+        for number in numbers:
+            process.send_signal(number)
+
+        def ends():
+            self.clock.advance(0.6)
+            return process.poll() is not None
+
+        self.wait_until(ends)
+        return self.finish(process)
+
+
+@pytest.fixture(scope="session")
+def temporary():
+    """A place for temporary files; its path is short, as those of sockets must be."""
+    with tempfile.TemporaryDirectory(prefix="tests-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def make_desk(tmp_path_factory, temporary):
+    with contextlib.ExitStack() as stack:
+        path = functools.partial(tmp_path_factory.mktemp, "desk")
+        yield lambda: stack.enter_context(contextlib.closing(Desk(path(), str(temporary))))
+
+
+@pytest.fixture
+def desk(make_desk):
+    return make_desk()

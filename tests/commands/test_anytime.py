@@ -1,0 +1,67 @@
+"""An answer within the time that is given, and at any moment it is asked for; time is the trainings' own."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+LONG = ("--memory-limit", "750MiB", "--sampler", "random", "--json")
+"""A search that goes on until its trials are used up outlasts the first confirmation by far."""
+
+KEPT = 20
+"""Trials after which something is confirmed: early answers take a fifth of the time at most."""
+
+
+def test_a_timeout_bounds_the_whole_command_which_ends_with_a_confirmed_answer(desk):
+    began = desk.clock.monotonic()
+    finished = desk.tune(*LONG, "--max-trials", "1000", "--timeout", "5m")
+    assert finished.code == 0, finished.stderr
+    assert desk.clock.monotonic() - began <= 1.1 * 300
+    assert finished.answer["best"]["confirmed"]
+    assert finished.answer["search_end"] == "time"
+
+
+def test_less_time_than_a_start_takes_ends_with_a_sentence_and_leaves_no_process(desk):
+    finished = desk.tune(*LONG, "--timeout", "1m", FAKE_FAULT="hang@start")
+    assert (finished.code, finished.answer["exit_code"]) == (4, 4)
+    assert "--timeout" in finished.complaint
+    assert desk.processes() == []
+
+
+@pytest.fixture(scope="module")
+def place(make_desk):
+    return make_desk()
+
+
+@pytest.fixture(scope="module")
+def stopped(place):
+    """A tuning that was stopped twice in a row when something was confirmed."""
+    process = place.start_tuning(*LONG, "--max-trials", "200", "--study", "stopped", FAKE_FAULT=f"stand@{KEPT}")
+    place.wait_until(lambda: place.has_printed(f"stand at {KEPT}"))
+    return place.stop(process, signal.SIGINT, signal.SIGINT)
+
+
+def test_an_interruption_emits_the_best_that_was_confirmed(stopped, place):
+    assert stopped.code == 130, stopped.stderr
+    answer = stopped.answer
+    assert (answer["search_end"], answer["best"]["confirmed"]) == ("interrupted", True)
+    assert "The best that is confirmed so far" in stopped.complaint
+    assert "Traceback" not in stopped.stderr
+    (path,) = answer["best"]["env"].values()
+    sites = {choice.rpartition(":")[0].partition(":")[0] for choice in answer["best"]["config"]}
+    assert json.loads(Path(path).read_text()).keys() == sites
+    emitted = place.run("emit", "stopped", "--format", "json")
+    assert (emitted.code, emitted.answer["environment"]) == (0, answer["best"]["env"])
+    assert place.processes() == []
+
+
+def test_an_interrupted_answer_is_gone_on_with_and_confirms_nothing_twice(stopped, place):
+    finished = place.tune(*LONG, "--max-trials", str(KEPT + 1), "--study", "stopped")
+    assert finished.code == 0, finished.stderr
+    assert f"after {KEPT} trials" in finished.stderr
+    assert (finished.answer["search_end"], finished.answer["trials"]) == ("trials", KEPT + 1)
+    confirmed = json.loads((place.study("stopped").path / "confirmed.json").read_text())["confirmed"]
+    configs = [best["config"] for best in confirmed]
+    assert all(configs.count(config) == 1 for config in configs)
+    assert stopped.answer["best"]["config"] in configs
