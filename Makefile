@@ -43,7 +43,7 @@ VENV ?= .venv
 TORCH26_KEY := $(shell { cat constraints.txt; sed -n '/^dependencies/,/^\[project.scripts\]/p' pyproject.toml; } | sha256sum | cut -c1-12)
 TORCH26_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch26-$(TORCH26_KEY)
 ORT_VENVS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/ort
-ORT_VERSIONS ?= 1.17.3 1.18.0 1.19.2
+ORT_VERSIONS ?= 1.17.3 1.18.0
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
 LLAMA_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/llama_clm/train.py)
 BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -- --ortmodule)

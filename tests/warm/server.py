@@ -22,6 +22,8 @@ import numpy as np
 HIDDEN = ("functorch", "torch", "torchgen", "transformers")
 """A fork has to import these itself, as somebody may wait for that."""
 
+NEEDED = ("optuna", "rich.live", "rich.progress", "scipy.stats", "sympy", "torch._subclasses.fake_tensor")
+
 PR_SET_PDEATHSIG, M_MMAP_THRESHOLD = 1, -3
 MOST_FILES = 250
 STDERR = 2
@@ -29,16 +31,11 @@ STDERR = 2
 
 def import_all():
     """Import what most processes need; give the modules of the hidden packages."""
-    import optuna
-    import rich.live
-    import rich.progress
-    import scipy.stats
-    import sympy
-    import torch
-    import torch._subclasses.fake_tensor
-    from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM, Trainer  # noqa: F401
-
-    del optuna, rich, scipy, sympy, torch
+    for name in NEEDED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    with suppress(ImportError):
+        from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM, Trainer  # noqa: F401
     hidden = {package: {} for package in HIDDEN}
     for name in list(sys.modules):
         if (package := name.partition(".")[0]) in HIDDEN:
