@@ -1,22 +1,29 @@
-"""What the caching allocator makes of a step on fake tensors."""
+import gzip
+import json
+from pathlib import Path
 
 import pytest
 import torch
 
-from autorecompute.backends.torch.caching_allocator import AllocatorSettings, AllocatorStats, OutOfCardMemoryError
-from autorecompute.backends.torch.detection import detect
+from autorecompute.backends.torch.caching_allocator import (
+    AllocatorSettings,
+    AllocatorStats,
+    CachingAllocator,
+    OutOfCardMemoryError,
+    Request,
+)
 from autorecompute.backends.torch.fake_step import FakeStep, card_memory, requests_of
 from autorecompute.backends.torch.fakes import FakeSteps, Script
 from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE, Event, Segment
 from autorecompute.backends.torch.options import CHECKPOINT
 from autorecompute.plans import Choice
 from autorecompute.units import MIB
+from stand_ins.surveyed import detect_in
 from tiny_models import call_of, make
 
 
 def steps_of(training, *configs):
-    """The meter of a step with the first config, and the steps of all of them."""
-    found = detect(training.model, *call_of(training))
+    found = detect_in(training)
     script = Script(*call_of(training), (torch.optim.AdamW(training.model.parameters()),))
     steps = FakeSteps(training.model, found.structure.units, script, found.values)
     board = found.switchboard(training.model)
@@ -39,49 +46,52 @@ def test_less_is_reserved_where_blocks_are_recomputed():
     """Of activations that are larger than all else; the segment that grows reserves no more than fixed ones."""
     training = make("gpt2", layers=4, batch=64)
     _, (plain, recomputed) = steps_of(training, [], [Choice("transformer.h.*", CHECKPOINT)])
-    growing = AllocatorSettings(expandable_segments=True)
     assert card_memory(recomputed).reserved < card_memory(plain).reserved
-    assert card_memory(plain, growing).reserved <= card_memory(plain).reserved
+    assert card_memory(plain, AllocatorSettings(expandable_segments=True)).reserved <= card_memory(plain).reserved
 
 
-def step_of(*events, held=None, state=()):
-    """A step of changes in MiB, by phase and storage."""
+def step_of(*events, held, state=()):
     changes = [Event(Segment(phase, 0), size * MIB, storage) for phase, storage, size in events]
-    sizes = {number: size * MIB for number, size in (held or {}).items()}
+    sizes = {number: size * MIB for number, size in held.items()}
     return FakeStep(sum(sizes.values()), tuple(changes), {}, sizes, frozenset(state))
 
 
 STEP = step_of(
-    (FORWARD, 2, 12),
-    (BACKWARD, 3, 16),
-    (BACKWARD, 2, -12),
-    (OUTSIDE, 3, -16),
-    held={0: 16, 1: 16},
-    state=[1],
+    (FORWARD, 2, 12), (BACKWARD, 3, 16), (BACKWARD, 2, -12), (OUTSIDE, 3, -16), held={0: 16, 1: 16}, state=[1]
 )
 """Weights and state, an activation and a gradient."""
 
-
-def test_the_state_comes_after_the_first_backward_pass():
-    """It takes the place that an activation left or a new one, and later steps find what is left."""
-    sizes = [(request.storage, request.size // MIB) for request in requests_of(STEP, steps=2)]
-    passed = [(2, 12), (3, 16), (2, -12)]
-    assert sizes == [(0, 16), *passed, (1, 16), (3, -16), *passed, (3, -16)]
+LEAVING = step_of((FORWARD, 1, 12), (OUTSIDE, 0, -16), held={0: 16})
+PASSED = [(2, 12), (3, 16), (2, -12)]
 
 
-def test_a_step_that_leaves_something_is_brought_back_to_its_beginning():
-    """What it leaves goes, and what it freed of before comes again."""
-    left = step_of((FORWARD, 1, 12), (OUTSIDE, 0, -16), held={0: 16})
-    sizes = [(request.storage, request.size // MIB) for request in requests_of(left, steps=1)]
-    assert sizes == [(0, 16), (1, 12), (0, -16), (1, -12), (0, 16)]
+@pytest.mark.parametrize(
+    ("step", "steps", "expected"),
+    [
+        # The state takes the place that an activation left or a new one, and later steps find what is left.
+        (STEP, 2, [(0, 16), *PASSED, (1, 16), (3, -16), *PASSED, (3, -16)]),
+        # What a step leaves goes, and what it freed of before comes again.
+        (LEAVING, 1, [(0, 16), (1, 12), (0, -16), (1, -12), (0, 16)]),
+    ],
+    ids=["the state comes after the first backward pass", "a step is brought back to its beginning"],
+)
+def test_a_training_requests_what_its_steps_do(step, steps, expected):
+    assert [(request.storage, request.size // MIB) for request in requests_of(step, steps=steps)] == expected
 
 
-def test_peaks_are_those_of_the_whole_training():
+def test_peaks_are_those_of_the_whole_training_and_a_step_beyond_the_limit_is_refused():
     """Weights, activation and gradient are 44 MiB, with the state 60; the activation's segment is too small for it."""
     assert card_memory(STEP) == AllocatorStats(60 * MIB, 60 * MIB, 60 * MIB)
-
-
-def test_a_step_beyond_the_limit_is_refused():
-    """As PyTorch refuses it."""
     with pytest.raises(OutOfCardMemoryError):
         card_memory(STEP, limit=59 * MIB)
+
+
+# ``python benchmarks/card_memory.py --requests`` records them on the card at hand.
+RECORDED = json.loads(gzip.decompress((Path(__file__).parent / "h100_requests.json.gz").read_bytes()))["recorded"]
+
+
+@pytest.mark.parametrize("found", RECORDED, ids=lambda found: found["settings"] or "default")
+def test_the_same_requests_reserve_what_they_reserved_on_the_card(found):
+    allocator = CachingAllocator(AllocatorSettings.of({"PYTORCH_ALLOC_CONF": found["settings"]}))
+    allocator.answer(Request(storage, size) for storage, size in found["requests"])
+    assert {name: getattr(allocator.peak, name) for name in found["peaks"]} == found["peaks"]

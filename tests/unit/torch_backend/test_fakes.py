@@ -1,9 +1,10 @@
-"""Steps on fake tensors: the bytes of real ones, to the byte."""
-
 import contextlib
 import copy
+import ctypes
+import dataclasses
 import functools
 import logging
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -12,18 +13,30 @@ from torch.nn import functional
 
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.fakes import FakeSteps, Script
-from autorecompute.backends.torch.live import LiveBytes, tensors_of
+from autorecompute.backends.torch.live import LiveBytes, Segment, tensors_of
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
+from autorecompute.backends.torch.repeats import DifferentStepsError, Row
+from autorecompute.backends.torch.segments import Extent, Piece
 from autorecompute.backends.torch.survey import survey_steps
 from autorecompute.plans import Choice
-from tiny_models import call_of, differences, make
+from stand_ins.surveyed import Surveyed, detect_in
+from tiny_models import Training, call_of, differences, make
 
 
-def faked(training, optimizer, values, units):
-    """Fake steps of what the script does."""
-    args, kwargs = call_of(training)
-    own = {"loss": lambda scores: functional.cross_entropy(scores, training.batch["y"])} if args else {}
-    return FakeSteps(training.model, units, Script(args, kwargs, (optimizer,), **own), values)
+def faked(training, **script):
+    """An optimizer of the model, what is found in it, its board, and fake steps of what a script does."""
+    optimizer = torch.optim.AdamW(training.model.parameters())
+    found = detect_in(training)
+    steps = FakeSteps(
+        training.model, found.structure.units, Script(*call_of(training), (optimizer,), **script), found.values
+    )
+    return optimizer, found, found.switchboard(training.model), steps
+
+
+def own_loss(training):
+    return (
+        {"loss": lambda scores: functional.cross_entropy(scores, training.batch["y"])} if call_of(training)[0] else {}
+    )
 
 
 def real(training, optimizer, around=contextlib.nullcontext):
@@ -53,12 +66,8 @@ def configs_of(found):
     ]
 
 
-def test_a_fake_step_has_the_peak_of_a_real_one_to_the_byte(training):
-    """Base and peak are equal for every kind of config, with the optimizer's step in them."""
-    found = detect(training.model, *call_of(training))
-    optimizer = torch.optim.AdamW(training.model.parameters())
-    board = found.switchboard(training.model)
-    steps = faked(training, optimizer, found.values, found.structure.units)
+def test_a_fake_step_has_the_base_and_the_peak_of_a_real_one_to_the_byte(training):
+    optimizer, found, board, steps = faked(training, **own_loss(training))
     pairs = []
     for choices in configs_of(found):
         forecast = steps.run(board, choices)
@@ -72,13 +81,10 @@ def test_a_fake_step_has_the_peak_of_a_real_one_to_the_byte(training):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_weights_that_autocast_casts_live_as_long_as_in_a_script(name):
-    """They go where the script's autocast ends, and those of a recompute where that ends: to the byte."""
+    """They go where the script's autocast ends, and those of a recompute where that ends."""
     training, around = make(name), functools.partial(torch.autocast, "cpu", torch.bfloat16)
-    optimizer = torch.optim.AdamW(training.model.parameters())
     with around():
-        found = detect(training.model, *call_of(training))
-        board = found.switchboard(training.model)
-        steps = faked(training, optimizer, found.values, found.structure.units)
+        optimizer, found, board, steps = faked(training)
     for choices in configs_of(found):
         with around():
             forecast = steps.run(board, choices)
@@ -91,76 +97,55 @@ def test_weights_that_autocast_casts_live_as_long_as_in_a_script(name):
 def test_a_model_without_a_loss_of_its_own_is_forecast_with_a_cross_entropy(name):
     """What a script's cross entropy takes is in the forecast but for the labels of its batch."""
     training = make(name)
-    found = detect(training.model, *call_of(training))
-    board, units = found.switchboard(training.model), found.structure.units
-    optimizer = torch.optim.AdamW(training.model.parameters())
-    guess = FakeSteps(training.model, units, Script(*call_of(training), (optimizer,)), found.values).run(board, [])
-    exact = faked(training, optimizer, found.values, units).run(board, [])
-    assert guess.peak - guess.base == pytest.approx(exact.peak - exact.base, rel=0.001)
+    meters = []
+    for script in ({}, own_loss(training)):
+        _, _, board, steps = faked(training, **script)
+        meters.append(steps.run(board, []))
+    guess, exact = (meter.peak - meter.base for meter in meters)
+    assert guess == pytest.approx(exact, rel=0.001)
 
 
-@pytest.mark.parametrize("style", ["given on", "kept"])
+@pytest.mark.parametrize("is_kept", [False, True], ids=["given on", "kept"])
 @pytest.mark.parametrize("choices", [[], [Choice("blocks.*", CHECKPOINT)]], ids=["none", "blocks"])
-def test_a_loss_of_the_script_is_in_the_forecast(style, choices):
-    """Scores that outweigh all else, with a name that outlives the backward pass or without: to a hundredth."""
-    torch.manual_seed(0)
-    model, x = Wide(), torch.randint(0, 2000, (4, 16))
-    optimizer = torch.optim.AdamW(model.parameters())
-    found = detect(model, (x,), {})
-    board = found.switchboard(model)
-    script = Script((x,), {}, (optimizer,), holds_result=style == "kept")
-    guess = FakeSteps(model, found.structure.units, script, found.values).run(board, choices)
+def test_scores_that_a_script_keeps_or_gives_to_its_loss_are_in_the_forecast(is_kept, choices):
+    kept = []
+
+    def loss_of_scores_that_outweigh_all_else(model, batch):
+        kept.clear()
+        scores = model(batch["x"])
+        kept.extend([scores] * is_kept)
+        return functional.cross_entropy(scores.flatten(0, 1), batch["x"].flatten())
+
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(2)))
+    parts = OrderedDict(embedding=nn.Embedding(2000, 8), blocks=blocks, head=nn.Linear(8, 2000))
+    batch = {"x": torch.randint(0, 2000, (4, 16))}
+    training = Training(nn.Sequential(parts), batch, loss_of_scores_that_outweigh_all_else)
+    optimizer, _, board, steps = faked(training, holds_result=is_kept)
+    guess = steps.run(board, choices)
     board.set(choices)
-    for _ in range(2):
-        meter = LiveBytes(tensors_of(model, [optimizer], x))
-        with meter:
-            scores = [model(x)]
-            taken = scores[0] if style == "kept" else scores.pop()
-            loss = functional.cross_entropy(taken.flatten(0, 1), x.flatten())
-            if style != "kept":
-                del taken
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        del loss, scores
-    assert guess.peak - guess.base == pytest.approx(meter.peak - meter.base, rel=0.01)
-
-
-class Wide(nn.Module):
-    """Two thin blocks and a head of many classes."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.head = nn.Embedding(2000, 8), nn.Linear(8, 2000)
-        self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(2)))
-
-    def forward(self, x):
-        """Scores of each class for each token."""
-        return self.head(self.blocks(self.embedding(x)))
+    measured = real(training, optimizer)
+    assert guess.peak - guess.base == pytest.approx(measured.peak - measured.base, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["bert", "resnet"])
-def test_nothing_is_left_of_a_fake_step(name):
-    """Training goes on bit for bit as without one, the optimizer's state included."""
+def test_training_goes_on_bit_for_bit_after_a_fake_step(name):
     training = make(name)
 
-    def train(training, *, fake):
+    def train(training, *, is_faked):
         torch.manual_seed(0)
-        optimizer = torch.optim.AdamW(training.model.parameters())
-        found = detect(training.model, *call_of(training))
-        board = found.switchboard(training.model)
+        optimizer, found, board, steps = faked(training, **own_loss(training))
         for _ in range(2):
-            if fake:
-                faked(training, optimizer, found.values, found.structure.units).run(board, configs_of(found)[-1])
+            if is_faked:
+                steps.run(board, configs_of(found)[-1])
             training.loss(training.model, training.batch).backward()
             optimizer.step()
             optimizer.zero_grad()
         return dict(training.model.state_dict()) | {"next": torch.rand(1)}
 
-    assert differences(train(copy.deepcopy(training), fake=False), train(training, fake=True)) == []
+    assert differences(train(copy.deepcopy(training), is_faked=False), train(training, is_faked=True)) == []
 
 
-class _Classes(nn.Module):
+class Classes(nn.Module):
     """Counts its tokens by ``one_hot``, which checks real tensors alone, and takes the rows of the first class."""
 
     def __init__(self):
@@ -174,41 +159,27 @@ class _Classes(nn.Module):
 
 
 def test_an_operator_that_looks_at_real_tensors_alone_shifts_no_other_value():
-    """As many rows come out of ``nonzero`` in a fake step as in the real one, and the bytes are the same."""
-    model, tokens = _Classes(), torch.tensor([0, 1, 0, 2, 3, 0])
-    found = detect(model, (tokens,), {})
-    optimizer = torch.optim.SGD(model.parameters())
-    script = Script((tokens,), {}, (optimizer,), loss=lambda scores: scores.sum())
-    forecast = FakeSteps(model, found.structure.units, script, found.values).run(found.switchboard(model), [])
-    meter = LiveBytes(tensors_of(model, [optimizer], tokens))
-    with meter:
-        loss = model(tokens).sum()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert forecast.peak == meter.peak
+    training = Training(
+        Classes(), {"x": torch.tensor([0, 1, 0, 2, 3, 0])}, lambda model, batch: model(batch["x"]).sum()
+    )
+    optimizer, _, board, steps = faked(training, loss=torch.sum)
+    assert steps.run(board, []).peak == real(training, optimizer).peak
 
 
-class _Sized(nn.Module):
-    """A block that bears one size of a batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.act = nn.Linear(4, 4), nn.GELU()
-        self.register_buffer("scale", torch.ones(8, 1))
-
+class Sized(nn.Sequential):
     def forward(self, x):
-        return self.act(self.linear(x)) / self.scale
+        return super().forward(x) / torch.ones(8, 1)
 
 
 def test_a_model_that_takes_no_other_batch_is_surveyed_in_silence(caplog):
     """Twice the batch is tried, and torch logs no error of it; later it logs errors again."""
-    model, x = nn.Sequential(_Sized(), _Sized()), torch.ones(8, 4)
-    found, log = detect(model, (x,), {}), logging.getLogger("torch._subclasses.fake_tensor")
+    log = logging.getLogger("torch._subclasses.fake_tensor")
     level = log.level
     log.addHandler(caplog.handler)  # torch's loggers hand nothing on
     try:
-        steps = survey_steps(model, found, found.switchboard(model), Script((x,), {}))
+        steps = Surveyed(
+            nn.Sequential(*(Sized(nn.Linear(4, 4), nn.GELU()) for _ in range(2))), Script((torch.ones(8, 4),), {})
+        ).steps
     finally:
         log.removeHandler(caplog.handler)
     assert steps.parts
@@ -216,19 +187,138 @@ def test_a_model_that_takes_no_other_batch_is_surveyed_in_silence(caplog):
     assert log.level == level
 
 
-def test_the_events_of_a_step_add_up_to_its_peak():
-    """Units are gone through forwards and then backwards, and the running sum of changes ends where it began."""
-    training = make("gpt2", layers=3)
-    found = detect(training.model, *call_of(training))
-    optimizer = torch.optim.AdamW(training.model.parameters())
-    meter = faked(training, optimizer, found.values, found.structure.units).run(
-        found.switchboard(training.model), [Choice("transformer.h.*", CHECKPOINT, 2)]
-    )
-    sums, now = [], 0
-    for event in meter.events:
-        now += event.change
-        sums.append(now)
-    assert max(sums) == meter.peak - meter.base
-    order = list(dict.fromkeys((event.segment.phase, event.segment.unit) for event in meter.events))
-    assert [unit for phase, unit in order if phase == "forward" and 0 <= unit < 3] == [0, 1, 2]
-    assert [unit for phase, unit in order if phase == "backward" and 0 <= unit < 3] == [2, 1, 0]
+class Marking(torch.optim.AdamW):
+    """Writes in itself and in its groups as it steps, as 8-bit and learning-rate-free optimizers do."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters)
+        self.table, self.steps = {"map": torch.ones(300)}, 0
+
+    def step(self):
+        self.steps += 1
+        self.table["map"] = self.table["map"] * self.param_groups[0]["params"][0].sum()
+        self.param_groups[0]["k"] = self.param_groups[0].get("k", 0) + 1
+        self.param_groups[0]["lr"] = 1.0
+        super().step()
+
+
+def surveyed(model, optimizer, x):
+    return Surveyed(model, Script((x,), {}, (optimizer,))).steps
+
+
+def feed_forward():
+    return nn.Sequential(*(nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(4)))
+
+
+def test_a_fake_step_leaves_no_mark_on_an_optimizer():
+    model = feed_forward()
+    optimizer = Marking(model.parameters())
+    table, group = optimizer.table["map"], dict(optimizer.param_groups[0])
+    assert surveyed(model, optimizer, torch.rand(16, 32)).options
+    assert optimizer.steps == 0
+    assert optimizer.table["map"] is table
+    assert optimizer.param_groups[0] == group
+    assert not optimizer.state
+
+
+def test_an_optimizers_state_is_counted_once_whether_it_is_there_already_or_will_be():
+    model, x = feed_forward(), torch.rand(16, 32)
+    optimizer = torch.optim.AdamW(model.parameters())
+    before = surveyed(model, optimizer, x).later_bytes
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    held = sum(value.nbytes for values in optimizer.state.values() for value in values.values())
+    assert before >= held
+    assert surveyed(model, optimizer, x).later_bytes <= before - held
+
+
+class ByAddress(nn.Linear):
+    """Moves memory by its address, as kernels of Triton do."""
+
+    def forward(self, x):
+        result = super().forward(x)
+        ctypes.memmove(result.data_ptr(), result.data_ptr(), result.nbytes)
+        return torch.relu(result)
+
+
+def test_a_kernel_that_takes_the_address_of_a_fake_tensor_ends_with_an_error_and_not_with_the_process():
+    model = nn.Sequential(*(ByAddress(32, 32) for _ in range(4)))
+    with pytest.raises(RuntimeError, match="data"):
+        surveyed(model, torch.optim.SGD(model.parameters()), torch.rand(16, 32))
+
+
+LAYERS = 5
+
+
+def brief_and_whole(model, call):
+    """The units that repeat, and what steps take with them left out and with all of them."""
+    found = detect(model, *call)
+    board, script = found.switchboard(model), Script(*call, (torch.optim.AdamW(model.parameters()),))
+    whole = dataclasses.replace(found, repeated=frozenset())
+    survey_steps(model, whole, board, script)  # the first of all makes what torch keeps for later ones
+    return found.repeated, survey_steps(model, found, board, script), survey_steps(model, whole, board, script)
+
+
+@pytest.mark.parametrize("name", ["llama", "encoder"])
+def test_every_byte_and_all_work_is_told_where_the_third_and_fourth_of_five_units_are_left_out(name):
+    training = make(name, layers=LAYERS)
+    repeated, brief, whole = brief_and_whole(training.model, call_of(training))
+    assert [path.rpartition(".")[2] for path in sorted(repeated)] == ["2", "3"]
+    assert brief == whole
+
+
+class Keeping(nn.Module):
+    """Blocks whose results are kept until the end, the third one's in a type of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(LAYERS))
+
+    def forward(self, x):
+        kept = []
+        for place, block in enumerate(self.blocks):
+            x = block(x)
+            kept.append(x.double() if place == 2 else x)
+        return sum(one.sum() for one in kept)
+
+
+def test_units_whose_results_are_used_elsewhere_are_not_left_out():
+    """What is done with each unit's result is no part of the unit: the steps are whole ones."""
+    repeated, brief, whole = brief_and_whole(Keeping(), ((torch.randn(4, 16),), {}))
+    assert repeated
+    assert brief == whole
+
+
+class Adding(nn.Sequential):
+    def forward(self, x, other):
+        return super().forward(x) + other
+
+
+class Mixed(nn.Module):
+    """Blocks of which every second is given another tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Adding(nn.Linear(16, 16), nn.GELU()) for _ in range(LAYERS))
+
+    def forward(self, x):
+        others = torch.ones_like(x), torch.zeros_like(x)
+        for place, block in enumerate(self.blocks):
+            x = block(x, others[place % 2])
+        return x.sum()
+
+
+def test_units_that_are_given_something_else_are_not_left_out():
+    assert detect(Mixed(), (torch.randn(4, 16),), {}).repeated == frozenset()
+
+
+def test_a_step_with_a_segment_missing_or_twice_does_not_stand_for_a_whole_one():
+    row = Row(["a", "b", "c", "d"], {"c"})
+    order = [Segment("forward", unit) for unit in (0, 1, 2, 3)] + [Segment("forward", 3, is_behind=True)]
+    pieces = [Piece(Segment("forward", unit), ((0, Extent(unit, unit)),)) for unit in (0, 1, 2)]
+    pieces.append(Piece(Segment("forward", 2, is_behind=True), ((0, Extent(3, 3)),)))
+    assert [extent.change for piece in row.whole(order, pieces) for _, extent in piece.nodes] == [0, 1, 1, 2, 3]
+    for wrong in (pieces[1:], pieces[:-1], [*pieces, pieces[1]]):
+        with pytest.raises(DifferentStepsError):
+            row.whole(order, wrong)
