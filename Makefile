@@ -109,14 +109,14 @@ test-lint: lint
 
 # Changes to studies, archives and command lines, for 20 s of one processor; make fuzz takes as many as you like.
 test-fuzz: install
-	$(VENV)/bin/python -m pytest tests/fuzz --fuzz-cases 500
+	$(VENV)/bin/python -m pytest tests/fuzz --fuzz-cases 100
 
 fuzz: install
 	PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(CASES:%=--cases %) $(SEED:%=--seed %) $(CASE:%=--case %)
 
 # Builds the site, and runs the commands of the first tuning.
 test-first-tuning: install
-	$(VENV)/bin/python -m pytest tests/docs -k "site or first-tuning"
+	$(VENV)/bin/python -m pytest tests/docs -k "test_site or first-tuning"
 
 test-unit: install
 	$(VENV)/bin/python $(PYTEST) tests/unit
@@ -124,8 +124,10 @@ test-unit: install
 # Commands wait for processes to start and to end: two at a time leave a quarter of two cores idle.
 THREE = $(PYTEST) --numprocesses 3
 
+# One tuning of each backend, one training, one study that two workers share; and commands that train nothing.
 test-smoke: install
-	$(VENV)/bin/python $(THREE) tests/integration/smoke tests/commands
+	$(VENV)/bin/python $(THREE) tests/integration/smoke tests/commands "tests/workers/test_workers.py::$(SHARED)[journal]"
+SHARED = test_workers_share_the_trials_and_agree_and_a_later_one_has_the_answer_at_once
 
 test-plain test-train test-ranks test-compiled test-ortmodule: install
 	$(VENV)/bin/python $(THREE) tests/integration/$(@:test-%=%)

@@ -37,6 +37,7 @@ class Lane:
         files: What it depends on, as pathspecs of Git; empty for a lane that is always run.
         needs: Targets that install what its command needs.
         cores: How many its command keeps busy.
+        by_hand: Why ``run`` leaves it out, and says so, unless everything is asked for.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Lane:
     files: tuple[str, ...] = ()
     needs: tuple[str, ...] = ("install",)
     cores: int = 2
+    by_hand: str = ""
 
 
 def read_lanes(root: Path) -> list[Lane]:
@@ -118,6 +120,16 @@ def record(root: Path, name: str) -> str:
     return f"lane {name}: passed at {head[:10]}; commit {PASSED}"
 
 
+def is_run(lane: Lane, reason: str | None) -> bool:
+    """Whether ``run`` runs a lane for this reason."""
+    return reason is not None and not lane.by_hand
+
+
+def why_not(lane: Lane, reason: str | None, passed: dict[str, str]) -> str:
+    """Return why a lane is left out."""
+    return f"{reason}; {lane.by_hand}" if reason else f"unchanged since {passed[lane.name][:10]}"
+
+
 def make(*targets: str, output: object = None) -> bool:
     """Whether these targets could be made."""
     command = ["make", "--no-print-directory", "--keep-going", *targets]
@@ -152,9 +164,13 @@ def run(*, everything: bool) -> bool:
     """Run the lanes that are due, or all of them; tell of each what became of it and why, before and after."""
     passed = read_passed(ROOT)
     reasons = {lane: reason_to_run(ROOT, lane, passed) for lane in read_lanes(ROOT)}
-    due = {lane: reason or "all were asked for" for lane, reason in reasons.items() if reason or everything}
+    due = {
+        lane: reason or "all were asked for" for lane, reason in reasons.items() if is_run(lane, reason) or everything
+    }
     left = [
-        (lane.name, "not run", "", f"unchanged since {passed[lane.name][:10]}") for lane in reasons if lane not in due
+        (lane.name, "left out", "", why_not(lane, reason, passed))
+        for lane, reason in reasons.items()
+        if lane not in due
     ]
     show([*((lane.name, "to run", "", reason) for lane, reason in due.items()), *left])
     needs = list(dict.fromkeys(need for lane in due for need in lane.needs))

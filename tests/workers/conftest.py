@@ -46,9 +46,19 @@ def database_url(server, database):
     return url_of(database, server.port)
 
 
+class Storages:
+    """The URL of a storage of each kind; no server is started for a test that has a journal."""
+
+    def __init__(self, request):
+        self._request = request
+
+    def __getitem__(self, kind):
+        return self._request.getfixturevalue({"journal": "journal", "postgresql": "database_url"}[kind])
+
+
 @pytest.fixture
-def storages(journal, database_url):
-    return {"journal": journal, "postgresql": database_url}
+def storages(request):
+    return Storages(request)
 
 
 @pytest.fixture(autouse=True)
