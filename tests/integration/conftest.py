@@ -26,16 +26,19 @@ HAND_WRITTEN_PLAN = "FusedMatMul+Add+:1:-1"
 """What a user of ORTModule could have switched on by hand; it saves a part of the transformer's peak."""
 
 
-WARM_PYTHON = "WARM_PYTHON"
+@pytest.fixture(scope="session")
+def warm_executable():
+    """An interpreter whose processes are forked from one that has imported torch."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder, start_server(Path(folder)) as python:
+        yield str(python)
 
 
-def pytest_configure(config):
-    if not config.option.collectonly and WARM_PYTHON not in os.environ:
-        stack = contextlib.ExitStack()
-        config.add_cleanup(stack.close)
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="warm-"))
-        os.environ[WARM_PYTHON] = str(stack.enter_context(start_server(Path(folder))))
-        stack.callback(os.environ.pop, WARM_PYTHON)
+@pytest.fixture(scope="module")
+def warm_python(warm_executable):
+    """Has the tests start processes that need not import torch, where that is not what they test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm_executable)
+        yield
 
 
 PYTHON = sys.executable
@@ -45,13 +48,6 @@ PYTHON = sys.executable
 def cold_python(monkeypatch):
     """What the test starts is a process of its own from its start on."""
     monkeypatch.setattr(sys, "executable", PYTHON)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def warm_python():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", os.environ[WARM_PYTHON])
-        yield
 
 
 def pytest_addoption(parser):

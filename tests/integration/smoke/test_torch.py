@@ -10,6 +10,8 @@ from workplace import PLAIN_BATCH
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 
 @pytest.fixture(scope="module")
 def place(plain_road):

@@ -6,6 +6,8 @@ import pytest
 from autorecompute.backends.torch.plans_file import VARIABLE
 from workplace import LONG_TRAINING
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 
 @pytest.fixture(scope="module")
 def place(make_workplace):
