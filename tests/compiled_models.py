@@ -26,23 +26,22 @@ class Block(nn.Module):
         self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
         self.dropout = nn.Dropout(0.2)
 
-    def forward(self, x):
-        """The block's result."""
+    def forward(self, x, *, scale=None):
+        del scale
         return x + self.down(self.dropout(torch.nn.functional.gelu(self.up(self.norm(x)))))
 
 
 class Blocks(nn.Module):
-    """Three blocks and a loss, which may be left to the script."""
+    """Three blocks, which are given a name, and a loss, which may be left to the script."""
 
-    def __init__(self, *, has_loss=True):
+    def __init__(self, kind=Block, *, has_loss=True):
         super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.blocks = nn.ModuleList(kind() for _ in range(3))
         self._has_loss = has_loss
 
     def forward(self, x):
-        """The loss, or the result of the last block."""
         for block in self.blocks:
-            x = block(x)
+            x = block(x, scale=None)
         return x.square().mean() if self._has_loss else x
 
 
@@ -50,26 +49,50 @@ class Broken(Blocks):
     """A model that the compiler has in two graphs."""
 
     def forward(self, x):
-        """The loss."""
         x = self.blocks[0](x)
         torch._dynamo.graph_break()
         return super().forward(x)
 
 
-def batch():
-    """A batch."""
-    return torch.randn(BATCH, LENGTH, WIDTH, generator=torch.Generator().manual_seed(5))
+def whole(kind=Block):
+    return torch.compile(Blocks(kind))
 
 
-def by_blocks(model):
+def in_place():
+    """The model keeps its class."""
+    model = Blocks()
+    model.compile()
+    return model
+
+
+def by_blocks():
     """Regional compilation: a block is compiled once for all."""
+    model = Blocks()
     for block in model.blocks:
         block.compile()
     return model
 
 
+def by_wrapped_blocks():
+    """Regional compilation as it was done before modules could compile themselves."""
+    model = Blocks()
+    for place, block in enumerate(model.blocks):
+        model.blocks[place] = torch.compile(block)
+    return model
+
+
+def broken():
+    return torch.compile(Broken())
+
+
+WAYS = {way.__name__: way for way in (whole, in_place, by_blocks, by_wrapped_blocks, broken)}
+
+
+def batch(size=BATCH):
+    return torch.randn(size, LENGTH, WIDTH, generator=torch.Generator().manual_seed(5))
+
+
 def live_bytes(model, board, texts):
-    """What a step has alive beyond what was there before it."""
     board.set(Config.parse(texts).choices)
     x, meter = batch(), AllocatedLive(lambda: list(model.parameters()), LeastHeld())
     for _ in range(2):

@@ -11,13 +11,10 @@ from tiny_models import call_of, make
 
 
 def detect_in(training):
-    """What is found in a tiny model with its own call."""
     return detect(training.model, *call_of(training))
 
 
 class Surveyed:
-    """A model that was looked at, with its steps on fake tensors."""
-
     def __init__(self, model, script):
         self.model, self.script = model, script
         self.found = detect(model, script.args, script.kwargs)
@@ -28,12 +25,10 @@ class Surveyed:
 
     @classmethod
     def of(cls, name, layers=3):
-        """A tiny model of this name that AdamW trains."""
         training = make(name, layers=layers)
         return cls(training.model, Script(*call_of(training), (torch.optim.AdamW(training.model.parameters()),)))
 
     def peak_of(self, config):
-        """That of a whole step on fake tensors under the config."""
         fakes = FakeSteps(self.model, self.found.structure.units, self.script, self.found.values)
         meter = fakes.run(self.board, config.choices)
         return meter.peak - meter.base

@@ -1,5 +1,4 @@
-"""Every small model in turn, on one thread."""
-
+import functools
 import socket
 import sys
 
@@ -11,7 +10,6 @@ import tiny_models
 
 @pytest.fixture(params=tiny_models.MODELS)
 def training(request):
-    """Every model in turn."""
     return tiny_models.make(request.param)
 
 
@@ -38,22 +36,36 @@ def uncompiled():
 
 @pytest.fixture
 def fresh_compiler(tmp_path_factory, monkeypatch):
-    """Nothing is compiled before or after; one cache for all tests."""
-    from autorecompute.backends.torch.compiled.budgets import Asked  # which imports the compiler
+    """Nothing is compiled or asked for before or after; one cache for all tests."""
+    import torch._functorch.config
+    import torch._inductor.config
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
     torch._dynamo.reset()
-    yield
-    Asked().set(None)
+    own = torch._functorch.config.patch(activation_memory_budget=1.0)
+    with own, torch._inductor.config.patch(joint_custom_post_pass=None):
+        yield
     torch._dynamo.reset()
 
 
-@pytest.fixture(scope="module")
-def compiled_blocks():
-    """A compiled model with what it offers and its switches."""
+@pytest.fixture(scope="session")
+def compiled_models():
+    """By the way they are compiled: each with what it offers and its switches, looked at once."""
     from autorecompute.backends.torch.compiled.detection import detect_compiled
-    from compiled_models import Blocks, batch
+    from compiled_models import WAYS, batch
 
-    torch.manual_seed(0)
-    model = torch.compile(Blocks())
-    return model, *detect_compiled(model, (batch(),), {})
+    @functools.cache
+    def look(way):
+        torch.manual_seed(0)
+        model = WAYS[way]()
+        return model, *detect_compiled(model, (batch(),), {})
+
+    return look
+
+
+@pytest.fixture
+def compiled_model(request, compiled_models):
+    """One of them, compiled as a whole unless a test says otherwise; nothing is on afterwards."""
+    model, found, board = compiled_models(getattr(request, "param", "whole"))
+    yield model, found, board
+    board.set([])

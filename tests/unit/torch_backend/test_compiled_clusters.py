@@ -1,132 +1,193 @@
-"""Clusters of a compiled model's operators that are made again, and what its graph tells of the peak."""
+"""Graphs of compiled models: clusters of operators that are made again or kept, and what graphs tell of the peak."""
+
+import functools
 
 import pytest
 import torch
 
-from autorecompute.backends.torch.applying import apply
+from autorecompute.backends.torch.compiled.checkpoints import choose
 from autorecompute.backends.torch.compiled.clusters import clusters_of, groups_of
-from autorecompute.backends.torch.compiled.detection import board_of, detect_compiled
+from autorecompute.backends.torch.compiled.detection import board_of
 from autorecompute.backends.torch.compiled.lifetimes import peak_of
 from autorecompute.backends.torch.compiled.marks import Marks, Tags
-from autorecompute.backends.torch.compiled.partitions import LEAST_SHARE
+from autorecompute.backends.torch.compiled.partitions import LEAST_SHARE, LEAST_WORK, Partitions
 from autorecompute.backends.torch.compiled.steps import trace_step
-from autorecompute.backends.torch.controller import script
+from autorecompute.backends.torch.compiled.work import work_again
 from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.identity import name_of
-from autorecompute.backends.torch.plans_file import PlansFile
+from autorecompute.backends.torch.options import kept_cluster, label_of
 from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.structure import structure_of
-from autorecompute.errors import UsageError
 from autorecompute.plans import Config
-from compiled_models import COMPILING, Blocks, batch, live_bytes
+from compiled_models import COMPILING, WAYS, Blocks, batch, live_bytes, whole
 
 pytestmark = COMPILING
 
 UP, DROPPED = "blocks.*.up/addmm:recompute", "blocks.*.dropout/mul:recompute"
 BLOCKS, BUDGET = "blocks.*:checkpoint", "graph:budget_0.1"
+SPARED, UNDER = "blocks.*:keep_up/addmm", "graph:budget_0.1_keep_blocks.*.up/addmm"
 
 
-def test_clusters_that_the_compiler_keeps_are_plans(compiled_blocks):
-    """By the group of their module and their kind; each of them has the compiler keep less than by itself."""
-    _, found, board = compiled_blocks
-    space = space_of(found, board, None)
-    plans = {plan.id: plan for plan in space.plans if plan.option == "recompute"}
+@pytest.fixture(scope="module")
+def traced():
+    return functools.cache(lambda way: trace_step(WAYS[way](), (batch(),), {})[0])
+
+
+@pytest.fixture(scope="module")
+def groups():
+    return groups_of(structure_of(Blocks()))
+
+
+def cut(step, budget=None, **tags):
+    marks = Marks(None, Tags(**tags))
+    return step.cut(lambda _call: marks, budget)
+
+
+def known_of(found):
+    return {tuple(peak.config.texts): peak for peak in found.compiled_peaks}
+
+
+def blocks_of(call):
+    return {name.split(".")[1] for name in call.parameters}
+
+
+def test_all_graphs_of_a_step_are_found_in_the_order_in_which_they_run(traced):
+    step = traced("broken")
+    assert step.is_whole
+    assert [call.graph for call in step.calls] == [0, 1]
+    assert [blocks_of(call) for call in step.calls] == [{"0"}, {"0", "1", "2"}]
+
+
+def test_a_block_that_is_compiled_once_runs_several_times(traced):
+    """One graph for the first block, whose input needs no gradient, one for the others, and a loss outside of them."""
+    step = traced("by_blocks")
+    assert [call.graph for call in step.calls] == [0, 1, 1]
+    assert [blocks_of(call) for call in step.calls] == [{"0"}, {"1"}, {"2"}]
+
+
+def test_clusters_that_the_compiler_keeps_are_plans(compiled_model):
+    _, found, board = compiled_model
+    plans = {plan.id: plan for plan in space_of(found, board, None).plans if plan.option == "recompute"}
     assert {UP, DROPPED} <= plans.keys()
-    none = next(peak for peak in found.compiled_peaks if peak.config.is_none)
-    assert all(plan.saving_bytes >= LEAST_SHARE * none.kept_bytes for plan in plans.values())
+    assert all(plan.saving_bytes >= LEAST_SHARE * known_of(found)[()].kept_bytes for plan in plans.values())
     assert all(plan.occurrences == 1 and not plan.counts for plan in plans.values())
 
 
-def test_what_is_drawn_by_chance_is_in_no_cluster():
+@pytest.mark.parametrize("compiled_model", ["broken"], indirect=True)
+def test_a_broken_model_offers_what_a_whole_one_does(compiled_model):
+    _, found, _ = compiled_model
+    offered = {(site.name, option) for site in found.sites for option in site.options}
+    assert {("graph", "budget_0.1"), ("blocks.*.up/addmm", "recompute"), ("blocks.*", "keep_up/addmm")} <= offered
+
+
+def test_what_is_kept_lies_between_nothing_and_all_made_again(compiled_model):
+    """In checkpointed blocks and under the least budget, the cluster that is the most work to make again."""
+    _, found, board = compiled_model
+    plans = {plan.id: plan for plan in space_of(found, board, None).plans}
+    assert {SPARED, UNDER} <= plans.keys()
+    assert plans[SPARED].counts
+    known = known_of(found)
+    for kept, without in ((SPARED, BLOCKS), (UNDER, BUDGET)):
+        assert known[kept,].work <= known[without,].work - LEAST_WORK
+        assert known[without,].kept_bytes < known[kept,].kept_bytes < known[()].kept_bytes
+
+
+def test_no_two_plans_keep_the_same(traced, groups):
+    """What a budget, a checkpoint or another cluster comes to already is not offered again."""
+    step = traced("whole")
+    kept = [step.cut().kept_names]
+    for site, option in Partitions(step, structure_of(Blocks()), None).offer([]).options:
+        value = float(option.split("_")[1]) if option.startswith("budget") else None
+        recomputed = frozenset([site] if option == "recompute" else [])
+        marked = cut(step, value, recomputed=recomputed, kept=frozenset([kept_cluster(site, option)]), groups=groups)
+        kept.append(marked.kept_names)
+    assert len(set(kept)) == len(kept) > 5
+
+
+def test_what_the_compiler_makes_again_by_itself_can_be_kept(compiled_model, traced, groups):
+    _, found, board = compiled_model
+    plans = [plan for plan in space_of(found, board, None).plans if plan.id.startswith("graph:keep_")]
+    assert plans
+    step = traced("whole")
+    for plan in plans:
+        kept = cut(step, kept=frozenset([kept_cluster("graph", plan.option)]), groups=groups)
+        assert work_again(kept) < work_again(step.cut())
+
+
+def test_what_is_drawn_by_chance_is_in_no_cluster(traced, groups):
     """It is drawn once, and kept by its seeds or as it is."""
-    step, _ = trace_step(torch.compile(Blocks()), (batch(),), {})
-    groups = groups_of(structure_of(Blocks()))
-    nodes = [node for cluster in clusters_of(step.graphs[0].module.graph, groups).values() for node in cluster]
+    graph = traced("whole").graphs[0].module.graph
+    nodes = [node for cluster in clusters_of(graph, groups).values() for node in cluster]
     assert nodes
     assert not any("inductor_seeds" in str(node.target) for node in nodes)
 
 
-def test_budgets_and_whole_checkpoints_leave_clusters_nothing_to_do(compiled_blocks):
+def test_budgets_and_whole_checkpoints_leave_clusters_nothing_to_do(compiled_model):
     """A budget is about the whole graph; of three blocks two that are checkpointed leave one with its operators."""
-    _, found, board = compiled_blocks
+    _, found, board = compiled_model
     space = space_of(found, board, None)
     by_id = {plan.id: plan for plan in space.plans}
     up = Config.of([by_id[UP]])
     assert not space.with_plan(up, by_id[BUDGET]).has(by_id[UP])
     assert not space.with_plan(up, by_id[BLOCKS]).has(by_id[UP])
-    both = Config.parse([UP, f"{BLOCKS}:2"])
-    assert len(board.resolve(both.choices)) == 3
-    assert len(board.resolve(Config.parse([UP, BLOCKS]).choices)) == 3
+    for blocks in (f"{BLOCKS}:2", BLOCKS):
+        assert len(board.resolve(Config.parse([UP, blocks]).choices)) == 3
 
 
 @pytest.mark.parametrize(
-    "texts",
+    ("compiled_model", "texts"),
     [
-        pytest.param([UP], marks=pytest.mark.thorough),
-        pytest.param([DROPPED], marks=pytest.mark.thorough),
-        [UP, DROPPED],
-        [UP, f"{BLOCKS}:1"],
-        [DROPPED, "blocks.*:keep_matmul:2"],
+        ("whole", [UP, DROPPED]),
+        ("whole", [UP, f"{BLOCKS}:1"]),
+        ("whole", [DROPPED, "blocks.*:keep_matmul:2"]),
+        ("whole", [f"{SPARED}:2"]),
+        ("whole", [BUDGET]),
+        ("whole", [UNDER]),
+        ("whole", ["graph:keep_blocks.*/erf"]),
+        ("broken", [UP, f"{BLOCKS}:1"]),
+        ("broken", [BUDGET]),
     ],
     ids=str,
+    indirect=["compiled_model"],
 )
-def test_gradients_are_those_of_the_compiled_model(compiled_blocks, texts):
-    """With dropout on, alone and beside checkpoints."""
-    model, _, board = compiled_blocks
-    check = check_gradients(model, board, Config.parse(texts).choices, (batch(),), {})
+def test_gradients_are_those_of_the_compiled_model(compiled_model, texts):
+    """With dropout on: what is run again draws the same masks, also under a budget, where PyTorch draws others."""
+    model, _, _ = compiled_model
+    choices = Config.parse(texts).choices
+    check = check_gradients(model, board_of(model, choices), choices, (batch(2),), {})
     assert check.agrees, check
 
 
-def test_peaks_from_the_graph_are_those_of_steps(compiled_blocks):
+@pytest.mark.parametrize(
+    ("compiled_model", "configs"),
+    [
+        ("whole", [[], [DROPPED], [BUDGET], [BLOCKS], [SPARED], [UNDER]]),
+        ("broken", [[], [BUDGET], [BLOCKS]]),
+        ("by_blocks", [[], [f"{BLOCKS}:1"], [BLOCKS]]),
+    ],
+    ids=["whole", "broken", "by blocks"],
+    indirect=["compiled_model"],
+)
+def test_forecasts_from_graphs_are_those_of_steps(compiled_model, configs):
     """Without a step, within a fifth: which kernels the compiler makes is guessed."""
-    model, found, board = compiled_blocks
-    expected = {tuple(peak.config.texts): peak.peak_bytes for peak in found.compiled_peaks}
-    for texts in ([], [DROPPED], [BUDGET], [BLOCKS]):
-        assert expected[tuple(texts)] == pytest.approx(live_bytes(model, board, texts), rel=0.2)
+    model, found, board = compiled_model
+    known = known_of(found)
+    for texts in configs:
+        assert known[tuple(texts)].peak_bytes == pytest.approx(live_bytes(model, board, texts), rel=0.2), texts
 
 
-def test_work_grows_with_what_is_made_again(compiled_blocks):
+def test_work_grows_with_what_is_made_again(compiled_model):
     """Beyond what the compiler makes again by itself."""
-    _, found, _ = compiled_blocks
-    work = {tuple(peak.config.texts): peak.work for peak in found.compiled_peaks}
+    work = {texts: peak.work for texts, peak in known_of(compiled_model[1]).items()}
     assert work[()] == 0 < work[DROPPED,] < work[f"{BLOCKS}:1",] < work[BLOCKS,] < 1
 
 
-def test_a_loss_outside_of_the_graph_is_counted():
-    """What the script makes of a result is alive while all is kept."""
-    graphs = [
-        trace_step(torch.compile(Blocks(has_loss=has_loss)), (batch(),), {})[0].cut() for has_loss in (True, False)
-    ]
-    inside, outside = map(peak_of, graphs)
-    assert outside > inside
+def test_a_loss_outside_of_the_graph_is_counted(traced):
+    outside, _ = trace_step(torch.compile(Blocks(has_loss=False)), (batch(),), {})
+    assert peak_of(outside.cut()) > peak_of(traced("whole").cut())
 
 
-def test_a_graph_that_cannot_be_cut_leaves_the_blocks(monkeypatch):
-    """A sentence says why there is nothing else."""
-
-    def fail(*_args, **_options):
-        raise RuntimeError("no cut of mine")
-
-    monkeypatch.setattr("autorecompute.backends.torch.compiled.joint.min_cut_rematerialization_partition", fail)
-    found, _ = detect_compiled(torch.compile(Blocks()), (batch(),), {})
-    assert [site.name for site in found.sites] == ["blocks.*"]
-    assert any("no cut of mine" in str(refusal) for refusal in found.refusals)
-
-
-def test_clusters_are_applied_from_a_file(tmp_path):
-    """Without a look at the model: the compiler marks them when it has its graph."""
-    model = torch.compile(Blocks())
-    file = tmp_path / "plans.json"
-    file.write_text(PlansFile(config=Config.parse([UP]), model=name_of(model)).text)
-    apply(model, file)
-    assert any("up/addmm" in str(part) for part in torch._inductor.config.joint_custom_post_pass.uuid())
-    model(batch()).backward()
-    torch._inductor.config.joint_custom_post_pass = None
-
-
-def test_other_clusters_make_other_code():
+def test_other_clusters_make_other_code(groups):
     """What is found in the compiler's caches is of the same clusters, and of modules of the same names."""
-    groups = groups_of(structure_of(Blocks()))
     one, two = frozenset(["a/b"]), frozenset(["a/b", "c/d"])
     several = [
         Tags(groups=groups),
@@ -137,9 +198,35 @@ def test_other_clusters_make_other_code():
     assert Marks(None, Tags(groups=groups)).uuid() == Marks().uuid()
 
 
-def test_torch_alone_cannot_do_clusters():
-    """The sentence says what can."""
-    with pytest.raises(UsageError, match="autorecompute run"):
-        script(Config.parse([UP]), {"model": name_of(torch.compile(Blocks()))})
+def test_a_library_that_replaces_checkpoints_changes_nothing(monkeypatch):
+    """As ONNX Runtime's import does: the graph stays whole, so that dropouts draw the same masks."""
+    original = torch.utils.checkpoint.checkpoint
+    monkeypatch.setattr("torch.utils.checkpoint.checkpoint", functools.partial(original))
+    model, graphs = Blocks(), []
+    choose(model.blocks[0], "checkpoint")
+    torch.compile(model, backend=lambda graph, _inputs: graphs.append(graph) or graph)(batch(2))
+    choose(model.blocks[0], None)
+    assert len(graphs) == 1
+
+
+def test_clusters_that_nobody_asked_for_are_no_sites():
     with pytest.raises(ValueError, match="no site"):
-        board_of(torch.compile(Blocks())).set(Config.parse([UP]).choices)
+        board_of(whole()).set(Config.parse([UP]).choices)
+
+
+@pytest.mark.parametrize(
+    ("text", "cluster", "label"),
+    [
+        ("h.*:keep_attn/bmm", "h.*.attn/bmm", "h.*, h.*.attn/bmm kept"),
+        ("h.*:keep_/mul", "h.*/mul", "h.*, h.*/mul kept"),
+        ("h.*:keep_matmul", "", "h.*, matrix products kept"),
+        ("graph:keep_h.*/mul", "h.*/mul", "h.*/mul kept"),
+        ("graph:budget_0.1_keep_h.*.attn/bmm", "h.*.attn/bmm", "budget 0.1, h.*.attn/bmm kept"),
+        ("graph:budget_0.1", "", "budget 0.1"),
+        ("h.*:checkpoint", "", "h.*"),
+    ],
+)
+def test_a_choice_names_what_it_keeps(text, cluster, label):
+    (choice,) = Config.parse([text]).choices
+    assert kept_cluster(choice.site, choice.option) == cluster
+    assert label_of(choice.site, choice.option) == label

@@ -13,35 +13,48 @@ from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.plans_file import PlansFile
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
-from compiled_models import COMPILING, Blocks, batch
+from compiled_models import COMPILING, Blocks, batch, whole
 
 pytestmark = COMPILING
 
-BLOCKS = "blocks.*:checkpoint"
+BLOCKS, UP = "blocks.*:checkpoint", "blocks.*.up/addmm"
+UNDER = f"graph:budget_0.1_keep_{UP}"
 
 
 @pytest.fixture
 def plans(tmp_path):
-    """Writes a file of plans."""
-
-    def write(model, texts):
+    def write(model, text):
         file = tmp_path / "plans.json"
-        file.write_text(PlansFile(config=Config.parse(texts), model=name_of(model)).text)
+        file.write_text(PlansFile(config=Config.parse([text]), model=name_of(model)).text)
         return file
 
     return write
 
 
-@pytest.mark.parametrize("texts", [["graph:budget_0.5"], [f"{BLOCKS}:1"]])
-def test_plans_are_applied_to_a_compiled_model(plans, texts):
-    """At once, as what is compiled from then on has them."""
-    model = torch.compile(Blocks())
-    apply(model, plans(model, texts))
-    chosen = [CHOICE in vars(block) for block in original_of(model).blocks]
-    budget = torch._functorch.config.activation_memory_budget
-    assert (chosen, budget) == (([False] * 3, 0.5) if "graph" in texts[0] else ([True, False, False], 1.0))
-    torch._functorch.config.activation_memory_budget = 1.0
-    torch._inductor.config.joint_custom_post_pass = None
+@pytest.mark.parametrize(
+    ("text", "budget", "chosen", "cluster"),
+    [
+        ("graph:budget_0.5", 0.5, [None] * 3, ""),
+        (f"{BLOCKS}:1", 1.0, ["checkpoint", None, None], ""),
+        (f"{UP}:recompute", 1.0, [None] * 3, UP),
+        ("blocks.*:keep_up/addmm", 1.0, ["keep_up/addmm"] * 3, UP),
+        (UNDER, 0.1, [None] * 3, UP),
+    ],
+)
+def test_plans_are_applied_to_a_compiled_model_at_once(plans, text, budget, chosen, cluster):
+    """Without a look at it: what is compiled from then on has them."""
+    model = whole()
+    apply(model, plans(model, text))
+    assert torch._functorch.config.activation_memory_budget == budget
+    assert [vars(block).get(CHOICE) for block in original_of(model).blocks] == chosen
+    marks = torch._inductor.config.joint_custom_post_pass
+    assert cluster in str(marks and marks.uuid())
+
+
+def test_a_plan_that_a_compiled_model_does_not_offer_is_named(plans):
+    model = whole()
+    with pytest.raises(UsageError, match=r"does not offer blocks\.\*:drop"):
+        apply(model, plans(model, "blocks.*:drop"))
 
 
 def test_plans_from_the_environment_hold_for_every_step():
@@ -49,10 +62,10 @@ def test_plans_from_the_environment_hold_for_every_step():
     first = FirstRoots(PlansFile(config=Config.parse([f"{BLOCKS}:1"])))
     first.install()
     try:
-        model = torch.compile(Blocks())
+        model = whole()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(2):
-            model(batch()).backward()
+            model(batch(2)).backward()
             optimizer.step()
     finally:
         first._roots.uninstall()
@@ -60,52 +73,39 @@ def test_plans_from_the_environment_hold_for_every_step():
 
 
 def test_plans_of_a_compiled_model_are_for_no_other(plans):
-    """The sentence names both."""
     model = Blocks()
     with pytest.raises(UsageError, match=r"another model \(Blocks \w+ compiled\)"):
-        apply(model, plans(torch.compile(copy.deepcopy(model)), [BLOCKS]))
+        apply(model, plans(torch.compile(copy.deepcopy(model)), BLOCKS))
 
 
 def test_a_budget_can_be_had_from_torch_alone():
-    """The file that is emitted sets it, with what keeps random numbers; it has the two lines of a model without any."""
-    model = torch.compile(Blocks())
-    source = script(Config.parse(["graph:budget_0.1"]), {"model": name_of(model)})
-    assert "import torch._functorch.config\n#   torch._functorch.config.activation_memory_budget = 0.1" in source
-    names = {}
-    exec(source, names)  # noqa: S102 (what users run)
-    with (
-        torch._functorch.config.patch(activation_memory_budget=1.0),
-        torch._inductor.config.patch(joint_custom_post_pass=None),
-    ):
-        names["apply_recompute"](model)
-        assert torch._functorch.config.activation_memory_budget == 0.1
-        torch.manual_seed(2)
-        model(batch()).backward()
+    model, names = whole(), {}
+    exec(script(Config.parse(["graph:budget_0.1"]), {"model": name_of(model)}), names)  # noqa: S102 (what users run)
+    names["apply_recompute"](model)
+    assert torch._functorch.config.activation_memory_budget == 0.1
+    model(batch(2)).backward()
     with pytest.raises(ValueError, match="compiled model"):
         names["apply_recompute"](Blocks())
 
 
-def test_two_lines_are_all_that_a_model_without_random_numbers_needs():
-    """Those that stand in the file: they are torch's own, and gradients are as before."""
+def test_two_lines_of_torch_are_all_that_a_model_without_random_numbers_needs():
     model = torch.compile(Blocks().eval())
     source = script(Config.parse(["graph:budget_0.1"]), {"model": name_of(model)})
     lines = [line.removeprefix("#   ") for line in source.splitlines() if line.startswith("#   ")]
-    assert len(lines) == 2
+    assert lines == ["import torch._functorch.config", "torch._functorch.config.activation_memory_budget = 0.1"]
 
     def gradient():
         torch._dynamo.reset()
         model.zero_grad()
-        model(batch()).backward()
+        model(batch(2)).backward()
         return original_of(model).blocks[0].up.weight.grad.clone()
 
-    with torch._functorch.config.patch(activation_memory_budget=1.0):
-        expected = gradient()
-        exec("\n".join(lines), {})  # noqa: S102 (what users paste)
-        assert torch._functorch.config.activation_memory_budget == 0.1
-        torch.testing.assert_close(gradient(), expected)
+    expected = gradient()
+    exec("\n".join(lines), {})  # noqa: S102 (what users paste)
+    torch.testing.assert_close(gradient(), expected)
 
 
-def test_a_checkpoint_of_a_compiled_model_needs_the_package():
-    """There is no file of torch alone for it."""
+@pytest.mark.parametrize("text", [BLOCKS, f"{UP}:recompute", UNDER])
+def test_other_plans_of_a_compiled_model_need_the_package(text):
     with pytest.raises(UsageError, match="autorecompute run"):
-        script(Config.parse([BLOCKS]), {"model": name_of(torch.compile(Blocks()))})
+        script(Config.parse([text]), {"model": name_of(whole())})
