@@ -8,9 +8,7 @@ SCRIPT = Path(__file__).parents[3] / "studies" / "bert_mlm" / "train.py"
 SHIPPED = "warm start from study bert_mlm"
 
 
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--fresh",), marks=pytest.mark.thorough)], ids=["by default", "fresh"]
-)
+@pytest.mark.parametrize("options", [(), ("--fresh",)], ids=["by default", "fresh"])
 def test_another_batch_starts_from_the_shipped_study(workplace, options):
     """The same script at a batch that fits says where it starts from, unless it is told not to look."""
     limits = ("--target-batch", "4", "--memory-limit", "100GiB", "--json")
