@@ -15,10 +15,11 @@ def address(recorded):
 
 def test_the_chart_names_its_value_and_marks_what_does_not_fit(chromium, address, recorded):
     page = chromium.new_page()
+    page.set_default_timeout(PATIENCE_SECONDS * 1000)
     page.goto(address)
-    page.locator(DRAWN).wait_for(timeout=PATIENCE_SECONDS * 1000)
+    page.locator(DRAWN).wait_for()
     # It is drawn once without trials, before they are there.
-    page.wait_for_function(HAS_TRIALS, arg=DRAWN, timeout=PATIENCE_SECONDS * 1000)
+    page.wait_for_function(HAS_TRIALS, arg=DRAWN)
     chart = page.locator(DRAWN).evaluate(
         "chart => ({axis: chart.layout.yaxis.title.text, drawn: chart.data.map(({name, x, y}) => ({name, x, y}))})"
     )
