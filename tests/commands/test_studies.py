@@ -21,7 +21,10 @@ def place(make_desk):
 
 @pytest.fixture(scope="module")
 def tune(place):
-    return lambda study, batch: place.tune(*LIMITED, "--study", study, "--target-batch", str(batch))
+    def tune(study, batch, *options):
+        return place.tune(*LIMITED, "--study", study, "--target-batch", str(batch), *options)
+
+    return tune
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +99,14 @@ def test_another_batch_starts_from_what_was_found(mine, tune, place):
     assert first["config"] == []
     source = larger.answer["transferred_from"]["study"]
     assert (second["config"], second["reason"]) == (mine[1].answer["best"]["config"], f"answer of study {source}")
+
+
+def test_a_fresh_study_takes_nothing_over(mine, tune):
+    assert mine[1].answer["trials"]
+    fresh = tune("fresh", 10, "--fresh")
+    assert fresh.code == 0, fresh.stderr
+    assert len(fresh.trial_lines) == fresh.answer["trials"]
+    assert fresh.answer["transferred_from"] is None
 
 
 @pytest.fixture
