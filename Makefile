@@ -118,8 +118,9 @@ fuzz: install
 test-first-tuning: install
 	$(VENV)/bin/python -m pytest tests/docs -k "test_site or first-tuning"
 
+# C++ of compiled models is a fifth of the time of all other unit tests: the lane of compiled models makes it.
 test-unit: install
-	$(VENV)/bin/python $(PYTEST) tests/unit
+	$(VENV)/bin/python $(PYTEST) -m "not cpp" tests/unit
 
 # Commands wait for processes to start and to end: two at a time leave a quarter of two cores idle.
 THREE = $(PYTEST) --numprocesses 3
@@ -129,8 +130,13 @@ test-smoke: install
 	$(VENV)/bin/python $(THREE) tests/integration/smoke tests/commands "tests/workers/test_workers.py::$(SHARED)[journal]"
 SHARED = test_workers_share_the_trials_and_agree_and_a_later_one_has_the_answer_at_once
 
-test-plain test-train test-ranks test-compiled test-ortmodule: install
+test-plain test-train test-ranks test-ortmodule: install
 	$(VENV)/bin/python $(THREE) tests/integration/$(@:test-%=%)
+	$(RECORD)
+
+test-compiled: install
+	$(VENV)/bin/python $(PYTEST) tests/integration/compiled
+	$(VENV)/bin/python $(PYTEST) --dist load -m cpp tests/unit/torch_backend
 	$(RECORD)
 
 # Several workers on one study, over a journal and a real PostgreSQL, which the tests start and break.

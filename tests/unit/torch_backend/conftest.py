@@ -35,11 +35,22 @@ def uncompiled():
 
 
 @pytest.fixture
-def fresh_compiler(tmp_path_factory, monkeypatch):
-    """Nothing is compiled or asked for before or after; one cache for all tests."""
-    import torch._functorch.config
-    import torch._inductor.config
+def fresh_compiler(request, tmp_path_factory, monkeypatch):
+    """Nothing is compiled or asked for before or after; one cache for all tests.
 
+    The compiler traces, differentiates and divides a model as ever, and its graphs are interpreted: C++ takes a minute.
+    Tests of the code that it makes have the mark ``cpp``.
+    """
+    import torch._functorch.config
+    import torch._inductor.compile_fx
+    import torch._inductor.config
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    if request.node.get_closest_marker("cpp") is None:
+        interpret = functools.partial(
+            torch._inductor.compile_fx.compile_fx, inner_compile=lambda graph, inputs, **_: make_boxed_func(graph.forward)
+        )
+        monkeypatch.setattr(torch._inductor.compile_fx, "compile_fx", interpret)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
     torch._dynamo.reset()
     own = torch._functorch.config.patch(activation_memory_budget=1.0)

@@ -67,6 +67,7 @@ def test_a_compiled_part_leaves_the_model_as_it_is():
     assert not has_compiled(model)
 
 
+@pytest.mark.cpp
 def test_a_swap_back_is_found_in_the_caches():
     """The compilers' time is counted all the same; a config that stays is not compiled again."""
     model = whole()
@@ -107,6 +108,7 @@ def test_bytes_of_eager_tensors_are_counted_to_the_byte():
     del kept, last
 
 
+@pytest.mark.cpp
 def test_bytes_of_compiled_code_are_counted():
     """Its tensors pass by the dispatcher: a result, and one more that lives between two matrix products."""
     compiled = torch.compile(lambda x, y: (x @ y).relu() @ y)

@@ -133,6 +133,7 @@ def test_budgets_and_whole_checkpoints_leave_clusters_nothing_to_do(compiled_mod
         assert len(board.resolve(Config.parse([UP, blocks]).choices)) == 3
 
 
+@pytest.mark.cpp
 @pytest.mark.parametrize(
     ("compiled_model", "texts"),
     [
@@ -157,6 +158,7 @@ def test_gradients_are_those_of_the_compiled_model(compiled_model, texts):
     assert check.agrees, check
 
 
+@pytest.mark.cpp
 @pytest.mark.parametrize(
     ("compiled_model", "configs"),
     [
