@@ -1,3 +1,4 @@
+import bisect
 import dataclasses
 
 import numpy as np
@@ -73,8 +74,8 @@ class LinearMemory:
         return sorted(effects, key=lambda effect: effect.alone.peak_bytes)
 
     def largest_batch(self, config, dims, limit_bytes):
-        fitting = (b for b in range(LARGEST_BATCH, 0, -1) if self._peak_at(b, config, dims) <= limit_bytes)
-        return next(fitting, 0)
+        batches = range(1, LARGEST_BATCH + 1)
+        return bisect.bisect_right(batches, limit_bytes, key=lambda batch: self._peak_at(batch, config, dims))
 
     def plans_by_tensor(self):
         return {}

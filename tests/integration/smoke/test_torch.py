@@ -48,23 +48,3 @@ def test_the_file_that_is_given_out_names_model_and_plans(tuned, place):
     content = json.loads(place.path.joinpath(emitted.answer["environment"][VARIABLE]).read_text())
     assert content["plans"] == tuned["best"]["config"]
     assert content["model"].startswith("Encoder ")
-
-
-def test_the_answer_is_checked(tuned, place):
-    assert tuned["best"]
-    checked = place.finish(place.start("-m", "autorecompute", "check", "limited"))
-    assert "gradients" in checked.stdout
-    assert "plans" in checked.stdout
-
-
-def test_a_config_whose_gradients_could_not_be_compared_is_not_confirmed(tuned, place):
-    assert tuned["best"]
-    for command in (("export", "limited", "-o", "theirs.jsonl"), ("import", "theirs.jsonl", "--study", "theirs")):
-        assert place.finish(place.start("-m", "autorecompute", "studies", *command)).code == 0
-    command = (str(SCRIPTS / "fragile.py"), "--bs", str(PLAIN_BATCH))
-    checked = place.finish(place.start("-m", "autorecompute", "check", "theirs", "--json", "--", *command))
-    lines = {line["what"]: line for line in checked.answer["lines"]}
-    assert (checked.code, checked.answer["valid"]) == (4, False), checked.stderr
-    assert (lines["gradients"]["here"], lines["gradients"]["verdict"]) == ("not compared", "fails")
-    assert not (place.study("theirs").path / "checked.json").exists()
-    assert place.finish(place.start("-m", "autorecompute", "emit", "theirs")).code == 2

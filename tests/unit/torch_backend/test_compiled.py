@@ -241,6 +241,7 @@ def compiled_llama():
     return training
 
 
+@pytest.mark.cpp
 def test_attention_that_is_kept_is_kept_with_all_of_its_results(compiled_llama):
     found, board = detect_compiled(compiled_llama.model, (), compiled_llama.batch)
     assert not found.refusals

@@ -346,10 +346,9 @@ def have_own_sites(plans):
     return len(set(sites)) == len(sites)
 
 
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_no_mix_of_three_is_forecast_too_low_where_nothing_repeats(name):
+def test_no_mix_of_three_is_forecast_too_low_where_nothing_repeats():
     """What each takes off the passes counts where it is: some are too high by two percent, and most are exact."""
-    surveyed = Surveyed.of(name, layers=1)
+    surveyed = Surveyed.of("llama", layers=1)
     assert not surveyed.found.structure.units
     triples = [triple for triple in itertools.combinations(surveyed.space.plans, 3) if have_own_sites(triple)]
     errors = []
