@@ -47,10 +47,13 @@ def fresh_compiler(request, tmp_path_factory, monkeypatch):
     from torch._functorch.aot_autograd import make_boxed_func
 
     if request.node.get_closest_marker("cpp") is None:
-        interpret = functools.partial(
-            torch._inductor.compile_fx.compile_fx, inner_compile=lambda graph, inputs, **_: make_boxed_func(graph.forward)
-        )
-        monkeypatch.setattr(torch._inductor.compile_fx, "compile_fx", interpret)
+
+        def interpret(graph, _inputs, **_options):
+            return make_boxed_func(graph.forward)
+
+        compile_fx = torch._inductor.compile_fx.compile_fx
+        interpreting = functools.partial(compile_fx, inner_compile=interpret)
+        monkeypatch.setattr(torch._inductor.compile_fx, "compile_fx", interpreting)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
     torch._dynamo.reset()
     own = torch._functorch.config.patch(activation_memory_budget=1.0)
