@@ -1,7 +1,7 @@
 """The records that verbs print as JSON, as :mod:`autorecompute.codec` writes them.
 
-A document is a frozen dataclass, and its keys are its fields. :mod:`autorecompute.schemas` makes JSON Schemas and the
-page of the documentation from the same fields. Three things are possible in a document that no other record has:
+A document is a frozen dataclass, and its keys are its fields. :mod:`autorecompute.schemas` makes JSON Schemas of the
+same fields. Three things are possible in a document that no other record has:
 
 * A field of the type ``Annotated[Record, INLINED]`` has no key: the keys of that record stand in its place. A later
   field of the same key replaces what it has there.

@@ -1,4 +1,4 @@
-"""Puts into the site what is written elsewhere: other files, the screen of a tuning, options and fields."""
+"""Puts into the site what is written elsewhere: other files, the screen of a tuning, and options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from mkdocs.structure.files import File
 
 from autorecompute.cli import make_parser
-from autorecompute.schemas.schema_page import describe_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +26,6 @@ DOCS = "docs"
 LINK = re.compile(r"\]\(([^)#:\s]+)((?:#[^)\s]*)?)\)")
 SAMPLE = "<!-- the last screen of a first tuning -->"
 OPTIONS = "<!-- the options of every verb -->"
-FIELDS = "<!-- the fields of every object -->"
 COLUMNS = "82"
 
 
@@ -73,8 +71,6 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     if OPTIONS in markdown:
         parser = make_parser()
         markdown = markdown.replace(OPTIONS, "\n".join([_help_of(parser), *describe_verbs(parser)]))
-    if FIELDS in markdown:
-        markdown = markdown.replace(FIELDS, describe_documents())
     if SAMPLE in markdown:
         markdown = markdown.replace(SAMPLE, read_sample())
     return LINK.sub(lambda link: f"]({_within_site(link[1], folder, name)}{link[2]})", markdown)

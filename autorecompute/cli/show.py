@@ -90,14 +90,14 @@ def _print_json(folder: StudyFolder, tuned: Tuned, nearest: NearestStudy | Absen
     shown = ShownStudy(
         provenance=folder.provenance(),
         identity=tuned.parts,
-        result=answer_of(folder),
+        result=_answer_of(folder),
         trials=tuple(map(MeasuredTrial.of, trials)),
         nearest=nearest,
     )
     print(codec.dumps(shown))
 
 
-def answer_of(folder: StudyFolder) -> Answer | None:
+def _answer_of(folder: StudyFolder) -> Answer | None:
     """A study's answer with all its figures; ``None`` as long as there is none."""
     from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.answer_json import Answer

@@ -1,4 +1,4 @@
-"""``autorecompute studies``: what there is, two side by side, and studies that come, go and travel."""
+"""``autorecompute studies``: what there is, and studies that come, go and travel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.show import add_show_arguments, answer_of, list_all, run_show
+from autorecompute.cli.show import add_show_arguments, list_all, run_show
 from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ EPILOG = "example: autorecompute studies export bert -o bert.jsonl.gz"
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the verb with its own verbs."""
-    description = "Lists, compares, exports, imports and removes the studies in ./studies."
-    parser = subparsers.add_parser("studies", help="list, compare, move and remove studies", epilog=EPILOG)
+    description = "Lists, exports, imports and removes the studies in ./studies."
+    parser = subparsers.add_parser("studies", help="list, move and remove studies", epilog=EPILOG)
     parser.description = description
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="the studies there are")
@@ -31,17 +31,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     show.add_argument("study", metavar="STUDY", help="name of the study")
     add_show_arguments(show)
     show.set_defaults(run=run_show)
-    _add_compare(actions)
     _add_export(actions)
     _add_import(actions)
     _add_removal(actions)
-
-
-def _add_compare(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    compare = actions.add_parser("compare", help="two studies side by side")
-    compare.add_argument("studies", nargs=2, metavar="STUDY", help="names of two studies")
-    compare.add_argument("--json", action="store_true", help="print one JSON object")
-    compare.set_defaults(run=run_compare)
 
 
 def _add_export(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -85,22 +77,6 @@ def run_list(args: argparse.Namespace) -> int:
     from autorecompute.studies import list_studies
 
     list_all(list_studies(), as_json=args.json)
-    return 0
-
-
-def run_compare(args: argparse.Namespace) -> int:
-    """Prints two studies side by side."""
-    from autorecompute import codec
-    from autorecompute.reports.compare import ComparedStudies, print_comparison
-    from autorecompute.studies import StudyFolder
-    from autorecompute.studies.records import read_records
-
-    folders = [StudyFolder(name) for name in args.studies]
-    first, second = map(read_records, folders)
-    if args.json:
-        print(codec.dumps(ComparedStudies.of(first, second, [answer_of(folder) for folder in folders])))
-    else:
-        print_comparison(first, second)
     return 0
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autorecompute.studies.sharing import StorageUrl
     from autorecompute.tuning.session import TuningSession
 
-SAMPLERS = ("model", "greedy", "tpe", "gp", "nsga2", "random", "brute")
+SAMPLERS = ("model", "greedy", "tpe", "gp", "random")
 """The searchers there are; their code is imported once one is needed."""
 
 STORAGE_VARIABLE = "AUTORECOMPUTE_STORAGE"

@@ -64,13 +64,12 @@ def print_nearest(tuned: Tuned, nearest: Nearest | None) -> None:
     console.print(Text(f"nearest: {_describe(nearest)}"))
     differences = tuned.compare(nearest.tuned)
     if differences:
-        console.print(differences_table(differences, "here", "there"))
+        console.print(_differences_table(differences))
     console.print(Text(_consequence(nearest, differences)))
 
 
-def differences_table(differences: Sequence[Difference], here: str, there: str) -> Table:
-    """A row for each part that differs."""
-    table = _table("", here, there)
+def _differences_table(differences: Sequence[Difference]) -> Table:
+    table = _table("", "here", "there")
     for difference in differences:
         table.add_row(difference.part, Text(difference.here), Text(difference.there))
     return table

@@ -12,7 +12,6 @@ from autorecompute.cli.installation import Installation
 from autorecompute.emit.emitted import Emitted
 from autorecompute.reports.answer_json import Answer, ShownStudy
 from autorecompute.reports.check_report import Checked
-from autorecompute.reports.compare import ComparedStudies
 from autorecompute.reports.listing import StudyList
 from autorecompute.reports.plans_json import Plans
 from autorecompute.schemas.definitions import Definitions, Schema
@@ -25,7 +24,6 @@ DOCUMENTS: dict[str, tuple[type[Any], str]] = {
     "tune": (Answer, "What tune --json prints: the answer of a study."),
     "show": (ShownStudy, "What show STUDY --json prints: a study with all its trials."),
     "studies": (StudyList, "What show and studies list print with --json: the studies."),
-    "compare": (ComparedStudies, "What studies compare --json prints: two studies side by side."),
     "check": (Checked, "What check --json prints: whether a stored config still holds here."),
     "plans": (Plans, "What plans --json prints: what could be recomputed."),
     "emit": (Emitted, "What emit --format json prints: what to train with."),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import random
-import warnings
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import optuna
-from optuna.samplers import BruteForceSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.samplers import GPSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
 
 from autorecompute.errors import SetupError
@@ -40,18 +38,10 @@ ASKS = 10
 DRAWS = 64
 """So often chance may hit what was tried, before all configs are gone through."""
 
-POPULATION = 16
-"""Of NSGA-II: with Optuna's 50, a study would be over before the first generation is."""
-
-GENERATION = f"{NSGAIISampler.__name__}:generation"
-"""Where NSGA-II keeps with a trial which generation it is of; it overlooks trials that have none."""
-
 SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: TPESampler(seed=seed),
     "gp": lambda seed: GPSampler(seed=seed),
-    "nsga2": lambda seed: NSGAIISampler(population_size=POPULATION, seed=seed),
     "random": lambda seed: RandomSampler(seed=seed),
-    "brute": lambda seed: BruteForceSampler(seed=seed),
 }
 """Optuna's samplers by the names that the command line has for them, each made from a seed."""
 
@@ -120,20 +110,12 @@ class OptunaSearcher:
 
     def _study(self, trials: Sequence[Trial], seed: int) -> optuna.Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        with warnings.catch_warnings(category=optuna.exceptions.ExperimentalWarning, action="ignore"):
-            study = optuna.create_study(direction="maximize", sampler=self._sampler(seed))
-        values, completed = _values(trials), 0
+        study = optuna.create_study(direction="maximize", sampler=self._sampler(seed))
+        values = _values(trials)
         # What an opaque preset switches on is no point of the space that the parameters span.
         for trial in (trial for trial in trials if self._plans.is_mix(trial.config)):
-            frozen = freeze(
-                trial,
-                self._plans,
-                value=values.get(trial.config),
-                limit_bytes=self._limit_bytes,
-                system_attrs={GENERATION: completed // POPULATION},
-            )
-            completed += frozen.state is TrialState.COMPLETE
-            study.add_trial(frozen)
+            value = values.get(trial.config)
+            study.add_trial(freeze(trial, self._plans, value=value, limit_bytes=self._limit_bytes))
         return study
 
     def _ask(self, study: optuna.Study, known: Mapping[Config, Trial], claimed: Collection[Config]) -> Config | None:
@@ -151,9 +133,7 @@ class OptunaSearcher:
                 asked.set_constraint(CONSTRAINT, violation(measurement, self._limit_bytes))
                 state = state_of(measurement.outcome)
                 value = values[config] if state is TrialState.COMPLETE else None
-            # The brute-force sampler stops the study when it has gone through the space; here is no loop to stop.
-            with suppress(RuntimeError):
-                study.tell(asked, value, state)
+            study.tell(asked, value, state)
         return None
 
     def _draw(self, known: Collection[Config], chance: random.Random) -> Config | None:

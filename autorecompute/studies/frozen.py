@@ -92,7 +92,7 @@ def freeze(
         space: The plans that are its parameters.
         value: What it is to be judged by; left out where it was not measured.
         limit_bytes: What its peak may reach.
-        system_attrs: What a sampler keeps with its trials.
+        system_attrs: What viewers look for there.
     """
     state = state_of(trial.measurement.outcome)
     return create_trial(

@@ -7,8 +7,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from autorecompute.schemas import DOCUMENTS, schema_of
-
 from .conftest import ROOT, links_of
 
 LOADED = {"audio": "src", "iframe": "src", "img": "src", "script": "src", "source": "src", "video": "src"}
@@ -80,13 +78,6 @@ def test_links_between_files_lead_to_a_file(page):
 def test_every_option_is_on_the_site(site, options):
     page = (site / "verbs.html").read_text()
     assert [option for option in sorted(options) if option not in page] == []
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_field_is_on_the_site(site, name):
-    page = (site / "json.html").read_text()
-    assert f'<h2 id="{name}">' in page
-    assert [key for key in schema_of(name)["properties"] if f"<code>{key}</code>" not in page] == []
 
 
 @pytest.mark.parametrize(

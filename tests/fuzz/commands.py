@@ -10,7 +10,7 @@ from pathlib import Path
 from autorecompute import cli
 from autorecompute.emit.formats import RENDERERS
 from fuzz.changes import ESCAPES, PATHS, TEXTS, with_paths
-from fuzz.valid import QUICK, SCRIPT, TUNED, UNANSWERED
+from fuzz.valid import QUICK, SCRIPT, TUNED
 
 IMPORTED = "imported"
 ARCHIVE = "archives/tuned.jsonl"
@@ -28,8 +28,6 @@ HEAD_READERS = [
 READERS = [
     *("show {study}", "show {study} --json", "show {study} --why"),
     *("studies export {study}", "studies export {study} -o out.jsonl", "studies export {study} -o out.jsonl.gz"),
-    f"studies compare {{study}} {UNANSWERED}",
-    f"studies compare {UNANSWERED} {{study}} --json",
 ]
 """What reads all of it."""
 
@@ -55,7 +53,7 @@ PLANS = "studies/{study}/best*"
 """The file of plans, which is written anew where it is not as it was."""
 
 CHANGES = {
-    **dict.fromkeys(("show", "emit", "run", "studies show", "studies compare"), ([PLANS], [])),
+    **dict.fromkeys(("show", "emit", "run", "studies show"), ([PLANS], [])),
     "tune": (["studies", "studies/{study}", "studies/{study}/*", "studies/.draft*"], ["studies/{study}/*"]),
     "check": (["studies/{study}/workers*", "studies/{study}/checked.json", PLANS], []),
     "report": (["studies/{study}/report.html", PLANS], []),

@@ -67,8 +67,7 @@ def _script(tmp_path):
         ("", "VERB"),
         ("studies", "ACTION"),
         ("studies rename", "rename"),
-        ("studies compare bert", "STUDY"),
-        ("studies compare a/b c", "'a/b'"),
+        ("studies show a/b", "'a/b'"),
         ("studies export 'a\x1b[31m\nb'", "'a\\x1b[31m\\nb'"),
         ("studies import no-such-file", "no-such-file"),
         ("studies delete", "STUDY"),
@@ -200,7 +199,6 @@ WITH_JSON = [
     "show no-such-study",
     "check no-such-study",
     "studies show no-such-study",
-    "studies compare no-such-study another",
     "doctor --backend no-such-backend",
 ]
 

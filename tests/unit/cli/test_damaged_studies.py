@@ -29,8 +29,8 @@ LIMIT = 900 * MIB
 DEEP = "[" * 200_000
 ROUND = {"step_seconds": [0.5], "reference_seconds": [0.4], "marks": []}
 SHOW, JSON, REPORT, EMIT = "show bert", "show bert --json", "report bert", "emit bert"
-EXPORT, COMPARE = "studies export bert", "studies compare bert other"
-VERBS = (SHOW, JSON, REPORT, EMIT, EXPORT, COMPARE)
+EXPORT = "studies export bert"
+VERBS = (SHOW, JSON, REPORT, EMIT, EXPORT)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ DATABASE = {
 def test_every_verb_tells_that_a_database_is_damaged(folder, call, damage):
     spoil, words = DATABASE[damage]
     spoil(folder)
-    for verb in (SHOW, JSON, REPORT, EXPORT, COMPARE):
+    for verb in (SHOW, JSON, REPORT, EXPORT):
         code, out, err = call(*verb.split())
         assert code == SetupError.exit_code, verb
         assert has_no_data(verb.split(), code, out)
@@ -171,23 +171,23 @@ def test_every_verb_tells_that_a_database_is_damaged(folder, call, damage):
 
 
 FILES = {
-    "a deep race": (text(RACE, DEEP), "race.json cannot be read: it is nested deeper than 40", (EXPORT, COMPARE)),
+    "a deep race": (text(RACE, DEEP), "race.json cannot be read: it is nested deeper than 40", (EXPORT,)),
     "a shape of 80,000 products": (
         change(ANALYSIS, "profiles.0.profile.tensors.0.shape", ["2"] * 80_000),
         "has the tensor 'a' of 80000 dimensions",
-        (REPORT, EXPORT, COMPARE),
+        (REPORT, EXPORT),
     ),
     "a confirmed answer of no time": (
         change("confirmed.json", "confirmed.0.samples_per_second", -1),
         "'['confirmed'][0].samples_per_second' is -1",
-        (EXPORT, COMPARE),
+        (EXPORT,),
     ),
     "a rejection for no reason": (
         change("rejected.json", "rejected.0.outcome", None),
         "'['rejected'][0].outcome' is null",
-        (EXPORT, COMPARE),
+        (EXPORT,),
     ),
-    "batches below none": (change("batches.json", "asked", [0]), "'asked[0]' is 0", (EXPORT, COMPARE)),
+    "batches below none": (change("batches.json", "asked", [0]), "'asked[0]' is 0", (EXPORT,)),
     "a storage of numbers": (
         lambda folder: folder.write("shared.json", {"study": 5}),
         "'['study']' is 5, not a text",

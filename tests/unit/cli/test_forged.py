@@ -12,7 +12,7 @@ EVIL = {"X=1; touch pwned; Y": "v", "LD_PRELOAD": "./evil.so"}
 EMIT = "emit evil"
 VERBS = [
     *(EMIT, "emit evil --format dotenv", "emit evil --format json", "run evil -- no-such-command", "show evil"),
-    *("show evil --json", "report evil", "check evil -- train.py", "studies compare evil evil", "studies export evil"),
+    *("show evil --json", "report evil", "check evil -- train.py", "studies export evil"),
 ]
 
 

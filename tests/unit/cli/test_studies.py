@@ -71,18 +71,6 @@ def test_why_says_where_the_problem_is_the_same(keep, call):
     assert "same problem" in call("show", "again", "--why")[1]
 
 
-def test_two_studies_side_by_side(keep, call):
-    keep(trials=3)
-    keep("large", batch=64, is_finished=False)
-    out = call("studies", "compare", "bert", "large")[1]
-    plain = json.loads(call("studies", "compare", "bert", "large", "--json")[1])
-    assert plain["differences"] == [{"part": "batch", "here": "32", "there": "64"}]
-    assert [study["trials"] for study in plain["studies"]] == [3, 1]
-    assert (plain["studies"][0]["result"]["verdict"], plain["studies"][1]["result"]) == ("recompute_pays", None)
-    assert "51.2 samples/s" in out
-    assert call("studies", "compare", "bert", "nope")[0] == UsageError.exit_code
-
-
 def test_an_export_comes_back_from_a_compressed_file(keep, call, tmp_path):
     keep()
     assert call("studies", "export", "bert", "-o", "bert.jsonl.gz")[0] == 0
