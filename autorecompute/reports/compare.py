@@ -105,9 +105,6 @@ def _figures(*studies: StudyRecords) -> dict[str, Callable[[StudyRecords], str]]
         "baseline": _of_result(lambda result: _describe(result.baseline)),
         **{name.replace("_", " "): _of_preset(name) for name in presets},
         "rival": _of_result(lambda result: UNKNOWN if result.rival is None else _describe(result.rival)),
-        "as it is": _of_result(
-            lambda result: UNKNOWN if result.as_it_is is None else _describe(result.as_it_is.figures)
-        ),
         "trials": lambda study: str(_count_trials(study)),
         "wall time": _of_result(lambda result: format_seconds(result.wall_seconds)),
     }
