@@ -22,7 +22,7 @@ from autorecompute.ranges import (
 )
 from autorecompute.ranking import Ranking
 from autorecompute.training_job import Device
-from autorecompute.verdict import Verdict, describe_as_it_is, describe_verdict
+from autorecompute.verdict import Verdict, describe_verdict
 
 HOPELESS = 0.05
 """A preset that is less likely than this to hold the limit leaves nothing open."""
@@ -134,24 +134,6 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsItIs:
-    """The script without the wrapping: PyTorch alone, nothing switched on, in fresh processes at the target batch.
-
-    Attributes:
-        figures: Its outcome, peak and throughput.
-        comparison: The answer beside it; ``None`` where it does not fit, or no config does.
-    """
-
-    figures: Figures
-    comparison: Comparison | None = None
-
-    @property
-    def sentence(self) -> str:
-        """What it says about the answer, in a line; empty where it does not fit."""
-        return describe_as_it_is(self.figures, self.comparison)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """The answer of a study.
 
@@ -166,7 +148,6 @@ class Result:
         rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
             without, the fastest.
         comparison: Recompute beside the rival; ``None`` where there was nothing to compare.
-        as_it_is: The script without the wrapping; ``None`` where the tool wrapped nothing, or there was no time for it.
         curve: Every batch that was measured, the smallest first; empty where one batch was asked for.
         compared: Whether all was done that an answer takes: finalists confirmed, and a rival looked for where there may
             be one; not so where the time was over first, or where a config that fits was kept from being confirmed by
@@ -190,7 +171,6 @@ class Result:
             notebook, which no command starts.
         command_gives_batch: Whether that command gives the batch; where not, the tuner told the script's DataLoader,
             and whoever trains has to give it.
-        wrap: Whether the tool wrapped the model, so that only ``autorecompute run`` trains it this way.
         transferred_from: The stored study that it started from.
         knobs: What other settings did to the winner; empty where they were not tried.
     """
@@ -205,7 +185,6 @@ class Result:
     rival: Figures | None = None
     compared: bool = True
     comparison: Comparison | None = None
-    as_it_is: AsItIs | None = None
     curve: tuple[CurvePoint, ...] = ()
     raced: dict[str, Ratio] = field(default_factory=dict)
     raced_over_limit: tuple[str, ...] = ()
@@ -222,7 +201,6 @@ class Result:
     command: list[str]
     script_at: Number = 1
     command_gives_batch: bool
-    wrap: bool = False
     transferred_from: Transfer | None = None
     knobs: tuple[KnobFigures, ...] = ()
 
@@ -258,8 +236,8 @@ class Result:
 
     @property
     def verdict_sentence(self) -> str:
-        """The verdict in words, the same in every output; first what the script does without the wrapping."""
-        words = describe_verdict(
+        """The verdict in words, the same in every output."""
+        return describe_verdict(
             self.verdict,
             self.comparison,
             compared=self.compared,
@@ -267,5 +245,3 @@ class Result:
             is_early=self.search_end.is_early,
             is_of_several=bool(self.curve) and self.best is not None,
         )
-        first = self.as_it_is.sentence if self.as_it_is is not None else ""
-        return f"{first}. With --wrap: {words}" if first else words

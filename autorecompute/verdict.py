@@ -5,11 +5,10 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from autorecompute.measurement import Outcome
-from autorecompute.units import format_bytes, format_count
+from autorecompute.units import format_count
 
 if TYPE_CHECKING:
-    from autorecompute.figures import Comparison, Figures
+    from autorecompute.figures import Comparison
 
 
 class Verdict(enum.StrEnum):
@@ -146,31 +145,3 @@ def _describe_undecided(comparison: Comparison | None, *, compared: bool, is_con
         found = f"{about} was not compared side by side"
         way_out = ""
     return ". ".join(filter(None, [found, way_out if compared else GO_ON]))
-
-
-def describe_as_it_is(figures: Figures, comparison: Comparison | None) -> str:
-    """What the script does without the wrapping, in words; empty where that does not fit.
-
-    Args:
-        figures: Those of the script as it is, within the limit or not.
-        comparison: The answer beside it; ``None`` where no config fits.
-    """
-    if figures.outcome is not Outcome.OK:
-        return ""
-    fits = f"PyTorch as it is fits with {format_bytes(figures.peak_bytes)}"
-    way = "train the script as it is, or tune it without --wrap"
-    if comparison is None:
-        return f"{fits}: {way}"
-    match judge(comparison):
-        case Verdict.RECOMPUTE_PAYS:
-            return f"{fits}, too, and is no faster"
-        case Verdict.DOES_NOT_PAY:
-            assert comparison.low, "it has an interval"
-            assert comparison.high, "it has an interval"
-            spread = f"{1 / comparison.high:.2f}-{1 / comparison.low:.2f}"
-            return f"{fits} and is {1 / comparison.ratio:.2f}x as fast ({spread}): {way}"
-        case _ if comparison.pairs:
-            pairs = format_count(comparison.pairs, "pair")
-            return f"{fits}; which is faster is within the noise of {pairs} of fresh processes: {way}"
-        case _:
-            return f"{fits}; which is faster was not compared side by side: {way}"

@@ -85,7 +85,7 @@ class Switch:
         backend = OrtModuleBackend(folder)
         self.agent = Agent(Channel(address), backend, Settings(address=address))
         self.is_on = True
-        backend.install(self.agent, wrap=False)
+        backend.install(self.agent)
         hooks.follow_losses(self.agent.on_loss, self.agent.on_failure)
         hooks.follow_steps(self._on_step, self.agent.on_skip, self.agent.on_failure)
         for owner, name in hooked:

@@ -136,7 +136,7 @@ class Workplace:
     def train(self, script, *arguments, **variables):
         """Trains with a script in a process of its own, with ORTModule adapted to the PyTorch there is."""
         path = prepend_to_python_path(os.environ.get("PYTHONPATH", ""))
-        hooks = {HOOKS_VARIABLE: format_hooks(registry.controller("ortmodule").import_hooks(wrap=False))}
+        hooks = {HOOKS_VARIABLE: format_hooks(registry.controller("ortmodule").import_hooks())}
         variables = {"PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", **hooks, **variables}
         return self.finish(self.start(str(SCRIPTS / script), *arguments, **variables))
 

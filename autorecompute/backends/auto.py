@@ -37,9 +37,9 @@ class AutoBackend:
         self._current: WorkerBackend = plain
         self._is_decided = False
 
-    def install(self, listener: Listener, *, wrap: bool) -> None:
+    def install(self, listener: Listener) -> None:
         """Hooks into the plain one, and waits for the imports of the others."""
-        self._plain.install(_Told(listener, lambda: self._decide(self._plain)), wrap=wrap)
+        self._plain.install(_Told(listener, lambda: self._decide(self._plain)))
         for module, controller in self._others.items():
             when_imported(module, self._bring_in(controller, listener), _before(controller))
 
@@ -68,12 +68,12 @@ class AutoBackend:
         """As the one that trains says."""
         return self._current.end_step()
 
-    def why_nothing_trained(self, *, wrap: bool) -> str:
+    def why_nothing_trained(self) -> str:
         """What each of those says that the script has brought in."""
-        plain: str = self._plain.why_nothing_trained(wrap=wrap)
+        plain: str = self._plain.why_nothing_trained()
         if self._current is self._plain:
             return plain
-        return f"{self._current.why_nothing_trained(wrap=wrap)} {plain}"
+        return f"{self._current.why_nothing_trained()} {plain}"
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception means to the one that trains, or that was brought in last."""
@@ -85,7 +85,7 @@ class AutoBackend:
                 return
             backend = self._make(controller)
             self._current = backend
-            backend.install(_Told(listener, lambda: self._decide(backend)), wrap=False)
+            backend.install(_Told(listener, lambda: self._decide(backend)))
 
         return bring_in
 
@@ -141,7 +141,7 @@ class _Told:
 
 def _before(controller: ControllerBackend) -> Callable[[], None]:
     """What has to be called before the module of a backend is imported."""
-    hooks = [hook for hook in controller.import_hooks(wrap=False) if hook.comes_first]
+    hooks = [hook for hook in controller.import_hooks() if hook.comes_first]
 
     def call() -> None:
         for hook in hooks:

@@ -74,9 +74,6 @@ class ControllerBackend(Protocol):
     VARIABLES: tuple[str, ...]
     """All environment variables that decide about recompute."""
 
-    WRAPS: bool
-    """Whether models train in a module of its own, which it can put around the model of a script that does not."""
-
     USED_BY: str
     """The module by whose import a script tells that it uses the system; empty for the one that trains all others."""
 
@@ -110,8 +107,8 @@ class ControllerBackend(Protocol):
     REPAIR: str
     """A module that builds what can be built here, when it is run; empty where there is nothing to build."""
 
-    def import_hooks(self, *, wrap: bool) -> Sequence[ImportHook]:
-        """What a process needs that trains with an emission, in a script that is wrapped or not."""
+    def import_hooks(self) -> Sequence[ImportHook]:
+        """What a process needs that trains with an emission."""
 
     def render(
         self, config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path
@@ -213,12 +210,11 @@ class LiveMeter(Protocol):
 class WorkerBackend(Protocol):
     """A training system inside the user's process."""
 
-    def install(self, listener: Listener, *, wrap: bool) -> None:
+    def install(self, listener: Listener) -> None:
         """Hooks into the training system before the user's script runs.
 
         Args:
             listener: Who is told of it.
-            wrap: Whether the system is to train the model of a script that does not ask for it.
 
         Raises:
             SetupError: the system is not installed, or a part of it is missing.
@@ -243,7 +239,7 @@ class WorkerBackend(Protocol):
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
 
-    def why_nothing_trained(self, *, wrap: bool) -> str:
+    def why_nothing_trained(self) -> str:
         """Why a script that ends or goes on may never have come to training, and what to do about it, in sentences."""
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from autorecompute.backends import imports
 from autorecompute.backends.auto import AutoBackend
-from autorecompute.errors import SetupError, UsageError
+from autorecompute.errors import SetupError
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
@@ -39,24 +39,6 @@ def controller(name: str) -> ControllerBackend:
 def controllers() -> list[ControllerBackend]:
     """The controller's half of every backend."""
     return [controller(name) for name in PACKAGES]
-
-
-def choose_backend(name: str, *, wrap: bool) -> str:
-    """The backend to train with: the one that wraps models, where one is to be wrapped and none was named.
-
-    Args:
-        name: What was asked for, ``AUTO`` or a name.
-        wrap: Whether the model of the script is to be wrapped.
-
-    Raises:
-        UsageError: the backend that was named wraps no models.
-    """
-    if not wrap:
-        return name
-    wrapping = [backend.NAME for backend in controllers() if backend.WRAPS]
-    if name not in {AUTO, *wrapping}:
-        raise UsageError(f"The backend {name} takes models as they are. Leave out --wrap, or --backend {name}.")
-    return name if name != AUTO else wrapping[0]
 
 
 def plain_name() -> str:
@@ -109,15 +91,15 @@ def other_in_use(name: str) -> str:
 
 
 def when_imported(name: str, call: Callable[[], None]) -> None:
-    """Calls a function once this process has imported what a backend hooks into, and again at a further part of it.
+    """Calls a function once this process has imported torch, and again once it has a package that a backend is for.
 
     Args:
         name: The backend's name, or ``AUTO`` for any of them.
         call: What is called. It may import all that the backend is made of: nothing of that is half imported then.
     """
     chosen = controllers() if name == AUTO else [controller(name)]
-    hooks = [hook for backend in chosen for hook in backend.import_hooks(wrap=backend.WRAPS)]
-    for package in dict.fromkeys(hook.module.partition(".")[0] for hook in hooks):
+    packages = [backend.USED_BY.partition(".")[0] for backend in chosen if backend.USED_BY]
+    for package in ("torch", *packages):
         imports.when_imported(package, lambda _module: call())
 
 

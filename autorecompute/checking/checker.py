@@ -78,7 +78,7 @@ class Checker:
         self._measured: list[Measurement] = []
         self._ratios: list[float] = []
 
-    def run(self, command: tuple[str, ...], *, wrap: bool) -> CheckReport:
+    def run(self, command: tuple[str, ...]) -> CheckReport:
         """What was found.
 
         Raises:
@@ -89,7 +89,7 @@ class Checker:
         detection = self._bench.detect()
         plans = check_plans(self._stored.best.config, detection)
         self._lines.append(plans)
-        self._check_identity(detection, wrap=wrap)
+        self._check_identity(detection)
         # Plans that are gone are gone at any batch, and the rest would be measured without them.
         if plans.verdict is not CheckVerdict.FAILS:
             self._require_batch(detection.batch)
@@ -105,9 +105,9 @@ class Checker:
                 "Give the script that batch, or write {batch} where its arguments take it."
             )
 
-    def _check_identity(self, detection: Detection, *, wrap: bool) -> None:
+    def _check_identity(self, detection: Detection) -> None:
         stored = self._stored
-        problem = Problem.of(detection, stored.problem.limit_bytes, wrap=wrap)
+        problem = Problem.of(detection, stored.problem.limit_bytes)
         here = {**problem.parts, **Sizes.of(detection).parts}
         there = {**problem.seen_here(stored.problem).parts, **stored.sizes.parts}
         if stored.has_knobs:

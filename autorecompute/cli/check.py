@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     folder, result = StudyFolder(args.study), load_result(args.study)
     require_best(result)
     job = job_of(as_typed(args.rest)) if args.rest else _stored_job(folder, result)
-    job = replace(job, wrap=result.wrap, backend=result.versions["backend"])
+    job = replace(job, backend=result.versions["backend"])
     report = _check(folder, result, job, args.steps)
     _print(report, as_json=args.json)
     if not report.is_valid:
@@ -162,7 +162,7 @@ def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckRe
     batch = stored.best.batch if job.takes_batch or not result.command_gives_batch else None
     command = tuple(job.plain_command(batch))
     with interruptible(), _open_bench(folder, stored, job, batch) as bench:
-        return Checker(bench, stored, steps, note).run(command, wrap=job.wrap)
+        return Checker(bench, stored, steps, note).run(command)
 
 
 def _stored(folder: StudyFolder, result: Result) -> Stored:

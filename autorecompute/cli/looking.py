@@ -77,9 +77,8 @@ def _on_fakes(job: Job, args: argparse.Namespace) -> Job:
     from autorecompute.backends.registry import plain_name
 
     plain = plain_name()
-    if args.wrap or args.backend not in {AUTO, plain}:
-        strangers = "--wrap" if args.wrap else f"--backend {args.backend}"
-        raise UsageError(f"Only plain PyTorch runs on fake tensors. Leave out {strangers}, or --fake.")
+    if args.backend not in {AUTO, plain}:
+        raise UsageError(f"Only plain PyTorch runs on fake tensors. Leave out --backend {args.backend}, or --fake.")
     if args.launcher:
         raise UsageError("One process runs on fake tensors. Leave out --launcher, or --fake; --ranks N stands for it.")
     return replace(job, backend=plain, fakes=True, card=_known_card(args.card), ranks=args.ranks)
@@ -276,7 +275,6 @@ def _tune_command(args: argparse.Namespace, job: Job) -> str:
     launcher = f"torchrun --nproc-per-node {args.ranks}" if args.ranks else args.launcher
     flags += [f"--launcher={launcher}"] if launcher else []
     flags += [f"--backend={args.backend}"] if args.backend != AUTO else []
-    flags += ["--wrap"] if args.wrap else []
     script = [MODULE_FLAG, str(args.script)] if args.is_module else [str(args.script)]
     rest = ["--", *job.arguments] if job.arguments else []
     return shlex.join(["autorecompute", "tune", *script, *flags, *rest])

@@ -23,8 +23,8 @@ EXAMPLES = """examples:
   autorecompute run bert -- torchrun --nproc-per-node 2 train.py --batch-size 32
 
 The command gets the study's variables and AUTORECOMPUTE_BATCH_SIZE, and its Python processes are prepared for the
-config as the study's trials were; where it was tuned with --wrap, the model is wrapped again. The batch is yours to
-give, as when the study was tuned. Python with -I, -S or -E cannot be prepared.
+config as the study's trials were. The batch is yours to give, as when the study was tuned. Python with -I, -S or -E
+cannot be prepared.
 """
 
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     result = load_result(args.study)
     folder = StudyFolder(args.study)
     rendered = hand_out(folder, result)
-    hooks = registry.backend_of(result.versions).import_hooks(wrap=result.wrap)
+    hooks = registry.backend_of(result.versions).import_hooks()
     variables = {
         **variables_of(rendered, require_best(result).batch),
         **variables_of_known_code(folder.path, os.environ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.registry import AUTO, PACKAGES, choose_backend
+from autorecompute.backends.registry import AUTO, PACKAGES
 from autorecompute.cli.parsing import add_rest
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ def add_script_arguments(parser: argparse.ArgumentParser) -> None:
         help="the training system that recomputes (default: the one that the script uses)",
     )
     parser.add_argument(
-        "--wrap", action="store_true", help="put the model into the backend's own module, where the script does not"
-    )
-    parser.add_argument(
         "--debug-script", action="store_true", help="leave the terminal to the script, for breakpoint() and pdb in it"
     )
 
@@ -39,7 +36,7 @@ def asked_job(args: argparse.Namespace) -> Job:
     """What the arguments of every such verb ask to train.
 
     Raises:
-        UsageError: there is no such script, its launcher cannot be read, or the backend does not wrap models.
+        UsageError: there is no such script, or its launcher cannot be read.
     """
     from autorecompute.trials import Job
 
@@ -49,6 +46,5 @@ def asked_job(args: argparse.Namespace) -> Job:
         arguments=tuple(args.rest),
         batch_flag=args.batch_flag,
         launcher=args.launcher,
-        backend=choose_backend(args.backend, wrap=args.wrap),
-        wrap=args.wrap,
+        backend=args.backend,
     )

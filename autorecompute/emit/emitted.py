@@ -9,7 +9,7 @@ from autorecompute import __version__
 from autorecompute.documents import INLINED, Document
 from autorecompute.emit.provenance import require_best, stray_variables
 from autorecompute.figures import Figures, KnobFigures
-from autorecompute.result import AsItIs, Best
+from autorecompute.result import Best
 from autorecompute.training_job import Device
 from autorecompute.verdict import Verdict
 
@@ -34,12 +34,10 @@ class Emitted(Document):
         baseline: The figures without recompute.
         rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
             without, the fastest.
-        as_it_is: The script without the wrapping; ``None`` where the tool wrapped nothing, or there was no time for it.
         knobs: What other settings did to the winner; empty where they were not tried.
         device: Where it was measured.
         versions: Software it was measured with.
         command: The command line that was tuned.
-        wrap: Whether the tool wrapped the model, so that only ``autorecompute run`` trains it this way.
         autorecompute: The version that wrote this.
     """
 
@@ -53,12 +51,10 @@ class Emitted(Document):
     verdict_sentence: str
     baseline: Figures
     rival: Figures | None
-    as_it_is: AsItIs | None
     knobs: tuple[KnobFigures, ...]
     device: Device
     versions: dict[str, str]
     command: tuple[str, ...]
-    wrap: bool
     autorecompute: str
 
     @classmethod
@@ -80,11 +76,9 @@ class Emitted(Document):
             verdict_sentence=result.verdict_sentence,
             baseline=result.baseline,
             rival=result.rival,
-            as_it_is=result.as_it_is,
             knobs=result.knobs,
             device=result.device,
             versions=result.versions,
             command=tuple(result.command),
-            wrap=result.wrap,
             autorecompute=__version__,
         )

@@ -81,10 +81,7 @@ def _describe_use(best: Best, result: Result, rendered: Emission) -> dict[str, s
 def _describe_variables(result: Result, rendered: Emission) -> dict[str, str]:
     facts = {} if rendered.variables else {"nothing has to be set": "the batch trains without recompute"}
     facts |= rendered.notes
-    if result.wrap:
-        run = f"autorecompute run {shlex.quote(result.study)} -- COMMAND"
-        facts["tuned with --wrap"] = f"start it with '{run}', nothing else wraps its model"
-    elif rendered.variables:
+    if rendered.variables:
         reader = registry.backend_of(result.versions).READ_BY
         facts["without 'autorecompute run'"] = f"the variables have an effect only in {reader}"
     return facts
@@ -103,8 +100,6 @@ def _describe_measurement(best: Best, result: Result) -> dict[str, str]:
         facts["largest batch without recompute"] = _describe_figures(result.rival)
     elif not result.compared:
         facts["largest batch without recompute"] = NOT_MEASURED
-    if result.as_it_is is not None:
-        facts["PyTorch, as it is"] = _describe_figures(result.as_it_is.figures)
     if result.comparison is not None:
         facts["recompute gives"] = result.comparison.sentence
     return facts

@@ -33,7 +33,6 @@ LOST_SHARE = 0.08
 CARD = "cuda"
 NOT_OUR_COMMAND = "the command came with an archive, from whoever made it: read it before you run it"
 BEST = "best"
-AS_IT_IS = "PyTorch, as it is"
 AGAIN = "autorecompute.auto again"
 
 
@@ -42,7 +41,7 @@ class Line:
     """A line of the answer's table, each figure as people read it.
 
     Attributes:
-        role: ``baseline``, ``preset``, ``best``, ``runner-up``, ``rival`` or ``plain``.
+        role: ``baseline``, ``preset``, ``best``, ``runner-up`` or ``rival``.
         config: What is recomputed, in a few words.
         peak: Its peak.
         throughput: Its samples/s.
@@ -74,8 +73,6 @@ def answer_lines(result: Result, trials: Sequence[Trial]) -> list[Line]:
     lines += [_line("runner-up", name, figures) for name, figures in runners_up(result, trials)]
     if result.rival is not None:
         lines.append(_line("rival", f"none at batch {result.rival.batch}", result.rival))
-    if result.as_it_is is not None:
-        lines.append(_line("plain", AS_IT_IS, result.as_it_is.figures))
     return lines
 
 
@@ -190,16 +187,14 @@ def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
     """
     if rendered is None:
         return [] if result.best is None else [describe_unconfirmed(result.study)]
-    variables = exports(result, rendered)
+    variables = exports(rendered)
     by_hand = [f"{where_exported(result)}:", *(f"  {line}" for line in variables)] if variables else []
     return ["train with it:", f"  {run_command(result)}", *by_hand, *remarks(result, rendered)]
 
 
-def exports(result: Result, rendered: Emission) -> list[str]:
+def exports(rendered: Emission) -> list[str]:
     """The variables to train with without ``run``, as a shell sets them; empty where nothing has to be set."""
-    # The variables alone do nothing to a model that nobody wraps.
-    variables = {} if result.wrap else rendered.variables
-    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    return [f"export {name}={shlex.quote(value)}" for name, value in rendered.variables.items()]
 
 
 def where_exported(result: Result) -> str:
@@ -222,7 +217,7 @@ def remarks(result: Result, rendered: Emission) -> list[str]:
     best = result.best
     if best is None:
         return lines
-    if not rendered.variables and not result.wrap:
+    if not rendered.variables:
         lines.append("Or start it as it is: nothing has to be set.")
     if not result.command_gives_batch:
         lines.append(f"Set the script's batch size to {best.batch}; tuning overrode its DataLoader.")

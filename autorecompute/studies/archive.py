@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from autorecompute.studies.records import StudyRecords
 
 FORMAT: Final = "autorecompute study archive"
-VERSION: Final = 2
+VERSION: Final = 3
 GZIP_SUFFIX = ".gz"
 COMMAND = "command"
 """The field that holds the words of a command."""
@@ -63,7 +63,7 @@ class FirstLine(Document):
     """
 
     format: Literal["autorecompute study archive"] = FORMAT
-    version: Literal[2] = VERSION
+    version: Literal[3] = VERSION
     digest: str
     head: Annotated[Head, INLINED]
 

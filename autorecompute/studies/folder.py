@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FORMAT = 2
+FORMAT = 3
 """Counts up when an older autorecompute could no longer read a study, or a newer one would misread it."""
 
 STUDIES = Path("studies")

@@ -51,7 +51,6 @@ class Problem:
         torch: Version of torch.
         backend: The training system.
         plan_versions: Versions that decide what a plan means, by package.
-        wrap: Whether the system trains the model of a script that does not ask for it.
 
     Raises:
         UsageError: the id of a plan is none.
@@ -67,7 +66,6 @@ class Problem:
     torch: str
     backend: str
     plan_versions: dict[str, str] = field(default_factory=dict, hash=False)
-    wrap: bool = False
 
     def __post_init__(self) -> None:
         if len(self.plans) > MOST_PLANS:
@@ -76,8 +74,8 @@ class Problem:
             parse_choices(key.split(","))
 
     @classmethod
-    def of(cls, detection: Detection, limit_bytes: int, *, wrap: bool = False) -> Self:
-        """The problem that was detected, under this limit, in a script that is wrapped or not."""
+    def of(cls, detection: Detection, limit_bytes: int) -> Self:
+        """The problem that was detected, under this limit."""
         return cls(
             graph=detection.graph,
             plans=tuple(sorted(plan.id for plan in detection.plans)),
@@ -88,7 +86,6 @@ class Problem:
             torch=detection.versions["torch"],
             backend=detection.versions["backend"],
             plan_versions={name: detection.versions[name] for name in detection.plan_versions},
-            wrap=wrap,
         )
 
     @property
@@ -109,7 +106,6 @@ class Problem:
             "torch": self.torch,
             **self.plan_versions,
             "backend": self.backend,
-            "wrap": "yes" if self.wrap else "no",
         }
 
     @property

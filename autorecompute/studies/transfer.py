@@ -102,7 +102,7 @@ def _ranked(
 def _distance(mine: Tuned, theirs: Tuned, source: Source) -> tuple[float, ...]:
     """How far apart two problems are: first what changes graph or machine, then the factors by which sizes differ."""
     has_other_plans = float(not mine.problem.has_same_plans(theirs.problem))
-    kinds = ("graph", "device", "torch", "wrap", "device_bytes")
+    kinds = ("graph", "device", "torch", "device_bytes")
     stored = mine.problem.seen_here(theirs.problem)
     changed = [float(getattr(mine.problem, kind) != getattr(stored, kind)) for kind in kinds]
     pairs = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from autorecompute.backends import registry
@@ -210,19 +209,6 @@ class Bench:
         other._base = {**self._base, **variables}
         return other
 
-    def unwrapped(self, logs: Path) -> Bench:
-        """Another bench for the same job that takes the script as it is; ends the live worker of this one.
-
-        Args:
-            logs: Folder for their output.
-        """
-        self.close()
-        job = replace(self._job, backend=registry.plain_name(), wrap=False)
-        other = Bench(job, self._batch, logs, limit_bytes=self._limit_bytes)
-        # The same DataLoader is told the batch.
-        other._base, other._detection = self._base, self._detection
-        return other
-
     def take_output(self) -> str:
         """What the live or last worker printed since this was asked last."""
         if not self.log.is_file():
@@ -243,7 +229,6 @@ class Bench:
             watch=watch,
             limit_bytes=self._limit_bytes,
             backend=self._job.backend,
-            wrap=self._job.wrap,
             fakes=self._job.fakes,
             card=self._job.card,
             ranks=self._job.ranks,

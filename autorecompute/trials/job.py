@@ -37,7 +37,6 @@ class Job:
         launcher: What stands before ``-m MODULE`` to start it, ``torchrun --nproc-per-node 1`` for instance; empty for
             this interpreter.
         backend: The training system, by its name; ``auto`` for the one that the script uses.
-        wrap: Whether that system is to train the model of a script that does not ask for it.
         fakes: Whether tensors have no data, and only what can be recomputed is of interest.
         card: The card that they stand for; empty for the CPU.
         ranks: As one of how many ranks it trains on them, without the others; 0 for the script as it is.
@@ -53,7 +52,6 @@ class Job:
     batch_flag: str | None = None
     launcher: str = ""
     backend: str = AUTO
-    wrap: bool = False
     fakes: bool = False
     card: str = ""
     ranks: int = 0

@@ -193,7 +193,7 @@ class TuningContext:
         with self.budget.timing(Task.START):
             self.detection = self.bench.detect()
         limit_bytes = self.settings.limit_bytes or choose_limit(self.detection, self.folder, self.note)
-        self.problem = Problem.of(self.detection, limit_bytes, wrap=self.job.wrap)
+        self.problem = Problem.of(self.detection, limit_bytes)
 
     def detect_somewhere(self, open_bench: Callable[[int], Bench]) -> None:
         """Does so at half the batch, or a half of that, where more has no room: nobody asked for the batch.
@@ -246,8 +246,7 @@ class TuningContext:
     def reserve_seconds(self, trials: Sequence[Trial]) -> float:
         """What an answer takes after these trials. Where none of them fits, finding one that does comes first."""
         fits = any(trial.fits for trial in trials)
-        wished = (*WISHED, Task.CONFIRMATION) if self.job.wrap else WISHED
-        return self.budget.reserve_seconds(NEEDED, wished if fits else ())
+        return self.budget.reserve_seconds(NEEDED, WISHED if fits else ())
 
     def allows_trial(self, trials: Sequence[Trial]) -> bool:
         """Whether another trial should end in time. A script that has ended is started for it.

@@ -138,8 +138,7 @@ def default_name(job: Job, batch: int | str | None, limit_bytes: int | None, gra
     """
     script = job.script.resolve()
     parts = [str(script), *job.arguments, job.batch_flag, job.launcher, batch, limit_bytes]
-    parts += ["--wrap"] if job.wrap else []
-    parts += [job.backend] if job.backend != AUTO and not job.wrap else []
+    parts += [job.backend] if job.backend != AUTO else []
     parts += [graph] if graph else []
     tag = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:TAG_LENGTH]
     words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.name.removesuffix('.py')}").strip("_-.")

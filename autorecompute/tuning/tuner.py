@@ -88,8 +88,7 @@ class Tuner:
                 self._set_answer(result)
             result = KnobSearch(self._context).run(result, self._set_answer)
             if result.best is None:
-                plain = result.as_it_is.sentence if result.as_it_is is not None else ""
-                raise NothingFitsError(". ".join(filter(None, [plain, self._explain_none(result)])))
+                raise NothingFitsError(self._explain_none(result))
             return result
         finally:
             self._ledger.close()

@@ -126,7 +126,7 @@ class _Worker:
             backend = registry.worker(self._settings.backend, Path(self._settings.address).parent, Path(self._words[0]))
             agent = Agent(self._channel, backend, self._settings, is_alone=self._is_alone)
             agent.children, agent.script = self._children, self._script
-            backend.install(agent, wrap=self._settings.wrap)
+            backend.install(agent)
         except SetupError as error:
             self._channel.send(Refused(message=str(error)))
             raise Abandon(str(error)) from error

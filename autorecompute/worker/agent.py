@@ -84,7 +84,7 @@ class Agent:
         """Why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:
             return patience.NO_OPTIMIZER
-        return self._backend.why_nothing_trained(wrap=self._settings.wrap) + f" {STARTED}" * self.children.has_started
+        return self._backend.why_nothing_trained() + f" {STARTED}" * self.children.has_started
 
     @property
     def has_trained(self) -> bool:

@@ -50,7 +50,7 @@ class FollowedTraining:
         agent, self.guard = _guarded_agent(channel, backend, settings, expected, say)
         self._parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
         self._backend = backend
-        backend.install(self.guard, wrap=False)
+        backend.install(self.guard)
         for optimizer in optimizers:
             backend.note(optimizer)
             agent.on_optimizer()

@@ -150,7 +150,6 @@ class Settings:
         watch: Measure these steps of the run as it is, without swapping anything; ``None`` to obey orders.
         limit_bytes: What the process may take of its device, where that can be enforced; ``None`` for all there is.
         backend: The training system, by its name; ``auto`` for the one that the script uses.
-        wrap: Whether that system is to train the model of a script that does not ask for it.
         fakes: Whether tensors are to have no data: nothing is ordered after the detection.
         card: The card that they stand for; empty for the CPU.
         ranks: As one of how many ranks the script trains on them, without the others; 0 for a script as it is.
@@ -167,7 +166,6 @@ class Settings:
     watch: Order | None = None
     limit_bytes: int | None = None
     backend: str = AUTO
-    wrap: bool = False
     fakes: bool = False
     card: str = ""
     ranks: int = 0

@@ -10,7 +10,6 @@ from fake_backend.memory import LinearMemory
 NAME = "fake"
 PLANS_VARIABLE, MODE_VARIABLE = "FAKE_PLANS", "FAKE_MODE"
 VARIABLES = (PLANS_VARIABLE, MODE_VARIABLE)
-WRAPS = False
 USED_BY = "fake"
 PROFILES = True
 READ_BY = "a script that reads the plans itself"
@@ -42,8 +41,7 @@ def takes_turns(detection):
     return False
 
 
-def import_hooks(*, wrap):
-    assert not wrap, "the registry refuses to wrap for a system that cannot"
+def import_hooks():
     return (STARTED,)
 
 

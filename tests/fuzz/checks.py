@@ -15,7 +15,7 @@ from autorecompute.worker.protocol import BATCH_VARIABLE
 from fuzz.sandbox import WORK
 
 OUTCOMES = Path(__file__).parents[2] / "docs" / "outcomes.md"
-HOOKS = [format_hooks(import_hooks(wrap=wrap)) for wrap in (False, True)]
+HOOKS = [format_hooks(import_hooks())]
 """What processes may be told to call, whatever a study holds."""
 
 PLANS_FILE = re.compile(rf".*/{WORK}/studies/[^/]+/best/plans\.json")

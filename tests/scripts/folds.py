@@ -74,7 +74,7 @@ def train_gan():
 
 with tempfile.TemporaryDirectory() as folder:
     backend, listener = OrtModuleBackend(Path(folder)), Listener()
-    backend.install(listener, wrap=False)
+    backend.install(listener)
     from onnxruntime.training.ortmodule import ORTModule
 
     earlier = [train_fold(), train_fold()]

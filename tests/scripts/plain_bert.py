@@ -12,7 +12,6 @@ VOCABULARY, LENGTH = 64, 16
 parser = argparse.ArgumentParser()
 parser.add_argument("--bs", type=int, default=4)
 parser.add_argument("--steps", type=int, default=100_000)
-parser.add_argument("--checkpoint", default="checkpoint.pt")
 args = parser.parse_args()
 
 torch.manual_seed(0)
@@ -45,9 +44,9 @@ for step in range(1, args.steps + 1):
     with torch.no_grad():
         print("evaluated", model(input_ids=held_out, labels=held_out).loss.item())
     model.train()
-torch.save(model.state_dict(), args.checkpoint)
+torch.save(model.state_dict(), "checkpoint.pt")
 print("class", type(model).__name__, isinstance(model, BertForMaskedLM))
-# A wrapped model can be pickled as ever. What is read back is what was just written, in this process.
+# A model can be pickled as ever. What is read back is what was just written, in this process.
 for name, twin in {"copied": copy.deepcopy(model), "pickled": pickle.loads(pickle.dumps(model))}.items():  # noqa: S301
     with torch.no_grad():
         print(name, twin(**batch).loss.item())

@@ -5,7 +5,6 @@ from contextlib import nullcontext
 
 import torch
 from accelerate import Accelerator
-from autorecompute.backends.ortmodule import wrapping
 from autorecompute.backends.ortmodule.exceptions import classify
 from lightning.fabric import Fabric
 from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule
@@ -134,23 +133,21 @@ MODELS = {
 }
 
 
-def train(wrap, model, inputs, context=nullcontext):
+def train(model, inputs, context=nullcontext):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with context():
-        loss = wrap(model)(inputs).float().square().mean()
+        loss = ORTModule(model, DebugOptions(log_level=LogLevel.ERROR))(inputs).float().square().mean()
     loss.backward()
     optimizer.step()
 
 
-def tell(name, call, *arguments):
+def tell(name, *arguments):
     try:
-        call(*arguments)
+        train(*arguments)
     except Exception as error:  # noqa: BLE001  (whatever a model fails with is what is asked for)
         outcome, sentence = classify(error)
         print(json.dumps({"name": name, "outcome": outcome.value, "sentence": sentence}), flush=True)
 
 
 for name, (model, inputs, *context) in MODELS.items():
-    tell(name, train, lambda module: ORTModule(module, DebugOptions(log_level=LogLevel.ERROR)), model, inputs, *context)
-wrapping.install()
-tell("compile and wrap", train, lambda module: module, compiled(mlp()), X)
+    tell(name, model, inputs, *context)

@@ -84,7 +84,6 @@ class FormulaBench:
         self.broken_at = None  # which fresh process the machine takes away
         self.knobs = {}  # a Turned by the variable's name
         self.failure = None  # what detecting ends with
-        self.plain = None  # a bench for the script without the wrapping
 
     def __enter__(self):
         return self
@@ -144,9 +143,6 @@ class FormulaBench:
             bench.wrong = turned.wrong or bench.wrong
             bench.failure = turned.failure
         return bench
-
-    def unwrapped(self, _logs):
-        return self.plain or FormulaBench(self.detection, savings=self.savings, costs=self.costs)
 
     def take_output(self):
         return f"{len(self.measured)} measured\n"

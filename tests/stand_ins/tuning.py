@@ -40,7 +40,7 @@ class Tuning:
 
     effort = Effort(warmup=2, steps=5)
 
-    def __init__(self, root, bench, name="bert", *, shared=None, wrap=False, **changes):
+    def __init__(self, root, bench, name="bert", *, shared=None, **changes):
         script = root / "train.py"
         script.touch()
         self.bench, self.watcher = bench, Watcher()
@@ -48,7 +48,7 @@ class Tuning:
         self.folder.prepare()
         asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "batch": 32, "sampler": "greedy"}
         settings = TuningSettings(effort=self.effort, **{**asked, **changes})
-        job = Job(script=script, batch_flag="--bs", wrap=wrap)
+        job = Job(script=script, batch_flag="--bs")
         place = TuningContext(
             job=job, bench=bench, folder=self.folder, settings=settings, progress=self.watcher, shared=shared
         )

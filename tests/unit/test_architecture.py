@@ -83,7 +83,6 @@ IN_THE_USERS_PROCESS = {
     *ADAPTER,
     "backends.ortmodule.detection",
     "backends.ortmodule.export_options",
-    "backends.ortmodule.first_call",
     "backends.ortmodule.probe",
     "backends.ortmodule.gradient_check",
     "backends.ortmodule.insight_table",
@@ -101,7 +100,6 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.graph_pieces",
     "backends.ortmodule.operators",
     "backends.ortmodule.checkpointing",
-    "backends.ortmodule.wrapping",
     "backends.common.*",
     "backends.torch.*",
 }

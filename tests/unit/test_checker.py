@@ -83,7 +83,7 @@ def check(make_stored, make_detection, make_measurement, tmp_path, monkeypatch):
 
     def check(*, stored=None, detected=None, **changes):
         bench = ScriptedBench(make_detection(**(detected or {})), make_measurement, **changes)
-        return Checker(bench, stored or make_stored(), 3, lambda _: None).run(("python", "train.py"), wrap=False), bench
+        return Checker(bench, stored or make_stored(), 3, lambda _: None).run(("python", "train.py")), bench
 
     return check
 

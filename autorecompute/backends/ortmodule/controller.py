@@ -29,7 +29,6 @@ __all__ = [
     "TRIAL_VARIABLES",
     "USED_BY",
     "VARIABLES",
-    "WRAPS",
     "import_hooks",
     "memory_model",
     "memory_of",
@@ -48,7 +47,6 @@ __all__ = [
 ]
 
 NAME = "ortmodule"
-WRAPS = True
 PROFILES = True
 READ_BY = "a script that imports autorecompute.compat before ORTModule"
 CARDS: tuple[str, ...] = ()
@@ -66,12 +64,6 @@ ADAPT = ImportHook(
     comes_first=True,
     function="autorecompute.backends.ortmodule.adapter:adapt",
     missed="ORTModule goes on without being adapted to this PyTorch",
-)
-WRAP = ImportHook(
-    module="torch",
-    comes_first=False,
-    function="autorecompute.backends.ortmodule.wrapping:install",
-    missed="the model trains in plain PyTorch, as nothing can wrap it here",
 )
 
 
@@ -133,6 +125,6 @@ def planned(environment: Mapping[str, str]) -> None:
     del environment
 
 
-def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:
-    """ORTModule is adapted to the installed PyTorch, and where a study was tuned so, the model is wrapped."""
-    return (ADAPT, WRAP) if wrap else (ADAPT,)
+def import_hooks() -> Sequence[ImportHook]:
+    """ORTModule is adapted to the installed PyTorch."""
+    return (ADAPT,)

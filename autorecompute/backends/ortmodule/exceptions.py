@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.common.failures import describe_out_of_memory, is_out_of_memory, last_line
 from autorecompute.backends.ortmodule.operators import explanation_of, find_call, is_of_export, uses_bfloat16
-from autorecompute.backends.ortmodule.wrapping import WrappingError
 from autorecompute.errors import SetupError, chain_of
 from autorecompute.measurement import Outcome
 
@@ -47,8 +46,6 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
     text = "\n".join(str(link) for link in links)
     if is_out_of_memory(error, text):
         return Outcome.OOM, describe_out_of_memory(error)
-    if refusal := next((link for link in links if isinstance(link, WrappingError)), None):
-        return Outcome.EXPORT_ERROR, str(refusal)
     if any(known in text for known in CHECKPOINTING_TEXTS):
         return Outcome.EXPORT_ERROR, CHECKPOINTED
     if "dynamo-optimized function" in text or _is_given_compiled(error):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.common.batches import observe_batch, on_few_samples
-from autorecompute.backends.ortmodule import exceptions, logs, wrapping
+from autorecompute.backends.ortmodule import exceptions, logs
 from autorecompute.backends.ortmodule.adapter import adapt
 from autorecompute.backends.ortmodule.checkpointing import Checkpointing
 from autorecompute.backends.ortmodule.detection import detect, name_dims
@@ -35,13 +35,9 @@ if TYPE_CHECKING:
     from autorecompute.memory import StepProfile
 
 
-WRAP_BY_HAND = (
-    "Wrap the model before training: from onnxruntime.training.ortmodule import ORTModule; model = ORTModule(model); "
-    "or let the tool wrap it: --wrap."
-)
-NOTHING_TO_WRAP = (
-    "--wrap found no module that holds the optimizer's parameters and was called in training mode. "
-    "Call the model itself, model(inputs), rather than a method of it."
+NOTHING_TRAINED = (
+    "No ORTModule was trained. Wrap the model before training: from onnxruntime.training.ortmodule import ORTModule; "
+    "model = ORTModule(model); or leave out --backend to tune it in plain PyTorch."
 )
 
 
@@ -67,12 +63,11 @@ class OrtModuleBackend:
         self._profiler = Profiler(folder)
         self._folder = folder
 
-    def install(self, listener: Listener, *, wrap: bool) -> None:
+    def install(self, listener: Listener) -> None:
         """Hooks into every training session that ORTModule will create.
 
         Args:
             listener: Who is told of it.
-            wrap: Whether ORTModule is to train the model of a script that has none.
 
         Raises:
             SetupError: ORTModule is not installed, or its extensions are missing.
@@ -111,12 +106,10 @@ class OrtModuleBackend:
         self._profiler.install(TrainingManager, lambda manager: self._profiles and self._is_tuned(manager))
         TrainingManager._create_execution_agent = create_and_tell  # noqa: SLF001
         TrainingManager.forward = forward_and_tell
-        if wrap:
-            wrapping.install()
 
-    def why_nothing_trained(self, *, wrap: bool) -> str:
+    def why_nothing_trained(self) -> str:
         """Why a script may never have come to training, and what to do about it, in sentences."""
-        return f"No ORTModule was trained. {NOTHING_TO_WRAP if wrap else WRAP_BY_HAND}"
+        return NOTHING_TRAINED
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
         """Rebuilds every training session with another config; those that are tuned profiled, if that is wanted."""

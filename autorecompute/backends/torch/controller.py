@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 NAME = "torch"
 VARIABLES = (VARIABLE,)
-WRAPS = False
 TRIAL_VARIABLES: Mapping[str, str] = {}
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR",)
 LOG_VARIABLE = ""
@@ -118,9 +117,8 @@ def planned(environment: Mapping[str, str]) -> Config | None:
     return wanted.config if wanted is not None and wanted.is_unmeasured else None
 
 
-def import_hooks(*, wrap: bool) -> Sequence[ImportHook]:
+def import_hooks() -> Sequence[ImportHook]:
     """The plans are applied to the first module that trains."""
-    del wrap
     return (APPLY,)
 
 

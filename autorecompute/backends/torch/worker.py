@@ -91,9 +91,8 @@ class TorchBackend:
         self._batch: list[weakref.ref[Tensor]] = []
         self._sizes = BatchSizes()
 
-    def install(self, listener: Listener, *, wrap: bool = False) -> None:
+    def install(self, listener: Listener) -> None:
         """Follows every optimizer that will be made, and the modules that they train."""
-        del wrap
         self._listener = listener
         if listener.fake_card is not None:
             self._fakes = LargeTensorsAreFake(all_weights=listener.fake_ranks > 0)
@@ -191,9 +190,8 @@ class TorchBackend:
             places = ", ".join(path or "the model" for path in missed)
             yield f"some calls of {places} made another graph than the first one: their operators were kept there"
 
-    def why_nothing_trained(self, *, wrap: bool) -> str:
+    def why_nothing_trained(self) -> str:
         """Why a script may never have come to training, and what to do about it, in sentences."""
-        del wrap
         return failures.NOTHING_TRAINED
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:

@@ -53,7 +53,6 @@ class Story:
         facts: What the study is about, by name.
         run: The command that trains with the answer, in a notebook the call; empty where there is none.
         where_exported: In which scripts they have an effect.
-        wraps: Whether the command is the only way.
         remarks: What else has to be done.
         circumstances: Under what the answer holds.
         lines: The answer's table.
@@ -76,7 +75,6 @@ class Story:
     run: str = ""
     exports: tuple[str, ...] = ()
     where_exported: str = ""
-    wraps: bool = False
     remarks: tuple[str, ...] = ()
     circumstances: tuple[str, ...] = ()
     lines: tuple[Line, ...] = ()
@@ -139,9 +137,8 @@ def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict
     return {
         "verdict": result.verdict_sentence,
         "run": run_command(result) if rendered is not None else "",
-        "exports": tuple(exports(result, rendered)) if rendered is not None else (),
+        "exports": tuple(exports(rendered)) if rendered is not None else (),
         "where_exported": where_exported(result),
-        "wraps": result.wrap,
         "remarks": _remarks(result, rendered, folder),
         "circumstances": (*circumstances(result), *_what_it_would_take(result, parts)),
         "lines": tuple(answer_lines(result, own)),

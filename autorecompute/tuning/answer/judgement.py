@@ -1,4 +1,4 @@
-"""Decides on an answer: races the finalists, confirms the winner and compares it with its rivals."""
+"""Decides on an answer: races the finalists, confirms the winner and compares it with its rival."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.figures import Figures
-from autorecompute.result import AsItIs, Result
+from autorecompute.result import Result
 from autorecompute.tuning.answer.early import StandingAnswer
 from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists, is_faster
 from autorecompute.tuning.answer.kept_race import keep_race, read_race
 from autorecompute.tuning.answer.race import FINALISTS, RaceResult, race
 from autorecompute.tuning.answer.rivals import (
     Rival,
-    compare_with_plain,
     compare_with_rival_batch,
     judge_recompute,
     needs_rival_batch,
-    recall_plain,
     recall_rival,
 )
 from autorecompute.tuning.budget import Task
@@ -85,16 +83,12 @@ class Judgement:
             self._confirm(self._rank(others, trials, deadline_seconds=deadline_seconds))
         best = self._standing.best
         is_just_confirmed = best is not None and best.config == self._last_process
-        plain = compare_with_plain(self._context, best, is_just_confirmed=is_just_confirmed)
-        plain = recall_plain(self._earlier, best, plain)
-        is_just_confirmed = is_just_confirmed and plain.figures is None
         rival = self._compare_with_baseline(best, baseline, is_just_confirmed=is_just_confirmed)
-        compared = plain.is_complete and rival.is_complete
-        if not compared:
+        if not rival.is_complete:
             self._context.note("no time left for all comparisons in fresh processes")
-        compared = compared and not self.ran_out and not (best is None and self._may_be_confirmed(trials))
-        as_it_is = AsItIs(figures=plain.figures, comparison=plain.comparison) if plain.figures is not None else None
-        return replace(self.compose(best, rival, trials, limit_bytes, compared=compared), as_it_is=as_it_is)
+        may_be_confirmed = best is None and self._may_be_confirmed(trials)
+        compared = rival.is_complete and not self.ran_out and not may_be_confirmed
+        return self.compose(best, rival, trials, limit_bytes, compared=compared)
 
     def compose(
         self, best: Best | None, rival: Rival, trials: Sequence[Trial], limit_bytes: int, *, compared: bool
@@ -137,7 +131,6 @@ class Judgement:
             command=self._context.command,
             script_at=self._context.job.script_at,
             command_gives_batch=self._context.settings.batch is None or self._context.job.takes_batch,
-            wrap=self._context.job.wrap,
         )
 
     def _short_of_reserve(self, best: Best | None, trials: Sequence[Trial], limit_bytes: int) -> tuple[str, ...]:

@@ -1,14 +1,13 @@
-"""The winner's rivals: the largest batch that fits without recompute, and the script without ``--wrap``."""
+"""The winner's rival: the largest batch that fits without recompute."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.figures import Comparison, Figures
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.studies.writing import make_folder
 from autorecompute.tuning.answer.paired_comparison import PAIR, PairedComparison, has_enough_pairs
 from autorecompute.tuning.budget import Task
 from autorecompute.verdict import LEAST_RATIO, Verdict, judge
@@ -102,7 +101,7 @@ def _largest(batch: int, limit_bytes: int, resting_bytes: int, peak_bytes: int) 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A way to train without the winner's recompute, and how the winner compares with it.
+    """The largest batch that fits without recompute, and how the winner compares with it.
 
     Attributes:
         figures: Its figures; ``None`` where there is none, or no time for it.
@@ -137,51 +136,17 @@ def compare_with_rival_batch(
         is_complete = search.none_fits or context.budget.allows(Task.CONFIRMATION)
         return Rival(none_fits=search.none_fits, is_complete=is_complete)
     figures = figures_of(search.found)
-    runs, are_neighbours = fresh_runs(context, {}, figures.batch), is_just_confirmed and search.is_first
-    return _compare(context, best, figures, runs, are_neighbours=are_neighbours)
-
-
-def compare_with_plain(context: TuningContext, best: Best | None, *, is_just_confirmed: bool) -> Rival:
-    """Measures the script without the wrapping, in fresh processes at the target batch, and compares where it fits.
-
-    Args:
-        context: What the tuning works with.
-        best: The confirmed config; ``None`` where none fits.
-        is_just_confirmed: Whether its fresh process was the last thing that ran.
-
-    Raises:
-        SetupError: the folder of the processes' output cannot be made.
-    """
-    if not context.job.wrap:
-        return Rival()
-    if not context.budget.allows(Task.CONFIRMATION):
-        return Rival(is_complete=False)
-    context.note("measuring the script as it is, without --wrap")
-    logs = make_folder(context.logs / "as_it_is")
-    plain = context.bench.unwrapped(logs)
-    measurement = plain.watch({}, context.settings.effort, context.settings.batch).under(context.problem.limit_bytes)
-    if measurement.outcome is not Outcome.OK:
-        why = f": {measurement.message}" if measurement.message else ""
-        context.note(f"PyTorch, as it is: {measurement.outcome}{why}")
-    figures = replace(figures_of(measurement), batch=measurement.batch or context.problem.batch)
-    if best is None or measurement.outcome is not Outcome.OK or not figures.samples_per_second:
-        return Rival(figures)
-    runs = _runs(context, plain, {}, best.batch, "as the script is")
-    return _compare(context, best, figures, runs, are_neighbours=is_just_confirmed)
-
-
-def _compare(
-    context: TuningContext, best: Best, rival: Figures, run_rival: Callable[[], float | None], *, are_neighbours: bool
-) -> Rival:
-    assert rival.samples_per_second, "what has no speed is not compared"
     comparison = PairedComparison(
         fresh_runs(context, context.emit(best.config), best.batch),
-        run_rival,
+        fresh_runs(context, {}, figures.batch),
         least_ratio=LEAST_RATIO,
         has_time=lambda: context.budget.allows(*PAIR),
-    ).run(best.samples_per_second / rival.samples_per_second, are_neighbours=are_neighbours)
+    ).run(
+        best.samples_per_second / search.found.samples_per_second,
+        are_neighbours=is_just_confirmed and search.is_first,
+    )
     is_complete = has_enough_pairs(comparison, has_time=context.budget.allows(*PAIR))
-    return Rival(rival, comparison, is_complete=is_complete)
+    return Rival(figures, comparison, is_complete=is_complete)
 
 
 def _compared_apart(best: Best, rival_batch: Figures) -> Comparison | None:
@@ -207,15 +172,11 @@ def _find_rival_batch(context: TuningContext, baseline: Trial | None) -> RivalSe
 
 def fresh_runs(context: TuningContext, environment: dict[str, str], batch: int | None) -> Callable[[], float | None]:
     """Runs a batch in a fresh process under this environment; gives its samples/s, or ``None`` where it failed."""
-    return _runs(context, context.bench, environment, batch, f"{'with' if environment else 'without'} recompute")
 
-
-def _runs(
-    context: TuningContext, bench: Bench, environment: dict[str, str], batch: int | None, way: str
-) -> Callable[[], float | None]:
     def run() -> float | None:
-        context.note(f"comparing in fresh processes: batch {batch} {way}")
-        measurement = bench.watch(environment, context.settings.effort, batch)
+        way = "with" if environment else "without"
+        context.note(f"comparing in fresh processes: batch {batch} {way} recompute")
+        measurement = context.watch(environment, batch)
         return measurement.samples_per_second if measurement.outcome is Outcome.OK else None
 
     return run
@@ -234,27 +195,14 @@ def recall_rival(earlier: Result | None, best: Best | None, rival: Rival) -> Riv
         best: The winner.
         rival: What was made of it in this session.
     """
-    if rival.is_complete or not _has_compared(earlier, best):
+    if rival.is_complete or earlier is None or earlier.best is None or best is None:
         return rival
-    assert earlier is not None, "it has compared"
+    if not (earlier.compared and earlier.best.confirmed and earlier.best.config == best.config):
+        return rival
     known = earlier.rival
     if rival.figures is not None and (known is None or known.batch != rival.figures.batch):
         return rival
     return Rival(known, earlier.comparison, none_fits=known is None and earlier.verdict is Verdict.RECOMPUTE_PAYS)
-
-
-def recall_plain(earlier: Result | None, best: Best | None, plain: Rival) -> Rival:
-    """The same of the script without the wrapping."""
-    if plain.is_complete or not _has_compared(earlier, best):
-        return plain
-    assert earlier is not None, "it has compared"
-    return Rival(earlier.as_it_is.figures, earlier.as_it_is.comparison) if earlier.as_it_is is not None else plain
-
-
-def _has_compared(earlier: Result | None, best: Best | None) -> bool:
-    if earlier is None or earlier.best is None or best is None:
-        return False
-    return earlier.compared and earlier.best.confirmed and earlier.best.config == best.config
 
 
 def judge_recompute(best: Best | None, rival: Rival) -> Verdict:

@@ -129,7 +129,6 @@ class BatchAnswer:
             command=job.plain_command(point.batch) if point is not None else job.command_of_any_batch(),
             script_at=job.script_at,
             command_gives_batch=job.takes_batch,
-            wrap=job.wrap,
         )
 
     def _best_without(self, point: CurvePoint) -> Best:

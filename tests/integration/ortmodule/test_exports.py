@@ -150,9 +150,7 @@ def test_checkpointing_without_effect_is_warned_about(scripts, tmp_path):
     assert "switch gradient checkpointing off" in warning
 
 
-@pytest.mark.parametrize(
-    "model", ["compile", "compile in place", "compile a part", "compile a function", "compile and wrap"]
-)
+@pytest.mark.parametrize("model", ["compile", "compile in place", "compile a part", "compile a function"])
 def test_a_compiled_model_is_told_to_leave_that_out(refused, model):
     told = refused[model]
     assert told["outcome"] == "export_error"

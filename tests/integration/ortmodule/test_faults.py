@@ -13,7 +13,7 @@ def test_a_script_that_never_wraps_its_model_is_told_how_at_its_end_or_before(wo
     failed = workplace.tune("unwrapped.py", "--backend", "ortmodule", arguments=("--steps", steps))
     assert failed.code == 5
     assert "ORTModule(model)" in failed.complaint
-    assert "--wrap" in failed.complaint
+    assert "leave out --backend" in failed.complaint
     assert "It printed nothing." in failed.complaint
     assert workplace.study().logs == [""]
 

@@ -30,13 +30,12 @@ assert not {name.partition(".")[0] for name in sys.modules} & {"torch", "onnxrun
 
 @pytest.fixture
 def python(tmp_path):
-    def run(program, *behind, flags=(), path=None, wrap=False):
+    def run(program, *behind, flags=(), path=None):
         script = tmp_path / "train.py"
         script.write_text(program)
         path = prepend_to_python_path(os.pathsep.join(map(str, behind))) if path is None else path
-        hooks = format_hooks(import_hooks(wrap=wrap))
         environment = {**os.environ, "PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
-        environment[HOOKS_VARIABLE] = hooks
+        environment[HOOKS_VARIABLE] = format_hooks(import_hooks())
         command = [sys.executable, *flags, str(script)]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -64,21 +63,6 @@ def test_the_folder_is_what_makes_it_train(python):
 def test_a_process_without_ortmodule_imports_nothing_more(python):
     process = python(NEEDS_NO_MODULE)
     assert (process.returncode, process.stderr) == (0, "")
-
-
-def test_a_process_without_torch_is_not_touched_by_wrapping(python):
-    process = python(NEEDS_NO_MODULE, wrap=True)
-    assert (process.returncode, process.stderr) == (0, "")
-
-
-def test_wrapping_without_the_tuner_is_told(python, tmp_path):
-    (tmp_path / "packages").mkdir()
-    (tmp_path / "packages" / "torch.py").touch()
-    hide = "import sys; sys.modules['autorecompute'] = None\n"
-    process = python(hide + "import torch; print('ran', torch.__name__)", tmp_path / "packages", wrap=True)
-    assert process.stdout.split() == ["ran", "torch"]
-    assert len(process.stderr.splitlines()) == 1
-    assert "plain PyTorch" in process.stderr
 
 
 def test_a_shadowed_sitecustomize_still_runs(python, tmp_path):

@@ -119,10 +119,10 @@ def test_a_script_that_hangs_shows_where(tmp_path):
     worker.close()
 
 
-@pytest.mark.parametrize(("way", "options"), [("by-hand", ("--backend", "torch")), ("by-hand-briefly", ("--wrap",))])
-def test_a_script_that_updates_its_weights_by_hand(workplace, way, options):
+@pytest.mark.parametrize(("way", "backend"), [("by-hand", "torch"), ("by-hand-briefly", "ortmodule")])
+def test_a_script_that_updates_its_weights_by_hand(workplace, way, backend):
     """Where no torch optimizer is made, nobody can tell steps apart: the tuning ends, and says what is missing."""
-    failed = workplace.tune("elsewhere.py", *options, arguments=("--way", way))
+    failed = workplace.tune("elsewhere.py", "--backend", backend, arguments=("--way", way))
     assert failed.code == 5
     assert "The script makes no torch optimizer" in failed.complaint
 

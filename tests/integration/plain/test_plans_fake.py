@@ -195,9 +195,7 @@ def test_a_card_that_is_not_known_or_that_nothing_stands_for_is_wrong_usage(plac
     assert words in looked.complaint
 
 
-@pytest.mark.parametrize(
-    "options", [("--launcher", "torchrun --nproc-per-node 2"), ("--wrap",), ("--backend", "ortmodule")]
-)
+@pytest.mark.parametrize("options", [("--launcher", "torchrun --nproc-per-node 2"), ("--backend", "ortmodule")])
 def test_what_cannot_run_on_fakes_is_wrong_usage(look, options):
     looked = look(SCRIPT, *options)
     assert (looked.code, looked.stdout) == (UsageError.exit_code, "")

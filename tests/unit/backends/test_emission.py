@@ -7,11 +7,8 @@ from autorecompute.backends.ortmodule.controller import NAME
 from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE
 from autorecompute.backends.ortmodule.grammar import Level, config_of_level
 from autorecompute.backends.registry import render
-from autorecompute.cli import main, run
 from autorecompute.emit.formats import RENDERERS
 from autorecompute.plans import Config
-from autorecompute.startup import HOOKS_VARIABLE
-from autorecompute.studies import Problem, StudyFolder
 
 CONFIG = Config.parse(["Gelu+:1:-1", "FusedMatMul+Add+:1:-1"])
 VERSIONS = {"torch": "2.13.0", "onnxruntime": "1.19.2", "backend": NAME}
@@ -40,36 +37,9 @@ def test_variables_without_a_file_need_none(config, version):
 
 
 @pytest.mark.parametrize("form", ["shell", "dotenv"])
-def test_a_wrapped_study_names_the_one_way_to_train(told, answer, form):
-    assert "autorecompute run bert" in told(form, dataclasses.replace(answer, wrap=True))
-    assert "autorecompute run bert" not in told(form, answer)
-
-
-@pytest.mark.parametrize("form", ["shell", "dotenv"])
 def test_a_variable_of_ours_comes_with_what_reads_it(told, answer, form):
     with_probe = dataclasses.replace(answer, best=dataclasses.replace(answer.best, knobs=("layer_boundaries",)))
     lines = told(form, with_probe)
     assert PROBE_VARIABLE in lines.partition("must not be set")[2].partition("\n")[2]
     assert "autorecompute.compat" in lines
     assert PROBE_VARIABLE not in lines.partition("must not be set: ")[2].partition("\n")[0]
-
-
-def test_a_wrapped_study_has_the_command_wrapped(make_detection, answer, tmp_path, monkeypatch, capsys):
-    hooks = []
-
-    def start(_, environment):
-        hooks.append(environment[HOOKS_VARIABLE])
-        raise SystemExit
-
-    monkeypatch.setattr(run, "replace_process", start)
-    monkeypatch.chdir(tmp_path)
-    folder = StudyFolder("bert")
-    folder.prepare()
-    folder.begin(Problem.of(make_detection(), 2**30), ["python", "train.py"])
-    for result in (dataclasses.replace(answer, wrap=True), answer):
-        folder.finish(result)
-        with pytest.raises(SystemExit):
-            main(["run", "bert", "--", "true"])
-        monkeypatch.setenv(HOOKS_VARIABLE, hooks[0])
-    assert ["wrapping:install" in hook for hook in hooks] == [True, False]
-    assert HOOKS_VARIABLE in capsys.readouterr().err

@@ -175,7 +175,7 @@ def test_a_name_is_the_same_for_the_same_command(tmp_path):
         default_name(Job(script=script), 32, 2**31),
         default_name(Job(script=script), None, None),
         default_name(Job(script=script, arguments=("--seed", "1")), 32, 2**30),
-        default_name(Job(script=script, wrap=True), 32, 2**30),
+        default_name(Job(script=script, backend="torch"), 32, 2**30),
     ]
     assert len({name, *others}) == 8
 

@@ -103,14 +103,14 @@ def test_dotenv_refuses_what_its_readers_disagree_about(answer, folder):
 
 
 def test_json_holds_the_config_and_the_figures_and_null_for_what_was_not_measured(answer):
-    result = answer(wrap=True)
+    result = answer()
     text, variables = emitted("json", result)
     plain = json.loads(text)
     assert plain["environment"] == variables
     assert Config.parse(plain["config"]) == result.best.config
     for name in ("batch", "samples_per_second", "peak_bytes", "limit_bytes", "confirmed"):
         assert plain[name] == getattr(result.best, name)
-    for name in ("study", "problem", "verdict", "verdict_sentence", "versions", "command", "wrap"):
+    for name in ("study", "problem", "verdict", "verdict_sentence", "versions", "command"):
         assert plain[name] == getattr(result, name)
     assert (plain["relative_throughput"], plain["baseline"]["peak_bytes"]) == (None, None)
 

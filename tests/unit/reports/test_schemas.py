@@ -19,7 +19,7 @@ from autorecompute.reports.answer_json import Answer, MeasuredTrial
 from autorecompute.reports.check_report import Checked
 from autorecompute.reports.overview import Overview
 from autorecompute.reports.plans_json import Plans
-from autorecompute.result import AsItIs, Transfer
+from autorecompute.result import Transfer
 from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
 from autorecompute.schemas.__main__ import main as print_schema
 from autorecompute.search.frontier import predict_frontier
@@ -59,7 +59,6 @@ def full_result(make_result, make_trial):
         },
         rival=figures,
         comparison=Comparison(ratio=1.1, low=1.0, high=1.2, pairs=3, is_clear=True),
-        as_it_is=AsItIs(figures=figures, comparison=Comparison(ratio=0.6, pairs=0, is_clear=False)),
         transferred_from=Transfer(study="other", differences=("batch 32, not 16",)),
         knobs=(KnobFigures(name="triton", why_not="no"),),
     )

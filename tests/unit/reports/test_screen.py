@@ -193,12 +193,6 @@ def test_the_command_that_always_works_comes_first(show):
     assert export.startswith("export ")
 
 
-def test_a_wrapped_script_has_one_way_to_train(show, make_result):
-    lines = show(make_result(wrap=True), width=200)
-    assert [line for line in lines if "export" in line or line.startswith("or")] == []
-    assert any(line.strip().startswith("autorecompute run ") for line in lines)
-
-
 @pytest.mark.parametrize("width", [40, 250])
 def test_lines_to_paste_are_never_broken(show, make_result, width, tmp_path):
     place = Path("/studies", *["a folder"] * 30, "it's")

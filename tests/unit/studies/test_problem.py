@@ -34,7 +34,6 @@ def test_equal_detections_are_one_problem(make_detection, make_space):
         ({"device": dataclasses.replace(PROCESSOR, total_bytes=8 * GIB)}, {}, "device memory 8.00 GiB"),
         ({"versions": {"torch": "2.4.0", "fake": "3.1", "backend": "fake"}}, {}, "torch 2.4.0, not 2.13.0"),
         ({"versions": {"torch": "2.13.0", "fake": "3.0", "backend": "fake"}}, {}, "fake 3.0, not 3.1"),
-        ({}, {"wrap": True}, "wrap yes, not no"),
         ({}, {"limit_bytes": LIMIT + 1}, f"limit 900 MiB ({LIMIT + 1} bytes), not 900 MiB ({LIMIT} bytes)"),
     ],
 )

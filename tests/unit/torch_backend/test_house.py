@@ -52,14 +52,13 @@ IMPORTED = "a_system_that_is_imported"
 class Stand:
     listener, is_out = None, False
 
-    def install(self, listener, *, wrap):
-        assert not wrap
+    def install(self, listener):
         self.listener = listener
 
     def uninstall(self):
         self.is_out = True
 
-    def import_hooks(self, **_wrap):
+    def import_hooks(self):
         return ()
 
     def classify(self, error):
@@ -77,7 +76,7 @@ def two_systems(tmp_path, monkeypatch):
     before = list(sys.meta_path)
     plain, other, trained = Stand(), Stand(), []
     auto = AutoBackend(plain, {IMPORTED: other}, lambda _: other)
-    auto.install(SimpleNamespace(on_session=lambda detect: trained.append(detect()) or Config()), wrap=False)
+    auto.install(SimpleNamespace(on_session=lambda detect: trained.append(detect()) or Config()))
     yield plain, other, auto, trained, lambda: importlib.import_module(IMPORTED)
     sys.meta_path[:] = before
     sys.modules.pop(IMPORTED, None)
