@@ -98,15 +98,6 @@ def test_the_explanation_names_the_batch_that_it_is_about(keep_several, read):
     assert "The star is the config to train with" in text
 
 
-def test_a_comparison_counts_the_trials_of_all_batches(keep_several, call):
-    keep_several(48)
-    assert re.search(r"^trials +13 +13$", call("studies", "compare", "bert", "bert")[1], re.MULTILINE)
-    compared = json.loads(call("studies", "compare", "bert", "bert", "--json")[1])["studies"][0]
-    assert compared["trials"] == 13
-    assert compared["result"] == json.loads(call("show", "bert", "--json")[1])["result"]
-    assert compared["result"]["runners_up"]
-
-
 @pytest.mark.parametrize("speeds", [(32.0, 32.1, 31.9), (8.0, 64.0, 100.0), (0.001, 0.002, 0.001)])
 def test_no_marker_of_the_curve_is_cut(speeds):
     curve = [
