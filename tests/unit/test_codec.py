@@ -3,12 +3,10 @@ import json
 import math
 import resource
 import typing
-from typing import Annotated
 
 import pytest
 
 from autorecompute import codec, jsontext
-from autorecompute.documents import ABSENT, INLINED, Absent, Document
 from autorecompute.figures import Figures
 from autorecompute.jsontext import DEEPEST, LARGEST_TEXT, MOST_VALUES, UnreadableError, parse, read_file
 from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
@@ -192,50 +190,8 @@ def test_refusing_many_values_takes_no_memory(part):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8 * 1024  # KiB
 
 
-@dataclasses.dataclass(frozen=True)
-class Stored:
-    """What is kept.
-
-    Attributes:
-        name: Its name.
-        step_seconds: How long it took.
-    """
-
-    name: str
-    step_seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Printed(Document):
-    """What is told.
-
-    Attributes:
-        stored: What is kept.
-        name: Other words for it.
-        with_: Whether it was with something.
-        asked: What was asked for; ``None`` where nothing is known.
-    """
-
-    stored: Annotated[Stored, INLINED]
-    name: tuple[str, ...]
-    with_: bool
-    asked: str | Absent | None = ABSENT
-
-
-DOCUMENT = Printed(stored=Stored("a", math.nan), name=("b", "c"), with_=True)
-
-
-def test_a_document_has_the_keys_of_what_it_takes_in():
-    assert json.loads(codec.dumps(DOCUMENT)) == {"name": ["b", "c"], "step_seconds": None, "with": True}
-    asked = Printed(stored=Stored("a", 1.0), name=(), with_=False, asked=None)
-    assert json.loads(codec.dumps(asked))["asked"] is None
-
-
-def test_a_schema_says_the_same():
-    schema = Definitions({"type": ["number", "null"]}).object_of(Printed)
-    assert list(schema["properties"]) == ["name", "step_seconds", "with", "asked"]
-    assert schema["required"] == ["name", "step_seconds", "with"]
-    words = {"type": "array", "items": {"type": "string"}, "description": "Other words for it."}
-    assert schema["properties"]["name"] == words
-    assert schema["properties"]["step_seconds"]["description"] == "How long it took. In seconds."
-    assert schema["properties"]["asked"]["type"] == ["string", "null"]
+def test_a_schema_tells_what_a_field_is_and_in_which_unit():
+    fields = Definitions({"type": ["number", "null"]}).object_of(Measurement)["properties"]
+    assert fields["peak_bytes"]["description"].endswith(" In bytes.")
+    assert fields["step_seconds"]["description"].endswith(" In seconds.")
+    assert fields["losses"]["items"] == {"type": ["number", "null"]}

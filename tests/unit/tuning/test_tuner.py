@@ -54,16 +54,6 @@ def test_no_config_is_tried_twice_and_each_trial_is_kept_as_it_was_told(finished
     assert tuning.watcher.told == [(tuning.bench.detection, 600 * MIB, 0, 40)]
 
 
-def test_another_sampler_finds_an_answer(make_tuning):
-    tuning = make_tuning(sampler="tpe", max_trials=15)
-    result = tuning.run()
-    reasons = [trial.reason for trial in kept(tuning)]
-    assert reasons[:2] == ["baseline", "preset"]
-    assert set(reasons) <= {"baseline", "preset", "TPESampler", "by chance: TPESampler repeats itself"}
-    assert (result.search_end, result.trials) == (SearchEnd.TRIALS, 15)
-    assert result.best.peak_bytes <= 600 * MIB
-
-
 def test_every_trial_has_a_folder_to_repeat_it_from(finished):
     tuning, _ = finished
     for trial in kept(tuning):

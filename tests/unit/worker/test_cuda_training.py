@@ -97,15 +97,3 @@ def test_a_card_at_work_is_seen_at_work(make_training, settings):
     training.train(4, activations=GIB)
     assert training.sent[-1].marks == ("power cap",)
     assert training.sent[-1].retries == 0
-
-
-def test_other_processes_and_retries_are_marked(make_training):
-    training = make_training(limit_bytes=8 * GIB)
-    training.card.processes[1] = 5 * GIB
-    training.train(4, activations=5 * GIB, growth=MIB)
-    assert training.sent[1].retries == 2
-    assert training.sent[1].marks == (
-        "power cap",
-        "2 allocator retries: fits but thrashes",
-        "5.00 GiB of other processes on the card",
-    )
