@@ -7,20 +7,16 @@ import typing
 import pytest
 
 from autorecompute import codec, jsontext
-from autorecompute.figures import Figures
 from autorecompute.jsontext import DEEPEST, LARGEST_TEXT, MOST_VALUES, UnreadableError, parse, read_file
 from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Choice, Config
 from autorecompute.ranking import Ranking
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.schemas.definitions import Definitions
-from autorecompute.studies import Problem
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import Head
 from autorecompute.studies.race_record import RaceRecord, RoundRecord
-from autorecompute.training_job import Detection
-from autorecompute.verdict import Verdict
 
 
 @pytest.mark.parametrize("texts", [[], ["whole model:deep"], ["blocks.*/gelu:drop:5", "blocks.*/cast:keep_half"]])
@@ -36,21 +32,6 @@ def test_a_diverged_loss_comes_back(make_measurement):
     again = codec.decode(codec.encode(make_measurement(losses=(math.nan, math.inf))), Measurement)
     assert math.isnan(again.losses[0])
     assert math.isinf(again.losses[1])
-
-
-def test_a_detection_and_its_problem_come_back(make_detection, make_space):
-    detection = make_detection(make_space(has_opaque=True))
-    problem = Problem.of(detection, 2**30)
-    assert codec.decode(codec.encode(detection), Detection) == detection
-    assert codec.decode(codec.encode(problem), Problem) == problem
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"best": None, "verdict": Verdict.NO_FIT}, {"rival": Figures(outcome=Outcome.OK, batch=8)}]
-)
-def test_an_answer_comes_back(make_result, changes):
-    result = dataclasses.replace(make_result(), **changes)
-    assert codec.decode(codec.encode(result), Result) == result
 
 
 REFUSED = {

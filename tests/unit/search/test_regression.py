@@ -14,16 +14,9 @@ NINETY = 1.645
 
 
 class World:
-    """Configs whose values are drawn from the beliefs themselves, or from worse.
+    """Configs whose values are drawn from the beliefs themselves, of which so many are measured."""
 
-    Args:
-        seed: What to draw.
-        measured: How many configs are measured.
-        worse: How many times as far own and noise are off as is believed.
-        beliefs: What the values are drawn from.
-    """
-
-    def __init__(self, seed, *, measured=12, worse=1.0, beliefs=BELIEFS):
+    def __init__(self, seed, *, measured, beliefs=BELIEFS):
         draw = np.random.default_rng(seed)
         configs = draw.permutation(list(itertools.product((0, 1), repeat=SWITCHES)))
         self.features = np.column_stack([np.ones(len(configs)), configs])
@@ -31,13 +24,13 @@ class World:
         # Eigenvectors of equal values differ between processors, and so would what is drawn; a factor does not.
         common = common + 1e-10 * np.eye(len(configs))
         self.truth = draw.multivariate_normal(self.features @ beliefs.means, common, method="cholesky")
-        self.truth += worse * draw.normal(0, beliefs.own, len(configs))
+        self.truth += draw.normal(0, beliefs.own, len(configs))
         self.seen = self.features[:measured]
-        self.values = self.truth[:measured] + worse * draw.normal(0, beliefs.noise, measured)
+        self.values = self.truth[:measured] + draw.normal(0, beliefs.noise, measured)
         self.rest, self.unseen = self.features[measured:], self.truth[measured:]
 
-    def learn(self, values=None, **fields):
-        return Regression(self.beliefs, self.seen, self.values if values is None else values, **fields)
+    def learn(self, values=None):
+        return Regression(self.beliefs, self.seen, self.values if values is None else values)
 
     def coverage(self):
         means, deviations = self.learn().predict(self.rest)

@@ -77,16 +77,6 @@ def test_what_was_taken_over_is_told_in_every_session(begin):
     assert begin(SOURCE).run().transferred_from.differences != ()
 
 
-def test_a_problem_nearby_starts_from_the_stored_answer(solved, moved):
-    tuning = moved(limit_bytes=640 * MIB)
-    result = tuning.run()
-    assert tuning.tried[:2] == [Config(), solved[1].best.config]
-    assert read_trials(tuning.folder.database, "large")[1].reason == f"answer of study {SOURCE}"
-    assert result.transferred_from.study == SOURCE
-    assert "limit 640 MiB" in " ".join(result.transferred_from.differences)
-    assert result.best.confirmed
-
-
 def test_starting_from_a_stored_study_takes_fewer_trials_to_the_best(moved, make_root, tune_in):
     scratch, tuning = tune_in(make_root(), limit_bytes=620 * MIB), moved(limit_bytes=620 * MIB)
     wanted = 0.98 * scratch.run().best.relative_throughput

@@ -40,12 +40,11 @@ class OnCard(Training):
         self.detection = make_detection(device=Device(kind="cuda", name=self.card.name, total_bytes=40 * GIB))
         self.agent = Agent(self, self, Settings(address="", target_batch=BATCH, **settings))
 
-    def train(self, steps, *, activations, growth=0):
-        """Activations may grow by so much with each step."""
+    def train(self, steps, *, activations):
         self.agent.on_session(lambda: self.detection)
-        for step in range(steps):
+        for _ in range(steps):
             self.agent.on_forward(BATCH, None)
-            block = self.cuda.allocate(activations + step * growth)
+            block = self.cuda.allocate(activations)
             self.card.clock_reasons = POWER_CAP
             self.agent.on_loss(Loss(self.card))
             self.cuda.free(block)
