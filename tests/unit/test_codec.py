@@ -3,26 +3,20 @@ import json
 import math
 import resource
 import typing
-from typing import Annotated
 
 import pytest
 
 from autorecompute import codec, jsontext
-from autorecompute.documents import ABSENT, INLINED, Absent, Document
-from autorecompute.figures import Figures
 from autorecompute.jsontext import DEEPEST, LARGEST_TEXT, MOST_VALUES, UnreadableError, parse, read_file
 from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Choice, Config
 from autorecompute.ranking import Ranking
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.schemas.definitions import Definitions
-from autorecompute.studies import Problem
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import Head
 from autorecompute.studies.race_record import RaceRecord, RoundRecord
-from autorecompute.training_job import Detection
-from autorecompute.verdict import Verdict
 
 
 @pytest.mark.parametrize("texts", [[], ["whole model:deep"], ["blocks.*/gelu:drop:5", "blocks.*/cast:keep_half"]])
@@ -38,21 +32,6 @@ def test_a_diverged_loss_comes_back(make_measurement):
     again = codec.decode(codec.encode(make_measurement(losses=(math.nan, math.inf))), Measurement)
     assert math.isnan(again.losses[0])
     assert math.isinf(again.losses[1])
-
-
-def test_a_detection_and_its_problem_come_back(make_detection, make_space):
-    detection = make_detection(make_space(has_opaque=True))
-    problem = Problem.of(detection, 2**30)
-    assert codec.decode(codec.encode(detection), Detection) == detection
-    assert codec.decode(codec.encode(problem), Problem) == problem
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"best": None, "verdict": Verdict.NO_FIT}, {"rival": Figures(outcome=Outcome.OK, batch=8)}]
-)
-def test_an_answer_comes_back(make_result, changes):
-    result = dataclasses.replace(make_result(), **changes)
-    assert codec.decode(codec.encode(result), Result) == result
 
 
 REFUSED = {
@@ -192,50 +171,8 @@ def test_refusing_many_values_takes_no_memory(part):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8 * 1024  # KiB
 
 
-@dataclasses.dataclass(frozen=True)
-class Stored:
-    """What is kept.
-
-    Attributes:
-        name: Its name.
-        step_seconds: How long it took.
-    """
-
-    name: str
-    step_seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Printed(Document):
-    """What is told.
-
-    Attributes:
-        stored: What is kept.
-        name: Other words for it.
-        with_: Whether it was with something.
-        asked: What was asked for; ``None`` where nothing is known.
-    """
-
-    stored: Annotated[Stored, INLINED]
-    name: tuple[str, ...]
-    with_: bool
-    asked: str | Absent | None = ABSENT
-
-
-DOCUMENT = Printed(stored=Stored("a", math.nan), name=("b", "c"), with_=True)
-
-
-def test_a_document_has_the_keys_of_what_it_takes_in():
-    assert json.loads(codec.dumps(DOCUMENT)) == {"name": ["b", "c"], "step_seconds": None, "with": True}
-    asked = Printed(stored=Stored("a", 1.0), name=(), with_=False, asked=None)
-    assert json.loads(codec.dumps(asked))["asked"] is None
-
-
-def test_a_schema_says_the_same():
-    schema = Definitions({"type": ["number", "null"]}).object_of(Printed)
-    assert list(schema["properties"]) == ["name", "step_seconds", "with", "asked"]
-    assert schema["required"] == ["name", "step_seconds", "with"]
-    words = {"type": "array", "items": {"type": "string"}, "description": "Other words for it."}
-    assert schema["properties"]["name"] == words
-    assert schema["properties"]["step_seconds"]["description"] == "How long it took. In seconds."
-    assert schema["properties"]["asked"]["type"] == ["string", "null"]
+def test_a_schema_tells_what_a_field_is_and_in_which_unit():
+    fields = Definitions({"type": ["number", "null"]}).object_of(Measurement)["properties"]
+    assert fields["peak_bytes"]["description"].endswith(" In bytes.")
+    assert fields["step_seconds"]["description"].endswith(" In seconds.")
+    assert fields["losses"]["items"] == {"type": ["number", "null"]}

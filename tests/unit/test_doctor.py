@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from autorecompute.backends.findings import Finding, Status
-from autorecompute.backends.ortmodule import controller, cuda_headers, diagnose, distributions, extensions
+from autorecompute.backends.ortmodule import controller, cuda_headers, diagnose, distributions
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.backends.ortmodule.cuda_libraries import of_build
-from autorecompute.backends.registry import PACKAGES
 from autorecompute.backends.torch import controller as torch_controller
 from autorecompute.cli import doctor
 from autorecompute.errors import SetupError
@@ -62,13 +61,6 @@ def test_json_is_one_object(run_doctor, findings, ok):
     }  # fmt: skip
 
 
-def test_fix_builds_before_it_looks(run_doctor, monkeypatch):
-    built = []
-    monkeypatch.setattr(doctor, "build", lambda backend: built.append(backend.NAME))
-    assert run_doctor(BROKEN, "--fix")[0] == 3
-    assert built == list(PACKAGES)
-
-
 def test_a_crash_while_looking_is_a_sentence(monkeypatch):
     monkeypatch.setattr(controller, "DIAGNOSIS", "no.such.package.diagnose")
     with pytest.raises(SetupError, match=r"(?s)exit code 1.*-m no\.such\.package\.diagnose") as caught:
@@ -110,23 +102,6 @@ def test_a_file_belongs_to_whoever_wrote_it_last(tmp_path):
     assert distributions.owns_file("rich", "console.py", tmp_path)
     copy.write_bytes(b"another distribution's")
     assert not distributions.owns_file("rich", "console.py", tmp_path)
-
-
-def test_a_cut_short_library_is_told_from_a_whole_one(tmp_path):
-    """A shared library that lost its end is recognised without loading it, which would end the process."""
-    whole = Path(sys.executable).resolve()
-    cut = tmp_path / "cut.so"
-    assert extensions._is_whole(whole)
-    cut.write_bytes(whole.read_bytes()[:4096])
-    assert not extensions._is_whole(cut)
-    cut.write_bytes(b"")
-    assert not extensions._is_whole(cut)
-
-
-def test_without_a_compiler_the_remedy_is_to_install_one(monkeypatch, tmp_path):
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "apt-get install g++" in extensions.obstacle("aten_op_executor")
 
 
 @pytest.fixture

@@ -14,11 +14,12 @@ from autorecompute.backends.ortmodule.environment import (
     plans_file_text,
     requested_by,
 )
-from autorecompute.backends.ortmodule.grammar import Level, config_of_level, write_row
+from autorecompute.backends.ortmodule.grammar import Level, config_of_level, rows_of, write_row
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Choice, Config
 
 CONFIG = Config.parse(["Gelu+:1:-1", "Cast+:2:-1"])
+LEVEL_1, LEVEL_2 = config_of_level(Level.LAYERWISE), config_of_level(Level.LAYERWISE_WITH_COMPROMISE)
 FILE = Path("best/plans.json")
 
 
@@ -27,35 +28,27 @@ def config_of_length(characters):
     return Config(frozenset({Choice("A" * (characters - overhead), "1")}))
 
 
-@pytest.mark.parametrize("version", ["1.17.3", "1.18.0", "1.19.2"])
-def test_nothing_to_recompute_needs_no_variable(version):
-    assert environment_for(Config(), ort_version=version, plans_file=FILE) == {}
-
-
-@pytest.mark.parametrize("version", ["1.19.2", "1.19.0+cu118"])
-def test_ort_1_19_gets_the_absolute_path_of_the_file(version):
-    environment = environment_for(CONFIG, ort_version=version, plans_file=FILE)
-    assert environment == {CONFIG_VARIABLE: str(Path.cwd() / FILE)}
-
-
-@pytest.mark.parametrize("version", ["1.17.3", "1.18.0"])
-def test_older_ort_gets_the_rows_themselves(version):
-    (value,) = environment_for(CONFIG, ort_version=version, plans_file=FILE).values()
-    assert Config.parse(value.split(",")) == CONFIG
-
-
-@pytest.mark.parametrize("version", ["1.18.0", "1.19.2"])
-@pytest.mark.parametrize("level", [Level.LAYERWISE, Level.LAYERWISE_WITH_COMPROMISE])
-def test_a_level_is_given_as_its_number(version, level):
-    environment = environment_for(config_of_level(level), ort_version=version, plans_file=FILE)
-    assert environment == {LEVEL_VARIABLE: str(level.value)}
+@pytest.mark.parametrize(
+    ("version", "config", "environment"),
+    [
+        *((version, Config(), {}) for version in ("1.17.3", "1.18.0", "1.19.2")),
+        *((version, CONFIG, {CONFIG_VARIABLE: str(Path.cwd() / FILE)}) for version in ("1.19.2", "1.19.0+cu118")),
+        *((version, CONFIG, {CONFIG_VARIABLE: ",".join(rows_of(CONFIG))}) for version in ("1.17.3", "1.18.0")),
+        *((version, LEVEL_1, {LEVEL_VARIABLE: "1"}) for version in ("1.17.3", "1.18.0", "1.19.2")),
+        *((version, LEVEL_2, {LEVEL_VARIABLE: "2"}) for version in ("1.18.0", "1.19.2")),
+    ],
+)
+def test_each_version_gets_what_it_reads(version, config, environment):
+    """ORT 1.19 the absolute path of the file, earlier ones the rows themselves; a level by its number."""
+    given = environment_for(config, ort_version=version, plans_file=FILE)
+    assert given == environment
+    assert set(given) <= set(MEMORY_VARIABLES), "a trial clears every variable that a config can set"
 
 
 def test_ort_1_17_knows_one_level():
     """Level 2 came with ORT 1.18 and is refused for 1.17, which would recompute nothing."""
-    assert environment_for(config_of_level(Level.LAYERWISE), ort_version="1.17.3", plans_file=FILE)
     with pytest.raises(UsageError):
-        environment_for(config_of_level(Level.LAYERWISE_WITH_COMPROMISE), ort_version="1.17.3", plans_file=FILE)
+        environment_for(LEVEL_2, ort_version="1.17.3", plans_file=FILE)
 
 
 def test_the_longest_comma_string_is_accepted_and_one_more_character_refused():
@@ -77,12 +70,6 @@ def test_a_config_too_long_for_a_string_fits_the_file():
 def test_other_versions_are_refused(version, config):
     with pytest.raises(SetupError):
         environment_for(config, ort_version=version, plans_file=FILE)
-
-
-@pytest.mark.parametrize("config", [Config(), CONFIG, config_of_level(Level.LAYERWISE)])
-@pytest.mark.parametrize("version", ["1.18.0", "1.19.2"])
-def test_a_trial_clears_every_variable_that_a_config_can_set(version, config):
-    assert set(environment_for(config, ort_version=version, plans_file=FILE)) <= set(MEMORY_VARIABLES)
 
 
 @pytest.mark.parametrize("version", ["1.17.3", "1.18.0", "1.19.2"])

@@ -6,7 +6,6 @@ import pytest
 import autorecompute
 
 ROOT = Path(autorecompute.__file__).parent
-BACKENDS = ROOT / "backends"
 OWN_WORDS = re.compile(r"\bORT\b|onnx|ortmodule|recompute levels?|level_?[12]\b|probe config", re.IGNORECASE)
 COMPAT = "compat.py"
 """The one line that scripts with an ORTModule of their own import."""

@@ -76,6 +76,7 @@ def test_the_last_step_is_told_in_its_order(profile):
     assert list(told.items()) == [(name, (tuple(read), tuple(made))) for _, name, read, made in NODES]
     assert [operation.key for operation in operations] == [made[0] for _, _, _, made in NODES]
     assert [operation.seconds for operation in operations] == pytest.approx([7e-6] * 3 + [0] + [7e-6] * 3)
+    assert profile.dims == {"batch": 6}
 
 
 def test_phases_are_known(profile):
@@ -83,10 +84,6 @@ def test_phases_are_known(profile):
     assert phases == [*[Phase.FORWARD] * 3, Phase.LOSS, Phase.RECOMPUTE, *[Phase.BACKWARD] * 2]
     assert profile.backward == 3
     assert [operation.repeats for operation in profile.operations] == ["", "", "", "", "dropped", "", ""]
-
-
-def test_dimensions_are_those_of_the_step_that_ran(profile):
-    assert profile.dims == {"batch": 6}
 
 
 def test_a_tensor_lives_as_long_as_any_name_of_it_is_read(tensors):

@@ -77,24 +77,6 @@ def test_of_many_plans_those_that_matter_are_taken(make_tower, list_candidates):
     assert taken == {f"Node{number}+" for number, size in enumerate(sizes) if size > 20}
 
 
-def test_what_was_simulated_is_of_the_config_in_its_place(make_tower, list_candidates):
-    sizes = [1, 2, 4]
-    space = make_tower(sizes).space
-    candidates = list_candidates(space, sizes)
-    for place, config in enumerate(configs_of(candidates)):
-        kept = sum(size for size, plan in zip(sizes, space.plans, strict=True) if not config.has(plan))
-        # The sum is still there when PyTorch gets it.
-        assert candidates.simulated.stash_bytes[place] == kept + 1
-
-
-def test_the_supersets_of_a_config_have_on_what_it_has(make_tower, list_candidates):
-    candidates = list_candidates(make_tower([1] * 10).space)
-    configs = configs_of(candidates)
-    for place in random.Random(0).sample(range(len(configs)), 20):
-        expected = [config.choices >= configs[place].choices for config in configs]
-        assert candidates.supersets(place).tolist() == expected
-
-
 def test_a_plan_that_counts_is_there_at_each_count(count_candidates):
     candidates = count_candidates(SPACE)
     configs = configs_of(candidates)

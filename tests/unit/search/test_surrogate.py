@@ -4,10 +4,9 @@ import itertools
 import numpy as np
 import pytest
 
-from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.search.candidates import Candidates, choices_of
-from autorecompute.search.surrogate import Surrogate, normal
+from autorecompute.search.surrogate import Surrogate
 
 BATCH = 16
 NINETY = 1.645
@@ -39,10 +38,6 @@ def learn(bench, candidates):
     return lambda trials, **fields: learn_from(trials, bench, candidates, **fields)
 
 
-def with_measurement(trial, **changes):
-    return dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, **changes))
-
-
 @pytest.fixture
 def some(bench):
     return bench.tried(*list(bench.landscape)[::10])
@@ -50,52 +45,6 @@ def some(bench):
 
 def truths(bench, candidates):
     return np.array([bench.landscape[candidates.config(place)] for place in range(len(candidates))]).T
-
-
-def test_the_chance_to_fit_is_that_of_the_expected_peak(bench, learn, some):
-    outlook = learn(some).outlook()
-    order = ((bench.limit_bytes - outlook.peak_bytes) / outlook.peak_deviation).argsort()
-    assert (np.diff(outlook.fits[order]) >= 0).all()
-    place = int(order[len(order) // 2])
-    assert learn(some, limit_bytes=float(outlook.peak_bytes[place])).outlook().fits[place] == pytest.approx(0.5)
-
-
-def test_running_out_of_memory_makes_the_like_less_likely_to_fit(bench, candidates, learn):
-    bench.runs_out = True
-    (failed,) = bench.tried(bench.space.all_on.without_plan(bench.space.plans[0]))
-    lost = with_measurement(failed, outcome=Outcome.OOM, peak_bytes=None)
-    place = candidates.places[lost.config]
-    expected = learn([]).outlook().peak_bytes[place]
-    # A limit well above what is expected of it, so that the failure is a surprise.
-    before = learn([], limit_bytes=1.05 * expected).outlook()
-    after = learn([lost], limit_bytes=1.05 * expected).outlook()
-    assert before.fits[place] > 0.5
-    assert after.fits[place] < before.fits[place]
-    assert (after.peak_bytes > before.peak_bytes).mean() > 0.9
-
-
-def test_a_failure_of_another_kind_tells_nothing(bench, learn, some):
-    """A process that crashed says neither how much it needs nor how long it takes."""
-    bench.crashing = bench.space.plans[0].choices[0].site
-    crashed = bench.tried(bench.space.all_on)
-    assert crashed[0].measurement.outcome is Outcome.CRASH
-    with_it, without = learn([*some, *crashed]).outlook(), learn(some).outlook()
-    assert np.array_equal(with_it.peak_bytes, without.peak_bytes)
-    assert np.array_equal(with_it.step, without.step)
-
-
-def test_an_opaque_preset_tells_nothing_of_plans(learn, some):
-    preset = dataclasses.replace(some[-1], config=Config.parse(["whole model:light"]))
-    assert np.array_equal(learn([*some, preset]).outlook().peak_bytes, learn(some).outlook().peak_bytes)
-
-
-def test_without_a_reference_times_are_those_beside_the_fastest(bench, candidates, learn, some):
-    unknown = [dataclasses.replace(trial, reference_seconds=None) for trial in some]
-    slowed = [with_measurement(one, step_seconds=(7 * one.measurement.step_seconds[0],)) for one in unknown]
-    assert learn(slowed).outlook().step == pytest.approx(learn(unknown).outlook().step)
-    steps = truths(bench, candidates)[1]
-    ratios = learn(unknown).outlook().step / steps
-    assert ratios.std() / ratios.mean() < 0.02
 
 
 def test_a_prior_tells_step_times_and_no_peaks(bench, candidates, learn, some):
@@ -141,10 +90,6 @@ def test_a_lucky_measurement_settles_towards_what_was_expected(bench, learn, som
     lucky = dataclasses.replace(trial, reference_seconds=1.1)
     true, seen = bench.step_seconds(trial.config), 1 / lucky.relative_throughput
     assert seen < learn([*some, lucky]).settled_step(lucky) < true + 0.01
-
-
-def test_the_normal_distribution_is_that_of_the_tables():
-    assert normal(np.array([-1.959964, 0.0, 1.644854])) == pytest.approx([0.025, 0.5, 0.95], abs=1e-6)
 
 
 def test_what_choices_add_beyond_their_kernels_is_expected(bench, candidates, learn):

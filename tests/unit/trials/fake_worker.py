@@ -159,9 +159,6 @@ class FakeWorker:
         while time.process_time() < until:
             pass
 
-    def interrupts(self):
-        os.kill(os.getppid(), signal.SIGINT)
-
     def print(self, text):
         sys.stdout.write(text + "\n")
         sys.stdout.flush()

@@ -52,16 +52,6 @@ def own():
         os.kill(child, 9)
 
 
-def test_a_folder_goes_with_its_worker_and_those_of_its_other_workers_stay():
-    folder, *others = (SocketFolder() for _ in range(3))
-    (folder.path / "plans.json").touch()
-    folder.remove()
-    assert not folder.path.exists()
-    for other in others:
-        assert other.path.exists()
-        other.remove()
-
-
 def test_the_folder_of_a_killed_owner_is_removed_and_that_of_a_living_one_stays(own):
     (killed, left), (living, kept) = own(), own()
     killed.kill()

@@ -5,9 +5,6 @@ import pytest
 from autorecompute.cli import main
 from autorecompute.plans import Config
 from autorecompute.search.sampling import SAMPLERS
-from autorecompute.studies import StudyFolder
-from autorecompute.studies.confirmed_here import keep_check
-from autorecompute.studies.storage import read_trials
 from autorecompute.units import MIB
 from fake_backend.controller import MODE_VARIABLE, PLANS_VARIABLE, read_config
 from fake_backend.space import BLOCKS, CHECKPOINT, GELU, HEAD, KEEP_MATMUL, NORM, SPACE
@@ -118,14 +115,6 @@ def test_wrong_gradients_of_a_count_are_the_plans_fault(tune):
     assert FIVE_OF_TWELVE in [rejection.config for rejection in tuning.folder.rejections()]
 
 
-def test_a_study_nearby_is_a_start(tune, make_root):
-    root = make_root()
-    tune(CHEAP_BLOCKS, root=root, limit_bytes=OF_FIVE)
-    tuning, result = tune(CHEAP_BLOCKS, root=root, name="near", limit_bytes=OF_FIVE + MIB)
-    assert FIVE_OF_TWELVE in tuning.tried[:4]
-    assert result.best.config == FIVE_OF_TWELVE
-
-
 def tried_under(variable, tuning):
     watched = zip(tuning.bench.watched, tuning.bench.environments, strict=True)
     return {config for (config, _), environment in watched if variable in environment}
@@ -152,19 +141,6 @@ def test_a_knob_is_tried_on_a_preset_as_a_whole(tune, is_found):
     assert result.best.config == level
     assert tried_under("FAKE_FUSED", tuning) == {level if is_found else Config()}
     assert ("not found then" in by_name(result)["fused_kernels"].message) is not is_found
-
-
-def test_an_archive_brings_counts_and_conflicts_along(call, counted):
-    tuning, result = counted
-    assert call("studies", "export", "bert", "-o", "bert.jsonl", "--force")[0] == 0
-    assert call("studies", "import", "bert.jsonl", "--study", "theirs", "--force")[0] == 0
-    folder = StudyFolder("theirs", tuning.folder.path.parent)
-    assert folder.head().sizes.space == SPACE
-    trials = read_trials(folder.database, "theirs")
-    assert [trial.config for trial in trials] == [trial.config for trial in measured(tuning)]
-    assert folder.result().best.config == result.best.config
-    keep_check(folder, folder.result().best)
-    assert choices_of(folder) == ["blocks.*:checkpoint:5"]
 
 
 @pytest.mark.parametrize("arguments", [["show", "bert"], ["report", "bert"]])

@@ -8,26 +8,11 @@ import pytest
 from autorecompute.errors import NothingFitsError
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
-from autorecompute.tuning.budget import Budget, Task
 from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
 from stand_ins.formula import instead, stop
 
-START, TRIAL = 15.0, 5.0
-
-
-@pytest.fixture
-def make_budget(clock):
-    """Begins a budget in which a start and a trial were seen."""
-
-    def make(timeout_seconds):
-        budget = Budget(timeout_seconds, clock.now)
-        for task, seconds in ((Task.START, START), (Task.TRIAL, TRIAL)):
-            with budget.timing(task):
-                clock.advance(seconds)
-        return budget
-
-    return make
+START = 15.0
 
 
 @pytest.fixture
@@ -39,28 +24,6 @@ def make_timed(make_tuning, make_timed_bench, clock):
         return make_tuning(bench, timeout_seconds=timeout, began_seconds=clock.now, **settings)
 
     return make
-
-
-def test_a_task_is_expected_to_take_the_longest_of_what_it_took_lately(make_budget, clock):
-    budget = make_budget(100.0)
-    assert budget.expect(Task.START, Task.TRIAL) == START + TRIAL
-    for seconds in (7.0, 6.0):
-        with budget.timing(Task.TRIAL):
-            clock.advance(seconds)
-    assert budget.expect(Task.TRIAL) == 7.0
-    assert make_budget(100.0).expect(Task.CONFIRMATION) == START + TRIAL
-
-
-def test_the_end_is_left_what_it_needs_and_what_it_wishes_for_up_to_half_of_the_rest(make_budget):
-    needed, wished = (Task.CONFIRMATION,), (Task.CONFIRMATION,) * 3
-    assert make_budget(1000.0).reserve_seconds(needed, wished) == 80.0
-    assert make_budget(75.0).reserve_seconds(needed, wished) == 20.0 + (75.0 - START - 20.0) / 2
-    assert make_budget(30.0).reserve_seconds(needed, wished) == 20.0
-
-
-def test_without_a_timeout_everything_is_allowed(make_budget):
-    budget = make_budget(None)
-    assert budget.allows(*Task, reserve_seconds=budget.reserve_seconds(tuple(Task), tuple(Task)))
 
 
 @pytest.mark.parametrize(("timeout", "seed"), [(45.0, 0), (90.0, 1), (300.0, 0)])

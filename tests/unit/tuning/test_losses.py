@@ -65,11 +65,3 @@ def test_a_trial_that_a_loss_of_power_cut_off_is_no_obstacle(stopped, go_on, lef
     assert "did not leave word" in notes
     assert stopped.folder.trial_in_progress() is None
     assert len(files) == 3
-
-
-def test_a_trial_that_was_killed_before_it_had_its_folder_gets_one(stopped, go_on):
-    file = max(stopped.folder.path.glob("trials/*")) / "result.json"
-    file.unlink()
-    files, notes = go_on()
-    assert file in files
-    assert "went away" not in notes

@@ -8,27 +8,10 @@ from autorecompute.trials.effort import Effort
 from autorecompute.tuning.trial_runner import FASTEST_PLAUSIBLE, LONGEST_INTERVAL, SLOWEST_PLAUSIBLE, Reference
 
 
-class Machine:
-    """Measures the same config again and again, at the machine's pace of the moment: at first a second a step."""
-
-    def __init__(self, make_measurement, detection):
-        self.make_measurement, self.detection = make_measurement, detection
-        self.step_seconds, self.outcome, self.count = 1.0, Outcome.OK, 0
-        self.busy = {}
-
-    def detect(self):
-        return self.detection
-
-    def measure(self, config, _effort):
-        assert config == Config()
-        self.count += 1
-        figures = {"step_seconds": (self.step_seconds,), **self.busy} if self.outcome.is_measured else {}
-        return self.make_measurement(self.outcome, **figures)
-
-
 @pytest.fixture
-def machine(make_measurement, make_detection):
-    return Machine(make_measurement, make_detection())
+def machine(make_bench):
+    """Steps without recompute take the seconds of the moment: at first one."""
+    return make_bench(step_seconds=1.0, sample_seconds=0.0)
 
 
 @pytest.fixture
@@ -46,23 +29,23 @@ def seconds(reference):
 def test_a_steady_machine_is_asked_ever_more_rarely_until_its_pace_shifts(machine, reference):
     for _ in range(4):
         reference.measure_if_due()
-    early = machine.count
+    early = len(machine.measured)
     for _ in range(5 * LONGEST_INTERVAL):
         assert seconds(reference) == 1
     assert early >= 2
-    assert 5 <= machine.count - early <= 8
+    assert 5 <= len(machine.measured) - early <= 8
     machine.step_seconds = 2.0
     while seconds(reference) == 1.0:
         pass
-    before = machine.count
+    before = len(machine.measured)
     reference.measure_if_due()
-    assert machine.count == before + 1
+    assert len(machine.measured) == before + 1
 
 
 def test_an_unsteady_machine_is_asked_before_every_trial(machine, reference):
     for machine.step_seconds in (1.0, 1.5) * 3:
         assert seconds(reference) == machine.step_seconds
-    assert machine.count == 6
+    assert len(machine.measured) == 6
 
 
 @pytest.mark.parametrize("ratio", [SLOWEST_PLAUSIBLE * 0.9, FASTEST_PLAUSIBLE * 1.1])
@@ -70,51 +53,51 @@ def test_a_config_that_looks_impossible_asks_again(machine, reference, make_meas
     """A step faster than without recompute, or slower than two forwards, means that the machine changed."""
     for _ in range(40):
         reference.measure_if_due()
-    before, machine.step_seconds = machine.count, 1.7
+    before, machine.step_seconds = len(machine.measured), 1.7
     assert reference.beside(make_measurement(step_seconds=(1 / ratio,))).median_step_seconds == 1.7
-    assert machine.count == before + 1
+    assert len(machine.measured) == before + 1
 
 
 @pytest.mark.parametrize("step_seconds", [(1.0,), (1.3,), ()])
 def test_a_config_that_looks_possible_asks_nothing(machine, reference, make_measurement, step_seconds):
     reference.measure_if_due()
-    before, machine.step_seconds = machine.count, 1.7
+    before, machine.step_seconds = len(machine.measured), 1.7
     outcome = Outcome.OK if step_seconds else Outcome.OOM
     assert reference.beside(make_measurement(outcome, step_seconds=step_seconds)).median_step_seconds == 1
-    assert machine.count == before
+    assert len(machine.measured) == before
 
 
 def test_a_first_trial_without_recompute_is_the_first_reference(machine, reference, make_measurement):
     reference.note(make_measurement(step_seconds=(0.9,)))
     assert seconds(reference) == 0.9
-    assert machine.count == 0
+    assert len(machine.measured) == 0
 
 
 def test_a_reference_that_is_known_to_fail_is_not_tried(machine):
     assert seconds(Reference(machine, Effort(), is_known_to_fail=True)) is None
-    assert machine.count == 0
+    assert len(machine.measured) == 0
 
 
-def test_a_reference_that_runs_out_of_memory_is_not_tried_again(machine, reference):
-    machine.outcome = Outcome.OOM
+def test_a_reference_that_runs_out_of_memory_is_not_tried_again(machine, reference, make_measurement):
+    machine.broken[Config()] = make_measurement(Outcome.OOM)
     assert [seconds(reference) for _ in range(20)] == [None] * 20
-    assert machine.count == 1
+    assert len(machine.measured) == 1
 
 
-def test_a_reference_that_crashed_once_is_tried_again(machine, reference):
+def test_a_reference_that_crashed_once_is_tried_again(machine, reference, make_measurement):
     reference.measure_if_due()
-    machine.outcome, machine.step_seconds = Outcome.CRASH, 2.0
+    machine.broken[Config()], machine.step_seconds = make_measurement(Outcome.CRASH), 2.0
     for _ in range(LONGEST_INTERVAL):
         reference.measure_if_due()
-    machine.outcome = Outcome.OK
+    machine.broken.clear()
     assert [seconds(reference) for _ in range(LONGEST_INTERVAL)][-1] == 2.0
 
 
 def test_where_others_take_the_processors_processor_time_is_the_pace(machine, reference, make_measurement):
-    machine.busy = {"cpu_seconds": (1.0,), "others_share": 0.6}
-    for machine.step_seconds in (1.0, 3.0, 1.5, 2.0):
+    machine.others, machine.pace = lambda _: 0.6, (1.0, 3.0, 1.5, 2.0).__getitem__
+    for _ in range(4):
         reference.measure_if_due()
     config = make_measurement(step_seconds=(9.0,), cpu_seconds=(1.25,), others_share=0.0)
-    assert machine.count == 3
+    assert len(machine.measured) == 3
     assert reference.beside(config).median_cpu_seconds == 1.0
-    assert machine.count == 3
+    assert len(machine.measured) == 3

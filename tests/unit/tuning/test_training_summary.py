@@ -3,7 +3,6 @@
 import pytest
 
 from autorecompute.plans import Config
-from autorecompute.result import Best
 from autorecompute.tuning.answer.finalists import Finalist, Round
 from autorecompute.tuning.training_summary import SearchSummary
 from autorecompute.units import MIB
@@ -13,7 +12,7 @@ SPENT_STEPS, LOST_SECONDS = 40, 1.95
 
 
 @pytest.fixture
-def sentence_of(make_trial, make_space):
+def sentence_of(make_trial, make_result):
     """The sentence of a training that began with one config and ended with another, which is a fifth faster."""
 
     def raced(config, seconds, number):
@@ -22,18 +21,9 @@ def sentence_of(make_trial, make_space):
 
     def summarize(first, winner):
         began, won = raced(first, SLOW_SECONDS, 0), raced(winner, FAST_SECONDS, 1)
-        best = Best(
-            config=winner,
-            description=make_space().describe(winner),
-            batch=32,
-            samples_per_second=32 / FAST_SECONDS,
-            relative_throughput=None,
-            peak_bytes=700 * MIB,
-            limit_bytes=900 * MIB,
-            confirmed=False,
-        )
+        speed = {"samples_per_second": 32 / FAST_SECONDS, "relative_throughput": None, "confirmed": False}
         return SearchSummary(
-            best=best,
+            best=make_result(winner, of_best=speed).best,
             limit_bytes=900 * MIB,
             trials=[won.trial, began.trial],
             first=began.trial,

@@ -1,22 +1,19 @@
-import fcntl
 import functools
 import json
 from dataclasses import replace
 
 import pytest
 
-from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError
+from autorecompute.errors import NothingFitsError, SetupError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.ranking import RaceEnd
 from autorecompute.result import SearchEnd
 from autorecompute.studies.storage import read_trials
-from autorecompute.trials.lock import lock_file
 from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
 from fake_backend.controller import read_config
 from stand_ins.emitted import choices_of, variables_of
-from stand_ins.formula import stop
 
 
 def contents(folder, *, but=None):
@@ -57,16 +54,6 @@ def test_no_config_is_tried_twice_and_each_trial_is_kept_as_it_was_told(finished
     assert tuning.watcher.told == [(tuning.bench.detection, 600 * MIB, 0, 40)]
 
 
-def test_another_sampler_finds_an_answer(make_tuning):
-    tuning = make_tuning(sampler="tpe", max_trials=15)
-    result = tuning.run()
-    reasons = [trial.reason for trial in kept(tuning)]
-    assert reasons[:2] == ["baseline", "preset"]
-    assert set(reasons) <= {"baseline", "preset", "TPESampler", "by chance: TPESampler repeats itself"}
-    assert (result.search_end, result.trials) == (SearchEnd.TRIALS, 15)
-    assert result.best.peak_bytes <= 600 * MIB
-
-
 def test_every_trial_has_a_folder_to_repeat_it_from(finished):
     tuning, _ = finished
     for trial in kept(tuning):
@@ -88,17 +75,6 @@ def test_a_finished_problem_is_answered_at_once(finished, make_again, settings):
     assert contents(again.folder, but=".db") == before
 
 
-@pytest.mark.parametrize("interrupt_at", [0, 9])
-def test_an_interrupted_tuning_goes_on_where_it_stopped(finished, make_tuning, interrupt_at):
-    _, undisturbed = finished
-    first, second = stop(make_tuning(), interrupt_at=interrupt_at), make_tuning()
-    known = len(kept(first))
-    result = second.run()
-    assert second.watcher.told[0][2] == known == len(first.tried)
-    assert len(set(first.tried + second.tried)) == len(first.tried + second.tried)
-    assert (result.best.config, result.trials) == (undisturbed.best.config, undisturbed.trials)
-
-
 @pytest.mark.parametrize(
     ("limit", "detected", "words"),
     [(700, {}, "limit 700 MiB"), (600, {"batch": 16}, "batch 16, not 32"), (600, {"graph": "ffff"}, "graph ffff")],
@@ -109,17 +85,6 @@ def test_another_problem_is_refused_by_name_and_changes_no_file(make_again, make
     with pytest.raises(UsageError, match=f"another problem.*{words}.*--study NAME"):
         again.run()
     assert contents(again.folder) == before
-
-
-@pytest.mark.parametrize("outcome", [Outcome.SCRIPT_ERROR, Outcome.TIMEOUT, Outcome.DIVERGED])
-def test_a_script_that_fails_by_itself_ends_the_tuning(make_tuning, make_measurement, outcome):
-    tuning = make_tuning()
-    trace = ("train.py, line 7", "ValueError: no data")
-    tuning.bench.broken[Config()] = make_measurement(outcome, message="it has no data", trace=trace)
-    told = rf"(?s)without any recompute.*no data.*line 7.*ValueError.*Outcome: {outcome}\. .*01\.log"
-    with pytest.raises(ScriptError, match=told):
-        tuning.run()
-    assert kept(tuning) == []
 
 
 def test_a_baseline_out_of_memory_is_what_tuning_is_for(make_tuning, make_bench):
@@ -138,16 +103,6 @@ def test_a_config_that_nothing_can_be_given_is_one_trial_among_others(make_tunin
     assert trial.measurement.message == "Nothing was written."
     assert json.loads((tuning.folder.trial(trial.number) / "environment.json").read_text()) == {}
     assert result.best.peak_bytes <= 600 * MIB
-
-
-@pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.OOM])
-def test_a_config_that_breaks_is_one_trial_among_others(finished, make_tuning, make_measurement, outcome):
-    tuning, winner = make_tuning(), finished[1].best.config
-    tuning.bench.broken[winner] = make_measurement(outcome)
-    best = tuning.run().best
-    assert {trial.config: trial.measurement.outcome for trial in kept(tuning)}[winner] is outcome
-    assert best.config != winner
-    assert best.peak_bytes <= 600 * MIB
 
 
 def test_more_trials_go_on(make_tuning):
@@ -226,30 +181,6 @@ def test_a_process_that_needed_too_much_is_told_where_no_other_trial_was_allowed
     with pytest.raises(NothingFitsError, match=r"Not confirmed: none: its whole process reaches 905 MiB.*--max-trials"):
         tuning.run()
     assert tuning.folder.result().verdict is None
-
-
-def test_a_device_that_another_tuning_measures_on_is_waited_for(make_tuning, monkeypatch):
-    tuning = make_tuning(max_trials=2)
-    measured_before = []
-    with lock_file(tuning.bench.detection.device).open("a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-
-        def release(text):
-            if "waiting for the device" in text:
-                measured_before.extend(tuning.bench.measured or ["nothing"])
-                fcntl.flock(other, fcntl.LOCK_UN)
-
-        monkeypatch.setattr(tuning.watcher, "note", release)
-        tuning.run()
-    assert measured_before == ["nothing"]
-    assert tuning.tried
-
-
-def test_a_model_that_exceeds_the_limit_by_itself_is_not_measured(make_tuning):
-    tuning = make_tuning(limit_bytes=50 * MIB)
-    with pytest.raises(NothingFitsError, match=r"holds 100 MiB before its first step.*--memory-limit"):
-        tuning.run()
-    assert tuning.bench.measured == []
 
 
 def test_a_winner_that_fails_its_confirmation_gives_way_to_one_that_has_not_won_the_race(finished, make_tuning):

@@ -21,14 +21,6 @@ def line():
         channel._connection.close()
 
 
-def test_messages_go_both_ways(line):
-    channel, controller = line
-    controller.send_bytes(encode(ORDER))
-    assert channel.receive_order() == ORDER
-    channel.send(Ended(steps=3))
-    assert decode(controller.recv_bytes()) == Ended(steps=3)
-
-
 def test_a_worker_without_a_tuner_leaves(line):
     channel, controller = line
     controller.close()

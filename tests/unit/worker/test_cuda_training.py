@@ -40,12 +40,11 @@ class OnCard(Training):
         self.detection = make_detection(device=Device(kind="cuda", name=self.card.name, total_bytes=40 * GIB))
         self.agent = Agent(self, self, Settings(address="", target_batch=BATCH, **settings))
 
-    def train(self, steps, *, activations, growth=0):
-        """Activations may grow by so much with each step."""
+    def train(self, steps, *, activations):
         self.agent.on_session(lambda: self.detection)
-        for step in range(steps):
+        for _ in range(steps):
             self.agent.on_forward(BATCH, None)
-            block = self.cuda.allocate(activations + step * growth)
+            block = self.cuda.allocate(activations)
             self.card.clock_reasons = POWER_CAP
             self.agent.on_loss(Loss(self.card))
             self.cuda.free(block)
@@ -97,15 +96,3 @@ def test_a_card_at_work_is_seen_at_work(make_training, settings):
     training.train(4, activations=GIB)
     assert training.sent[-1].marks == ("power cap",)
     assert training.sent[-1].retries == 0
-
-
-def test_other_processes_and_retries_are_marked(make_training):
-    training = make_training(limit_bytes=8 * GIB)
-    training.card.processes[1] = 5 * GIB
-    training.train(4, activations=5 * GIB, growth=MIB)
-    assert training.sent[1].retries == 2
-    assert training.sent[1].marks == (
-        "power cap",
-        "2 allocator retries: fits but thrashes",
-        "5.00 GiB of other processes on the card",
-    )

@@ -7,10 +7,6 @@ from autorecompute.worker.merging import merge
 from autorecompute.worker.protocol import Failed
 
 
-def test_one_rank_speaks_for_itself(make_measurement):
-    assert merge({0: make_measurement()}) == make_measurement()
-
-
 @pytest.mark.parametrize(
     ("figure", "one", "other", "merged"),
     [

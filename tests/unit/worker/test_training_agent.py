@@ -11,12 +11,11 @@ from autorecompute.training_job import Detection
 from autorecompute.worker import agent, side_channel, training
 from autorecompute.worker.expected_steps import ExpectedSteps
 from autorecompute.worker.guard import Guard
-from autorecompute.worker.patience import MISSED_STEPS
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Settings, Stay, decode, encode
 from autorecompute.worker.side_channel import SideChannel
 from autorecompute.worker.training_agent import TrainingAgent
 from stand_ins.live import Live
-from stand_ins.training import ADVICE, CONFIG, FIRST, SECOND, TARGET, Training
+from stand_ins.training import ADVICE, CONFIG, FIRST, SECOND, Training
 
 OTHER = Config.parse(["blocks.*/softmax:drop"])
 GOES_ON = "no further config is tried, and the training goes on"
@@ -69,10 +68,6 @@ def begun(beside):
     return beside
 
 
-def raises(_config, **_kwargs):
-    raise KeyError("a block that was run again")
-
-
 def test_a_measurement_is_told_and_the_next_order_obeyed_when_it_comes(begun):
     begun.steps(3)
     detection, measurement = begun.told
@@ -112,28 +107,6 @@ def test_a_config_is_compared_on_the_next_batch_and_then_measured(begun):
     assert begun.happened[:2] == [("checked", OTHER), SECOND.config]
 
 
-@pytest.mark.parametrize(
-    ("check", "steps", "word"),
-    [
-        (lambda _config, **_kwargs: GradientCheck(agrees=False, worst=0.5, parameter="head.weight", steps=2), 2, ""),
-        (raises, 0, "run again"),
-    ],
-)
-def test_a_config_that_is_refused_is_not_switched_on(begun, check, steps, word, capsys):
-    begun.steps(3)
-    begun.told  # noqa: B018  (what came before)
-    begun.order(Check(config=OTHER))
-    begun.steps(1)
-    begun.happened.clear()
-    begun.guard.on_forward(TARGET, check)
-    (found,) = begun.told
-    assert (found.agrees, found.steps) == (False, steps)
-    assert word in found.message
-    assert begun.happened == []
-    begun.steps(3)
-    assert capsys.readouterr().err == ""
-
-
 def test_what_stays_on_is_told_with_its_step(begun, capsys):
     begun.steps(3)
     begun.order(Stay(config=OTHER, message="the best"))
@@ -148,14 +121,6 @@ def test_a_known_answer_is_the_config_of_the_first_step(beside, capsys):
     beside.order(Check(config=OTHER), Stay(config=OTHER, message="as the study has it"))
     assert beside.begin() == OTHER
     assert "from step 1 on: as the study has it" in capsys.readouterr().err
-
-
-def test_a_controller_that_is_gone_leaves_the_config_on(begun, capsys):
-    begun.happened.clear()
-    begun.controller.close()
-    begun.steps(6)
-    assert CONFIG not in begun.happened
-    assert capsys.readouterr().err.count(f"{GOES_ON}: the search has ended without an answer.") == 1
 
 
 @pytest.mark.parametrize(
@@ -184,13 +149,6 @@ def test_a_script_of_another_training_system_is_left_alone(beside, monkeypatch, 
     assert beside.begin().is_none
     assert "the script uses ortmodule" in capsys.readouterr().err
     assert beside.told == []
-
-
-def test_batches_of_another_size_end_the_search(begun, capsys):
-    begun.steps(MISSED_STEPS, batch=3)
-    assert capsys.readouterr().err == ""
-    begun.steps(2, batch=3)
-    assert "a batch of 3 now, not 8" in capsys.readouterr().err
 
 
 def test_a_release_leaves_nothing_on_and_says_nothing(begun, capsys):
@@ -245,14 +203,6 @@ def test_what_else_a_step_raises_is_the_scripts_own(begun, capsys):
     begun.steps(3)
     assert [type(message) for message in begun.told] == [Detection, Measurement]
     assert capsys.readouterr().err == ""
-
-
-def test_an_end_before_the_search_is_no_failure(begun, capsys):
-    begun.controller.send_bytes(encode(Stay(config=None, message="bye")))
-    begun.guard.end(SystemExit(3))
-    assert [type(message) for message in begun.told] == [Detection, Ended]
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "the next start goes on" in line
 
 
 def test_a_script_that_never_trained_is_advised(beside, capsys):

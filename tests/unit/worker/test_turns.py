@@ -1,27 +1,12 @@
 import pytest
 
 from autorecompute.worker.turns import PATIENCE, Turns
-
-
-class Optimizer:
-    """An optimizer, known by its identity alone."""
+from stand_ins.training import Optimizer
 
 
 @pytest.fixture
 def turns():
     return Turns()
-
-
-def test_a_single_optimizer_ends_every_step(turns):
-    only = Optimizer()
-    assert turns.end_with(only, is_forward_open=False)
-    assert all(turns.end_with(only, is_forward_open=is_open) for is_open in (True, False, True))
-
-
-def test_a_round_of_two_optimizers_is_one_step(turns):
-    first, second = Optimizer(), Optimizer()
-    ended = [turns.end_with(optimizer, is_forward_open=False) for _ in range(5) for optimizer in (first, second)]
-    assert ended == [True, False] * 5
 
 
 def test_no_step_ends_while_a_forward_waits_for_its_backward(turns):

@@ -133,11 +133,6 @@ def test_whoever_stops_after_a_confirmation_has_an_answer(begin_slow, undisturbe
         assert choices_of(tuning.folder) == result.best.config.texts
 
 
-def test_whoever_stops_before_has_none(begin_slow):
-    tuning = stop(begin_slow(), after=12.0)
-    assert (tuning.tuner.so_far, tuning.folder.result()) == (None, None)
-
-
 def test_the_same_command_goes_on_and_confirms_nothing_twice(make_slow, undisturbed):
     expected, times = undisturbed
     first, second = stop(make_slow(), after=times[0] + 5.0), make_slow()

@@ -25,12 +25,6 @@ def test_one_value_tells_nothing_and_equal_values_leave_no_doubt(count, low, hig
     assert (found.low, found.middle, found.high) == (low, 0.5, high)
 
 
-@pytest.mark.parametrize("values", [[1.0] * 7 + [2.0] * 5, [1.0] * 5 + [2.0] * 7, [0.0] * 8 + [0.1, 0.2, 0.3, 9.0]])
-def test_the_estimate_lies_in_its_interval(values):
-    found = interval(values, 0.005)
-    assert found.low <= found.middle <= found.high
-
-
 def test_outliers_move_neither_the_estimate_nor_the_ends_far():
     steady = [0.01 * (index % 3 - 1) for index in range(20)]
     found = interval([*steady, *[1.1] * 3], 0.01)

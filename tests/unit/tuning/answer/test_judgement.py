@@ -10,7 +10,6 @@ from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.result import Rejection
 from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_few_trials
-from autorecompute.tuning.lateness import explain_too_little_time
 from autorecompute.units import GIB, MIB, parse_bytes
 from stand_ins.surveyed import Surveyed
 
@@ -75,17 +74,6 @@ def test_too_few_trials_name_the_preset_that_should_fit_or_what_was_rejected():
     assert "found in 2 trials. Not confirmed: its process reaches 640 MiB. Allow more trials with --max-trials" in text
 
 
-def test_no_fit_names_the_least_peak_and_what_it_would_take(no_fit, make_space, plans):
-    leanest = (Config.of(plans[:1]), 700 * MIB + 1)
-    text = no_fit((NONE, 900 * MIB), leanest, (make_space().all_on, None), resting_bytes=100 * MIB)
-    assert plans[0].label in text
-    assert "3 trials" in text
-    assert 700 * MIB < limit_in(text) <= 740 * MIB
-    batch = int(re.search(r"by a rough estimate --target-batch (\d+)", text)[1])
-    assert 0 < batch < 32
-    assert 100 * MIB + batch / 32 * 600 * MIB <= LIMIT
-
-
 def test_no_fit_without_any_peak_suggests_half_the_batch_where_there_is_one(no_fit):
     assert "--target-batch 16" in no_fit((NONE, None), batch=32)
     assert "--target-batch 1" not in no_fit((NONE, None), batch=1)
@@ -148,12 +136,17 @@ def test_no_fit_for_another_reason_than_memory_names_the_last_one_and_no_other_l
     assert "--memory-limit" not in text
 
 
-def test_a_peak_of_a_trial_that_failed_is_not_the_least(make_trial, make_detection):
+def test_no_fit_names_the_least_peak_which_is_not_that_of_a_trial_that_failed(make_trial, make_detection, plans):
     trials = [
-        make_trial(outcome=Outcome.OVER_LIMIT, peak_bytes=900 * MIB),
+        make_trial(Config.of(plans[:1]), outcome=Outcome.OVER_LIMIT, peak_bytes=700 * MIB),
         make_trial(outcome=Outcome.DIVERGED, peak_bytes=300 * MIB),
     ]
-    assert "The least peak was 900 MiB" in explain_no_fit(trials, make_detection(resting_bytes=100 * MIB), LIMIT)
+    text = explain_no_fit(trials, make_detection(resting_bytes=100 * MIB), LIMIT)
+    assert "The least peak was 700 MiB" in text
+    assert plans[0].label in text
+    batch = int(re.search(r"by a rough estimate --target-batch (\d+)", text)[1])
+    assert 0 < batch < 32
+    assert 100 * MIB + batch / 32 * 600 * MIB <= LIMIT
 
 
 @pytest.mark.parametrize(("reasons", "told"), [((), "out of memory"), (("crash: signal 11",), "crash: signal 11")])
@@ -170,20 +163,6 @@ def test_an_early_end_after_a_race_names_who_won_it(make_trial, make_detection, 
     first, second = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in plans[:2])
     text = explain_early_end([first, second], make_detection(), LIMIT, winner=second)
     assert f"not confirmed: {second.description}." in text
-
-
-@pytest.mark.parametrize(("start_seconds", "advice"), [(0.0, "more with --timeout"), (3.6, "about --timeout 15s")])
-def test_no_time_for_a_trial_does_not_blame_the_batch(start_seconds, advice):
-    text = explain_too_little_time(start_seconds)
-    assert "smaller batch" not in text
-    assert advice in text
-
-
-def test_time_that_went_into_waiting_is_no_reason_to_recommend_what_a_start_takes():
-    text = explain_too_little_time(5.9, 300.0)
-    assert "5 min" in text
-    assert "another tuning held" in text
-    assert "24s" not in text
 
 
 @pytest.mark.parametrize("peak_bytes", [900 * MIB, None])

@@ -6,7 +6,7 @@ import pytest
 from autorecompute.ranking import RaceEnd, Ranking
 from autorecompute.studies.race_record import FILE
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
+from autorecompute.tuning.answer.finalists import fitting_finalists
 from autorecompute.tuning.answer.kept_race import keep_race, read_race
 from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult
 from autorecompute.tuning.explanations import explain_interruption
@@ -80,17 +80,6 @@ def test_a_race_of_an_earlier_version_is_raced_again(confirming, make_tuning):
     tuning = make_tuning()
     tuning.run()
     assert rounds_run(tuning)
-
-
-def test_a_race_cut_off_before_its_first_look_is_not_over(confirming):
-    trials = trials_of(confirming)
-    raced = read_race(confirming.folder, trials)
-    short = tuple(Finalist(trial=entry.trial, rounds=entry.rounds[:1]) for entry in raced.standings)
-    assert raced.is_over
-    for end, is_over in ((RaceEnd.UNDECIDED, False), (RaceEnd.RANKED, True)):
-        ranking = Ranking(end=end, rounds=1, confidence=0.99, rivals=("another",))
-        keep_race(confirming.folder, RaceResult(standings=short, ranking=ranking), len(trials))
-        assert read_race(confirming.folder, trials).is_over is is_over
 
 
 def test_what_fits_best_so_far_is_who_won_the_race(confirming):

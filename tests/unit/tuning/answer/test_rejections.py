@@ -13,12 +13,6 @@ def best(tune_in, make_root):
     return tune_in(make_root(), max_trials=12).run().best.config
 
 
-def test_a_winner_was_checked_for_its_gradients(finished):
-    tuning, result = finished
-    assert result.best.config in tuning.bench.checked
-    assert (result.best.gradients.agrees, result.best.gradients.steps) == (True, 3)
-
-
 def test_a_winner_with_wrong_gradients_gives_way_and_its_plan_is_named(finished, make_tuning):
     tuning = make_tuning()
     culprit = tuning.bench.detection.space.plans[1]

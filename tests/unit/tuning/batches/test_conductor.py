@@ -39,6 +39,7 @@ def test_the_best_batch_is_found_with_what_it_recomputes(best):
     assert not result.best.config.is_none
     assert result.best.confirmed
     assert result.best.peak_bytes <= 600 * MIB
+    assert (choices_of(several.folder), result.command[-1]) == (result.best.config.texts, str(result.best.batch))
     assert result.best.samples_per_second > 1.02 * result.rival.samples_per_second
     assert result.comparison.ratio == pytest.approx(result.best.samples_per_second / result.rival.samples_per_second)
     # A machine that keeps its pace needs no more than a few pairs.
@@ -109,16 +110,6 @@ def test_the_batches_share_one_budget(best):
     counts = [len(read_trials(folder.database, folder.name)) for folder in studies]
     assert sum(counts) == result.trials <= 40
     assert max(counts) <= 14
-
-
-def test_the_study_answers_under_its_own_name_and_the_same_command_at_once(best, begin_in):
-    several, result = best
-    assert load_result("bert", several.folder.path.parent) == result
-    assert choices_of(several.folder) == result.best.config.texts
-    assert result.command[-2:] == ["--bs", str(result.best.batch)]
-    again = begin_in(several.folder.path.parent.parent)
-    assert again.run() == result
-    assert not again.has_measured
 
 
 def test_a_list_is_compared_and_nothing_else_recommended(listed):

@@ -55,18 +55,6 @@ def test_who_is_interrupted_has_the_best_so_far(begin):
     assert begin().run().best.batch > LARGEST
 
 
-def test_more_trials_go_on(begin):
-    first = begin((16, 24, 32), max_trials=LEAST_TRIALS)
-    result = first.run()
-    assert (result.search_end, result.trials) == (SearchEnd.TRIALS, LEAST_TRIALS)
-    same = begin((16, 24, 32), max_trials=LEAST_TRIALS)
-    assert same.run() == result
-    assert not same.has_measured
-    more = begin((16, 24, 32), max_trials=20).run()
-    assert more.trials > LEAST_TRIALS
-    assert {point.batch for point in more.curve if point.recomputed is not None} == {24, 32}
-
-
 def test_going_on_and_stopping_again_loses_no_answer(begin):
     result = begin((16, 24), max_trials=LEAST_TRIALS).run()
     assert stop(begin((16, 24), max_trials=20, adapt=Interrupted(1))).folder.result() == result
@@ -167,6 +155,9 @@ def test_a_list_whose_trials_are_used_up_is_not_decided(begin):
     (note,) = [note for note in several.watcher.notes if "--max-trials" in note]
     assert "batch 28 was not tuned" in note
     assert "with a higher --max-trials" in result.verdict_sentence
+    same = begin((16, 24, 28), max_trials=LEAST_TRIALS)
+    assert same.run() == result
+    assert not same.has_measured
     more = begin((16, 24, 28), max_trials=40).run()
     assert (more.verdict, more.compared) == (Verdict.RECOMPUTE_PAYS, True)
 
