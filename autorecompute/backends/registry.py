@@ -51,13 +51,12 @@ def known_cards() -> tuple[str, ...]:
     return tuple(card for backend in controllers() for card in backend.CARDS)
 
 
-def worker(name: str, folder: Path, script: Path | None = None) -> WorkerBackend:
+def worker(name: str, folder: Path) -> WorkerBackend:
     """The half inside the user's process of the backend of this name.
 
     Args:
         name: One of them, or ``AUTO``.
         folder: Where it may write files; whoever gave it removes it.
-        script: The script that is about to run, which may name the training system that it uses.
 
     Raises:
         SetupError: there is none of this name.
@@ -65,10 +64,6 @@ def worker(name: str, folder: Path, script: Path | None = None) -> WorkerBackend
     if name != AUTO:
         return cast("WorkerBackend", _load(name, "worker").make_backend(folder))
     others = {backend.USED_BY: backend for backend in controllers() if backend.USED_BY}
-    text = script.read_text(errors="replace") if script is not None and script.is_file() else ""
-    named = next((backend for module, backend in others.items() if module in text), None)
-    if named is not None:
-        return worker(named.NAME, folder)
     leaves = functools.partial(_holds_class_of, tuple(others))
     made = _load(plain_name(), "worker").make_backend(folder, leaves=leaves)
     return AutoBackend(made, others, lambda backend: worker(backend.NAME, folder))

@@ -40,7 +40,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "check",
         help="is a study's config still valid here?",
         description="Runs a few steps under the config and compares plans, peak, gradients and speed with the study's.",
-        usage="%(prog)s [-h] [--steps N] [--json] STUDY [-- [COMMAND] SCRIPT [ARGUMENT ...]]",
+        usage="%(prog)s [-h] [--steps N] [--json] STUDY -- [COMMAND] SCRIPT [ARGUMENT ...]",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -51,10 +51,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Checks the config, with the command after ``--`` or the one that was tuned.
+    """Checks the config with the command after ``--``.
+
+    What a study says of its command is not run: its folder may come from anybody, as in a repository that was cloned.
 
     Raises:
-        UsageError: there is no such study, it has no answer, or the command names no script.
+        UsageError: there is no such study, it has no answer, or the command is missing or names no script.
         NothingFitsError: the config is not valid here, or its gradients were not compared.
         ScriptError: the script fails by itself.
     """
@@ -64,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
 
     folder, result = StudyFolder(args.study), load_result(args.study)
     require_best(result)
-    job = job_of(as_typed(args.rest)) if args.rest else _stored_job(folder, result)
-    job = replace(job, backend=result.versions["backend"])
+    if not args.rest:
+        raise UsageError(_ask_for_command(folder.name, result))
+    job = replace(job_of(as_typed(args.rest)), backend=result.versions["backend"])
     report = _check(folder, result, job, args.steps)
     _print(report, as_json=args.json)
     if not report.is_valid:
@@ -94,27 +97,23 @@ def _explain_open(report: CheckReport) -> str:
     )
 
 
-def _stored_job(folder: StudyFolder, result: Result) -> Job:
-    from autorecompute.trials import Job
+def _ask_for_command(name: str, result: Result) -> str:
+    import shlex
 
-    if folder.is_imported:
-        raise UsageError(
-            f"Study '{folder.name}' was imported, and what an archive says is not run. Give the command: "
-            f"autorecompute check {folder.name} -- train.py …"
-        )
+    check = f"autorecompute check {shlex.quote(name)} -- "
     if not result.script_at:
-        raise UsageError(
-            f"Study '{folder.name}' was found in a notebook, which no command starts. Call autorecompute.auto there "
-            f"again, or check a script that trains the same model: autorecompute check {folder.name} -- train.py …"
+        return (
+            f"Study '{name}' was found in a notebook, which no command starts. Call autorecompute.auto there again, or "
+            f"check a script that trains the same model: {check}train.py …"
         )
-    return Job.of_command(result.command, result.script_at)
+    return (
+        f"Give the command that trains: {check}train.py … The study names {shown(shlex.join(result.command))}. "
+        "Read that before you run it: whoever made the study wrote it."
+    )
 
 
 def as_typed(words: Sequence[str]) -> Sequence[str]:
-    """The command that the words after ``--`` stand for: a script may come alone, as it does after ``tune``.
-
-    A stored command is not read this way: its study knows which of its words is the script.
-    """
+    """Return the command that the words after ``--`` stand for: a script may come alone, as it does after ``tune``."""
     from autorecompute.trials.job import PYTHON
     from autorecompute.worker.protocol import MODULE_FLAG
 

@@ -28,11 +28,16 @@ _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 """Ends a journal of several databases at once, behind the name of a file that SQLite deletes when it is through."""
 
 _COMPUTED = """
-SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'
+SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR NOT (
+    sql IS NULL OR sql GLOB 'CREATE TABLE *' OR sql GLOB 'CREATE INDEX *' OR sql GLOB 'CREATE UNIQUE INDEX *'
+)
 UNION ALL
 SELECT m.name FROM sqlite_master m, pragma_table_xinfo(m.name) AS c WHERE m.type = 'table' AND c.hidden > 0
 """
-"""Whatever in a database is worked out when it is read: views, triggers, virtual tables, generated columns."""
+"""Whatever in a database is worked out when it is read: views, triggers, virtual tables, generated columns.
+
+SQLite writes the first words of a table as they stand here, whatever was typed: anything else was forged.
+"""
 
 
 def open_to_write(database: Path) -> optuna.storages.RDBStorage:

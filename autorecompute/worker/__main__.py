@@ -123,7 +123,7 @@ class _Worker:
             return self._followed
         self._has_begun = True  # the backend imports what is waited for
         try:
-            backend = registry.worker(self._settings.backend, Path(self._settings.address).parent, Path(self._words[0]))
+            backend = registry.worker(self._settings.backend, Path(self._settings.address).parent)
             agent = Agent(self._channel, backend, self._settings, is_alone=self._is_alone)
             agent.children, agent.script = self._children, self._script
             backend.install(agent)

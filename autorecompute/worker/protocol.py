@@ -238,9 +238,9 @@ def decode(frame: bytes) -> Message:
     try:
         envelope = json.loads(frame)
         kind, value = envelope["kind"], envelope["value"]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no message: {frame[:100]!r}") from error
-    if kind not in _KINDS:
-        raise ValueError(f"unknown message {kind!r}")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(f"unknown message {kind!r:.100}")
     message: Message = codec.from_plain(value, _KINDS[kind])
     return message

@@ -20,16 +20,16 @@ def place(make_desk):
 
 @pytest.fixture(scope="module")
 def check(place):
-    """Checks a study with this command, or with the one that was tuned."""
+    """Checks a study with this command, or with that which was tuned."""
 
     def check(*command, study="limited", options=(), **variables):
-        return place.run("check", study, *options, *(("--", *command) if command else ()), **variables)
+        return place.run("check", study, *options, "--", *(command or (*TRAINING, "--bs", "32")), **variables)
 
     return check
 
 
 def test_a_config_is_valid_where_it_was_tuned(check):
-    """The stored command is run again, and each line says what is stored and what is here."""
+    """Each line says what is stored and what is here."""
     checked = check(options=("--json", "--steps", "2"))
     assert checked.code == 0, checked.stdout + checked.stderr
     assert checked.answer["valid"]

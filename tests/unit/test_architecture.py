@@ -242,7 +242,7 @@ def test_no_decision_is_taken_by_a_clock_that_jumps(module):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_file_can_be_read_at_one_sitting(module):
-    assert 1 <= len(MODULES[module].read_text().splitlines()) <= 300
+    assert 1 <= len(MODULES[module].read_text().splitlines()) <= 600
 
 
 # Each training system has the same two halves, and the parts of plain PyTorch are named like those of ORT.

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+MOST_NAMED = 8
+"""So many choices are named in a message."""
+
 
 class _Elsewhere:
     """Whether a tuner, or the environment, has decided already what this process recomputes."""
@@ -155,7 +158,9 @@ def _require_offered(wanted: PlansFile, board: Switchboard) -> None:
     )
     if missing:
         since = f", measured with torch {wanted.torch} and run with {torch.__version__}" if wanted.torch else ""
-        raise UsageError(f"The model does not offer {', '.join(missing)}{since}. Tune it again here.")
+        others = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        names = ", ".join(missing[:MOST_NAMED]) + others
+        raise UsageError(f"The model does not offer {names}{since}. Tune it again here.")
 
 
 def _tell_unmeasured(wanted: PlansFile) -> None:

@@ -18,6 +18,7 @@ from torch.utils import _pytree
 from autorecompute.backends.torch.backward import gradients as gradients_of
 from autorecompute.backends.torch.interception import around_of, can_be_intercepted, put_around
 from autorecompute.backends.torch.key_values import can_have_its_own, has_cache, with_its_own
+from autorecompute.backends.torch.untouched import AUTOCAST_DEVICES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     Context = contextlib.AbstractContextManager[object]
 
-AUTOCAST_DEVICES = ("cpu", "cuda")
 
 _A_TENSOR = object()
 """Stands where a block returned one."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import inspect
-import itertools
 import linecache
 import os
 import sys
@@ -17,13 +17,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import CheckpointFunction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import CodeType, FrameType
 
     from torch.nn import Module
 
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[2]))
 _BACKWARD = "backward"
+_SUMS = {"add", "add_", "sub", "sub_", "subtract"}
 _LIGHTNING_STEP = "lightning.pytorch.loops.optimization.automatic", "pytorch_lightning.loops.optimization.automatic"
 
 
@@ -109,12 +110,23 @@ def _is_stored(frame: FrameType) -> bool:
 
 
 def literals_of(frame: FrameType | None) -> frozenset[float]:
-    """Numbers that stand in the expression which the code is computing, such as the 1.0 of ``1.0 + x``.
+    """Return the number that stands in the expression which the code is computing, such as the 1.0 of ``1.0 + x``.
 
-    They are operands or arguments of the expression itself. None are found where the source cannot be read.
+    It is an operand or argument of the expression itself. None is found where the source cannot be read, and where
+    another such number stands elsewhere in the function: a later step may take that branch.
     """
-    expression = _expression_of(frame) if frame is not None else None
-    if isinstance(expression, ast.BinOp):
+    if frame is None:
+        return frozenset()
+    positions = list(frame.f_code.co_positions())
+    own = _numbers_of(_expression_of(frame.f_code, positions[frame.f_lasti // 2]))
+    expressions = (_expression_of(frame.f_code, each) for each in dict.fromkeys(positions)) if own else ()
+    others = (_numbers_of(one) for one in expressions if not isinstance(one, ast.Call) or _name_of(one.func) in _SUMS)
+    return own if all(numbers <= own for numbers in others) and len(own) == 1 else frozenset()
+
+
+def _numbers_of(expression: ast.expr | None) -> frozenset[float]:
+    """Return the numbers that stand in an expression as terms of a sum, or as arguments of a call."""
+    if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add | ast.Sub):
         operands = [expression.left, expression.right]
     elif isinstance(expression, ast.Call):
         operands = expression.args
@@ -124,12 +136,16 @@ def literals_of(frame: FrameType | None) -> frozenset[float]:
     return frozenset(value for value in values if value is not None)
 
 
-def _expression_of(frame: FrameType) -> ast.expr | None:
-    positions = itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
-    first, last, start, end = next(positions, (None,) * 4)
+def _name_of(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+@functools.cache
+def _expression_of(code: CodeType, position: Sequence[int | None]) -> ast.expr | None:
+    first, last, start, end = position
     if first is None or last is None:
         return None
-    lines = [linecache.getline(frame.f_code.co_filename, line).encode() for line in range(first, last + 1)]
+    lines = [linecache.getline(code.co_filename, line).encode() for line in range(first, last + 1)]
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
     try:

@@ -114,7 +114,8 @@ class Checkpoint:
             return first, _InTurn((before, _Once(second)))
 
         result = checkpointed(forward, args, kwargs, contexts)
-        self._written = before.forget_unwritten() | (self._written or set())
+        if (written := before.forget_unwritten()) is not None:
+            self._written = written | (self._written or set())
         return result
 
     def _modules_of(self, module: Module) -> list[Module]:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from autorecompute.backends.common.gradients import beside_noise, relative_difference, rounded_to, within
-from autorecompute.backends.torch.block_by_block import AUTOCAST_DEVICES
 from autorecompute.backends.torch.failures import classify
 from autorecompute.backends.torch.options import CHECKPOINT
 from autorecompute.backends.torch.sharded import is_sharded
 from autorecompute.backends.torch.shown_step import BUFFER, Part, Step
 from autorecompute.backends.torch.structure import is_within
+from autorecompute.backends.torch.untouched import AUTOCAST_DEVICES
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Choice
 

@@ -63,8 +63,12 @@ class Before:
         self._states = self.generators.states()
         self._entered = contextlib.ExitStack()
 
-    def forget_unwritten(self) -> set[Place]:
-        """Keep copies of the buffers alone that the forward may have written, and of small ones. Which were written."""
+    def forget_unwritten(self) -> set[Place] | None:
+        """Keep copies of the buffers alone that the forward may have written, and of small ones.
+
+        Returns:
+            Which were written; None where nobody can tell, as they are fake.
+        """
         return self._tensors.forget_unwritten()
 
     def __enter__(self) -> Self:

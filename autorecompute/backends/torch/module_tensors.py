@@ -11,6 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensor, is_fake
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.weak import TensorWeakRef
 
+from autorecompute.backends.torch.checksums import checksum
+
 if TYPE_CHECKING:
     from torch.nn import Module
 
@@ -33,7 +35,10 @@ class TensorsBefore:
     """Tensors of modules before a forward, to be put back when it runs again.
 
     Copies are kept of those that the forward writes, and of small ones, which others may write before it runs again.
-    Of all else nothing is kept alive: where it is gone by then, or written, the first use of it is an error.
+    A version tells of no write through ``.data``, nor of those of torch's own fused observers: copies are compared by
+    value, and large buffers by the sum of their bits. Weights that were computed before the call, as the old
+    ``weight_norm`` does, are kept alive. Of all else nothing is: where it is gone by then, or written, the first use of
+    it is an error.
 
     Args:
         modules: The modules.
@@ -53,21 +58,32 @@ class TensorsBefore:
             for place, value in (*self._held.items(), *others.items())
             if not value.is_inference()
         }
+        self._computed = [value for place, value in others.items() if _is_computed_weight(modules[place[0]], place[1])]
         self._copies = {
             place: value.clone()
             for place, value in self._held.items()
             if written is None or place in written or _is_small(value)
         }
+        self._sums = {
+            place: checksum(value)
+            for place, value in self._held.items()
+            if place not in self._copies and place in self._seen and _can_be_summed(value)
+        }
         self._written: set[Place] = set()
 
-    def forget_unwritten(self) -> set[Place]:
-        """Keep copies of those alone that the forward may have written, and of small ones. Which were written."""
+    def forget_unwritten(self) -> set[Place] | None:
+        """Keep copies of those alone that the forward may have written, and of small ones.
+
+        Returns:
+            Which were written; None where nobody can tell, as they are fake.
+        """
+        is_told = not any(map(is_fake, self._held.values()))
         now = {**{place: self._now(place) for place in self._seen}, **_buffers_of(self._modules)}
         self._written = {place for place, value in now.items() if self._is_written(place, value)}
         small = {place: copy for place, copy in self._copies.items() if _is_small(copy)}
         self._copies = small | {place: self._before(place, now[place]) for place in self._written if self._has(place)}
         self._held = {}
-        return self._written
+        return self._written if is_told else None
 
     def put_back(self) -> None:
         """They are as they were. Not to be had any more are those that others have written, or let go."""
@@ -78,10 +94,11 @@ class TensorsBefore:
             _holder(self._modules[index], name)[name] = self._again(place)
 
     def _again(self, place: Place) -> Tensor:
-        if place not in self._written and (same := self._same(place)) is not None:
+        same, copy = self._same(place), self._copies.get(place)
+        if place not in self._written and same is not None and (copy is None or self._holds(same, copy)):
             return same
-        if place in self._copies:
-            return self._copies[place].clone()
+        if copy is not None:
+            return copy.clone()
         return torch.empty(0).as_subclass(_Lost.of(place[1]))
 
     def _same(self, place: Place) -> Tensor | None:
@@ -103,16 +120,28 @@ class TensorsBefore:
         if place in self._copies:
             return self._copies[place]
         before = self._held.get(place, now)  # where the forward made it, it is as it was made
-        if place in self._seen and before._version != self._seen[place][1]:
+        if place in self._seen and self._is_written_in_place(place, before):
             warnings.warn(_FIRST_WRITTEN, stacklevel=2)
         return before.clone()
+
+    def _is_written_in_place(self, place: Place, value: Tensor) -> bool:
+        sum_before = self._sums.get(place)
+        has_other_bits = sum_before is not None and sum_before != checksum(value)
+        return value._version != self._seen[place][1] or has_other_bits
 
     def _is_written(self, place: Place, now: Any) -> bool:
         # Kernels of normalization write the statistics without a new version.
         if place not in self._seen or self._same(place) is not now or isinstance(self._modules[place[0]], _NormBase):
             return True
-        copy = self._copies.get(place) if self._is_first else None
-        return copy is not None and not is_fake(copy) and not torch.equal(copy, now)
+        if place in self._sums:
+            return self._sums[place] != checksum(now)
+        return place in self._copies and not self._holds(now, self._copies[place])
+
+    def _holds(self, value: Tensor, copy: Tensor) -> bool:
+        """Whether a tensor is as it was copied. On a card nobody waits to know, but for the first call."""
+        if is_fake(copy):
+            return True
+        return bool((self._is_first or value.device.type == "cpu") and torch.equal(copy, value))
 
 
 class _Lost(Tensor):  # type: ignore[misc]
@@ -149,6 +178,19 @@ def _can_be_copied(value: Tensor) -> bool:
     """Whether an attribute is no more than a few numbers, without a graph that a copy would keep."""
     is_plain = type(value) in (Tensor, FakeTensor) and value.layout is torch.strided and not value.is_nested
     return is_plain and not value.requires_grad and not value.is_inference() and _is_small(value)
+
+
+def _is_computed_weight(module: Module, name: str) -> bool:
+    """Whether an attribute is made of parameters in a hook before each call: ``weight`` of ``weight_v``."""
+    shape, start = vars(module)[name].shape, f"{name}_"
+    parameters = ((other, one) for other, one in module._parameters.items() if one is not None)
+    return any(other.startswith(start) and one.shape == shape for other, one in parameters)
+
+
+def _can_be_summed(value: Tensor) -> bool:
+    """Whether a buffer is one block of numbers in memory of the host."""
+    is_plain = type(value) is Tensor and value.layout is torch.strided and not value.is_nested
+    return is_plain and value.device.type == "cpu" and not value.is_quantized
 
 
 def _is_small(value: Tensor) -> bool:

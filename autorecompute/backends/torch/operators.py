@@ -13,16 +13,26 @@ from autorecompute.backends.torch.fake_tensors import is_fake, is_same
 from autorecompute.backends.torch.graphs import Graph, Plan, graph_of, sequence_of
 from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.probe import Handle
-from autorecompute.backends.torch.recipes import SAME_ELEMENTS, SAME_MEMORY, Cook, Numbers, Recipe, Slot, edges_of
+from autorecompute.backends.torch.recipes import (
+    SAME_ELEMENTS,
+    SAME_MEMORY,
+    Cook,
+    Edge,
+    Numbers,
+    Recipe,
+    Slot,
+    edges_of,
+    noted_of,
+)
 from autorecompute.backends.torch.refusals import Reason
 from autorecompute.backends.torch.repeats import Link, forms_of
-from autorecompute.backends.torch.rewriting import Drop, Layout, Mask, Program, made
+from autorecompute.backends.torch.rewriting import Drop, Layout, Mask, Program, State, made, state_of
 from autorecompute.backends.torch.rules import EPSILONS, RULES
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.structure import is_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
     from torch.autograd.graph import Node
@@ -47,12 +57,14 @@ class Found:
         slots: Where the unit saves it.
         recipe: How it is made again; None for the mask of a dropout.
         maker: The place of the node that made it.
+        links: The edges over which it came from there to the slots.
     """
 
     storage: int
     slots: tuple[Slot, ...]
     recipe: Recipe | None
     maker: int
+    links: frozenset[Edge] = frozenset()
 
 
 class Finder:
@@ -96,9 +108,11 @@ class Finder:
             for place, node in enumerate(graph.nodes)
             if any(one.first <= sequence_of(node) < one.end for one in (*own, *units))
         }
+        modules = state_of(self._model.get_submodule(call.path))
         unit = _Unit(graph, hidden, self._epsilons(call.path), storages, seen)
         candidates = [
-            _Candidate(found, self._site_of(graph, found), self._touched(graph, found)) for found in unit.found()
+            _Candidate(found, self._site_of(graph, found), self._touched(graph, found), unit.state_of(found, modules))
+            for found in unit.found()
         ]
         self.unverified |= {self._site(graph.nodes[place]) for place in unit.unverified}
         self._pending.append((call.path, plan, candidates))
@@ -166,6 +180,7 @@ class _Candidate:
     found: Found
     site: str
     touched: frozenset[str]
+    state: State
 
 
 def _merged(candidates: Sequence[_Candidate]) -> Iterator[Drop]:
@@ -175,8 +190,11 @@ def _merged(candidates: Sequence[_Candidate]) -> Iterator[Drop]:
         key = one.found.recipe if one.found.recipe is not None else one.found.slots
         alike[one.site, key].append(one)
     for (site, _), group in alike.items():
-        slots = tuple(slot for one in group for slot in one.found.slots)
-        yield Drop(site, slots, group[0].found.recipe, frozenset().union(*(one.touched for one in group)))
+        slots = tuple(one.found.slots for one in group)
+        state = group[0].state._replace(forms=tuple(form for one in group for form in one.state.forms))
+        links = frozenset().union(*(one.found.links for one in group))
+        touched = frozenset().union(*(one.touched for one in group))
+        yield Drop(site, slots, group[0].found.recipe, touched, group[0].found.maker, links, state)
 
 
 def operator_of(node: Node) -> str:
@@ -196,13 +214,13 @@ class _Unit:
         self._nodes = dict(enumerate(graph.nodes))
         self._hidden, self._masks = hidden, seen.masks
         self._saved: dict[int, dict[Slot, Tensor]] = collections.defaultdict(dict)
-        holders: dict[int, list[Slot]] = collections.defaultdict(list)
+        holders: dict[int, list[tuple[Slot, tuple[Edge, ...]]]] = collections.defaultdict(list)
         self._cook = Cook(graph, RULES, Numbers(epsilons, seen.literals), holders, hidden)
         for slot, tensor in self._slots():
             self._saved[storages.number(tensor)][slot] = tensor
-            source = self._source(slot, SAME_ELEMENTS)
-            if source is not None:
-                holders[source].append(slot)
+            way = self._way(slot, SAME_ELEMENTS)
+            if (source := self._source(slot, way)) is not None:
+                holders[source].append((slot, way))
 
     def _slots(self) -> Iterator[tuple[Slot, Tensor]]:
         for place, node in enumerate(self._graph.nodes):
@@ -217,12 +235,17 @@ class _Unit:
                 if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
                     yield Slot(place, name), value
 
-    def _source(self, slot: Slot, through: frozenset[str]) -> int | None:
+    def _way(self, slot: Slot, through: frozenset[str]) -> tuple[Edge, ...]:
+        """Return the edges from what made a slot's tensor to its node; none where that is the node itself."""
+        edge = edges_of(self._graph.nodes[slot.place]).get(slot.name)
+        return () if edge is None else self._cook.way(slot.place, edge, through)
+
+    def _source(self, slot: Slot, way: tuple[Edge, ...]) -> int | None:
+        """Return the place of the node that made a slot's tensor."""
         edges = edges_of(self._graph.nodes[slot.place])
-        if slot.name not in edges:
-            return None
-        edge = edges[slot.name]
-        return slot.place if edge is None else self._cook.source(slot.place, edge, through)
+        if way:
+            return way[0].source
+        return slot.place if slot.name in edges and edges[slot.name] is None else None
 
     def found(self) -> Iterator[Found]:
         """What can be made again bit for bit."""
@@ -232,23 +255,31 @@ class _Unit:
                 if one:
                     yield one
 
+    def state_of(self, found: Found, modules: Hashable) -> State:
+        """Return what a tensor was found in."""
+        noted = noted_of(found.recipe, self._nodes) if found.recipe is not None else {}
+        tensors = [self._saved[found.storage][slot] for slot in found.slots]
+        return State.of(modules, found.recipe, self._nodes, noted, tensors)
+
     def _recipe(self, storage: int, slots: Mapping[Slot, Tensor]) -> Found | None:
-        makers = {self._source(slot, SAME_MEMORY) for slot in slots} - {None}
+        ways = {slot: self._way(slot, SAME_MEMORY) for slot in slots}
+        makers = {self._source(slot, way) for slot, way in ways.items()} - {None}
         maker = next(iter(makers)) if len(makers) == 1 else None
         if maker is None:
             return None
+        links = frozenset(link for way in ways.values() for link in way)
         is_tried = False
         for recipe in self._cook.recipes(maker, slots):
             is_tried = True
             if self._is_equal(recipe, slots):
-                return Found(storage, tuple(slots), recipe, maker)
+                return Found(storage, tuple(slots), recipe, maker, links)
         if is_tried:
             self.unverified.add(maker)
         return None
 
     def _is_equal(self, recipe: Recipe, slots: Mapping[Slot, Tensor]) -> bool:
         try:
-            value = made(recipe, self._nodes)
+            value = made(recipe, self._nodes, noted_of(recipe, self._nodes))
             return all(is_same(Layout.of(tensor).view(value), tensor) for tensor in slots.values())
         except torch.cuda.OutOfMemoryError:
             raise

@@ -21,6 +21,9 @@ FORMAT = 1
 LARGEST_FILE = 1 << 24
 """Bytes; the plans of a large model take a thousandth of that."""
 
+LONGEST_NAME = 1000
+"""Signs in the name of a model or in a choice, which messages print."""
+
 _KEYS = frozenset({"format", "model", "torch", "plans"})
 UNMEASURED = "unmeasured"
 """This key stands in the file of a config that was only planned, and is true."""
@@ -56,6 +59,8 @@ def read_plans_file(file: Path) -> PlansFile:
     Raises:
         UsageError: it cannot be read, or is none.
     """
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise UsageError(f"{shown(file)} is no file of plans but something else. Emit it again from its study.")
     try:
         with file.open(encoding="utf-8") as stream:
             plain = json.loads(stream.read(LARGEST_FILE))
@@ -92,5 +97,10 @@ def _is_ours(plain: Any) -> bool:
         return False
     if plain.keys() - {UNMEASURED} != _KEYS or plain["format"] != FORMAT:
         return False
-    is_named = all(isinstance(plain[name], str) for name in ("model", "torch"))
-    return is_named and isinstance(plain["plans"], list) and all(isinstance(text, str) for text in plain["plans"])
+    is_named = all(map(_is_name, (plain["model"], plain["torch"])))
+    return is_named and isinstance(plain["plans"], list) and all(map(_is_name, plain["plans"]))
+
+
+def _is_name(value: Any) -> bool:
+    """Whether it is a text that a terminal shows as it is."""
+    return isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable()

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from autorecompute.backends.torch.graphs import sequence_of
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
     Rule = Callable[["Cook", int, Node, int], Iterator["Recipe"]]
 
 _DEEPEST = 12
+EXPAND = "ExpandBackward0"
 
 # Nodes that hand a tensor on with its elements in the same order; a cast changes the type alone.
 SAME_ELEMENTS = frozenset(
     {
         "AliasBackward0",
-        "ExpandBackward0",
+        EXPAND,
         "ReshapeAliasBackward0",
         "SqueezeBackward0",
         "SqueezeBackward1",
@@ -63,14 +65,42 @@ def edges_of(node: Node) -> Mapping[str, int | None]:
     return _EDGES_OF.get(type(node).__name__, _EDGES)
 
 
+class Edge(NamedTuple):
+    """An edge of a graph: what one node is given over it comes from another.
+
+    Attributes:
+        place: The place of the node that is given it.
+        edge: Over which of its edges.
+        source: The place of the node that it comes from.
+    """
+
+    place: int
+    edge: int
+    source: int
+
+
 class Recipe(Protocol):
     """How a tensor is made."""
 
-    def read(self, nodes: Mapping[int, Node]) -> Any:
-        """The tensor."""
+    def read(self, nodes: Mapping[int, Node], noted: Noted) -> Any:
+        """Return the tensor.
+
+        Args:
+            nodes: Those of the step, by their places.
+            noted: What ``notes`` gives, as it was in the step when the tensor was dropped.
+        """
 
     def places(self) -> Iterator[int]:
-        """Places of the nodes that are read."""
+        """Give the places of the nodes that are read."""
+
+    def notes(self) -> Iterator[Edge | Slot]:
+        """Give the edges whose shapes are read, and the slots that are no tensors of the forward pass."""
+
+    def links(self) -> Iterator[Edge]:
+        """Give the edges that have to be there for the recipe to hold."""
+
+    def slots(self) -> Iterator[Slot]:
+        """Give the tensors that are read of nodes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,13 +115,25 @@ class Slot:
     place: int
     name: str
 
-    def read(self, nodes: Mapping[int, Node]) -> Any:
-        """It, made again where it was dropped; None where the node saved none."""
+    def read(self, nodes: Mapping[int, Node], _noted: Noted) -> Any:
+        """Return it, made again where it was dropped; None where the node saved none."""
         return getattr(nodes[self.place], f"_saved_{self.name}")
 
     def places(self) -> Iterator[int]:
-        """The node's place."""
+        """Give the node's place."""
         yield self.place
+
+    def notes(self) -> Iterator[Edge | Slot]:
+        """Give none."""
+        yield from ()
+
+    def links(self) -> Iterator[Edge]:
+        """Give none: it is the node's own."""
+        yield from ()
+
+    def slots(self) -> Iterator[Slot]:
+        """Give this one."""
+        yield self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,14 +148,74 @@ class Leaf:
     place: int
     edge: int
 
-    def read(self, nodes: Mapping[int, Node]) -> Any:
-        """The parameter; None where there was none."""
+    def read(self, nodes: Mapping[int, Node], _noted: Noted) -> Any:
+        """Return the parameter; None where there was none."""
         leaf = nodes[self.place].next_functions[self.edge][0]
         return None if leaf is None else leaf.variable
 
     def places(self) -> Iterator[int]:
-        """The node's place."""
+        """Give the node's place."""
         yield self.place
+
+    def notes(self) -> Iterator[Edge | Slot]:
+        """Give none."""
+        yield from ()
+
+    def links(self) -> Iterator[Edge]:
+        """Give none: it is the node's own."""
+        yield from ()
+
+    def slots(self) -> Iterator[Slot]:
+        """Give none."""
+        yield from ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Viewed:
+    """An operand: a tensor as nodes that keep the order of its elements handed it on.
+
+    Attributes:
+        source: The tensor.
+        way: The edges over which it came to the operand's node, the source's own first.
+        expanding: Places of the nodes on the way that repeat elements.
+        held: The edges over which the source came to the node that saves it, where that is another one.
+    """
+
+    source: Recipe
+    way: tuple[Edge, ...]
+    expanding: frozenset[int]
+    held: tuple[Edge, ...] = ()
+
+    def read(self, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
+        """Return the tensor in the shape that it had there.
+
+        Raises:
+            RuntimeError: The source has another number of elements than it had.
+        """
+        value: Tensor = self.source.read(nodes, noted)
+        for link in self.way:
+            shape = noted[link]
+            value = value.expand(shape) if link.source in self.expanding else value.reshape(shape)
+        return value
+
+    def places(self) -> Iterator[int]:
+        """Give those of the source."""
+        yield from self.source.places()
+
+    def notes(self) -> Iterator[Edge | Slot]:
+        """Give what the source notes, and the edges on the way."""
+        yield from self.source.notes()
+        yield from self.way
+
+    def links(self) -> Iterator[Edge]:
+        """Give the edges on the way and to the node that saves the source, and those of the source."""
+        yield from self.source.links()
+        yield from self.way
+        yield from self.held
+
+    def slots(self) -> Iterator[Slot]:
+        """Give those of the source."""
+        yield from self.source.slots()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,27 +227,76 @@ class Made:
         inputs: The tensors.
         constants: Numbers that no node keeps.
         kept: Arguments that nodes keep. They are read in every step, as a script may change them.
-        shaped_as: Inputs with as many elements are given the shape of this one.
     """
 
     function: Callable[..., Tensor]
     inputs: tuple[Recipe, ...]
     constants: tuple[float, ...] = ()
     kept: tuple[Slot, ...] = ()
-    shaped_as: int | None = None
 
-    def read(self, nodes: Mapping[int, Node]) -> Tensor:
-        """The tensor."""
-        values = [recipe.read(nodes) for recipe in self.inputs]
-        if self.shaped_as is not None:
-            model = values[self.shaped_as]
-            values = [value.reshape(model.shape) if value.numel() == model.numel() else value for value in values]
-        return self.function(*values, *self.constants, *(slot.read(nodes) for slot in self.kept))
+    def read(self, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
+        """Return the tensor."""
+        values = [recipe.read(nodes, noted) for recipe in self.inputs]
+        return self.function(*values, *self.constants, *(noted[slot] for slot in self.kept))
+
+    def read_row(self, nodes: Mapping[int, Node], noted: Noted, result: Tensor, end: int) -> tuple[Tensor, Tensor]:
+        """Return the first or the last row as it is made again, and that of the result itself.
+
+        Args:
+            nodes: Those of the step.
+            noted: What is noted of the step.
+            result: What is made, in its own shape.
+            end: 0 for the first row, -1 for the last one.
+        """
+        kept = {slot.name: noted[slot] for slot in self.kept}
+        row = (end,) * (result.dim() - len(kept.get("normalized_shape", (0,))))
+        values = [recipe.read(nodes, noted) for recipe in self.inputs]
+        rows = [value[row] if value is not None and value.shape == result.shape else value for value in values]
+        return self.function(*rows, *self.constants, *kept.values()), result[row]
 
     def places(self) -> Iterator[int]:
-        """Places of the nodes that are read."""
-        for recipe in (*self.inputs, *self.kept):
+        """Give the places of the nodes that are read."""
+        for recipe in self.inputs:
             yield from recipe.places()
+
+    def notes(self) -> Iterator[Edge | Slot]:
+        """Give those of the inputs, and what nodes keep."""
+        for recipe in self.inputs:
+            yield from recipe.notes()
+        yield from self.kept
+
+    def links(self) -> Iterator[Edge]:
+        """Give those of the inputs."""
+        for recipe in self.inputs:
+            yield from recipe.links()
+
+    def slots(self) -> Iterator[Slot]:
+        """Give those of the inputs."""
+        for recipe in self.inputs:
+            yield from recipe.slots()
+
+
+def shape_over(node: Node, edge: int) -> torch.Size:
+    """Return the shape of what a node was given over an edge: that of what the node before it made."""
+    before, result = node.next_functions[edge]
+    return shape_of(before, result)
+
+
+def shape_of(node: Node, result: int = 0) -> torch.Size:
+    """Return the shape of what a node made."""
+    return torch.Size(node._input_metadata[result].shape)
+
+
+def noted_of(recipe: Recipe, nodes: Mapping[int, Node]) -> Noted:
+    """Return what a recipe reads beside tensors, as it is in a step."""
+    return {
+        note: shape_over(nodes[note.place], note.edge) if isinstance(note, Edge) else note.read(nodes, {})
+        for note in recipe.notes()
+    }
+
+
+Noted = dict[Edge | Slot, Any]
+"""What was noted in a step: for edges the shape of what went over them, for slots what they hold."""
 
 
 class Numbers(NamedTuple):
@@ -167,7 +318,7 @@ class Cook:
         graph: The graph.
         rules: For classes of nodes, what gives recipes for what such a node made.
         numbers: Those that nodes do not keep.
-        holders: For places of nodes, the slots that hold what the node made.
+        holders: For places of nodes, the slots that hold what the node made, and how it came to them.
         hidden: Places of nodes whose tensors cannot be read.
     """
 
@@ -176,7 +327,7 @@ class Cook:
         graph: Graph,
         rules: Mapping[str, Rule],
         numbers: Numbers,
-        holders: Mapping[int, Sequence[Slot]],
+        holders: Mapping[int, Sequence[tuple[Slot, tuple[Edge, ...]]]],
         hidden: Container[int] = (),
     ) -> None:
         self.epsilons = numbers.epsilons
@@ -219,22 +370,34 @@ class Cook:
         if slot and slot not in self._avoided and self._is_saved(slot):
             yield slot
             return
-        source = self.source(place, edge, SAME_ELEMENTS)
-        if source is not None and source not in self._hidden:
-            yield from self._held(source)
-            yield from self._made(source, depth)
+        way = self.way(place, edge, SAME_ELEMENTS)
+        if way and way[0].source not in self._hidden:
+            expanding = frozenset(link.source for link in way if self._kind(link.source) == EXPAND)
+            for slot_held, held in self._held(way[0].source):
+                yield Viewed(slot_held, way, expanding, held)
+            for recipe in self._made(way[0].source, depth):
+                yield Viewed(recipe, way, expanding)
 
-    def source(self, place: int, edge: int, through: Container[str]) -> int | None:
-        """The node that made what went in over an edge, behind views and casts."""
-        source = self._graph.before(place, edge)
-        while source is not None and type(self._graph.nodes[source]).__name__ in through:
-            source = self._graph.before(source, 0)
-        return source
+    def way(self, place: int, edge: int, through: Container[str]) -> tuple[Edge, ...]:
+        """Return the edges from the node that made what went in over an edge, through views and casts.
+
+        The first comes from that node. There are none where something else made it.
+        """
+        links: list[Edge] = []
+        while (source := self._graph.before(place, edge)) is not None:
+            links.insert(0, Edge(place, edge, source))
+            if self._kind(source) not in through:
+                return tuple(links)
+            place, edge = source, 0
+        return ()
+
+    def _kind(self, place: int) -> str:
+        return type(self._graph.nodes[place]).__name__
 
     def _is_saved(self, slot: Slot) -> bool:
         return getattr(self._graph.nodes[slot.place], f"_saved_{slot.name}", None) is not None
 
-    def _held(self, source: int) -> Iterator[Slot]:
-        for slot in self._holders.get(source, ()):
+    def _held(self, source: int) -> Iterator[tuple[Slot, tuple[Edge, ...]]]:
+        for slot, way in self._holders.get(source, ()):
             if slot not in self._avoided and self._sequence(slot.place) < self._end:
-                yield slot
+                yield slot, way

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from autorecompute.backends.torch.fake_tensors import is_fake
+from autorecompute.backends.torch.checksums import checksum
+from autorecompute.backends.torch.fake_tensors import is_fake, is_same
 from autorecompute.backends.torch.graphs import DifferentGraphError, Plan, Route
-from autorecompute.backends.torch.recipes import Recipe, Slot
+from autorecompute.backends.torch.recipes import Edge, Made, Noted, Recipe, Slot, noted_of, shape_of
 from autorecompute.backends.torch.storages import tensors_in
-from autorecompute.backends.torch.untouched import without_autocast
+from autorecompute.backends.torch.untouched import AUTOCAST_DEVICES, without_autocast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from torch.autograd.graph import Node
     from torch.nn import Module
@@ -89,6 +91,13 @@ class Mask(NamedTuple):
         # A cast from bytes takes a quarter of the time of one from truth values, which are the same bytes.
         return self.is_other.view(torch.uint8).to(self.dtype).mul_(self.value)
 
+    def is_whole(self, tensor: Tensor) -> bool:
+        """Whether it is all of the tensor it was made of: by the sum of its bits where that is cheap."""
+        if is_fake(tensor) or tensor.device.type != "cpu" or not tensor.numel():
+            return True
+        one = torch.tensor(self.value, dtype=self.dtype)
+        return checksum(tensor) == checksum(self.is_other) * checksum(one)
+
 
 def _other_than_zero(tensor: Tensor) -> float | Tensor:
     """What a tensor of zeros and one positive value has beside the zeros."""
@@ -100,36 +109,154 @@ def _other_than_zero(tensor: Tensor) -> float | Tensor:
     return float(next(filter(None, few), None) or tensor.amax())
 
 
+class State(NamedTuple):
+    """What may differ between steps, and decide what is made again.
+
+    Attributes:
+        modules: What the modules of the unit and autocast are like.
+        noted: What is noted for the recipe; of tensors, that there are any.
+        forms: Type and shape of what is saved.
+        has: Which of the tensors are there that the recipe reads.
+    """
+
+    modules: Hashable
+    noted: tuple[Hashable, ...]
+    forms: tuple[tuple[torch.dtype, torch.Size], ...]
+    has: tuple[bool, ...]
+
+    @classmethod
+    def of(
+        cls,
+        modules: Hashable,
+        recipe: Recipe | None,
+        nodes: Mapping[int, Node],
+        noted: Noted,
+        tensors: Iterable[Tensor],
+    ) -> State:
+        """Return it for what is made in a step."""
+        has = tuple(slot.read(nodes, {}) is not None for slot in recipe.slots()) if recipe is not None else ()
+        return cls(
+            modules, tuple(map(_hashable, noted.values())), tuple((one.dtype, one.size()) for one in tensors), has
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Drop:
     """What one operator of a unit made.
 
     Attributes:
         site: The operator's site.
-        slots: Where it is saved.
+        slots: Where it is saved. Those of one storage are together: casts of it are storages of their own.
         recipe: How it is made again; None for the mask of a dropout, which is kept as one byte an element.
         touched: Paths of the modules that made or saved what is dropped or read.
+        maker: The place of the node that made it.
+        links: The edges over which it came from there to the slots.
+        state: What it was found in.
     """
 
     site: str
-    slots: tuple[Slot, ...]
+    slots: tuple[tuple[Slot, ...], ...]
     recipe: Recipe | None
     touched: frozenset[str]
+    maker: int
+    links: frozenset[Edge]
+    state: State = dataclasses.field(compare=False)
 
     @functools.cached_property
     def read(self) -> frozenset[int]:
         """Places of the nodes that are read."""
         return frozenset(self.recipe.places() if self.recipe is not None else ())
 
-    def places(self) -> frozenset[int]:
-        """Places of the nodes that are rewritten or read."""
-        return self.read | {slot.place for slot in self.slots}
+    @functools.cached_property
+    def edges(self) -> frozenset[Edge]:
+        """Edges that have to be there in every step."""
+        return self.links.union(self.recipe.links() if self.recipe is not None else ())
 
-    def hooks(self, nodes: Mapping[int, Node]) -> Dropped | type[Packed]:
-        """What drops it from the nodes of a step and makes it again."""
+    def places(self) -> frozenset[int]:
+        """Places of the nodes that are rewritten, read or looked at."""
+        ends = {place for link in self.edges for place in (link.place, link.source)}
+        return self.read | ends | {self.maker} | {slot.place for together in self.slots for slot in together}
+
+    def in_step(self, nodes: Mapping[int, Node]) -> Dropping | None:
+        """Return what drops it from the nodes of a step; None where it cannot be made again from them."""
+        if not all(nodes[link.place].next_functions[link.edge][0] is nodes[link.source] for link in self.edges):
+            return None
+        tensors = [[slot.read(nodes, {}) for slot in together] for together in self.slots]
+        if not all(map(_share_storage, tensors)):
+            return None
         if self.recipe is None:
+            return Dropping(self, nodes, {}, tensors)
+        elements = shape_of(nodes[self.maker]).numel()
+        if any(tensor.untyped_storage().nbytes() != elements * tensor.element_size() for tensor, *_ in tensors):
+            return None
+        return Dropping(self, nodes, noted_of(self.recipe, nodes), tensors)
+
+
+def _share_storage(tensors: Sequence[Any]) -> bool:
+    """Whether these are tensors in one storage."""
+    if not all(isinstance(tensor, Tensor) for tensor in tensors):
+        return False
+    return len({tensor.untyped_storage()._cdata for tensor in tensors}) == 1
+
+
+class Dropping:
+    """A drop in the graph of one step, while its tensors are there.
+
+    Args:
+        drop: What is dropped.
+        nodes: The nodes of the step.
+        noted: What is noted for its recipe.
+        tensors: What is saved in its slots.
+    """
+
+    def __init__(
+        self, drop: Drop, nodes: Mapping[int, Node], noted: Noted, tensors: Sequence[Sequence[Tensor]]
+    ) -> None:
+        self.drop, self.nodes, self.noted, self.tensors = drop, nodes, noted, tensors
+
+    def state(self, modules: Hashable) -> State:
+        """Return what it is dropped in, with what the modules of its unit are like."""
+        tensors = itertools.chain.from_iterable(self.tensors)
+        return State.of(modules, self.drop.recipe, self.nodes, self.noted, tensors)
+
+    @property
+    def is_fake(self) -> bool:
+        """Whether nobody can tell what the tensors hold."""
+        return any(is_fake(tensor) for together in self.tensors for tensor in together)
+
+    def is_same(self) -> bool:
+        """Whether the recipe gives, bit for bit, what is there."""
+        if self.drop.recipe is None:
+            return True  # looked at when it is packed
+        try:
+            with torch.no_grad():
+                value = made(self.drop.recipe, self.nodes, self.noted)
+                together = [tensor for tensors in self.tensors for tensor in tensors]
+                return all(is_same(Layout.of(tensor).view(value), tensor) for tensor in together)
+        except (RuntimeError, TypeError):  # out of memory as well: it is kept, as it would be without us
+            return False
+
+    def is_same_in_a_row(self) -> bool:
+        """Whether a number that no node keeps gives the first and the last row again; true where none is used.
+
+        A row may differ where all of them together do not: sums come in another order.
+        """
+        recipe, tensor = self.drop.recipe, self.tensors[0][0]
+        if not isinstance(recipe, Made) or not recipe.constants or tensor.device.type != "cpu":
+            return True
+        shape = shape_of(self.nodes[self.drop.maker])
+        if tensor.shape != shape or not tensor.numel():
+            return True
+        with torch.no_grad(), without_autocast():
+            rows = [recipe.read_row(self.nodes, self.noted, tensor, end) for end in (0, -1)]
+        return all(is_same(again.to(tensor.dtype), row) for again, row in rows)
+
+    def hooks(self) -> Dropped | type[Packed]:
+        """Return what drops it and makes it again."""
+        recipe = self.drop.recipe
+        if recipe is None:
             return Packed
-        return Dropped(self.recipe, {place: nodes[place] for place in self.read})
+        return Dropped(recipe, {place: self.nodes[place] for place in self.drop.read}, self.noted)
 
 
 class Dropped:
@@ -138,13 +265,15 @@ class Dropped:
     Args:
         recipe: How.
         nodes: The nodes that the recipe reads. None of them may lie after a slot's node, which holds this object.
+        noted: What is noted for it.
     """
 
-    __slots__ = ("_nodes", "_pending", "_recipe", "_value")
+    __slots__ = ("_nodes", "_noted", "_pending", "_recipe", "_value")
 
-    def __init__(self, recipe: Recipe, nodes: Mapping[int, Node]) -> None:
+    def __init__(self, recipe: Recipe, nodes: Mapping[int, Node], noted: Noted) -> None:
         self._recipe = recipe
         self._nodes = nodes
+        self._noted = noted
         self._pending = 0
         self._value: Tensor | None = None
 
@@ -160,23 +289,31 @@ class Dropped:
         what was dropped in the graph: what it was made by is of no interest.
         """
         with torch.no_grad():
-            value = made(self._recipe, self._nodes) if self._value is None else self._value
+            value = made(self._recipe, self._nodes, self._noted) if self._value is None else self._value
         self._pending -= 1
         self._value = value if self._pending > 0 else None
         return layout.view(value)
 
 
 class Packed:
-    """The mask of a dropout, kept as a ``Mask``."""
+    """The mask of a dropout, kept as a ``Mask``; what turns out to be none is kept as it is."""
 
-    pack = staticmethod(Mask.of)
-    unpack = staticmethod(Mask.tensor)
+    @staticmethod
+    def pack(tensor: Tensor) -> Mask | Tensor:
+        """Return what is kept."""
+        mask = Mask.of(tensor)
+        return mask if mask.is_whole(tensor) else tensor
+
+    @staticmethod
+    def unpack(kept: Mask | Tensor) -> Tensor:
+        """Return the tensor."""
+        return kept.tensor() if isinstance(kept, Mask) else kept
 
 
-def made(recipe: Recipe, nodes: Mapping[int, Node]) -> Tensor:
+def made(recipe: Recipe, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
     """What a recipe gives, in the types of what it reads. No gradient may be wanted of it."""
     with without_autocast():
-        value: Tensor = recipe.read(nodes)
+        value: Tensor = recipe.read(nodes, noted)
         return value
 
 
@@ -222,23 +359,55 @@ class Rewrite:
     def __init__(self, route: Route, drops: Iterable[Drop]) -> None:
         self.missed = 0
         self._route = route
-        self._drops = [(drop, [(slot.place, f"_raw_saved_{slot.name}") for slot in drop.slots]) for drop in drops]
+        self._drops = tuple(drops)
+        self._known: dict[Drop, dict[State, bool]] = {drop: {drop.state: True} for drop in self._drops}
+        self._not_by_rows: set[Drop] = set()
 
-    def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
         """What the unit returns."""
         result = forward(*args, **kwargs)
         if torch.is_grad_enabled():
             try:
-                self._drop(self._route.follow(tensors_in(result)))
+                self._drop(self._route.follow(tensors_in(result)), state_of(module))
             except DifferentGraphError:
                 self.missed += 1
         return result
 
-    def _drop(self, nodes: Mapping[int, Node]) -> None:
+    def _drop(self, nodes: Mapping[int, Node], modules: Hashable) -> None:
+        found = [drop.in_step(nodes) for drop in self._drops]
+        # All is looked at before anything is dropped: what is dropped would be made again to be looked at.
+        dropping = [one for one in found if one is not None and self._can_be_made_again(one, modules)]
+        self.missed += len(dropping) < len(self._drops)
         try:
-            for drop, slots in self._drops:
-                hooks = drop.hooks(nodes)
-                for place, name in slots:
-                    getattr(nodes[place], name).register_hooks(hooks.pack, hooks.unpack)
+            for one in dropping:
+                hooks = one.hooks()
+                for slot in itertools.chain.from_iterable(one.drop.slots):
+                    getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(hooks.pack, hooks.unpack)
         except RuntimeError:  # the script has hooks of its own, such as save_on_cpu or a checkpoint around the unit
             self.missed += 1
+
+    def _can_be_made_again(self, one: Dropping, modules: Hashable) -> bool:
+        """Whether the recipe holds in this step: compared with what is there where anything that it reads is new."""
+        if one.is_fake:
+            return True
+        known, state = self._known[one.drop], one.state(modules)
+        if state not in known:
+            known[state] = one.is_same()
+        elif known[state] and one.drop not in self._not_by_rows and not one.is_same_in_a_row():
+            if not one.is_same():
+                return False
+            self._not_by_rows.add(one.drop)
+        return known[state]
+
+
+def state_of(module: Module) -> Hashable:
+    """Return what the modules of a unit, and autocast, may do otherwise in another step."""
+    on = (device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device))
+    autocast = tuple(torch.get_autocast_dtype(device) for device in on)
+    return (*(inner.training for inner in module.modules()), *autocast)
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, Tensor):
+        return "a tensor"
+    return tuple(value) if isinstance(value, list) else value

@@ -53,22 +53,16 @@ def _binary(function: Callable[..., Tensor], *constants: str) -> Rule:
     Where the node does not keep the number it has to stand in the code itself: a variable may change from step to step.
     """
 
-    def rule(cook: Cook, place: int, node: Node, depth: int) -> Iterator[Recipe]:
+    def rule(cook: Cook, place: int, _node: Node, depth: int) -> Iterator[Recipe]:
         kept = _slots(place, constants)
         firsts, seconds = (list(cook.operand(place, name, edge, depth)) for edge, name in enumerate(("self", "other")))
         for inputs in itertools.product(firsts, seconds):
-            model = next((index for index, recipe in enumerate(inputs) if _has_shape(recipe, place, node)), 0)
-            yield Made(function, inputs, kept=kept, shaped_as=model)
+            yield Made(function, inputs, kept=kept)
         if depth == 1 and not seconds:
             for recipe, number in itertools.product(firsts, cook.literals(place)):
                 yield Made(function, (recipe,), (number,), kept)
 
     return rule
-
-
-def _has_shape(recipe: Recipe, place: int, node: Node) -> bool:
-    """Whether the recipe is a tensor as the operator was given it, and not a view of it or a number."""
-    return isinstance(recipe, Slot) and recipe.place == place and getattr(node, f"_saved_{recipe.name}").dim() > 0
 
 
 def _norm(function: Callable[..., tuple[Tensor, ...]], saved: Sequence[str], root: str) -> Rule:
@@ -95,11 +89,10 @@ def _first(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]
     return lambda *inputs: function(*inputs)[0]
 
 
-def _batch_norm(_cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
-    """BatchNorm with the statistics of the batch; its node does not save the bias."""
-    if node._saved_training:
-        inputs = (Slot(place, "input"), Slot(place, "weight"), Leaf(place, 2))
-        yield Made(_normalize_batch, inputs, kept=_slots(place, ("eps",)))
+def _batch_norm(_cook: Cook, place: int, _node: Node, _depth: int) -> Iterator[Recipe]:
+    """BatchNorm with the statistics of the batch, or in ``eval`` with those that ran; its node saves no bias."""
+    inputs = (Slot(place, "input"), Slot(place, "weight"), Leaf(place, 2))
+    yield Made(_normalize_batch, inputs, kept=_slots(place, ("running_mean", "running_var", "training", "eps")))
 
 
 def _group_norm(_cook: Cook, place: int, _node: Node, _depth: int) -> Iterator[Recipe]:
@@ -109,19 +102,25 @@ def _group_norm(_cook: Cook, place: int, _node: Node, _depth: int) -> Iterator[R
 
 
 def _softmax(function: Callable[..., Tensor]) -> Rule:
-    """Over the last dimension, which a view of the input has, too."""
+    """Over the dimension that its node keeps."""
 
     def rule(cook: Cook, place: int, _node: Node, depth: int) -> Iterator[Recipe]:
         for recipe in cook.operand(place, None, 0, depth):
-            yield Made(function, (recipe,), (-1,))
+            yield Made(_along(function), (recipe,), kept=_slots(place, ("dim",)))
 
     return rule
+
+
+@functools.cache
+def _along(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Take a dimension as nodes keep it: one that is counted from the end as a number of 64 bits without a sign."""
+    return lambda x, dim: function(x, dim - 2**64 if dim >= 2**63 else dim)
 
 
 def _dropout(cook: Cook, place: int, _node: Node, depth: int) -> Iterator[Recipe]:
     """Dropout on a GPU: its mask is kept."""
     for recipe in cook.operand(place, None, 0, depth):
-        yield Made(_drop_out, (recipe, Slot(place, "result1")), kept=_slots(place, ("p",)), shaped_as=1)
+        yield Made(_drop_out, (recipe, Slot(place, "result1")), kept=_slots(place, ("p",)))
 
 
 def _slots(place: int, names: Iterable[str]) -> tuple[Slot, ...]:
@@ -158,8 +157,17 @@ def _normalize_root(x: Tensor, weight: Any, epsilon: float, shape: Sequence[int]
     return results
 
 
-def _normalize_batch(x: Tensor, weight: Any, bias: Any, epsilon: float) -> Tensor:
-    return torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, epsilon)[0]
+def _normalize_batch(  # noqa: PLR0913, PLR0917  (what the node keeps)
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    training: Any,
+    epsilon: float,
+) -> Tensor:
+    running = (None, None) if training else (mean, variance)
+    return torch.native_batch_norm(x, weight, bias, *running, training, 0.0, epsilon)[0]
 
 
 RULES: dict[str, Rule] = {

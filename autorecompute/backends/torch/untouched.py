@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.written_weights import Named
 
 
+AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
 @contextlib.contextmanager
 def untouched(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
     """Whatever happens inside, the random numbers to come, the weights, buffers and modules' attributes are as before.
@@ -82,7 +85,7 @@ def _attributes(model: Module) -> Iterator[None]:
 
 def without_autocast() -> contextlib.AbstractContextManager[object]:
     """Operators run in the types of what they are given."""
-    devices = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+    devices = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
     if not devices:
         return contextlib.nullcontext()
     plain = contextlib.ExitStack()

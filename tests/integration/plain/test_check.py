@@ -9,8 +9,9 @@ def place(make_plain_copy):
     return make_plain_copy("checked")
 
 
-def test_the_answer_is_checked(place):
-    checked = place.finish(place.start("-m", "autorecompute", "check", "limited"))
+def test_the_answer_is_checked(place, scripts):
+    command = (str(scripts / "plain_transformer.py"), "--bs", str(PLAIN_BATCH))
+    checked = place.finish(place.start("-m", "autorecompute", "check", "limited", "--", *command))
     assert checked.code == 0, checked.stderr
     assert "gradients" in checked.stdout
     assert "plans" in checked.stdout

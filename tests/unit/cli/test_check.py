@@ -1,11 +1,9 @@
 import sys
-from pathlib import Path
 
 import pytest
 
 from autorecompute.cli.check import as_typed, job_of
 from autorecompute.errors import UsageError
-from autorecompute.trials import Bench, Job
 
 PYTHON = sys.executable
 WORKER = ["-m", "autorecompute.worker"]
@@ -46,28 +44,15 @@ def test_a_launcher_may_be_called_like_a_script():
     assert job_of(["./launch.py", "train.py"]).worker_command(None) == ["./launch.py", *WORKER, "train.py"]
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        {"script": Path("train"), "arguments": ("--config", "conf.py")},
-        {"script": Path("train.py"), "launcher": "python tools/launch.py", "arguments": ("-m", "conf.py")},
-        {"script": Path("package.train"), "is_module": True, "arguments": ("settings.py",)},
-        {"script": Path("package.train"), "is_module": True, "launcher": "torchrun --nproc-per-node 2"},
-        {"script": Path("train.py"), "launcher": "python3 -u", "batch_flag": "--bs"},
-    ],
-    ids=lambda job: f"{job.get('launcher', '')} {job['script']}",
-)
-def test_a_study_is_checked_with_the_job_that_was_tuned(call, begin, make_result, monkeypatch, job):
-    tuned, started = Job(**job), []
-    begin(result=make_result(trials=0, command=tuned.plain_command(8), script_at=tuned.script_at))
-
-    def detect(self):
-        started.append(self._job.worker_command(None))
-        raise UsageError("nothing is started here")
-
-    monkeypatch.setattr(Bench, "detect", detect)
-    assert call("check", "bert")[0] == UsageError.exit_code
-    assert started == [tuned.worker_command(8)]
+def test_a_stored_command_is_printed_and_never_run(call, begin, make_result, tmp_path):
+    """A folder that was cloned is not marked as imported, and knows the digest of any machine."""
+    command = ["sh", "-c", "touch pwned", "train.py"]
+    begin(result=make_result(trials=0, command=command, script_at=3))
+    code, out, err = call("check", "bert")
+    assert (code, out) == (UsageError.exit_code, "")
+    assert "Give the command that trains: autorecompute check bert -- train.py" in err
+    assert "sh -c 'touch pwned' train.py" in err
+    assert not (tmp_path / "pwned").exists()
 
 
 def test_a_notebook_is_not_started_by_a_command(call, begin, make_result):

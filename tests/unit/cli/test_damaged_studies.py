@@ -153,6 +153,13 @@ DATABASE = {
         ),
         "holds more than tables",
     ),
+    "a virtual table that is spelt in another way": (
+        query(
+            "CREATE VIRTUAL TABLE more USING fts5(words); PRAGMA writable_schema = ON; "
+            "UPDATE sqlite_master SET sql = replace(sql, 'CREATE VIRTUAL', 'CREATE  VIRTUAL')"
+        ),
+        "holds more than tables",
+    ),
 }
 
 

@@ -1,6 +1,8 @@
 """Plans given out: rendered by the controller, read again in a script, and refused where they were not measured."""
 
 import copy
+import json
+import os
 
 import pytest
 import torch
@@ -95,13 +97,25 @@ def test_plans_of_a_model_are_not_for_it_when_it_is_compiled(file_of):
     [
         *("", "[]", "{}", '{"format": 2, "model": "", "torch": "", "plans": []}', '{"format": 1, "plans": ["a:b"]}'),
         '{"format": 1, "unmeasured": false, "model": "", "torch": "", "plans": []}',
+        *(
+            json.dumps({"format": 1, "model": "", "torch": "", "plans": [], **named})
+            for hostile in ("\x1b]0;title\x07", "\u202eabc", "x" * 2000)
+            for named in ({"model": hostile}, {"torch": hostile}, {"plans": [f"{hostile}:drop"]})
+        ),
     ],
+    ids=lambda text: text[:60].encode("unicode_escape").decode(),
 )
 def test_a_file_that_is_none_is_refused(tmp_path, text):
     file = tmp_path / "plans.json"
     file.write_text(text)
     with pytest.raises(UsageError, match="file of plans"):
         read_plans_file(file)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "plans.json")
+    with pytest.raises(UsageError, match="file of plans"):
+        read_plans_file(tmp_path / "plans.json")
 
 
 def test_a_file_says_what_was_written(tmp_path):

@@ -35,15 +35,9 @@ def test_a_script_may_apply_what_nobody_names(monkeypatch):
     autorecompute.apply(make("gpt2").model)
 
 
-def test_a_script_that_imports_a_training_system_gets_it(tmp_path):
-    """Any other script gets the plain one until something else is imported."""
-    script = tmp_path / "train.py"
-    script.write_text("import torch")
-    assert isinstance(registry.worker(registry.AUTO, tmp_path, script), AutoBackend)
-    assert isinstance(registry.worker("torch", tmp_path, script), TorchBackend)
-    script.write_text("from onnxruntime.training.ortmodule import ORTModule")
-    pytest.importorskip("onnxruntime")
-    assert type(registry.worker(registry.AUTO, tmp_path, script)).__name__ == "OrtModuleBackend"
+def test_what_trains_decides_unless_a_backend_is_named(tmp_path):
+    assert isinstance(registry.worker(registry.AUTO, tmp_path), AutoBackend)
+    assert isinstance(registry.worker("torch", tmp_path), TorchBackend)
 
 
 IMPORTED = "a_system_that_is_imported"

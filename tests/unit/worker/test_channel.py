@@ -63,3 +63,11 @@ def test_what_the_controller_said_before_it_left_is_heard(beside):
     controller.close()
     with pytest.raises(StayError, match="no place for the study"):
         channel.send(Beat(step=1))
+
+
+@pytest.mark.parametrize(
+    "frame", [b"[" * 200_000, b"{", b"[]", b'{"kind": "Beat"}', b'{"kind": ["Beat"], "value": {}}']
+)
+def test_what_is_no_message_is_refused(frame):
+    with pytest.raises(ValueError):  # noqa: PT011  (what JSON says of it)
+        decode(frame)

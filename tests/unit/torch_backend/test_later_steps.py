@@ -1,0 +1,145 @@
+"""What is recomputed is what the step computed, in steps that are not like the first one."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from autorecompute.backends.torch.fakes import Script
+from autorecompute.backends.torch.interception import around_of
+from autorecompute.plans import Choice
+from stand_ins.surveyed import Surveyed
+
+WIDTH, STEPS, LATE = 8, 6, 3
+
+
+class Flagged(nn.Module):
+    """A block that does something else from a later step on."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.is_late = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), False
+
+
+class Normalized(Flagged):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x):
+        self.norm.train(not self.is_late)
+        return x + self.second(functional.gelu(self.norm(self.first(x))))
+
+
+def add_little(x):
+    return x + 0.01
+
+
+class Shifted(Flagged):
+    """Adds another number, which stands in another function."""
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        return x + self.second(functional.gelu(add_little(h) if self.is_late else h + 1.0))
+
+
+class Rerouted(Flagged):
+    """Another tensor of the same kind goes into a sum."""
+
+    def forward(self, x):
+        one, other = torch.tanh(self.first(x)), torch.tanh(self.second(x))
+        added = one + (one if self.is_late else other)
+        return self.second(functional.gelu(added)) + other
+
+
+class Scaled(Flagged):
+    """What a dropout's mask was is a tensor of many numbers later."""
+
+    def forward(self, x):
+        mask = torch.rand_like(x) if self.is_late else torch.bernoulli(torch.full_like(x, 0.5)) * 2
+        return x + self.second(torch.tanh(self.first(x)) * mask)
+
+
+class Paired(Flagged):
+    """Every sample is held against every prototype; a later batch has as many samples as there are prototypes."""
+
+    def __init__(self):
+        super().__init__()
+        self.prototypes = nn.Parameter(torch.randn(5, WIDTH))
+
+    def forward(self, x):
+        samples, prototypes = torch.tanh(self.first(x)).unsqueeze(1), torch.tanh(self.prototypes).unsqueeze(0)
+        return x + self.second(functional.gelu(samples * prototypes)).mean(1)
+
+
+class Averaging(Flagged):
+    """Writes buffers past their versions, the small one from a later step on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("large", torch.zeros(2**15))
+
+    def forward(self, x):
+        y = torch.tanh(self.first(x) - self.mean - self.large[:WIDTH])
+        self.large.data[:WIDTH].add_(y.detach().mean(0))
+        if self.is_late:
+            self.mean.data.lerp_(y.detach().mean(0), 0.5)
+        return x + y
+
+
+class Reparametrized(Flagged):
+    """The weight is made anew before each call."""
+
+    def __init__(self):
+        super().__init__()
+        with pytest.warns(FutureWarning, match="weight_norm"):
+            nn.utils.weight_norm(self.first)
+
+    def forward(self, x):
+        return x + self.second(torch.tanh(self.first(x)))
+
+
+def train(kind, config):
+    """Return the losses of some steps, the later ones of another size, and what is around blocks."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(kind() for _ in range(3)))
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
+    torch.manual_seed(1)
+    surveyed = Surveyed(model, Script((torch.randn(6, WIDTH),), {})) if config is not None else None
+    torch.manual_seed(2)
+    for step in range(STEPS):
+        for block in model.children():
+            block.is_late = step >= LATE
+        x = torch.randn(6 if step < LATE else 5, WIDTH)
+        if surveyed is not None:
+            surveyed.board.set(config(surveyed))
+        loss = (model(x) - model(x.flip(0)) * 0.5).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    effects = surveyed.board.effects if surveyed is not None else ()
+    return losses, {around for effect in effects for around in around_of(model.get_submodule(effect.path))}
+
+
+def every_drop(surveyed):
+    return [Choice(site.name, "drop") for site in surveyed.found.sites if "drop" in site.options]
+
+
+def every_block(surveyed):
+    return [Choice(name, "checkpoint") for name in surveyed.found.blocks]
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        *((kind, every_drop) for kind in (Normalized, Shifted, Rerouted, Scaled, Paired)),
+        *((kind, every_block) for kind in (Normalized, Shifted, Rerouted, Scaled, Paired, Averaging, Reparametrized)),
+    ],
+)
+def test_a_training_has_the_losses_of_no_recompute(kind, config):
+    expected, _ = train(kind, None)
+    losses, arounds = train(kind, config)
+    assert arounds
+    assert losses == expected
