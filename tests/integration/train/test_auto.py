@@ -5,7 +5,6 @@ import textwrap
 
 import pytest
 
-from autorecompute.tuning.while_training import NEXT_START
 from workplace import LONG_TRAINING, OWN_TRAINING, SCRIPTS, SHORT_TRAINING
 
 
@@ -47,15 +46,6 @@ def test_its_steps_were_trials_and_the_log_says_what_is_on(trained, place, limit
     assert not searches(place)
 
 
-def test_the_next_start_answers_from_the_study(trained, place, begin, train_plainly):
-    trials = place.study("trained").trials
-    again = place.finish(begin(place, "trained", *LONG_TRAINING))
-    assert (again.code, again.stdout) == (trained.code, train_plainly(*LONG_TRAINING).stdout)
-    assert place.study("trained").trials[: len(trials)] == trials
-    if NEXT_START not in trained.said[-1]:  # on a busy machine the steps may be too few to compare all
-        assert re.search(r"from step 1 on: .* as study trained has it", again.said[-1])
-
-
 def test_a_killed_search_leaves_the_training_alone(workplace, begin, train_plainly):
     process = begin(workplace, "killed", *SHORT_TRAINING, steps=1000)
     workplace.wait_for_trials(process, 1)
@@ -81,21 +71,6 @@ def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, begin, train
     assert "WARNING" in finished.said[-1]
     assert sentence in finished.said[-1]
     workplace.wait_until(lambda: not searches(workplace))
-
-
-def test_memory_that_runs_out_is_the_scripts_error_and_a_bound(workplace, begin):
-    finished = workplace.finish(begin(workplace, "lacking", "--steps", "3", "--lacks", "1"))
-    assert finished.code == 1
-    assert "out of memory at step 1" in finished.said[-1]
-    (trial,) = workplace.study().trials
-    assert trial["measurement"]["outcome"] == "oom"
-
-
-def test_a_script_that_ends_first_leaves_what_is_known(workplace, begin, train_plainly):
-    finished = workplace.finish(begin(workplace, "short", *SHORT_TRAINING, steps=400))
-    assert finished.stdout == train_plainly(*SHORT_TRAINING).stdout
-    assert "ended before the search did" in finished.said[-1]
-    assert workplace.study("short").trials
 
 
 def test_a_script_that_is_tuned_from_outside_is_not_tuned_from_inside(workplace, limit, train_plainly):
