@@ -11,24 +11,16 @@ import pytest
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.importing import DRAFT_PREFIX
 from autorecompute.studies.sharing.mirror import share
-from autorecompute.studies.storage import TrialStore
 from stand_ins import program
 from stand_ins.printed import has_no_data
 
 
 @pytest.fixture
-def keep(begin, make_space, make_trial, make_result):
+def keep(begin, make_trial, make_result):
     def keep(name="bert", *, trials=1, is_finished=True, **changes):
-        folder = begin(name, **changes)
-        # A database that was opened stays open in this process, and a command in another one would see that.
-        store = TrialStore(folder.database, name, make_space(), 2**30) if trials else None
-        for number in range(trials):
-            store.add(make_trial(number=number))
-            folder.keep_trial(make_trial(number=number), ["python", "train.py"], {}, "step 1\n")
+        made = [make_trial(number=number) for number in range(trials)]
+        folder = begin(name, make_result() if is_finished else None, made, **changes)
         (folder.workers / "01.log").write_text("x" * 1000)
-        if is_finished:
-            folder.keep_confirmed([make_result().best])
-            folder.finish(make_result())
         return folder
 
     return keep

@@ -16,7 +16,7 @@ from autorecompute.jsontext import MOST_VALUES
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Choice, Config, Plan
 from autorecompute.schemas import ARCHIVE, schema_of
-from autorecompute.studies import Problem, Sizes, StudyFolder, archive_reading, list_studies
+from autorecompute.studies import Problem, archive_reading, list_studies
 from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive, read_archive_head
 from autorecompute.studies.confirmed_here import keep_check
@@ -25,11 +25,11 @@ from autorecompute.studies.importing import import_records
 from autorecompute.studies.plausible import with_own_verdict
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.records import read_records
-from autorecompute.studies.storage import TrialStore
 from autorecompute.units import GIB, MIB
 from autorecompute.verdict import Verdict
 from fake_backend.controller import PLANS_VARIABLE, plans_text
 from stand_ins.archives import COMMAND, TRUSTED, take, written
+from stand_ins.studies import keep_study
 
 
 def test_there_and_back_is_the_same_and_packed_the_same(archive, elsewhere):
@@ -312,16 +312,11 @@ def test_a_site_is_no_path(elsewhere, make_detection, make_trial):
     )
     extra = {"steps": [{"name": site} for site in SITES]}
     detection = dataclasses.replace(make_detection(), plans=plans, own_presets={}, extra=extra)
-    folder, problem = StudyFolder("first", elsewhere / "before"), Problem.of(detection, GIB)
-    folder.prepare()
-    folder.begin(problem, ["train.py"], Sizes.of(detection))
-    store = TrialStore(folder.database, folder.name, detection.space, problem.limit_bytes)
-    for trial in trials:
-        store.add(trial)
+    folder = keep_study(elsewhere / "before", detection, name="first", trials=trials)
     keep_detection(folder, detection)
     file = written(elsewhere, [dump(read_records(folder))])
     records = read_archive(file)
-    assert records.head.problem == problem
+    assert records.head.problem == Problem.of(detection, GIB)
     assert records.trials == trials
     assert records.detection.extra == extra
     assert read_records(take(file)).head.sizes.space.plans == plans

@@ -7,12 +7,13 @@ import pytest
 
 from autorecompute.cli import main
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies import StudyFolder
 from autorecompute.studies.contents import logs_of, strangers_in
 from autorecompute.studies.importing import DRAFT_PREFIX
 from autorecompute.studies.storage import TrialStore, read_trials
 from autorecompute.studies.use import using
 from autorecompute.units import GIB
+from stand_ins.studies import keep_study
 
 VERBS = {"delete": ["delete", "bert", "--force"], "import": ["import", "bert.jsonl", "--force"]}
 
@@ -33,15 +34,10 @@ def docs(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def finished(make_detection, make_trial, make_result, make_space, tmp_path_factory):
-    folder = StudyFolder("bert", tmp_path_factory.mktemp("studies"))
-    folder.prepare()
-    folder.begin(Problem.of(make_detection(), GIB), ["python", "train.py"], Sizes.of(make_detection()))
+def finished(make_detection, make_trial, make_result, tmp_path_factory):
+    place = tmp_path_factory.mktemp("studies")
+    folder = keep_study(place, make_detection(), trials=[make_trial()], result=make_result())
     (folder.workers / "01.log").write_text("output")
-    TrialStore(folder.database, "bert", make_space(), GIB).add(make_trial())
-    folder.keep_trial(make_trial(), ["python", "train.py"], {}, "step 1\n")
-    folder.keep_confirmed([make_result().best])
-    folder.finish(make_result())
     return folder
 
 
@@ -102,9 +98,7 @@ def test_pruning_deletes_files_of_our_naming_only(bert):
 
 
 def test_a_study_without_trials_is_not_pruned_with_a_script_in_it(make_detection):
-    folder = StudyFolder("new")
-    folder.prepare()
-    folder.begin(Problem.of(make_detection(), GIB), ["python", "train.py"])
+    folder = keep_study(Path("studies"), make_detection(), name="new")
     (folder.path / "train.py").write_text("precious")
     assert studies("prune") == 0
     assert (folder.path / "train.py").read_text() == "precious"

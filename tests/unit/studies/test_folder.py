@@ -14,6 +14,7 @@ from autorecompute.studies import Problem, StudyFolder, list_studies, load_resul
 from autorecompute.studies.folder import FORMAT
 from autorecompute.studies.use import LOCK, find_user, using
 from autorecompute.studies.writing import write_atomically
+from stand_ins.studies import keep_study
 
 
 @pytest.fixture
@@ -22,14 +23,8 @@ def problem(make_detection):
 
 
 @pytest.fixture
-def begin(problem):
-    def begin(root, name="bert"):
-        folder = StudyFolder(name, root)
-        folder.prepare()
-        folder.begin(problem, ["python", "train.py"])
-        return folder
-
-    return begin
+def begin(make_detection):
+    return lambda root, name="bert": keep_study(root, make_detection(), name=name)
 
 
 @pytest.fixture

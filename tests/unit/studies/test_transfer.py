@@ -1,12 +1,11 @@
 import gzip
 import json
-import shutil
 
 import pytest
 
 from autorecompute import codec
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
-from autorecompute.plans import Config, Space
+from autorecompute.plans import Config
 from autorecompute.studies import Problem, Sizes, StudyFolder, sources
 from autorecompute.studies.analysis import FILE as ANALYSIS
 from autorecompute.studies.analysis import share
@@ -14,14 +13,13 @@ from autorecompute.studies.archive import compress, dump
 from autorecompute.studies.archive_reading import read_archive
 from autorecompute.studies.importing import Trusted, require_trusted
 from autorecompute.studies.records import read_records
-from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.transfer import find_nearest
 from autorecompute.studies.tuned import Tuned
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
+from stand_ins.studies import COMMAND, keep_study
 
 LIMIT = 900 * MIB
-COMMAND = ("python", "train.py")
 OTHER_CARD = Device(kind="cuda", name="Some Card", total_bytes=16 * GIB)
 
 
@@ -34,25 +32,14 @@ def make_tuned(make_detection):
     return make
 
 
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    """A database with Optuna's tables, which take long to make."""
-    file = tmp_path_factory.mktemp("tables") / "study.db"
-    TrialStore(file, "tables", Space(plans=()), LIMIT)
-    return file
-
-
 @pytest.fixture
-def store(tmp_path, tables, make_tuned, make_detection, make_trial):
-    def store(*, trials=1, **studies):
+def store(tmp_path, make_detection, make_trial):
+    def store(*, has_trials=True, **studies):
         for name, changes in studies.items():
-            folder, tuned = StudyFolder(name, tmp_path), make_tuned(**changes)
-            folder.prepare()
-            folder.begin(tuned.problem, list(tuned.command), tuned.sizes)
-            shutil.copy(tables, folder.database)
-            kept = TrialStore(folder.database, name, make_detection().space, LIMIT)
-            for number in range(trials):
-                kept.add(make_trial(number=number))
+            kept = {"command": changes.get("command", COMMAND), "limit_bytes": LIMIT}
+            kept["trials"] = [make_trial()] if has_trials else []
+            found = {part: value for part, value in changes.items() if part != "command"}
+            keep_study(tmp_path, make_detection(**found), name=name, **kept)
 
     return store
 
@@ -101,7 +88,7 @@ def test_the_nearest_study_is_found_and_its_differences_told(store, nearest, nam
 
 
 def test_a_study_that_measured_nothing_tells_nothing(store, nearest):
-    store(trials=0, empty={})
+    store(has_trials=False, empty={})
     store(far={"batch": 512})
     assert nearest() == ("far", "batch 32, not 512")
 
