@@ -65,9 +65,3 @@ def test_a_tuning_whose_messages_nobody_reads_goes_on_to_its_answer(unread):
     )
     ended = subprocess.run([sys.executable, "-c", talk], stdout=subprocess.PIPE, stderr=unread, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "the answer\n")
-
-
-def test_an_error_that_nobody_reads_has_its_code_and_its_json(start, unread):
-    process = start("show", "none", "--json", stderr=unread)
-    out, _ = process.communicate()
-    assert (process.returncode, json.loads(out)["exit_code"]) == (2, 2)

@@ -107,14 +107,11 @@ def test_a_command_that_cannot_be_started_is_a_wrong_usage(ended, rest):
     assert "Traceback" not in process.err
 
 
-def test_a_plans_file_that_nobody_can_write_starts_nothing(ended, folder):
+def test_where_nothing_fits_or_no_plans_file_can_be_written_nothing_is_started(ended, folder, make_result):
     folder.best.rmdir()
     folder.best.write_text("no folder")
     process = ended("--", *SHOW_PROCESS_ID)
     assert (process.returncode, process.out) == (SetupError.exit_code, "")
-
-
-def test_a_study_without_a_fitting_config_starts_nothing(ended, folder, make_result):
     folder.finish(dataclasses.replace(make_result(verdict=Verdict.NO_FIT), best=None))
     process = ended("--", *SHOW_PROCESS_ID)
     assert (process.returncode, process.out) == (NothingFitsError.exit_code, "")

@@ -165,18 +165,19 @@ def test_only_a_yes_on_a_terminal_removes(keep, tmp_path, answer, code, stays):
     assert folder.path.is_dir() == stays
 
 
-def test_a_study_in_use_is_neither_deleted_nor_pruned(keep, call):
+def test_a_study_in_use_is_neither_deleted_nor_replaced_nor_pruned(keep, call):
     folder = keep()
+    assert call("studies", "export", "bert", "-o", "bert.jsonl")[0] == 0
     hold = f"import sys; file = open({str(folder.workers / '01.log')!r}); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
         holder.stdout.readline()
-        code, _, err = call("studies", "delete", "bert", "--force")
-        pruned = call("studies", "prune")
-    assert code == UsageError.exit_code
-    assert str(holder.pid) in err
-    assert pruned[1] == ""
+        for verb in (("delete", "bert"), ("import", "bert.jsonl")):
+            code, _, err = call("studies", *verb, "--force")
+            assert code == UsageError.exit_code
+            assert f"Process {holder.pid} is using" in err
+        assert call("studies", "prune")[1] == ""
     assert (folder.workers / "01.log").exists()
 
 

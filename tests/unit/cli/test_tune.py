@@ -27,10 +27,9 @@ def _script(tmp_path):
     [
         (["--storage", "mysql://ada:s3cr3t@host/db"], "journal:PATH or postgresql://"),
         (["--storage", "postgresql://ada:s3cr3t@127.0.0.1:1/db"], "postgresql://ada@127.0.0.1:1/db cannot be used"),
-        (["--storage", "journal:log", "--knobs"], "Leave --storage away"),
         (["--storage", "journal:log", "--batches", "1,2"], "Leave --storage away"),
     ],
-    ids=["another database", "no server", "knobs", "batches"],
+    ids=["another database", "no server", "batches"],
 )
 def test_a_storage_that_cannot_be_shared_is_told_without_its_password(call, tmp_path, options, words):
     code, out, err = call("tune", "train.py", *options)

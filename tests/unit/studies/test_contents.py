@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -7,12 +8,12 @@ import pytest
 
 from autorecompute.cli import main
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.studies import StudyFolder
+from autorecompute.studies import StudyFolder, importing
 from autorecompute.studies.contents import logs_of, strangers_in
-from autorecompute.studies.importing import DRAFT_PREFIX
+from autorecompute.studies.records import write_records
 from autorecompute.studies.storage import TrialStore, read_trials
-from autorecompute.studies.use import using
 from autorecompute.units import GIB
+from stand_ins.archives import take, written
 from stand_ins.studies import keep_study
 
 VERBS = {"delete": ["delete", "bert", "--force"], "import": ["import", "bert.jsonl", "--force"]}
@@ -79,7 +80,7 @@ def test_pruning_deletes_nothing_behind_a_link(bert, docs, part):
         assert studies("prune") == 0
 
 
-@pytest.mark.parametrize("name", ["bert", f"{DRAFT_PREFIX}4194999-x"])
+@pytest.mark.parametrize("name", ["bert", f"{importing.DRAFT_PREFIX}4194999-x"])
 def test_pruning_does_not_enter_a_study_or_a_draft_behind_a_link(bert, tmp_path, name):
     moved = bert.path.rename(tmp_path / "elsewhere")
     Path("studies", name).symlink_to(moved)
@@ -94,6 +95,8 @@ def test_pruning_deletes_files_of_our_naming_only(bert):
         (bert.path / name).write_text("precious")
     assert studies("prune") == 0
     assert logs_of(bert) == []
+    bert.database.with_name("study.db-journal").touch()
+    (bert.path / ".autorecompute-0123456789ab").touch()
     assert strangers_in(bert) == ["trials/0000/output.log.old", "workers/analysis/trace.log", "workers/notes.txt"]
 
 
@@ -176,6 +179,8 @@ def test_a_study_behind_a_link_of_the_users_is_as_good_as_any(bert, path):
     Path(path).symlink_to(Path(path).rename("on-another-disk").absolute())
     bert.prepare()
     assert bert.result() is not None
+    assert studies("prune") == 0
+    assert (logs_of(bert) == []) == (path == "studies")
 
 
 def test_no_study_is_begun_behind_a_link(docs):
@@ -183,12 +188,6 @@ def test_no_study_is_begun_behind_a_link(docs):
     Path("studies/bert").symlink_to(docs)
     with unchanged(docs), pytest.raises(SetupError, match="is a link to what is no study"):
         StudyFolder("bert").prepare()
-
-
-def test_where_the_folder_of_all_studies_is_a_link_pruning_works(bert):
-    Path("studies").symlink_to(Path("studies").rename("big-disk"))
-    assert studies("prune") == 0
-    assert logs_of(bert) == []
 
 
 def test_a_gitignore_of_the_users_stays():
@@ -203,17 +202,66 @@ def test_trials_are_not_read_through_a_link(bert, make_space):
     cookies = Path("cookies.sqlite").absolute()
     cookies.touch()
     replace_by_link(bert.database, cookies)
-    for use in (
-        lambda: read_trials(bert.database, "bert"),
-        lambda: TrialStore(bert.database, "bert", make_space(), GIB),
-    ):
-        with pytest.raises(SetupError, match="is a link"):
-            use()
+    with pytest.raises(SetupError, match="is a link"):
+        read_trials(bert.database, "bert")
+    with pytest.raises(SetupError, match="is a link"):
+        TrialStore(bert.database, "bert", make_space(), GIB)
     assert cookies.read_bytes() == b""
 
 
-def test_a_study_in_use_holds_files_of_ours_only(bert):
-    with using(bert):
-        bert.database.with_name("study.db-journal").touch()
-        (bert.path / ".autorecompute-0123456789ab").touch()
-        assert strangers_in(bert) == []
+def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
+    file = written(elsewhere, archive)
+    folder = take(file)
+    mark = folder.workers / "07.log"
+    mark.write_text("kept")
+    with pytest.raises(UsageError, match="--force"):
+        take(file)
+    assert mark.exists()
+    take(file, force=True)
+    assert not mark.exists()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
+def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhere, monkeypatch):
+    file = written(elsewhere, archive)
+
+    def write_slowly(records, folder):
+        monkeypatch.setattr(importing, "write_records", write_records)
+        (take(file).path / "first.txt").touch()
+        write_records(records, folder)
+
+    monkeypatch.setattr(importing, "write_records", write_slowly)
+    with pytest.raises(UsageError, match="meanwhile"):
+        take(file)
+    assert Path("studies/bert/first.txt").exists()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
+def test_a_study_outlives_an_import_that_fails(archive, elsewhere, monkeypatch):
+    file = written(elsewhere, archive)
+    (take(file).workers / "07.log").write_text("kept")
+    rename = Path.rename
+
+    def rename_once(path, target):
+        if path.parent.name.startswith(importing.DRAFT_PREFIX) and not path.name.endswith(".replaced"):
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename_once)
+    with pytest.raises(SetupError):
+        take(file, force=True)
+    assert (Path("studies/bert/workers") / "07.log").read_text() == "kept"
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
+def test_a_full_disk_leaves_the_old_study(archive, elsewhere, small_disk, monkeypatch):
+    file = written(elsewhere, archive)
+    monkeypatch.chdir(small_disk.folder)
+    take(file)
+    before = set(Path("studies/bert").iterdir())
+    small_disk.fill()
+    with pytest.raises(SetupError, match="disk is full"):
+        take(file, force=True)
+    small_disk.free()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+    assert set(Path("studies/bert").iterdir()) == before

@@ -24,15 +24,6 @@ OTHER_CARD = Device(kind="cuda", name="Some Card", total_bytes=16 * GIB)
 
 
 @pytest.fixture
-def make_tuned(make_detection):
-    def make(*, command=COMMAND, **changes):
-        detection = make_detection(**changes)
-        return Tuned(problem=Problem.of(detection, LIMIT), sizes=Sizes.of(detection), command=command)
-
-    return make
-
-
-@pytest.fixture
 def store(tmp_path, make_detection, make_trial):
     def store(*, has_trials=True, **studies):
         for name, changes in studies.items():
@@ -50,9 +41,11 @@ def notes():
 
 
 @pytest.fixture
-def nearest(tmp_path, make_tuned, notes):
+def nearest(tmp_path, make_detection, notes):
     def nearest(**changes):
-        found = find_nearest(make_tuned(**changes), StudyFolder("new", tmp_path), notes.append)
+        detection = make_detection(**changes)
+        tuned = Tuned(problem=Problem.of(detection, LIMIT), sizes=Sizes.of(detection), command=COMMAND)
+        found = find_nearest(tuned, StudyFolder("new", tmp_path), notes.append)
         return found and (found.name, *found.differences)
 
     return nearest
