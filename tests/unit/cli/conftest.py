@@ -33,3 +33,12 @@ def begin(tmp_path, make_detection):
         return keep_study(tmp_path / "studies", make_detection(**found), name=name, **kept)
 
     return begin
+
+
+@pytest.fixture
+def unread():
+    """A pipe to write to that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)

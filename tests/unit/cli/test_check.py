@@ -27,7 +27,6 @@ def _here(tmp_path, monkeypatch):
         ("/opt/bin/python3 -u train.py", ["/opt/bin/python3", "-u", *WORKER, "train.py"]),
         ("torchrun --nproc-per-node 2 train.py", ["torchrun", "--nproc-per-node", "2", *WORKER, "train.py"]),
         ("-m package.train conf.py", [PYTHON, *WORKER, "-m", "package.train", "conf.py"]),
-        ("python -m package.train conf.py", [PYTHON, *WORKER, "-m", "package.train", "conf.py"]),
         (
             "python -m torch.distributed.run -m package.train conf.py",
             ["python", "-m", "torch.distributed.run", *WORKER, "-m", "package.train", "conf.py"],

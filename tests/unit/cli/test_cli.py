@@ -47,7 +47,6 @@ def _script(tmp_path):
         ("tune train.py --steps 3 --bs 8", "autorecompute tune train.py ... -- --bs 8."),
         ("tune --steps 3 train.py --bs 8", "Arguments of the script come after --. "),
         ("report bert -- -o x.html", "nothing can follow --"),
-        ("show no-such-study", "'no-such-study'"),
         ("show --why", "--why"),
         ("no-such-verb", "no-such-verb"),
         ("", "VERB"),
@@ -55,8 +54,6 @@ def _script(tmp_path):
         ("studies compare bert", "STUDY"),
         ("studies compare a/b c", "'a/b'"),
         ("studies export 'a\x1b[31m\nb'", "'a\\x1b[31m\\nb'"),
-        ("studies import no-such-file", "no-such-file"),
-        ("check bert --steps 0", "--steps"),
     ],
 )
 def test_a_wrong_usage_is_one_sentence_and_leaves_nothing(call, tmp_path, command, words):

@@ -297,12 +297,7 @@ def test_what_cannot_be_given_out_as_unmeasured_is_told_with_a_way_out(emit, opt
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"presets": 3},
-        {"presets": {"blocks": ["\x1b[2J"]}},
-        {"versions": {"backend": 5}},
-        {"peak": {"frontier": [{}]}},
-    ],
+    [{"presets": 3}, {"presets": {"blocks": ["\x1b[2J"]}}, {"versions": {"backend": 5}}, {"peak": {"frontier": [{}]}}],
 )
 def test_a_file_that_is_not_what_plans_printed_is_refused(emit, changes):
     code, printed, complaint = emit("--unmeasured", "blocks", **changes)

@@ -97,17 +97,12 @@ def test_texts_are_printed_as_they_are_and_steer_no_terminal(watch, is_terminal,
 @pytest.fixture
 def searched(make_trial, make_space, list_configs):
     """Seven trials from 700 down to 640 MiB, ever slower; those from 660 MiB down fit."""
-    configs = list_configs(make_space())
+    figures = [{"peak_bytes": (700 - 10 * n) * MIB, "step_seconds": (0.5 + n / 20,)} for n in range(7)]
+    outcomes = [Outcome.OVER_LIMIT] * 4 + [Outcome.OK] * 3
+    configs = list_configs(make_space())[:7]
     return [
-        make_trial(
-            configs[number],
-            number=number,
-            reference_seconds=0.5,
-            peak_bytes=(700 - 10 * number) * MIB,
-            step_seconds=(0.5 + number / 20,),
-            outcome=Outcome.OK if number > 3 else Outcome.OVER_LIMIT,
-        )
-        for number in range(7)
+        make_trial(config, number=number, reference_seconds=0.5, outcome=outcomes[number], **figures[number])
+        for number, config in enumerate(configs)
     ]
 
 
@@ -248,10 +243,8 @@ def resize(terminal, columns):
 def test_a_real_terminal_may_be_resized_and_interrupted():
     ours, theirs = pty.openpty()
     resize(ours, 100)
-    environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
-    command = [sys.executable, "-c", PROGRAM]
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    with subprocess.Popen(command, env={**environment, "TERM": "xterm"}, **streams) as program:
+    command = ["env", "-u", "COLUMNS", "-u", "LINES", "TERM=xterm", sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as program:
         os.close(theirs)
         assert "\x1b[?25l" in read_until(ours, b"now   trial 0")
         resize(ours, 60)

@@ -88,8 +88,10 @@ def rows_of(text):
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
 
 
-def test_the_summary_has_a_row_for_each_plan(text_of, make_overview):
-    rows = rows_of(text_of(print_summary, make_overview()))
+def test_the_summary_has_a_row_for_each_plan_and_names_level_probe_and_config(text_of, make_overview):
+    text = text_of(print_summary, make_overview())
+    assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in text
+    rows = rows_of(text)
     assert ["1", "OFF", "LayerNormalization+:1", "3", "99,840", "1,536 !", "780*batch*sequence"] in rows
     assert ["2", "OFF", "Less+Cast+:1", "2", "512", "64*batch"] in rows
     assert ["4", "OFF", "NonZero+:1", "1", "unknown", "4*empty_dim_param1"] in rows
@@ -97,10 +99,6 @@ def test_the_summary_has_a_row_for_each_plan(text_of, make_overview):
     assert ["1", "OFF", "LayerNormalization+:1", "3", "798,720", "12,288 !", "780*batch*sequence"] in rows
     assert ["plan", "batch 8", "batch 16", "batch 32", "batch 64", "batch 128"] in rows
     assert ["2", "512", "1,024", "2,048", "4,096", "8,192"] in rows
-
-
-def test_the_summary_names_level_probe_and_config(text_of, make_overview):
-    assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in text_of(print_summary, make_overview())
     on = text_of(print_summary, make_overview(Request(counts={WHOLE: 1})))
     assert "Memory Optimizer: ON   level 0, probe config 1:0, config: Less+Cast+:1:1" in on
     assert ["2", "ON", "Less+Cast+:1", "2", "512", "64*batch"] in rows_of(on)

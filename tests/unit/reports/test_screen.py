@@ -116,13 +116,23 @@ def test_an_early_end_is_told_with_what_is_not_known(show, make_result, end, con
     assert ("best that was confirmed" in text) == confirmed
 
 
-@pytest.mark.parametrize(("trials", "has_table"), [(14, True), (0, False)])
-def test_no_answer_in_time_is_no_proof_that_nothing_fits(show, make_result, trials, has_table):
+@pytest.mark.parametrize(
+    ("end", "trials", "told"),
+    [
+        (SearchEnd.TIME, 14, "no answer yet"),
+        (SearchEnd.TIME, 0, "no answer yet"),
+        (SearchEnd.NOTHING_LEFT, 14, "no config holds the limit"),
+    ],
+)
+def test_no_answer_in_time_is_no_proof_that_nothing_fits_and_nothing_is_to_be_pasted(
+    show, make_result, end, trials, told
+):
     unanswered = dataclasses.replace(make_result(verdict=Verdict.NO_FIT, trials=trials), best=None)
-    text = "\n".join(show(unanswered.ending(SearchEnd.TIME)))
-    assert "no config holds the limit" not in text
-    assert "no answer yet" in text
-    assert ("baseline" in text) == has_table
+    text = "\n".join(show(unanswered.ending(end)))
+    assert [words for words in ("no answer yet", "no config holds the limit") if words in text] == [told]
+    assert ("baseline" in text) == (trials > 0)
+    assert "export" not in text
+    assert "train with it" not in text
 
 
 @pytest.mark.parametrize(
@@ -162,13 +172,6 @@ def test_where_it_started_from_is_told(show, make_result):
 def test_a_search_that_ended_early_speaks_of_the_best_so_far(show, make_result, end):
     text = "\n".join(show(make_result(verdict=Verdict.DOES_NOT_PAY, search_end=end), width=200))
     assert ("does not pay so far" in text and "the best found so far" in text) == end.is_early
-
-
-def test_nothing_is_to_be_pasted_where_nothing_fits(show, make_result):
-    text = "\n".join(show(dataclasses.replace(make_result(verdict=Verdict.NO_FIT), best=None)))
-    assert "no fit" in text
-    assert "export" not in text
-    assert "train with it" not in text
 
 
 def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
@@ -302,12 +305,20 @@ NAME = "blocks.*.attention/linear and blocks.*.mlp/layer_norm"
 
 @pytest.fixture
 def result(make_result, expected):
-    """An answer with all that makes a table wide: an interval, many samples/s, and a preset that was not measured."""
+    """An answer with all that makes a table wide: an interval, many samples/s, a preset that was not measured..."""
+    figures = Figures(outcome=Outcome.OK, batch=32, samples_per_second=15095.1, peak_bytes=600 * MIB)
+    recomputed = Recomputed(study="bert-b32", description="blocks.*/layer_norm", figures=figures, config=Config())
+    knob = KnobFigures(
+        name="expandable_segments", outcome=Outcome.OK, kept=True, throughput_ratio=1.08, low=1.05, high=1.11,
+        peak_bytes=610 * MIB, base_peak_bytes=600 * MIB,
+    )  # fmt: skip
     relative = {"relative_throughput": 0.69, "relative_low": 0.46, "relative_high": 1.07}
     return make_result(
         of_best={"description": NAME, "samples_per_second": 15924.4, **relative},
         presets={"every_second_block": Figures(), "all_on": Figures()},
         expected={"every_second_block": expected},
+        curve=(CurvePoint(batch=32, without=figures, recomputed=recomputed),),
+        knobs=(knob,),
     )
 
 
@@ -324,8 +335,11 @@ def assert_whole(lines, width, words):
 
 @WIDTHS
 def test_the_answer_is_whole_at_any_width(show, result, width):
-    lines = lines_before(show(result, width=width), "verdict")
-    assert_whole(lines, width, [NAME, "every second block", "all on", "baseline none", "confirmed"])
+    lines, told = show(result, width=width), [NAME, "every second block", "all on", "baseline none", "confirmed"]
+    knob = ["expandable_segments", "1.08x", "1.05-1.11", "610 +10", "kept"]
+    assert_whole(lines_before(lines, "train with"), width, knob)
+    lines = lines_before(lines, "verdict")
+    assert_whole(lines, width, [*told, "32", "15095.1", "600 MiB", "blocks.*/layer_norm"])
     for figure in ("700 MiB", "15924.4 samples/s", "0.69x (0.46-1.07)", "~512 MiB", "~0.80x", "expected, not measured"):
         assert any(figure in line for line in lines)
 
@@ -347,19 +361,3 @@ def test_a_narrow_terminal_does_without_what_matters_least(table, make_trial, ex
     texts = ["\n".join(table([trial], width)) for width in (200, 80, 60)]
     assert ["presets" in text for text in texts] == [True, False, True]
     assert ["config" in text for text in texts] == [True, True, False]
-
-
-@WIDTHS
-def test_a_curve_and_knobs_are_whole_at_any_width(show, result, width):
-    figures = Figures(outcome=Outcome.OK, batch=32, samples_per_second=15095.1, peak_bytes=600 * MIB)
-    recomputed = Recomputed(study="bert-b32", description="blocks.*/layer_norm", figures=figures, config=Config())
-    curve = (CurvePoint(batch=32, without=figures, recomputed=recomputed),)
-    knob = KnobFigures(
-        name="expandable_segments", outcome=Outcome.OK, kept=True, throughput_ratio=1.08, low=1.05, high=1.11,
-        peak_bytes=610 * MIB, base_peak_bytes=600 * MIB,
-    )  # fmt: skip
-    lines = show(dataclasses.replace(result, curve=curve, knobs=(knob,)), width=width)
-    assert_whole(lines_before(lines, "verdict"), width, ["32", "15095.1", "600 MiB", "blocks.*/layer_norm"])
-    assert_whole(
-        lines_before(lines, "train with"), width, ["expandable_segments", "1.08x", "1.05-1.11", "610 +10", "kept"]
-    )

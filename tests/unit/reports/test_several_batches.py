@@ -71,42 +71,35 @@ MARKER_RADIUS = 2.5
 
 
 @pytest.fixture
-def keep_several(keep, trials, answer):
+def keep_several(keep, trials, answer, result):
     def keep_several(batch):
-        part = keep(trials, name="bert-b48", batch=48)
+        keep(trials, name="bert-b32")
         keep(trials[:2], name="bert-b64", batch=64)
-        config = Config() if batch == 32 else answer.best.config
+        config = Config() if batch == 8 else answer.best.config
         best = dataclasses.replace(answer.best, batch=batch, config=config, description=f"config of {batch}")
-        without = Figures(outcome=Outcome.OK, batch=32, samples_per_second=40.0, peak_bytes=600 * MIB)
-        with_it = Recomputed(study=part.name, description="x", figures=Figures.of(trials[8]), config=trials[8].config)
-        none = Recomputed(study="bert-b64", description="no config fits", figures=Figures(), least_peak_bytes=700 * MIB)
-        curve = (
-            CurvePoint(batch=32, without=without),
-            CurvePoint(batch=48, without=Figures.of(trials[0]), recomputed=with_it),
-            CurvePoint(batch=64, without=Figures(outcome=Outcome.OOM, batch=64), recomputed=none),
-        )
-        return keep((), dataclasses.replace(answer, best=best, curve=curve, trials=13), batch=SEVERAL_BATCHES)
+        several = dataclasses.replace(answer, best=best, curve=result.curve, trials=13)
+        return keep((), several, batch=SEVERAL_BATCHES)
 
     return keep_several
 
 
 def test_the_page_of_several_batches_names_the_one_that_it_explains(keep_several, read):
     """Where nothing was tuned at the batch to train with, another one is explained, and no star is promised."""
-    text = read(keep_several(32)).text
-    assert "This is about batch 64, the largest that was tuned. The answer is batch 32, without recompute." in text
+    text = read(keep_several(8)).text
+    assert "This is about batch 64, the largest that was tuned. The answer is batch 8, without recompute." in text
     assert "Each dot is a trial" in text
     assert "The star is" not in text
-    folder = keep_several(48)
+    folder = keep_several(32)
     page = read(folder)
     assert "This is about batch" not in page.text
-    for words in ("The star is the config to train with", "* 48", "predicted before each trial: peaks", "by batch"):
+    for words in ("The star is the config to train with", "* 32", "predicted before each trial: peaks", "by batch"):
         assert words in page.text
     assert len(page.logs) == 13 + 2
     assert all((folder.path / link).is_file() for link in page.logs)
 
 
 def test_a_comparison_counts_the_trials_of_all_batches(keep_several, call):
-    keep_several(48)
+    keep_several(32)
     assert re.search(r"^trials +13 +13$", call("studies", "compare", "bert", "bert")[1], re.MULTILINE)
     compared = json.loads(call("studies", "compare", "bert", "bert", "--json")[1])["studies"][0]
     assert compared["trials"] == 13

@@ -89,22 +89,18 @@ def test_pruning_does_not_enter_a_study_or_a_draft_behind_a_link(bert, tmp_path,
     assert Path("studies", name).is_symlink()
 
 
-def test_pruning_deletes_files_of_our_naming_only(bert):
+def test_pruning_deletes_files_of_our_naming_only(bert, make_detection):
+    script = keep_study(Path("studies"), make_detection(), name="new").path / "train.py"
+    script.write_text("precious")
     for name in ("workers/notes.txt", "workers/analysis/trace.log", "trials/0000/output.log.old"):
         (bert.path / name).parent.mkdir(exist_ok=True)
         (bert.path / name).write_text("precious")
     assert studies("prune") == 0
     assert logs_of(bert) == []
+    assert script.read_text() == "precious"
     bert.database.with_name("study.db-journal").touch()
     (bert.path / ".autorecompute-0123456789ab").touch()
     assert strangers_in(bert) == ["trials/0000/output.log.old", "workers/analysis/trace.log", "workers/notes.txt"]
-
-
-def test_a_study_without_trials_is_not_pruned_with_a_script_in_it(make_detection):
-    folder = keep_study(Path("studies"), make_detection(), name="new")
-    (folder.path / "train.py").write_text("precious")
-    assert studies("prune") == 0
-    assert (folder.path / "train.py").read_text() == "precious"
 
 
 @pytest.mark.parametrize("stranger", ["train.py", "trials/0000/notes.txt", "best/model.pt"])

@@ -112,7 +112,6 @@ def test_optuna_sees_each_plan_as_a_parameter(shown, space, trials):
 DAMAGES = {
     "zeros": lambda content: bytes(len(content)),
     "the header alone": lambda content: content[:100],
-    "cut in half": lambda content: content[: len(content) // 2],
     "pages overwritten": lambda content: content[:4096] + b"\xa5" * (len(content) - 4096),
 }
 
@@ -137,12 +136,11 @@ def execute(database, statement):
     "statement",
     [
         """UPDATE trial_user_attributes SET value_json = '{"a": 1}' WHERE key = 'trial'""",
-        "UPDATE trial_user_attributes SET value_json = '{' WHERE key = 'trial'",
         "DELETE FROM trial_user_attributes WHERE key = 'trial'",
         "UPDATE alembic_version SET version_num = 'v9.9.9.a'",
         "INSERT INTO alembic_version VALUES ('v0.9.0.a')",
     ],
-    ids=["another class", "not JSON", "a trial of someone else", "newer Optuna", "two versions"],
+    ids=["another class", "a trial of someone else", "newer Optuna", "two versions"],
 )
 def test_a_database_of_something_else_is_refused(database, open_it, statement):
     execute(database, statement)

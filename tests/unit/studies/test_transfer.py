@@ -101,17 +101,13 @@ def ship(tmp_path, monkeypatch, store):
     return ship
 
 
-def test_a_shipped_study_is_a_source_and_never_an_answer(ship, nearest):
+def test_a_shipped_study_is_a_source_after_all_own_ones_and_never_an_answer(ship, store, nearest):
     """Though it may look like the same problem, its machine is another."""
     ship("alike")
     name, *differences = nearest()
     assert (name, len(differences)) == ("alike", 1)
     assert nearest(batch=8)[:2] == ("alike", "batch 8, not 32")
     assert nearest(plans=()) is None
-
-
-def test_own_studies_come_before_shipped_ones(ship, store, nearest):
-    ship("alike")
     store(own={"batch": 512})
     assert nearest() == ("own", "batch 32, not 512")
 
@@ -172,18 +168,15 @@ def profiled(tmp_path, make_step):
     return build
 
 
-def test_steps_of_the_prime_batch_are_handed_on_to_who_has_none(profiled):
+def test_steps_of_the_prime_batch_alone_are_handed_on_to_who_has_none(profiled):
+    """At a batch of one every size seems constant, at one of two half of them seem to grow."""
     known, new, other = profiled("b8", PRIME), profiled("new"), profiled("b4", 4)
     before = (other.path / ANALYSIS).read_text()
     for folder in (new, other):
         share(known, folder, PRIME)
     assert (new.path / ANALYSIS).read_text() == (known.path / ANALYSIS).read_text()
     assert (other.path / ANALYSIS).read_text() == before
-
-
-@pytest.mark.parametrize("batch", [1, 2])
-def test_steps_of_a_smaller_batch_stay_where_they_are(profiled, batch):
-    """At a batch of one every size seems constant, at one of two half of them seem to grow."""
-    empty = profiled("new")
-    share(profiled("small", batch), empty, PRIME)
+    empty = profiled("empty")
+    for batch in (1, 2):
+        share(profiled(f"small{batch}", batch), empty, PRIME)
     assert not (empty.path / ANALYSIS).exists()
