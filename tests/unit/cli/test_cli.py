@@ -164,19 +164,19 @@ def test_a_default_name_can_be_given_to_every_verb(tmp_path, place):
     assert not StudyFolder(name, tmp_path).exists()
 
 
-WITH_JSON = [
-    "tune no.py",
-    "tune train.py --steps many",
-    "plans train.py",
-    "show no-such-study",
-    "check no-such-study",
-    "studies show no-such-study",
-    "studies compare no-such-study another",
-    "doctor --backend no-such-backend",
-]
-
-
-@pytest.mark.parametrize("command", WITH_JSON)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "tune no.py",
+        "tune train.py --steps many",
+        "plans train.py",
+        "show no-such-study",
+        "check no-such-study",
+        "studies show no-such-study",
+        "studies compare no-such-study another",
+        "doctor --backend no-such-backend",
+    ],
+)
 def test_a_verb_without_an_answer_says_why_in_json(call, command):
     code, out, err = call(*command.split(), "--json")
     assert code != 0
@@ -191,18 +191,13 @@ def test_what_follows_two_dashes_asks_for_no_json(call, argument):
     assert call("tune", "no.py", "--", argument)[1] == ""
 
 
-@pytest.fixture
-def temporary(tmp_path, monkeypatch):
-    (tmp_path / "t").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
-    return tmp_path / "t"
-
-
 @pytest.mark.parametrize(("then", "code"), [("raise SystemExit(3)", 5), ("time.sleep(600)", 130)])
-def test_failed_and_interrupted_plans_leave_no_folder_and_show_what_was_printed(start, tmp_path, temporary, then, code):
+def test_failed_and_interrupted_plans_leave_no_folder_and_show_what_was_printed(start, tmp_path, then, code):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     script = "import pathlib, time\nprint('hello from the script', flush=True)\npathlib.Path('running').touch()\n"
     (tmp_path / "train.py").write_text(script + then)
-    process = start("plans", "train.py")
+    process = start("plans", "train.py", TMPDIR=str(temporary))
     while code == 130 and not (tmp_path / "running").exists():
         assert process.poll() is None
         time.sleep(0.05)

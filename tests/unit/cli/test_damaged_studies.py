@@ -160,11 +160,7 @@ FILES = {
     "a confirmed answer of no time": (change("confirmed.json", "confirmed.0.batch", -1), "is -1", (EXPORT, COMPARE)),
     "a rejection for no reason": (change("rejected.json", "rejected.0.outcome", None), "is null", (EXPORT, COMPARE)),
     "batches below none": (change("batches.json", "asked", [0]), "'asked[0]' is 0", (EXPORT, COMPARE)),
-    "a storage of numbers": (
-        lambda folder: folder.write("shared.json", {"study": 5}),
-        "'['study']' is 5, not a text",
-        (SHOW, EXPORT),
-    ),
+    "a storage of numbers": (text("shared.json", '{"study": 5}'), "'['study']' is 5, not a text", (SHOW, EXPORT)),
 }
 
 

@@ -150,7 +150,6 @@ IMPLAUSIBLE = {
     "a tensor of no operation": (7, {f"{TENSOR}first": 10_000_000}, "10000000"),
     "no forward pass": (7, {"profiles__0__profile__backward": 9}, "9 of them"),
     "an operation of itself": (7, {f"{OPERATION}reads": ["x"], f"{OPERATION}makes": ["x"]}, "cannot run"),
-    "no versions": (8, {"versions": {}}, "has no version of backend"),
     "plans that are none": (0, {"problem__plans": ["x"]}, "'x' is no choice"),
     "an answer nobody confirmed": (9, {"best__config": []}, "no line before it confirms"),
     "variables of a confirmed config": (4, {"environment": EVIL}, "environment' is unknown"),

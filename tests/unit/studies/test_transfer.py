@@ -67,7 +67,6 @@ NEAREST = {
     ),
     "the first batch does not count": ({"alike": {"dims": {"batch": 4}}}, {"dims": {"batch": 32}}, ("alike",)),
     "another command": ({"adam": {"command": ADAM}}, {}, ("adam", "another command")),
-    "another command and batch": ({"adam": {"command": ADAM}}, {"batch": 16}, ("adam", "batch 16, not 32")),
     "other plans are no neighbour": ({"other": {"plans": ()}}, {}, None),
     "plans of another version are none": ({"other": {"versions": FAKE_3_0}}, {}, None),
 }
