@@ -1,12 +1,11 @@
-import dataclasses
 import os
 import subprocess
 import sys
 
 import pytest
 
-from autorecompute.studies import Problem, Sizes, StudyFolder
 from stand_ins import program
+from stand_ins.studies import COMMAND, keep_study
 
 
 @pytest.fixture
@@ -29,14 +28,17 @@ def start(tmp_path):
 def begin(tmp_path, make_detection):
     """Begins a study in the folder where commands run, and ends it where there is a result."""
 
-    def begin(name="bert", result=None, **found):
-        folder, detection = StudyFolder(name, tmp_path / "studies"), make_detection(**found)
-        command = ["python", "train.py"] if result is None else result.command
-        folder.prepare()
-        folder.begin(Problem.of(detection, 2**30), command, Sizes.of(detection))
-        if result is not None:
-            folder.keep_confirmed([result.best] if result.best else [])
-            folder.finish(dataclasses.replace(result, study=name))
-        return folder
+    def begin(name="bert", result=None, trials=(), **found):
+        kept = {"command": COMMAND if result is None else result.command, "trials": trials, "result": result}
+        return keep_study(tmp_path / "studies", make_detection(**found), name=name, **kept)
 
     return begin
+
+
+@pytest.fixture
+def unread():
+    """A pipe to write to that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)

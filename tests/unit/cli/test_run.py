@@ -10,7 +10,7 @@ import pytest
 from autorecompute.backends.registry import render
 from autorecompute.errors import NothingFitsError, SetupError, UsageError
 from autorecompute.plans import Config
-from autorecompute.startup import FOLDER, HOOKS_VARIABLE, prepend_to_python_path
+from autorecompute.startup import FOLDER, HOOKS_VARIABLE
 from autorecompute.verdict import Verdict
 from autorecompute.worker.protocol import BATCH_VARIABLE
 from fake_backend.controller import MODE_VARIABLE, PLANS_VARIABLE, STARTED, plans_text
@@ -62,23 +62,18 @@ def test_arguments_arrive_untouched(ended, arguments):
     assert json.loads(ended("--", *SHOW_ARGUMENTS, *arguments).out) == arguments
 
 
-def test_the_environment_arrives(ended, plans_file):
-    seen = json.loads(ended("--", *SHOW_ENVIRONMENT, PYTHONPATH="/mine", MINE="kept").out)
+def test_the_environment_arrives_and_what_is_replaced_in_it_is_told(ended, plans_file):
+    replaced = {PLANS_VARIABLE: "/old.json", BATCH_VARIABLE: "32", HOOKS_VARIABLE: "[]"}
+    path = f"{FOLDER}{os.pathsep}/mine"
+    process = ended("--", *SHOW_ENVIRONMENT, PYTHONPATH=path, MINE="kept", **replaced)
+    seen = json.loads(process.out)
     assert seen[PLANS_VARIABLE] == plans_file
     assert Path(plans_file).read_text() == plans_text(CONFIG)
     assert seen[BATCH_VARIABLE] == "32"
-    assert seen["PYTHONPATH"].split(os.pathsep) == [str(FOLDER), "/mine"]
+    assert seen["PYTHONPATH"] == path  # with the folder once
     assert seen["MINE"] == "kept"
     assert STARTED.function in seen[HOOKS_VARIABLE]
     assert STARTED.missed in seen[HOOKS_VARIABLE]
-
-
-def test_a_replaced_variable_is_told(ended, plans_file):
-    inherited = {PLANS_VARIABLE: "/old.json", BATCH_VARIABLE: "32", HOOKS_VARIABLE: "[]"}
-    process = ended("--", *SHOW_ENVIRONMENT, **inherited)
-    seen = json.loads(process.out)
-    assert seen[PLANS_VARIABLE] == plans_file
-    assert STARTED.function in seen[HOOKS_VARIABLE]
     for words in (PLANS_VARIABLE, "/old.json", plans_file, HOOKS_VARIABLE):
         assert words in process.err
     assert BATCH_VARIABLE not in process.err
@@ -88,15 +83,14 @@ def test_a_replaced_variable_is_told(ended, plans_file):
 def test_a_variable_that_would_overrule_the_config_is_removed_and_told(ended, folder, make_result, config):
     folder.finish(make_result(of_best={"config": config}))
     process = ended("--", *SHOW_ENVIRONMENT, **{MODE_VARIABLE: "\x1b[2J"})
-    assert MODE_VARIABLE not in json.loads(process.out)
+    seen = json.loads(process.out)
+    assert MODE_VARIABLE not in seen
+    assert seen["PYTHONPATH"] == str(FOLDER)  # an empty entry would be the working directory
     assert f"{MODE_VARIABLE}=\\x1b[2J of your environment" in process.err
 
 
-def test_the_command_starts_where_nobody_reads_what_is_replaced(ended):
-    reader, writer = os.pipe()
-    os.close(reader)
-    process = ended("--", *SHOW_PROCESS_ID, stderr=writer, **{PLANS_VARIABLE: "/old.json"})
-    os.close(writer)
+def test_the_command_starts_where_nobody_reads_what_is_replaced(ended, unread):
+    process = ended("--", *SHOW_PROCESS_ID, stderr=unread, **{PLANS_VARIABLE: "/old.json"})
     assert (process.returncode, int(process.out)) == (0, process.pid)
 
 
@@ -107,21 +101,11 @@ def test_a_command_that_cannot_be_started_is_a_wrong_usage(ended, rest):
     assert "Traceback" not in process.err
 
 
-def test_a_plans_file_that_nobody_can_write_starts_nothing(ended, folder):
+def test_where_nothing_fits_or_no_plans_file_can_be_written_nothing_is_started(ended, folder, make_result):
     folder.best.rmdir()
     folder.best.write_text("no folder")
     process = ended("--", *SHOW_PROCESS_ID)
     assert (process.returncode, process.out) == (SetupError.exit_code, "")
-
-
-def test_a_study_without_a_fitting_config_starts_nothing(ended, folder, make_result):
     folder.finish(dataclasses.replace(make_result(verdict=Verdict.NO_FIT), best=None))
     process = ended("--", *SHOW_PROCESS_ID)
     assert (process.returncode, process.out) == (NothingFitsError.exit_code, "")
-
-
-@pytest.mark.parametrize("inherited", ["", "/a", f"/a{os.pathsep}/b"])
-def test_the_startup_folder_comes_first_and_once(inherited):
-    """No entry is empty, which would mean the working directory."""
-    path = prepend_to_python_path(prepend_to_python_path(inherited))
-    assert path.split(os.pathsep) == [str(FOLDER), *filter(None, inherited.split(os.pathsep))]

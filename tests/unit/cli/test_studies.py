@@ -11,24 +11,16 @@ import pytest
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.importing import DRAFT_PREFIX
 from autorecompute.studies.sharing.mirror import share
-from autorecompute.studies.storage import TrialStore
 from stand_ins import program
 from stand_ins.printed import has_no_data
 
 
 @pytest.fixture
-def keep(begin, make_space, make_trial, make_result):
+def keep(begin, make_trial, make_result):
     def keep(name="bert", *, trials=1, is_finished=True, **changes):
-        folder = begin(name, **changes)
-        # A database that was opened stays open in this process, and a command in another one would see that.
-        store = TrialStore(folder.database, name, make_space(), 2**30) if trials else None
-        for number in range(trials):
-            store.add(make_trial(number=number))
-            folder.keep_trial(make_trial(number=number), ["python", "train.py"], {}, "step 1\n")
+        made = [make_trial(number=number) for number in range(trials)]
+        folder = begin(name, make_result() if is_finished else None, made, **changes)
         (folder.workers / "01.log").write_text("x" * 1000)
-        if is_finished:
-            folder.keep_confirmed([make_result().best])
-            folder.finish(make_result())
         return folder
 
     return keep
@@ -161,18 +153,19 @@ def test_only_a_yes_on_a_terminal_removes(keep, tmp_path, answer, code, stays):
     assert folder.path.is_dir() == stays
 
 
-def test_a_study_in_use_is_neither_deleted_nor_pruned(keep, call):
+def test_a_study_in_use_is_neither_deleted_nor_replaced_nor_pruned(keep, call):
     folder = keep()
+    assert call("studies", "export", "bert", "-o", "bert.jsonl")[0] == 0
     hold = f"import sys; file = open({str(folder.workers / '01.log')!r}); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
         holder.stdout.readline()
-        code, _, err = call("studies", "delete", "bert", "--force")
-        pruned = call("studies", "prune")
-    assert code == UsageError.exit_code
-    assert str(holder.pid) in err
-    assert pruned[1] == ""
+        for verb in (("delete", "bert"), ("import", "bert.jsonl")):
+            code, _, err = call("studies", *verb, "--force")
+            assert code == UsageError.exit_code
+            assert f"Process {holder.pid} is using" in err
+        assert call("studies", "prune")[1] == ""
     assert (folder.workers / "01.log").exists()
 
 

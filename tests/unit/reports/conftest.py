@@ -13,11 +13,9 @@ from autorecompute.ranking import RaceEnd, Ranking
 from autorecompute.reports.html import make_page
 from autorecompute.reports.screen import print_result, print_trials
 from autorecompute.result import Transfer
-from autorecompute.studies import Problem, Sizes, StudyFolder
-from autorecompute.studies.problem import SEVERAL_BATCHES
-from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
 from stand_ins.emitted import rendered
+from stand_ins.studies import COMMAND, keep_study
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 LIMIT_BYTES = 650 * MIB
@@ -82,22 +80,9 @@ def table(lines_of):
 
 
 def keeping_in(root, make_detection):
-    """Keeps a study as a tuning does: begun, with its trials and, where there is one, its answer."""
-
-    def keep(trials=(), result=None, *, name="bert", batch=32, command=("python", "train.py"), space=None, **found):
-        detection = make_detection(space, **found)
-        folder = StudyFolder(name, root)
-        folder.prepare()
-        problem = dataclasses.replace(Problem.of(detection, LIMIT_BYTES), batch=batch)
-        folder.begin(problem, list(command), Sizes.of(detection))
-        if batch != SEVERAL_BATCHES:
-            store = TrialStore(folder.database, name, detection.space, LIMIT_BYTES)
-            for trial in trials:
-                store.add(trial)
-                folder.keep_trial(trial, list(command), {}, "output\n")
-        if result is not None:
-            folder.finish(dataclasses.replace(result, study=name))
-        return folder
+    def keep(trials=(), result=None, *, name="bert", batch=32, command=COMMAND, space=None, **found):
+        kept = {"name": name, "batch": batch, "command": command, "trials": trials, "result": result}
+        return keep_study(root, make_detection(space, **found), limit_bytes=LIMIT_BYTES, **kept)
 
     return keep
 

@@ -40,17 +40,6 @@ def test_studies_are_told_with_their_answers_and_open_ones_as_such(keep, listed,
     assert "no_fit" in unfit
 
 
-def test_a_broken_answer_hides_no_other(keep, listed, make_result):
-    keep((), make_result(trials=0))
-    (keep(name="broken").path / "result.json").write_text('{"study":')
-    table, told = listed().split("\n\n")
-    assert "bert" in table
-    assert "cannot be read: see below" in table
-    assert max(map(len, table.splitlines())) < 100
-    assert told.startswith("broken: ")
-    assert "result.json cannot be read" in " ".join(told.split())
-
-
 def test_a_name_can_be_copied_from_a_pipe(keep, listed):
     name = "transformer_pretraining-train_with_deepspeed-b128-1f3a5c"
     script = "experiments/pretraining/train_with_deepspeed.py"

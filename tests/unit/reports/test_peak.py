@@ -14,14 +14,17 @@ from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.backends.torch.extra import Part, Steps
 from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.errors import UsageError
-from autorecompute.memory import PeakView, StepProfiles, trace
-from autorecompute.plans import Config, Space
+from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles, trace
+from autorecompute.plans import Config, Offer, Space
 from autorecompute.reports.forecasts import print_batches, print_effects, print_forecasts, print_frontier
 from autorecompute.reports.html.charts import draw_timelines
+from autorecompute.reports.overview import Overview
 from autorecompute.reports.peak import explain_chain, print_peak
 from autorecompute.reports.peak_json import Peak
 from autorecompute.reports.picture import COLORS, draw_timeline, require_picture_file, save_picture
+from autorecompute.reports.plans_json import Plans
 from autorecompute.units import MIB, format_bytes
+from stand_ins.schemas import check
 
 MIB_A_SAMPLE = ("batch", str(MIB))
 
@@ -60,17 +63,12 @@ def view_of_parts(*parts):
     return PeakView(model=model, config=Config(), dims={"batch": 8})
 
 
-@pytest.fixture
-def view_of_nothing():
-    return view_of_parts(Part(phase="forward", name="", owner=0, change=0, highest=0))
-
-
 def printed(console):
     return console.file.getvalue()
 
 
-def test_timelines_stand_on_one_scale_and_figures_side_by_side(view, console):
-    print_peak(view, is_detailed=False, console=console)
+def test_timelines_stand_on_one_scale_figures_side_by_side_and_the_largest_tensors_beside_their_plans(view, console):
+    print_peak(view, is_detailed=True, console=console)
     text = printed(console)
     drawn = [line for line in text.splitlines() if re.fullmatch(r"  [ ▁▂▃▄▅▆▇█]+", line)]
     assert drawn == ["  ▃▅███▅▃", "  ▃▃▃ ▃▅██▅▃"]
@@ -79,11 +77,7 @@ def test_timelines_stand_on_one_scale_and_figures_side_by_side(view, console):
     assert re.search(r"made in forward +96 MiB +0 MiB", text)
     assert re.search(r"made in recompute +0 MiB +96 MiB", text)
     assert re.search(r"stash, after forward +96 MiB +0 MiB", text)
-
-
-def test_the_largest_tensors_come_with_their_plans(view, console):
-    print_peak(view, is_detailed=True, console=console)
-    rows = [line.split() for line in printed(console).splitlines() if "[batch x" in line]
+    rows = [line.split() for line in text.splitlines() if "[batch x" in line]
     assert ["32", "MiB", "[batch", "x", str(MIB) + "]", "Gelu", "forward", "/model/layer.2/f", "Gelu+"] in rows
     assert ["32", "MiB", "[batch", "x", str(MIB) + "]", "Gelu", "recompute", "/model/layer.4/r", "Norm+"] in rows
 
@@ -108,30 +102,6 @@ def test_why_all_on_saves_nothing_is_answered(view):
     assert "all but Gelu+" in advice or "Norm+" in advice
     for config in (Config.of([GELU]), Config()):
         assert explain_chain(dataclasses.replace(view, config=config)) == []
-
-
-def test_a_chain_in_plain_pytorch_runs_through_blocks(view):
-    profiles = {
-        config: dataclasses.replace(
-            profile,
-            by_module=True,
-            operations=tuple(
-                dataclasses.replace(operation, name=f"{place}/{place}", operator=str(place))
-                for place, operation in enumerate(profile.operations)
-            ),
-        )
-        for config in (Config(), SPACE.all_on, *map(Config.of, ([GELU], [NORM])))
-        for profile in [view.model.timeline(config, view.dims).profile]
-    }
-    steps = StepProfiles(peak_bytes=500 * MIB, held_bytes=500 * MIB, profiles=profiles)
-    _, chain, *_ = explain_chain(dataclasses.replace(view, model=OrtMemoryModel(SPACE, steps)))
-    assert "one chain through 4, 5 and 6;" in chain
-
-
-def test_a_step_that_keeps_nothing_has_empty_bars(view_of_nothing, console):
-    print_peak(view_of_nothing, is_detailed=True, console=console)
-    assert "none: 0 MiB alive at the peak" in printed(console)
-    assert not set("▁▂▃▄▅▆▇█") & set(printed(console))
 
 
 def test_each_plan_is_told_by_what_it_does(view, console):
@@ -163,8 +133,18 @@ def test_the_largest_batch_is_told_with_what_a_higher_peak_leaves_of_it(view, co
         assert peaks[0] * peak_share <= limit < peaks[1] * peak_share
 
 
-def test_json_has_every_figure(view):
-    plain = json.loads(codec.dumps(Peak.of(dataclasses.replace(view, limit_bytes=700 * MIB))))
+def test_json_is_as_the_schema_says_and_has_every_figure(view, make_detection):
+    machine = Machine(
+        name="T4", source="data sheet", is_measured=False, operations_per_second={"float32": 1e12}, bytes_per_second=1e9
+    )
+    of_card = {"operations": 2e9, "moved_bytes": 1e6, "operations_again": 1e9, "moved_bytes_again": 0.0, "seconds": 0.1}
+    forecast = dataclasses.replace(view.none, estimate=Estimate(machine=machine, **of_card))
+    offer = Offer(plans=SPACE.plans, clusters=(), is_on=True, summary="on", requested={})
+    overview = Overview(detection=make_detection(SPACE), offer=offer, dims=view.dims, command="tune")
+    for limit in (None, 700 * MIB):
+        peak = dataclasses.replace(view, limit_bytes=limit, batches=(8, 64), frontier=(forecast,))
+        check("plans", text := codec.dumps(Plans.of([overview], peak)))
+    plain = json.loads(text)["peak"]
     assert [len(line["operations"]) for line in plain["timelines"].values()] == [7, 10]
     timeline = plain["timelines"]["all plans"]
     assert timeline["peak_bytes"] == max(operation["live_bytes"] for operation in timeline["operations"])
@@ -222,12 +202,15 @@ def test_a_model_without_layers_is_not_told_apart_from_them():
         assert [line[: len(start)] for line, start in zip(told, words, strict=True)] == words
 
 
-def test_a_step_that_keeps_nothing_is_drawn_without_stripes(view_of_nothing, tmp_path):
-    axes = Figure().subplots()
-    timeline = view_of_nothing.model.timeline(Config(), view_of_nothing.dims)
+def test_a_step_that_keeps_nothing_has_empty_bars_and_no_stripes(console, tmp_path):
+    view, axes = view_of_parts(Part(phase="forward", name="", owner=0, change=0, highest=0)), Figure().subplots()
+    print_peak(view, is_detailed=True, console=console)
+    assert "none: 0 MiB alive at the peak" in printed(console)
+    assert not set("▁▂▃▄▅▆▇█") & set(printed(console))
+    timeline = view.model.timeline(Config(), view.dims)
     assert draw_timeline(axes, timeline, COLORS, "step") == {}
     assert not axes.has_data()
-    save_picture(view_of_nothing, tmp_path / "peak.svg")
+    save_picture(view, tmp_path / "peak.svg")
     assert "0 MiB, the rest of the model" in (tmp_path / "peak.svg").read_text()
     assert "legend" not in draw_timelines(timeline, timeline)
 

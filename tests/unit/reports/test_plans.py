@@ -13,6 +13,7 @@ from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 from autorecompute.reports.overview import Overview, choose_dims
 from autorecompute.reports.plans_json import Plans
 from autorecompute.reports.plans_text import print_details, print_summary
+from stand_ins.schemas import check
 
 NORM, WHOLE = Choice("LayerNormalization+", RECOMPUTE), Choice("Less+Cast+", RECOMPUTE)
 PART, ODD = Choice("Cast+", COMPROMISE), Choice("NonZero+", RECOMPUTE)
@@ -87,8 +88,10 @@ def rows_of(text):
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
 
 
-def test_the_summary_has_a_row_for_each_plan(text_of, make_overview):
-    rows = rows_of(text_of(print_summary, make_overview()))
+def test_the_summary_has_a_row_for_each_plan_and_names_level_probe_and_config(text_of, make_overview):
+    text = text_of(print_summary, make_overview())
+    assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in text
+    rows = rows_of(text)
     assert ["1", "OFF", "LayerNormalization+:1", "3", "99,840", "1,536 !", "780*batch*sequence"] in rows
     assert ["2", "OFF", "Less+Cast+:1", "2", "512", "64*batch"] in rows
     assert ["4", "OFF", "NonZero+:1", "1", "unknown", "4*empty_dim_param1"] in rows
@@ -96,26 +99,19 @@ def test_the_summary_has_a_row_for_each_plan(text_of, make_overview):
     assert ["1", "OFF", "LayerNormalization+:1", "3", "798,720", "12,288 !", "780*batch*sequence"] in rows
     assert ["plan", "batch 8", "batch 16", "batch 32", "batch 64", "batch 128"] in rows
     assert ["2", "512", "1,024", "2,048", "4,096", "8,192"] in rows
-
-
-def test_the_summary_names_level_probe_and_config(text_of, make_overview):
-    assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in text_of(print_summary, make_overview())
     on = text_of(print_summary, make_overview(Request(counts={WHOLE: 1})))
     assert "Memory Optimizer: ON   level 0, probe config 1:0, config: Less+Cast+:1:1" in on
     assert ["2", "ON", "Less+Cast+:1", "2", "512", "64*batch"] in rows_of(on)
 
 
-def test_the_notes_have_the_first_batch_and_the_aliases(text_of, make_overview):
+def test_the_notes_have_the_first_batch_the_aliases_and_a_command_that_is_never_broken(text_of, make_overview):
     text = text_of(print_summary, make_overview())
     assert "savings in bytes at batch=8, sequence=16 (the first batch)" in text
     assert "batch is ids_dim0, mask_dim0; sequence is ids_dim1" in text
     other = text_of(print_summary, make_overview(batch=32))
     assert "savings in bytes at batch=32, sequence=16; the first batch had batch=8, sequence=16" in other
-
-
-def test_the_command_to_paste_is_never_broken(text_of, make_overview):
-    text = text_of(print_summary, make_overview(), width=30)
-    assert text.splitlines()[-1] == "  autorecompute tune train.py --target-batch=32"
+    narrow = text_of(print_summary, make_overview(), width=30)
+    assert narrow.splitlines()[-1] == "  autorecompute tune train.py --target-batch=32"
 
 
 def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence(text_of, make_overview):
@@ -152,10 +148,8 @@ def test_a_level_shows_the_plans_within_layers(make_overview):
 @pytest.mark.parametrize(
     ("counts", "problems"),
     [
-        ({NORM: -1}, []),
         ({NORM: 3}, []),
         ({NORM: 1}, ["LayerNormalization+:1:1 asks for 1 of 3; ORT recomputes 3"]),
-        ({NORM: 0}, ["LayerNormalization+:1:0 asks for 0 of 3; ORT recomputes 2"]),
         ({WHOLE: -1, PART: -1}, ["Cast+:2:-1 asks for all of 2; ORT recomputes 0"]),
         ({Choice("Gelu+", RECOMPUTE): -1}, ["no plan Gelu+:1:-1 in this graph: ORT ignores it without a word"]),
     ],
@@ -164,16 +158,16 @@ def test_what_ort_does_otherwise_is_told(make_overview, counts, problems):
     assert list(make_overview(Request(counts=counts)).offer.problems) == problems
 
 
-@pytest.mark.parametrize(
-    "asked", [[("length", 4)], [("batch", 4)], [("ids_dim0", 4)], [("sequence", 1), ("ids_dim1", 2)]]
-)
+@pytest.mark.parametrize("asked", [[("length", 4)], [("ids_dim0", 4)], [("sequence", 1), ("ids_dim1", 2)]])
 def test_a_dimension_that_is_unknown_or_given_twice_is_refused(make_overview, asked):
     with pytest.raises(UsageError, match=asked[0][0].replace("ids_dim0", "batch")):
         make_overview(batch=8, asked=asked)
 
 
-def test_json_has_what_the_contract_asks_for(make_overview):
-    plain = json.loads(codec.dumps(Plans.of([make_overview(batch=32)])))
+def test_json_is_as_the_schema_says_and_has_what_the_contract_asks_for(make_overview):
+    overview = make_overview(Request(counts={PART: -1}), batch=32)
+    check("plans", text := codec.dumps(Plans.of([overview, overview])))
+    plain = json.loads(text)
     first, *_, last = plain["plans"]
     assert first["config"] == "LayerNormalization+:1"
     assert (first["option"], first["frequency"]) == ("1", 3)
@@ -184,12 +178,3 @@ def test_json_has_what_the_contract_asks_for(make_overview):
     assert plain["dims"] == {"batch": 32, "sequence": 16}
     assert plain["first_batch_dims"]["batch"] == 8
     assert plain["versions"]["fake"] == "3.1"
-
-
-def test_savings_of_a_plan_are_the_sum_of_its_activations(make_overview):
-    plain = codec.to_plain(Plans.of([make_overview(batch=32)]))
-    saved = {option["config"]: option for insight in plain["insights"] for option in insight["options"]}
-    for plan in plain["plans"][:-1]:
-        activations = saved[plan["config"]]["activations"]
-        assert plan["saving_bytes"] == saved[plan["config"]]["saving_bytes"]
-        assert plan["saving_bytes"] == sum(activation["saving_bytes"] for activation in activations)

@@ -30,27 +30,16 @@ def result(make_result, trials):
     return make_result(trials[0].config, of_best=of_best, baseline=figures, curve=curve)
 
 
-def assert_told(text):
-    assert TOLD in text
-    assert not re.search(r"(?<![\d.])0\.0(?![\d])", text)
-
-
-def test_the_screen_and_the_comments_of_a_file_tell_a_slow_throughput(show, table, result, trials):
-    assert_told("\n".join(show(result, trials, width=200)))
-    assert_told("\n".join(table(trials)))
-    assert_told("\n".join(comment_lines(result, rendered(result))))
-
-
-def test_the_page_tells_a_slow_throughput(result, trials, keep, read):
-    assert_told(read(keep(trials, result)).text)
+def test_a_slow_throughput_is_told_everywhere(show, table, result, trials, keep, read):  # noqa: PLR0917
+    printed = (show(result, trials, width=200), table(trials), comment_lines(result, rendered(result)))
+    line = check_speed([SAMPLES_PER_SECOND, 2 * SAMPLES_PER_SECOND], result.best, is_same_device=True)
+    assert (line.stored, line.here) == (f"{TOLD} samples/s", "0.00136 samples/s (0.000909-0.00182)")
+    for text in (*map("\n".join, printed), read(keep(trials, result)).text):
+        assert TOLD in text
+        assert not re.search(r"(?<![\d.])0\.0(?![\d])", text)
 
 
 def test_the_axis_of_the_drawing_is_straight_beside_long_labels(trials):
     *lines, _ = draw_plane(trials, 650 * MIB, width=60, height=5, marks=DRAWN)
     assert lines[0].startswith(f"{TOLD}/s")
     assert len({line.index(DRAWN.axis) for line in lines}) == 1
-
-
-def test_a_check_tells_a_slow_throughput(result):
-    line = check_speed([SAMPLES_PER_SECOND, 2 * SAMPLES_PER_SECOND], result.best, is_same_device=True)
-    assert (line.stored, line.here) == (f"{TOLD} samples/s", "0.00136 samples/s (0.000909-0.00182)")

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -7,12 +8,13 @@ import pytest
 
 from autorecompute.cli import main
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies import StudyFolder, importing
 from autorecompute.studies.contents import logs_of, strangers_in
-from autorecompute.studies.importing import DRAFT_PREFIX
+from autorecompute.studies.records import write_records
 from autorecompute.studies.storage import TrialStore, read_trials
-from autorecompute.studies.use import using
 from autorecompute.units import GIB
+from stand_ins.archives import take, written
+from stand_ins.studies import keep_study
 
 VERBS = {"delete": ["delete", "bert", "--force"], "import": ["import", "bert.jsonl", "--force"]}
 
@@ -33,15 +35,10 @@ def docs(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def finished(make_detection, make_trial, make_result, make_space, tmp_path_factory):
-    folder = StudyFolder("bert", tmp_path_factory.mktemp("studies"))
-    folder.prepare()
-    folder.begin(Problem.of(make_detection(), GIB), ["python", "train.py"], Sizes.of(make_detection()))
+def finished(make_detection, make_trial, make_result, tmp_path_factory):
+    place = tmp_path_factory.mktemp("studies")
+    folder = keep_study(place, make_detection(), trials=[make_trial()], result=make_result())
     (folder.workers / "01.log").write_text("output")
-    TrialStore(folder.database, "bert", make_space(), GIB).add(make_trial())
-    folder.keep_trial(make_trial(), ["python", "train.py"], {}, "step 1\n")
-    folder.keep_confirmed([make_result().best])
-    folder.finish(make_result())
     return folder
 
 
@@ -83,7 +80,7 @@ def test_pruning_deletes_nothing_behind_a_link(bert, docs, part):
         assert studies("prune") == 0
 
 
-@pytest.mark.parametrize("name", ["bert", f"{DRAFT_PREFIX}4194999-x"])
+@pytest.mark.parametrize("name", ["bert", f"{importing.DRAFT_PREFIX}4194999-x"])
 def test_pruning_does_not_enter_a_study_or_a_draft_behind_a_link(bert, tmp_path, name):
     moved = bert.path.rename(tmp_path / "elsewhere")
     Path("studies", name).symlink_to(moved)
@@ -92,22 +89,18 @@ def test_pruning_does_not_enter_a_study_or_a_draft_behind_a_link(bert, tmp_path,
     assert Path("studies", name).is_symlink()
 
 
-def test_pruning_deletes_files_of_our_naming_only(bert):
+def test_pruning_deletes_files_of_our_naming_only(bert, make_detection):
+    script = keep_study(Path("studies"), make_detection(), name="new").path / "train.py"
+    script.write_text("precious")
     for name in ("workers/notes.txt", "workers/analysis/trace.log", "trials/0000/output.log.old"):
         (bert.path / name).parent.mkdir(exist_ok=True)
         (bert.path / name).write_text("precious")
     assert studies("prune") == 0
     assert logs_of(bert) == []
+    assert script.read_text() == "precious"
+    bert.database.with_name("study.db-journal").touch()
+    (bert.path / ".autorecompute-0123456789ab").touch()
     assert strangers_in(bert) == ["trials/0000/output.log.old", "workers/analysis/trace.log", "workers/notes.txt"]
-
-
-def test_a_study_without_trials_is_not_pruned_with_a_script_in_it(make_detection):
-    folder = StudyFolder("new")
-    folder.prepare()
-    folder.begin(Problem.of(make_detection(), GIB), ["python", "train.py"])
-    (folder.path / "train.py").write_text("precious")
-    assert studies("prune") == 0
-    assert (folder.path / "train.py").read_text() == "precious"
 
 
 @pytest.mark.parametrize("stranger", ["train.py", "trials/0000/notes.txt", "best/model.pt"])
@@ -182,6 +175,8 @@ def test_a_study_behind_a_link_of_the_users_is_as_good_as_any(bert, path):
     Path(path).symlink_to(Path(path).rename("on-another-disk").absolute())
     bert.prepare()
     assert bert.result() is not None
+    assert studies("prune") == 0
+    assert (logs_of(bert) == []) == (path == "studies")
 
 
 def test_no_study_is_begun_behind_a_link(docs):
@@ -189,12 +184,6 @@ def test_no_study_is_begun_behind_a_link(docs):
     Path("studies/bert").symlink_to(docs)
     with unchanged(docs), pytest.raises(SetupError, match="is a link to what is no study"):
         StudyFolder("bert").prepare()
-
-
-def test_where_the_folder_of_all_studies_is_a_link_pruning_works(bert):
-    Path("studies").symlink_to(Path("studies").rename("big-disk"))
-    assert studies("prune") == 0
-    assert logs_of(bert) == []
 
 
 def test_a_gitignore_of_the_users_stays():
@@ -209,17 +198,66 @@ def test_trials_are_not_read_through_a_link(bert, make_space):
     cookies = Path("cookies.sqlite").absolute()
     cookies.touch()
     replace_by_link(bert.database, cookies)
-    for use in (
-        lambda: read_trials(bert.database, "bert"),
-        lambda: TrialStore(bert.database, "bert", make_space(), GIB),
-    ):
-        with pytest.raises(SetupError, match="is a link"):
-            use()
+    with pytest.raises(SetupError, match="is a link"):
+        read_trials(bert.database, "bert")
+    with pytest.raises(SetupError, match="is a link"):
+        TrialStore(bert.database, "bert", make_space(), GIB)
     assert cookies.read_bytes() == b""
 
 
-def test_a_study_in_use_holds_files_of_ours_only(bert):
-    with using(bert):
-        bert.database.with_name("study.db-journal").touch()
-        (bert.path / ".autorecompute-0123456789ab").touch()
-        assert strangers_in(bert) == []
+def test_a_study_is_replaced_only_where_that_is_wanted(archive, elsewhere):
+    file = written(elsewhere, archive)
+    folder = take(file)
+    mark = folder.workers / "07.log"
+    mark.write_text("kept")
+    with pytest.raises(UsageError, match="--force"):
+        take(file)
+    assert mark.exists()
+    take(file, force=True)
+    assert not mark.exists()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
+def test_of_two_imports_at_once_none_replaces_the_other_unasked(archive, elsewhere, monkeypatch):
+    file = written(elsewhere, archive)
+
+    def write_slowly(records, folder):
+        monkeypatch.setattr(importing, "write_records", write_records)
+        (take(file).path / "first.txt").touch()
+        write_records(records, folder)
+
+    monkeypatch.setattr(importing, "write_records", write_slowly)
+    with pytest.raises(UsageError, match="meanwhile"):
+        take(file)
+    assert Path("studies/bert/first.txt").exists()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
+def test_a_study_outlives_an_import_that_fails(archive, elsewhere, monkeypatch):
+    file = written(elsewhere, archive)
+    (take(file).workers / "07.log").write_text("kept")
+    rename = Path.rename
+
+    def rename_once(path, target):
+        if path.parent.name.startswith(importing.DRAFT_PREFIX) and not path.name.endswith(".replaced"):
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename_once)
+    with pytest.raises(SetupError):
+        take(file, force=True)
+    assert (Path("studies/bert/workers") / "07.log").read_text() == "kept"
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+
+
+def test_a_full_disk_leaves_the_old_study(archive, elsewhere, small_disk, monkeypatch):
+    file = written(elsewhere, archive)
+    monkeypatch.chdir(small_disk.folder)
+    take(file)
+    before = set(Path("studies/bert").iterdir())
+    small_disk.fill()
+    with pytest.raises(SetupError, match="disk is full"):
+        take(file, force=True)
+    small_disk.free()
+    assert [path.name for path in Path("studies").iterdir()] == ["bert"]
+    assert set(Path("studies/bert").iterdir()) == before
