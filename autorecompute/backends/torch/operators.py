@@ -257,9 +257,9 @@ class _Unit:
 
     def state_of(self, found: Found, modules: Hashable) -> State:
         """Return what a tensor was found in."""
-        noted = noted_of(found.recipe, self._nodes) if found.recipe is not None else {}
+        notes, read = (found.recipe.notes(), found.recipe.slots()) if found.recipe is not None else ((), ())
         tensors = [self._saved[found.storage][slot] for slot in found.slots]
-        return State.of(modules, found.recipe, self._nodes, noted, tensors)
+        return State.of(modules, noted_of(notes, self._nodes), tensors, [slot.read(self._nodes, {}) for slot in read])
 
     def _recipe(self, storage: int, slots: Mapping[Slot, Tensor]) -> Found | None:
         ways = {slot: self._way(slot, SAME_MEMORY) for slot in slots}
@@ -279,7 +279,7 @@ class _Unit:
 
     def _is_equal(self, recipe: Recipe, slots: Mapping[Slot, Tensor]) -> bool:
         try:
-            value = made(recipe, self._nodes, noted_of(recipe, self._nodes))
+            value = made(recipe, self._nodes, noted_of(recipe.notes(), self._nodes))
             return all(is_same(Layout.of(tensor).view(value), tensor) for tensor in slots.values())
         except torch.cuda.OutOfMemoryError:
             raise

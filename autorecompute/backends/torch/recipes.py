@@ -17,7 +17,7 @@ from torch import Tensor
 from autorecompute.backends.torch.graphs import sequence_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
     from torch.autograd.graph import Node
 
@@ -103,8 +103,7 @@ class Recipe(Protocol):
         """Give the tensors that are read of nodes."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """What a node saves: a tensor, or another argument of its operator.
 
     Attributes:
@@ -287,11 +286,11 @@ def shape_of(node: Node, result: int = 0) -> torch.Size:
     return torch.Size(node._input_metadata[result].shape)
 
 
-def noted_of(recipe: Recipe, nodes: Mapping[int, Node]) -> Noted:
+def noted_of(notes: Iterable[Edge | Slot], nodes: Mapping[int, Node]) -> Noted:
     """Return what a recipe reads beside tensors, as it is in a step."""
     return {
         note: shape_over(nodes[note.place], note.edge) if isinstance(note, Edge) else note.read(nodes, {})
-        for note in recipe.notes()
+        for note in notes
     }
 
 

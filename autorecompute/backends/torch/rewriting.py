@@ -95,8 +95,12 @@ class Mask(NamedTuple):
         """Whether it is all of the tensor it was made of: by the sum of its bits where that is cheap."""
         if is_fake(tensor) or tensor.device.type != "cpu" or not tensor.numel():
             return True
-        one = torch.tensor(self.value, dtype=self.dtype)
-        return checksum(tensor) == checksum(self.is_other) * checksum(one)
+        return checksum(tensor) == checksum(self.is_other) * _bits_of(self.value, self.dtype)
+
+
+@functools.lru_cache
+def _bits_of(value: float | Tensor, dtype: torch.dtype) -> int:
+    return checksum(torch.tensor(value, dtype=dtype))
 
 
 def _other_than_zero(tensor: Tensor) -> float | Tensor:
@@ -125,19 +129,11 @@ class State(NamedTuple):
     has: tuple[bool, ...]
 
     @classmethod
-    def of(
-        cls,
-        modules: Hashable,
-        recipe: Recipe | None,
-        nodes: Mapping[int, Node],
-        noted: Noted,
-        tensors: Iterable[Tensor],
-    ) -> State:
-        """Return it for what is made in a step."""
-        has = tuple(slot.read(nodes, {}) is not None for slot in recipe.slots()) if recipe is not None else ()
-        return cls(
-            modules, tuple(map(_hashable, noted.values())), tuple((one.dtype, one.size()) for one in tensors), has
-        )
+    def of(cls, modules: Hashable, noted: Noted, tensors: Iterable[Tensor], read: Iterable[Any]) -> State:
+        """Return it for a step, with what is saved in it and what the recipe reads."""
+        forms = tuple([(tensor.dtype, tensor.size()) for tensor in tensors])
+        has = tuple([one is not None for one in read])
+        return cls(modules, tuple([_hashable(value) for value in noted.values()]), forms, has)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +168,16 @@ class Drop:
         """Edges that have to be there in every step."""
         return self.links.union(self.recipe.links() if self.recipe is not None else ())
 
+    @functools.cached_property
+    def notes(self) -> tuple[Edge | Slot, ...]:
+        """What is noted of a step."""
+        return tuple(self.recipe.notes()) if self.recipe is not None else ()
+
+    @functools.cached_property
+    def tensors(self) -> tuple[Slot, ...]:
+        """Where the tensors are that are read."""
+        return tuple(self.recipe.slots()) if self.recipe is not None else ()
+
     def places(self) -> frozenset[int]:
         """Places of the nodes that are rewritten, read or looked at."""
         ends = {place for link in self.edges for place in (link.place, link.source)}
@@ -179,8 +185,9 @@ class Drop:
 
     def in_step(self, nodes: Mapping[int, Node]) -> Dropping | None:
         """Return what drops it from the nodes of a step; None where it cannot be made again from them."""
-        if not all(nodes[link.place].next_functions[link.edge][0] is nodes[link.source] for link in self.edges):
-            return None
+        for place, edge, source in self.edges:
+            if nodes[place].next_functions[edge][0] is not nodes[source]:
+                return None
         tensors = [[slot.read(nodes, {}) for slot in together] for together in self.slots]
         if not all(map(_share_storage, tensors)):
             return None
@@ -189,14 +196,13 @@ class Drop:
         elements = shape_of(nodes[self.maker]).numel()
         if any(tensor.untyped_storage().nbytes() != elements * tensor.element_size() for tensor, *_ in tensors):
             return None
-        return Dropping(self, nodes, noted_of(self.recipe, nodes), tensors)
+        return Dropping(self, nodes, noted_of(self.notes, nodes), tensors)
 
 
 def _share_storage(tensors: Sequence[Any]) -> bool:
     """Whether these are tensors in one storage."""
-    if not all(isinstance(tensor, Tensor) for tensor in tensors):
-        return False
-    return len({tensor.untyped_storage()._cdata for tensor in tensors}) == 1
+    storages = {tensor.untyped_storage()._cdata if isinstance(tensor, Tensor) else None for tensor in tensors}
+    return len(storages) == 1 and None not in storages
 
 
 class Dropping:
@@ -216,13 +222,13 @@ class Dropping:
 
     def state(self, modules: Hashable) -> State:
         """Return what it is dropped in, with what the modules of its unit are like."""
-        tensors = itertools.chain.from_iterable(self.tensors)
-        return State.of(modules, self.drop.recipe, self.nodes, self.noted, tensors)
+        read = [slot.read(self.nodes, {}) for slot in self.drop.tensors]
+        return State.of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
 
     @property
     def is_fake(self) -> bool:
         """Whether nobody can tell what the tensors hold."""
-        return any(is_fake(tensor) for together in self.tensors for tensor in together)
+        return is_fake(self.tensors[0][0])
 
     def is_same(self) -> bool:
         """Whether the recipe gives, bit for bit, what is there."""
@@ -236,10 +242,13 @@ class Dropping:
         except (RuntimeError, TypeError):  # out of memory as well: it is kept, as it would be without us
             return False
 
-    def is_same_in_a_row(self) -> bool:
-        """Whether a number that no node keeps gives the first and the last row again; true where none is used.
+    def is_same_in_a_row(self, end: int) -> bool:
+        """Whether a number that no node keeps gives a row again; true where none is used.
 
         A row may differ where all of them together do not: sums come in another order.
+
+        Args:
+            end: 0 for the first row, -1 for the last one.
         """
         recipe, tensor = self.drop.recipe, self.tensors[0][0]
         if not isinstance(recipe, Made) or not recipe.constants or tensor.device.type != "cpu":
@@ -248,8 +257,8 @@ class Dropping:
         if tensor.shape != shape or not tensor.numel():
             return True
         with torch.no_grad(), without_autocast():
-            rows = [recipe.read_row(self.nodes, self.noted, tensor, end) for end in (0, -1)]
-        return all(is_same(again.to(tensor.dtype), row) for again, row in rows)
+            again, row = recipe.read_row(self.nodes, self.noted, tensor, end)
+            return is_same(again.to(tensor.dtype), row)
 
     def hooks(self) -> Dropped | type[Packed]:
         """Return what drops it and makes it again."""
@@ -360,8 +369,9 @@ class Rewrite:
         self.missed = 0
         self._route = route
         self._drops = tuple(drops)
-        self._known: dict[Drop, dict[State, bool]] = {drop: {drop.state: True} for drop in self._drops}
-        self._not_by_rows: set[Drop] = set()
+        self._known: list[dict[State, bool]] = [{drop.state: True} for drop in self._drops]
+        self._has_rows = [True] * len(self._drops)
+        self._end = 0
 
     def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
         """What the unit returns."""
@@ -374,9 +384,12 @@ class Rewrite:
         return result
 
     def _drop(self, nodes: Mapping[int, Node], modules: Hashable) -> None:
+        self._end = -1 - self._end  # the first row and the last one, in turn
         found = [drop.in_step(nodes) for drop in self._drops]
         # All is looked at before anything is dropped: what is dropped would be made again to be looked at.
-        dropping = [one for one in found if one is not None and self._can_be_made_again(one, modules)]
+        dropping = [
+            one for at, one in enumerate(found) if one is not None and self._can_be_made_again(at, one, modules)
+        ]
         self.missed += len(dropping) < len(self._drops)
         try:
             for one in dropping:
@@ -386,18 +399,18 @@ class Rewrite:
         except RuntimeError:  # the script has hooks of its own, such as save_on_cpu or a checkpoint around the unit
             self.missed += 1
 
-    def _can_be_made_again(self, one: Dropping, modules: Hashable) -> bool:
+    def _can_be_made_again(self, at: int, one: Dropping, modules: Hashable) -> bool:
         """Whether the recipe holds in this step: compared with what is there where anything that it reads is new."""
         if one.is_fake:
             return True
-        known, state = self._known[one.drop], one.state(modules)
-        if state not in known:
-            known[state] = one.is_same()
-        elif known[state] and one.drop not in self._not_by_rows and not one.is_same_in_a_row():
-            if not one.is_same():
-                return False
-            self._not_by_rows.add(one.drop)
-        return known[state]
+        known, state = self._known[at], one.state(modules)
+        is_known = known.get(state)
+        if is_known is None:
+            is_known = known[state] = one.is_same()
+        elif is_known and self._has_rows[at] and not one.is_same_in_a_row(self._end):
+            is_known = one.is_same()
+            self._has_rows[at] = not is_known
+        return is_known
 
 
 def state_of(module: Module) -> Hashable:
