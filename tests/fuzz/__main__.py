@@ -25,6 +25,7 @@ def main():
     parser.add_argument("--cases", type=int, default=2000, help="how many changes (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="gives order and changes (default %(default)s)")
     parser.add_argument("--case", type=int, help="this one alone, with all that is known of it")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time (default %(default)s)")
     args = parser.parse_args()
     numbers = list(range(args.cases)) if args.case is None else [args.case]
     began, found = time.monotonic(), collections.defaultdict(list)
@@ -32,7 +33,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="autorecompute-fuzz-", dir=memory) as folder:
         plan = _prepare(Path(folder), args.seed)
         print(f"{len(numbers)} cases of {plan.size} changes, seed {args.seed}", flush=True)
-        for number, findings in run_cases(plan, Path(folder), numbers, os.cpu_count()):
+        for number, findings in run_cases(plan, Path(folder), numbers, args.jobs):
             for finding in findings:
                 if finding.cause not in found:
                     print(f"\n{finding.cause}\n  make fuzz SEED={args.seed} CASE={number}\n  {finding.change!r}")

@@ -9,6 +9,7 @@ import os
 import reprlib
 import shutil
 import sqlite3
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -276,6 +277,14 @@ def _dig(path, *_):
         file.truncate(HOLE)
 
 
+def _name_another(path, *_):
+    # What SQLite leaves of a transaction over several databases: it deletes the file that is named when it is through.
+    name, magic = os.fsencode(Path.cwd().parent / "outside" / "keep.txt"), bytes.fromhex("d9d505f920a163d7")
+    head = (magic + struct.pack(">5I", 0, 1, 1, 512, 4096)).ljust(512, b"\0")
+    end = name + struct.pack(">2I", len(name), sum(name)) + magic
+    path.write_bytes(head + struct.pack(">I", 2**30 // 4096 + 1) + end)
+
+
 KINDS = {
     "nothing": lambda *_: None,
     "a symlink to a copy outside": _lead_to_a_copy,
@@ -292,6 +301,7 @@ KINDS = {
     "a hole": _dig,
     "one that nobody may read": lambda path, content, _: (path.write_bytes(content), path.chmod(0)),
     "called otherwise": lambda path, content, _: path.with_name("abc").write_bytes(content),
+    "a journal that names a file": _name_another,
     "deep": b"[" * 200_000,
     "many lists": b"[" + b"[]," * MEGABYTE + b"[]]\n",
 }

@@ -74,6 +74,7 @@ class Command:
     arguments: tuple[str, ...]
     study: str = "*"
     stdin: str = os.devnull
+    variables: tuple[tuple[str, str], ...] = ()
     undoes: bool = False
 
     @property
@@ -144,6 +145,16 @@ WORDS = [
     *("postgresql://me:secret@localhost:port/base", "postgresql://", "postgresql://me:secret@[::1", "mysql://me:s@h/b"),
 ]
 
+VARIABLES = {
+    "COLUMNS": ("0", "1", "-5", "9" * 30, "x"),
+    "AUTORECOMPUTE_STORAGE": tuple(word for word in WORDS if word.startswith(("journal:", "postgresql:"))),
+    "ORTMODULE_LOG_LEVEL": ("", "FOO", "VERBOSE", ESCAPES),
+    "ORTMODULE_MEMORY_OPT_LEVEL": ("7", "", ESCAPES),
+    "ORTMODULE_MEMORY_OPT_CONFIG": ("pipe", "/dev/zero", "loop", ESCAPES),
+    "PYTHONPATH": ("", ":", ESCAPES),
+    "HOME": ("", "missing", SCRIPT),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
@@ -151,7 +162,10 @@ class Arguments:
     word: str
 
     def command(self, draw):
-        arguments, word = VERBS[self.base].format(study=TUNED).split(), self.word
+        arguments, word, variables = VERBS[self.base].format(study=TUNED).split(), self.word, ()
+        if draw.random() < 0.15:
+            name = draw.choice(list(VARIABLES))
+            variables = ((name, draw.choice(VARIABLES[name])),)
         for _ in range(draw.choice((1, 1, 1, 2))):
             _change(arguments, self.base, word, draw)
             word = draw.choice(WORDS)
@@ -160,7 +174,7 @@ class Arguments:
             arguments = ["elsewhere" if any(path in word for path in PATHS) else word for word in arguments]
         # It looks at the installation, whatever the studies are.
         arguments = ["doctor", "--unknown", *arguments[1:]] if arguments[:1] == ["doctor"] else arguments
-        return Command(tuple(map(with_paths, arguments)))
+        return Command(tuple(map(with_paths, arguments)), variables=variables)
 
 
 def prepare():

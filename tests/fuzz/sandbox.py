@@ -48,8 +48,8 @@ def run(place, command, *, encoding="utf-8", main=cli.main):
     undone, but for what the command may have left in its memory. It runs in ``work`` in the place, and has ``tmp`` and
     ``home`` beside that.
     """
-    folders = {"HOME": f"{place}/home", "TMPDIR": f"{place}/tmp"}
-    environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **folders}
+    environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **dict(command.variables)}
+    environment = {"HOME": f"{place}/home", "TMPDIR": f"{place}/tmp", **environment}
     with (
         _limited(),
         _redirected(place, place / WORK / command.stdin, encoding),

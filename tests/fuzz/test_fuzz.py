@@ -40,6 +40,10 @@ def write_there():
     Path("link").write_text("gone", encoding="utf-8")
 
 
+def raise_error():
+    raise RuntimeError("nobody thought of it")
+
+
 def hang():
     while True:
         pass
@@ -76,7 +80,7 @@ FAULTS = [
     (lambda: Path("study.json").write_text("", encoding="utf-8"), "changed study.json"),
     (lambda: Path("study.json").unlink(), "removed study.json"),
     (lambda: os.kill(os.getpid(), signal.SIGKILL), f"ended its process with -{signal.SIGKILL.value}"),
-    (lambda: int("x"), "ValueError: invalid literal"),
+    (raise_error, "RuntimeError: nobody thought of it"),
     (lambda: sys.stderr.write("Traceback (most recent call last):\n") and 3, "printed a traceback"),
     (lambda: sys.stderr.write("a word") and 7, "exit code 7, which is not documented"),
     (lambda: 3, "not a word"),
@@ -101,6 +105,7 @@ def test_a_command_that_does_not_end_is_ended(tmp_path, monkeypatch, limit, faul
 def test_what_a_shell_would_run_is_found_and_what_a_config_sets_is_let_through():
     for text in (
         "export LD_PRELOAD=./evil.so\n",
+        "# a comment\ntouch pwned\n",
         "export X=1; > pwned\n",
         "export ORTMODULE_MEMORY_OPT_CONFIG=$(echo pwned)\n",
         "unset ORTMODULE_MEMORY_OPT_LEVEL\nexit 3\n",

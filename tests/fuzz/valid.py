@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import io
 import json
+import os
 from pathlib import Path
 
 from alembic.util import pyfiles
@@ -14,6 +15,7 @@ from sqlalchemy.util import LRUCache
 
 from autorecompute import cli, trials
 from autorecompute.backends.ortmodule.environment import CONFIG_VARIABLE
+from autorecompute.cli.tune import STORAGE_VARIABLE
 from autorecompute.figures import Figures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
@@ -85,9 +87,10 @@ class GraphBench(FormulaBench):
 
 def begin():
     trials.Bench = GraphBench
-    # It is made for each command, and is the same.
-    known = cli.make_parser()
-    cli.make_parser = lambda: known
+    # It is made for each command, and is the same but for the variable that it reads.
+    make_parser = cli.make_parser
+    known = make_parser()
+    cli.make_parser = lambda: make_parser() if STORAGE_VARIABLE in os.environ else known
     # Each engine would compile its statements again, as long as it takes to run all else of a command.
     begin_engine, compiled = Engine.__init__, LRUCache(1000)
     Engine.__init__ = lambda self, *args, **options: (

@@ -20,20 +20,23 @@ def _here(tmp_path, monkeypatch):
     ("typed", "started"),
     [
         ("train.py --bs 8", [PYTHON, *WORKER, "train.py", "--bs", "8"]),
+        ("train.py settings.py", [PYTHON, *WORKER, "train.py", "settings.py"]),
         ("python train.py --bs 8", [PYTHON, *WORKER, "train.py", "--bs", "8"]),
+        ("python3 train.py", [PYTHON, *WORKER, "train.py"]),
         ("python train --config conf.py", [PYTHON, *WORKER, "train", "--config", "conf.py"]),
         ("/opt/bin/python3 -u train.py", ["/opt/bin/python3", "-u", *WORKER, "train.py"]),
         ("torchrun --nproc-per-node 2 train.py", ["torchrun", "--nproc-per-node", "2", *WORKER, "train.py"]),
         ("-m package.train conf.py", [PYTHON, *WORKER, "-m", "package.train", "conf.py"]),
+        ("python -m package.train conf.py", [PYTHON, *WORKER, "-m", "package.train", "conf.py"]),
+        ("torchrun -m package.train conf.py", ["torchrun", *WORKER, "-m", "package.train", "conf.py"]),
         (
             "python -m torch.distributed.run -m package.train conf.py",
             ["python", "-m", "torch.distributed.run", *WORKER, "-m", "package.train", "conf.py"],
         ),
-        ("./launch.py train.py", ["./launch.py", *WORKER, "train.py"]),
     ],
 )
 def test_a_script_or_a_module_is_started_by_what_stands_before_it(typed, started):
-    """Alone or after python by this interpreter, as ``tune`` starts it, else by the launcher, whatever it is called."""
+    """Alone or after python by this interpreter, as ``tune`` starts it, else by the launcher that is written."""
     assert job_of(as_typed(typed.split())).worker_command(None) == started
 
 
@@ -64,3 +67,19 @@ def test_a_notebook_is_not_started_by_a_command(call, begin, make_result):
     page = (folder.path / "report.html").read_text()
     assert "autorecompute.apply(model)" in page
     assert "autorecompute run bert" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("no.py train.py", "There is no script 'no.py'"),
+        ("python no.py", "There is no script 'no.py'"),
+        ("python --version", "No script is named in 'python --version'"),
+        ("--bs 8", "No script is named in '--bs 8'"),
+    ],
+)
+def test_a_command_that_starts_no_script_is_a_wrong_usage(call, begin, make_result, words, complaint):
+    begin(result=make_result(trials=0))
+    code, out, err = call("check", "bert", "--", *words.split())
+    assert (code, out) == (UsageError.exit_code, "")
+    assert complaint in err.splitlines()[-1]

@@ -1,3 +1,4 @@
+import argparse
 import json
 import shlex
 import signal
@@ -6,10 +7,12 @@ import time
 import pytest
 from jsonschema import Draft202012Validator
 
+from autorecompute.cli import make_parser
 from autorecompute.cli.batch_options import in_a_name
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.schemas import schema_of
 from autorecompute.studies import StudyFolder
+from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.use import using
 from autorecompute.trials import Job
 from autorecompute.tuning.session import default_name
@@ -23,30 +26,42 @@ def _script(tmp_path):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
+        ("tune no.py", "no script 'no.py'"),
         ("tune train.py --memory-limit '40 gigs'", "'40 gigs'"),
+        ("tune train.py --memory-limit -1GiB", "--memory-limit"),
         ("tune train.py --timeout soon", "'soon'"),
+        ("tune train.py --study a/b", "'a/b'"),
         ("tune train.py --study ''", "'' cannot name a study"),
         ("tune train.py --study=--", "'--study=--' has no value"),
         ("tune train.py --max-trials 0", "--max-trials"),
+        ("tune train.py -- --bs {batch}", "--target-batch"),
         ("tune train.py --batch-flag --bs", "--target-batch"),
         ("tune train.py --target-batch many", "'many' is neither"),
         ("tune train.py --batches 8,,16", "'' is not a positive number"),
         ("tune train.py --batches 8,16,8", "batch 8 is named twice"),
+        ("tune train.py --batches 8,0", "'0' is not a positive number"),
         ("tune train.py --batches 8,16 --target-batch 32", "not allowed with"),
         ('tune train.py --launcher "it\'s"', "--launcher"),
         ("tune train.py --memory 1GiB", "Unrecognized arguments: --memory"),
         ("tune train.py --storage ''", "--storage is empty"),
         ("tune", "are required: SCRIPT. See"),
+        ("plans no.py", "no script 'no.py'"),
+        ("plans train.py --batch 0", "--batch"),
         ("plans train.py --fake --memory-limit 40", "Write a unit with it, such as 40GiB"),
         ("plans train.py --fake --memory-limit 100kb", "is 100000 bytes. Give it 1MiB at least"),
         ("plans train.py --dim sequence", "'sequence'"),
         ("plans train.py --dim sequence=0", "--dim"),
         ("plans train.py --log-level loud", "'loud'"),
+        ("plans train.py --batch-flag=--bs", "--batch N"),
         ("plans train.py -- --bs {batch}", "--batch N"),
         ("train train.py --batch-size 32", "autorecompute train train.py -- --batch-size 32."),
         ("tune train.py --steps 3 --bs 8", "autorecompute tune train.py ... -- --bs 8."),
+        ("plans train.py --bs 8", "autorecompute plans train.py -- --bs 8."),
         ("tune --steps 3 train.py --bs 8", "Arguments of the script come after --. "),
         ("report bert -- -o x.html", "nothing can follow --"),
+        ("studies list -- --json", "nothing can follow --"),
+        ("show no-such-study", "'no-such-study'"),
+        ("report no-such-study", "'no-such-study'"),
         ("show --why", "--why"),
         ("no-such-verb", "no-such-verb"),
         ("", "VERB"),
@@ -54,6 +69,12 @@ def _script(tmp_path):
         ("studies rename", "rename"),
         ("studies show a/b", "'a/b'"),
         ("studies export 'a\x1b[31m\nb'", "'a\\x1b[31m\\nb'"),
+        ("studies import no-such-file", "no-such-file"),
+        ("studies delete", "STUDY"),
+        ("studies delete no-such-study", "no-such-study"),
+        ("check", "STUDY"),
+        ("check no-such-study", "no-such-study"),
+        ("check bert --steps 0", "--steps"),
     ],
 )
 def test_a_wrong_usage_is_one_sentence_and_leaves_nothing(call, tmp_path, command, words):
@@ -120,19 +141,21 @@ def test_no_studies_are_no_error(call):
     assert json.loads(call("show", "--json")[1]) == {"studies": []}
 
 
-def test_a_study_that_has_just_begun_can_be_shown_and_exported(call, begin):
+@pytest.mark.parametrize("has_database", [False, True])
+def test_a_study_that_has_just_begun_can_be_shown_and_exported(call, begin, has_database):
     folder = begin()
-    folder.database.touch()
+    if has_database:
+        folder.database.touch()
     code, out, err = call("show", "bert")
     assert (code, err) == (0, "")
     assert "No answer yet" in out
     assert json.loads(call("show", "bert", "--json")[1])["result"] is None
     assert call("studies", "export", "bert")[0] == 0
-    assert folder.database.read_bytes() == b""
 
 
-def test_a_renamed_study_is_the_study_it_was(call, begin, make_trial):
-    folder = begin(trials=[make_trial()])
+def test_a_renamed_study_is_the_study_it_was(call, begin, make_space, make_trial):
+    folder = begin()
+    TrialStore(folder.database, "bert", make_space(), 2**30).add(make_trial())
     folder.path.rename(folder.path.with_name("moved"))
     code, out, err = call("show", "moved", "--json")
     assert (code, err) == (0, "")
@@ -190,25 +213,53 @@ def test_a_verb_without_an_answer_says_why_in_json(call, command):
     assert told["error"] in err
 
 
+def test_every_verb_with_json_is_asked_without_an_answer():
+    words = {" ".join(command.split()[: 2 if command.startswith("studies") else 1]) for command in WITH_JSON}
+    assert words == set(_verbs_with_json(make_parser())) - {"studies list"}  # which cannot fail so
+
+
+def _verbs_with_json(parser, name=""):
+    for action in parser._actions:
+        if "--json" in action.option_strings:
+            yield name
+        if isinstance(action, argparse._SubParsersAction):
+            for word, inner in action.choices.items():
+                yield from _verbs_with_json(inner, f"{name} {word}".strip())
+
+
 @pytest.mark.parametrize("argument", ["--", "--json"])
 def test_what_follows_two_dashes_asks_for_no_json(call, argument):
     assert call("tune", "no.py", "--", argument)[1] == ""
 
 
-@pytest.mark.parametrize(("then", "code"), [("raise SystemExit(3)", 5), ("time.sleep(600)", 130)])
-def test_failed_and_interrupted_plans_leave_no_folder_and_show_what_was_printed(start, tmp_path, then, code):
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    script = "import pathlib, time\nprint('hello from the script', flush=True)\npathlib.Path('running').touch()\n"
-    (tmp_path / "train.py").write_text(script + then)
-    process = start("plans", "train.py", TMPDIR=str(temporary))
-    while code == 130 and not (tmp_path / "running").exists():
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    (tmp_path / "t").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
+    return tmp_path / "t"
+
+
+def left_in(folder):
+    return [path for own in folder.glob("autorecompute-*") for path in own.iterdir()]
+
+
+def test_failed_plans_leave_no_folder_and_show_what_the_script_printed(start, tmp_path, temporary):
+    (tmp_path / "train.py").write_text("print('hello from the script')\nraise SystemExit(3)\n")
+    process = start("plans", "train.py")
+    _, err = process.communicate()
+    assert process.returncode == 5
+    assert "hello from the script" in err.splitlines()
+    assert str(temporary) not in err
+    assert left_in(temporary) == []
+
+
+def test_interrupted_plans_leave_no_folder(start, tmp_path, temporary):
+    (tmp_path / "train.py").write_text("import pathlib, time\npathlib.Path('running').touch()\ntime.sleep(600)\n")
+    process = start("plans", "train.py")
+    while not (tmp_path / "running").exists():
         assert process.poll() is None
         time.sleep(0.05)
-    if code == 130:
-        process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == code
-    assert ("hello from the script" in err.splitlines()) == (code == 5)
-    assert str(temporary) not in err
-    assert [path for own in temporary.glob("autorecompute-*") for path in own.iterdir()] == []
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    assert left_in(temporary) == []

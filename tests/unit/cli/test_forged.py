@@ -9,7 +9,7 @@ from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from stand_ins.printed import has_no_data
 
 EVIL = {"X=1; touch pwned; Y": "v", "LD_PRELOAD": "./evil.so"}
-WRITING = ("emit evil", "run evil -- no-such-command", "show evil", "report evil")
+EMIT = "emit evil"
 VERBS = [
     *(EMIT, "emit evil --format dotenv", "emit evil --format json", "run evil -- no-such-command", "show evil"),
     *("show evil --json", "report evil", "check evil -- train.py", "studies export evil"),
@@ -18,15 +18,31 @@ VERBS = [
 
 @pytest.fixture
 def forge(begin, make_result):
-    def forge(*, versions=None, **fields):
+    def forge(name="result.json", *, versions=None, **fields):
         folder = begin("evil", make_result(trials=0))
-        file = folder.path / "result.json"
+        file = folder.path / name
         plain = json.loads(file.read_text())
-        plain["best"].update(fields)
-        file.write_text(json.dumps(plain | ({"versions": versions} if versions else {})))
+        place = plain["best"] if name == "result.json" else plain
+        place.update(fields)
+        if versions is not None:
+            plain["versions"] = versions
+        file.write_text(json.dumps(plain))
         return folder
 
     return forge
+
+
+@pytest.fixture
+def in_a_shell(call):
+    """What ``eval "$(autorecompute emit evil)"`` leaves in the environment, after whatever it does."""
+
+    def evaluate():
+        code, out, err = call("emit", "evil")
+        shell = ["/bin/sh", "-c", 'eval "$(cat)"; env -0']
+        done = subprocess.run(shell, input=out, capture_output=True, text=True, check=True, env={"PATH": os.defpath})
+        return code, dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry), err
+
+    return evaluate
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -42,29 +58,35 @@ def test_variables_of_somebody_elses_are_refused_by_name(call, forge, verb):
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("name", "fields", "told"),
     [
-        ({"config": ["rm -rf"]}, "Result"),
-        ({"knobs": ["../evil"]}, "setting '../evil'"),
-        *(({"versions": {"fake": "3.1", "backend": name}}, "training system") for name in ("..os", "fake.controller")),
+        ("study.json", {"environment": EVIL}, "'environment' is unknown"),
+        ("result.json", {"config": ["rm -rf"]}, "Result"),
+        ("result.json", {"knobs": ["../evil"]}, "setting '../evil'"),
+        *(
+            ("result.json", {"versions": {"fake": "3.1", "backend": name}}, "training system")
+            for name in ("..os", "nothing", "fake.controller", "")
+        ),
     ],
 )
-def test_whatever_else_an_answer_holds_is_refused_by_name(call, forge, fields, told):
-    forge(**fields)
+def test_whatever_else_a_file_holds_is_refused_by_name(call, forge, name, fields, told):
+    forge(name, **fields)
     code, out, err = call("emit", "evil")
     assert code in {2, 3}
     assert (out, len(err.splitlines())) == ("", 1)
     assert told in err
 
 
-@pytest.mark.parametrize("row", ["a;touch pwned;b", "$(touch pwned)", "'; touch pwned; '", "a b", "*", "ü"])
+@pytest.mark.parametrize(
+    "row",
+    ["a;touch pwned;b", "$(touch pwned)", "`touch pwned`", "'; touch pwned; '", 'x"; touch pwned; "', "a b", "*", "ü"],
+)
 @pytest.mark.parametrize("version", ["1.18.0", "1.19.2"])
-def test_whatever_a_plan_is_called_a_shell_reads_it_as_text(call, forge, row, version):
+def test_whatever_a_plan_is_called_a_shell_reads_it_as_text(in_a_shell, call, forge, row, version):
     forge(config=[f"{row}:1"], versions={"torch": "2.4.1", "onnxruntime": version, "backend": ORTMODULE})
-    code, out, err = call("emit", "evil")
+    code, seen, err = in_a_shell()
     assert (code, err) == (0, "")
-    shell = ["/bin/sh", "-c", 'eval "$(cat)"; printf %s "$ORTMODULE_MEMORY_OPT_CONFIG"']
-    value = subprocess.run(shell, input=out, capture_output=True, text=True, check=True).stdout
+    value = seen["ORTMODULE_MEMORY_OPT_CONFIG"]
     assert (value if version == "1.18.0" else json.loads(Path(value).read_text())[0]) == f"{row}:1:-1"
     assert not Path("pwned").exists()
     code, out, err = call("emit", "evil", "--format", "dotenv")
@@ -74,7 +96,7 @@ def test_whatever_a_plan_is_called_a_shell_reads_it_as_text(call, forge, row, ve
 
 
 @pytest.mark.parametrize("row", ["a\0b", "a\nb", "a\x1b[31mb", "a\ud800b"])
-@pytest.mark.parametrize("verb", [*WRITING, "emit evil --format dotenv"])
+@pytest.mark.parametrize("verb", [*VERBS[:2], "run evil -- no-such-command", "show evil", "report evil"])
 def test_a_plan_that_no_variable_can_hold_is_refused(call, forge, row, verb):
     forge(config=[f"{row}:1"], versions={"torch": "2.4.1", "onnxruntime": "1.18.0", "backend": ORTMODULE})
     code, out, err = call(*verb.split())
@@ -82,7 +104,7 @@ def test_a_plan_that_no_variable_can_hold_is_refused(call, forge, row, verb):
     assert (out, len(err.splitlines())) == ("", 1)
 
 
-@pytest.mark.parametrize("verb", WRITING)
+@pytest.mark.parametrize("verb", [EMIT, "run evil -- no-such-command", "show evil", "report evil"])
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder of links"])
 def test_a_plans_file_that_leads_elsewhere_is_not_written(call, forge, tmp_path, kind, verb):
     folder, mine = forge(), tmp_path / "mine.json"

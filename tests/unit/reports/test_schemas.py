@@ -11,7 +11,10 @@ from autorecompute.cli.doctor import as_json
 from autorecompute.emit.formats import RENDERERS
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome
-from autorecompute.plans import Config
+from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles
+from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
+from autorecompute.ranges import LARGEST
+from autorecompute.ranking import RaceEnd, Ranking
 from autorecompute.reports.answer_json import Answer, MeasuredTrial
 from autorecompute.reports.check_report import Checked
 from autorecompute.reports.overview import Overview
@@ -24,26 +27,45 @@ from autorecompute.studies import StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
+from fake_backend.memory import LinearMemory
 from stand_ins.emitted import rendered
-from stand_ins.schemas import check
 
 KEYS = Path(__file__).parents[2] / "golden" / "json_keys.json"
 """Every key that is documented: what stands there stays."""
 
 
+def closed(schema):
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = {name: closed(part) for name, part in schema.items()}
+    is_object = schema.get("type") == "object" and "properties" in schema
+    return {**parts, "additionalProperties": False} if is_object else parts
+
+
+def check(name, text):
+    Draft202012Validator(closed(schema_of(name))).validate(json.loads(text))
+
+
 @pytest.fixture
-def full_result(answer):
-    figures, config = answer.rival, answer.best.config
-    gradients = GradientCheck(agrees=False, worst=float("inf"), steps=3)
-    recomputed = Recomputed(study="bert-b32", description="all plans", figures=figures, config=config)
-    return dataclasses.replace(
-        answer,
-        best=dataclasses.replace(answer.best, gradients=gradients, losses=(1.0, float("nan"))),
+def full_result(make_result, make_trial):
+    figures = Figures.of(make_trial(reference_seconds=0.5))
+    result = make_result(
+        of_best={
+            "ranking": Ranking(end=RaceEnd.TIE, rounds=8, confidence=0.99, rivals=("blocks.*/gelu",)),
+            "gradients": GradientCheck(agrees=False, worst=float("inf"), steps=3),
+            "losses": (1.0, float("nan")),
+        },
+        rival=figures,
         comparison=Comparison(ratio=1.1, low=1.0, high=1.2, pairs=3, is_clear=True),
         transferred_from=Transfer(study="other", differences=("batch 32, not 16",)),
         knobs=(KnobFigures(name="triton", why_not="no"),),
-        curve=(CurvePoint(batch=8, without=figures), CurvePoint(batch=32, without=Figures(), recomputed=recomputed)),
     )
+    config = result.best.config
+    recomputed = Recomputed(study="bert-b32", description="all plans", figures=figures, config=config)
+    curve = (CurvePoint(batch=8, without=figures), CurvePoint(batch=32, without=Figures(), recomputed=recomputed))
+    return dataclasses.replace(result, curve=curve, raced={config.hash: 0.9})
 
 
 FITTING = Config.parse(["blocks.*/gelu:drop"])
@@ -123,7 +145,7 @@ def test_an_answer_has_all_figures_of_the_last_screen(make_result, trials):
 def printed(call, keep, make_space, full_result, trials):
     space = make_space(has_opaque=True)
     keep(name="large", batch=64, space=space)
-    keep(trials, full_result, space=space)
+    keep(trials, full_result, space=space).keep_confirmed([full_result.best])
 
     def printed(*arguments):
         code, out, _ = call(*arguments)
@@ -166,20 +188,72 @@ def test_what_the_doctor_finds_is_as_the_schema_says():
     check("doctor", as_json({"any": [Finding(name="torch", status=status, found="2.13") for status in Status]}))
 
 
+def test_plans_are_as_the_schema_says(make_detection, make_step):
+    choice = Choice("blocks.*/gelu", "drop")
+    plan = Plan(choices=(choice,), label=choice.site, occurrences=3, saving_bytes=1, saving="batch")
+    space = Space(plans=(plan,))
+    activation = Activation(output=0, shape=("batch", "8"), element_bytes=4, saved_bytes=4)
+    cluster = Cluster(occurrences=3, alternatives=(Alternative(choice=choice, activations=(activation,)),))
+    detection = make_detection(space, clusters=(cluster,), dims={"batch": 2})
+    offer = Offer(plans=space.plans, clusters=(cluster,), is_on=True, summary="on", requested={choice: -1})
+    overview = Overview(detection=detection, offer=offer, dims={"batch": 4}, command="tune")
+    check("plans", codec.dumps(Plans.of([overview, overview])))
+    profiles = {
+        Config(): make_step("ffflbbb", ("x", 0, 6, "batch", "8")),
+        space.all_on: make_step("ffflrbbb", ("x", 0, 0, "batch", "8"), ("x_recompute", 4, 5, "batch", "8")),
+    }
+    model = LinearMemory(space, StepProfiles(peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles))
+    machine = Machine(
+        name="T4", source="data sheet", is_measured=False, operations_per_second={"float32": 1e12}, bytes_per_second=1e9
+    )
+    estimate = Estimate(
+        machine=machine, operations=2e9, moved_bytes=1e6, operations_again=1e9, moved_bytes_again=0.0, seconds=0.1
+    )
+    for limit in (None, MIB):
+        view = PeakView(
+            model=model,
+            config=space.all_on,
+            dims={"batch": 32},
+            limit_bytes=limit,
+            batches=(8, 64),
+            frontier=tuple(
+                dataclasses.replace(forecast, estimate=estimate) for forecast in predict_frontier(model, {"batch": 32})
+            ),
+        )
+        check("plans", codec.dumps(Plans.of([overview], view)))
+
+
 def plain_of(record):
     return json.loads(codec.dumps(record), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
 def test_the_contract_is_kept(make_result):
-    result = make_result(Config.parse(["whole model:light"]))
+    result = make_result()
     plain = plain_of(Answer.of(result, [], rendered(result)))
     assert {"study", "problem", "best", "baseline", "presets", "trials", "wall_seconds", "verdict"} <= set(plain)
     best = plain["best"]
-    assert (best["config"], best["env"]) == (["whole model:light"], rendered(result).variables)
+    assert (best["config"], best["env"]) == (result.best.config.texts, rendered(result).variables)
     for name in ("batch", "peak_bytes", "limit_bytes", "confirmed", "samples_per_second"):
         assert best[name] == getattr(result.best, name)
     assert plain["verdict"] == Verdict.RECOMPUTE_PAYS
     assert Answer.of(dataclasses.replace(result, best=None), [], None).best is None
+
+
+def test_what_was_not_measured_is_null(make_result):
+    result = make_result(presets={"light": Figures()}, knobs=(KnobFigures(name="fused_kernels", why_not="no"),))
+    plain = plain_of(Answer.of(result, [], rendered(result)))
+    assert plain["baseline"]["outcome"] == "oom"
+    assert (plain["baseline"]["samples_per_second"], plain["baseline"]["peak_bytes"]) == (None, None)
+    assert set(plain["presets"]["light"].values()) == {None}
+    assert plain["rival"] is None
+    (knob,) = plain["knobs"]
+    assert {"name": "fused_kernels", "why_not": "no", "kept": False}.items() <= knob.items()
+    assert {knob[name] for name in ("throughput_ratio", "low", "high", "peak_bytes", "outcome")} == {None}
+
+
+def test_an_opaque_preset_is_not_mistaken_for_no_recompute(make_result):
+    result = make_result(of_best={"config": Config.parse(["whole model:light"])})
+    assert plain_of(Answer.of(result, [], rendered(result)))["best"]["config"] == ["whole model:light"]
 
 
 def test_trials_carry_all_their_samples_and_what_follows_from_them(make_trial):

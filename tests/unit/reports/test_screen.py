@@ -11,9 +11,9 @@ from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, 
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.ranking import RaceEnd, Ranking
-from autorecompute.reports.answer import describe_fragments
+from autorecompute.reports.answer import RUNNERS_UP, describe_fragments, runners_up
 from autorecompute.reports.answer_json import Answer
-from autorecompute.reports.predictions import describe_predictions
+from autorecompute.reports.predictions import describe_predictions, peak_error, step_error
 from autorecompute.reports.screen import print_trials
 from autorecompute.result import SearchEnd, Transfer
 from autorecompute.training_job import Device
@@ -82,57 +82,53 @@ def test_what_is_expected_or_unknown_is_told_from_what_was_measured(show, make_r
     assert row_of(lines, "baseline").split() == ["baseline", "none", "-", "-", "-", "oom"]
     light, all_on = [line for line in lines if line.startswith("preset")]
     assert light.split() == ["preset", "light", "-", "-", "-", "not", "measured"]
-    row = row_of(lines, "rival")
-    assert [word for word in ("~512 MiB", "~0.80x", "expected, not measured") if word not in all_on] == []
-    assert [word for word in ("batch 20", "600 MiB", "40.0 samples/s") if word not in row] == []
+    for row, words in (
+        (all_on, ("all on", "~512 MiB", "~0.80x", "expected, not measured")),
+        (row_of(lines, "rival"), ("batch 20", "600 MiB", "40.0 samples/s")),
+    ):
+        assert [word for word in words if word not in row] == []
 
 
-@pytest.mark.parametrize("reference", [1.0, None])
-def test_the_fastest_others_are_the_runners_up(show, make_result, trials, reference):
-    """Also where the batch ran out of memory without recompute, so that nothing has a relative throughput."""
-    trials = [dataclasses.replace(trial, reference_seconds=reference) for trial in trials]
+def test_the_fastest_others_are_the_runners_up(show, make_result, trials):
     lines = show(make_result(trials[4].config), trials)
     names = [line.removeprefix("runner-up").split("  ")[1].strip() for line in lines if line.startswith("runner-up")]
     assert names == [trials[place].description for place in (5, 3, 2)]
 
 
-CONFIRMED = "this is the best that was confirmed; the same command goes on"
-NOT_COMPARED = "was not compared side by side. The same command goes on"
-UNCONFIRMED = "no steps left for trials: this is the fastest so far, and no process has confirmed it"
+def test_runners_up_on_a_card_are_the_fastest_by_their_steps(make_result, trials):
+    """Without recompute the batch ran out of memory there, so that nothing has a relative throughput."""
+    alone = [dataclasses.replace(one, reference_seconds=None, reference_cpu_seconds=None) for one in trials if one.fits]
+    alone.sort(key=lambda trial: trial.measurement.median_step_seconds)
+    found = runners_up(make_result(alone[0].config, raced={}), alone[::-1])
+    assert [name for name, _ in found] == [trial.description for trial in alone[1 : 1 + RUNNERS_UP]]
 
 
 @pytest.mark.parametrize(
-    ("end", "confirmed", "words"),
-    [
-        (SearchEnd.INTERRUPTED, True, [f"interrupted: {CONFIRMED}", NOT_COMPARED]),
-        (SearchEnd.TIME, True, [f"the time is over: {CONFIRMED}", NOT_COMPARED]),
-        (SearchEnd.TRAINING, False, [UNCONFIRMED, "found while training, where no smaller batch is tried"]),
-    ],
+    ("end", "words"), [(SearchEnd.INTERRUPTED, "interrupted"), (SearchEnd.TIME, "the time is over")], ids=str
 )
-def test_an_early_end_is_told_with_what_is_not_known(show, make_result, end, confirmed, words):
-    unknown = make_result(of_best={"confirmed": confirmed}, search_end=end, compared=False, verdict=Verdict.UNDECIDED)
+def test_an_early_end_is_told_with_what_is_not_known(show, make_result, end, words):
+    unknown = make_result(search_end=end, compared=False, verdict=Verdict.UNDECIDED)
     text = "\n".join(show(unknown, width=250))
-    assert [told for told in ("verdict: undecided: ", *words) if told not in text] == []
-    assert ("best that was confirmed" in text) == confirmed
+    assert f"{words}: this is the best that was confirmed; the same command goes on" in text
+    assert "verdict: undecided: " in text
+    assert "was not compared side by side. The same command goes on" in text
 
 
-@pytest.mark.parametrize(
-    ("end", "trials", "told"),
-    [
-        (SearchEnd.TIME, 14, "no answer yet"),
-        (SearchEnd.TIME, 0, "no answer yet"),
-        (SearchEnd.NOTHING_LEFT, 14, "no config holds the limit"),
-    ],
-)
-def test_no_answer_in_time_is_no_proof_that_nothing_fits_and_nothing_is_to_be_pasted(
-    show, make_result, end, trials, told
-):
+def test_what_nobody_confirmed_is_not_called_confirmed(show, make_result):
+    found = make_result(of_best={"confirmed": False}, verdict=Verdict.UNDECIDED, search_end=SearchEnd.TRAINING)
+    text = "\n".join(show(found, width=250))
+    assert "no steps left for trials: this is the fastest so far, and no process has confirmed it" in text
+    assert "verdict: undecided: found while training, where no smaller batch is tried" in text
+    assert not any(words in text for words in ("best that was confirmed", "interrupted", "only with recompute"))
+
+
+@pytest.mark.parametrize(("trials", "has_table"), [(14, True), (0, False)])
+def test_no_answer_in_time_is_no_proof_that_nothing_fits(show, make_result, trials, has_table):
     unanswered = dataclasses.replace(make_result(verdict=Verdict.NO_FIT, trials=trials), best=None)
-    text = "\n".join(show(unanswered.ending(end)))
-    assert [words for words in ("no answer yet", "no config holds the limit") if words in text] == [told]
-    assert ("baseline" in text) == (trials > 0)
-    assert "export" not in text
-    assert "train with it" not in text
+    text = "\n".join(show(unanswered.ending(SearchEnd.TIME)))
+    assert "no config holds the limit" not in text
+    assert "no answer yet" in text
+    assert ("baseline" in text) == has_table
 
 
 @pytest.mark.parametrize(
@@ -174,6 +170,13 @@ def test_a_search_that_ended_early_speaks_of_the_best_so_far(show, make_result, 
     assert ("does not pay so far" in text and "the best found so far" in text) == end.is_early
 
 
+def test_nothing_is_to_be_pasted_where_nothing_fits(show, make_result):
+    text = "\n".join(show(dataclasses.replace(make_result(verdict=Verdict.NO_FIT), best=None)))
+    assert "no fit" in text
+    assert "export" not in text
+    assert "train with it" not in text
+
+
 def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
     lines = show(make_result(of_best={"config": Config()}))
     assert not any(line.strip().startswith(("export", "or, ", "#")) for line in lines)
@@ -206,7 +209,7 @@ def test_a_batch_that_the_tuner_gave_has_to_be_given(show, make_result):
     assert told == [True, False]
 
 
-@pytest.mark.parametrize("name", ["[red]", "blocks.*/gelu[/]", "[link=x]y", "a[0]"])
+@pytest.mark.parametrize("name", ["[red]", "blocks.*/gelu[/]", "[/nothing]", "[link=x]y", "a[0]"])
 def test_names_are_printed_as_they_are(show, table, make_result, make_trial, name):
     device = dataclasses.replace(make_result().device, name=f"device {name}")
     result = make_result(of_best={"description": f"best {name}"}, device=device, study=f"study{name}")
@@ -281,14 +284,27 @@ def test_lines_of_a_table_end_with_their_last_word(capsys, trials):
     assert not [line for line in lines if re.search(r"\s$", line)]
 
 
-def test_predictions_are_summed_up_in_a_line(make_trial, expected):
-    """Trials were expected to reach a peak of 100 bytes and to take 1.25 times the reference's step."""
-    prediction = dataclasses.replace(expected, peak_bytes=100, peak_low=95, peak_high=105)
+@pytest.fixture
+def predicted(make_trial, expected):
+    """A trial that was expected to reach a peak of 100 bytes and to take 1.25 times the reference's step."""
 
-    def predicted(peak_bytes, seconds):
+    def make(peak_bytes, seconds):
         trial = make_trial(peak_bytes=peak_bytes, step_seconds=(seconds,), reference_seconds=1.0)
+        prediction = dataclasses.replace(expected, peak_bytes=100, peak_low=95, peak_high=105)
         return dataclasses.replace(trial, prediction=prediction)
 
+    return make
+
+
+def test_errors_of_predictions_are_of_the_expected(predicted, make_trial):
+    trial = predicted(110, 1.0)
+    assert peak_error(trial) == pytest.approx(0.1)
+    assert step_error(trial) == pytest.approx(-0.2)
+    assert peak_error(make_trial(peak_bytes=1)) is None
+    assert step_error(dataclasses.replace(trial, reference_seconds=None)) is None
+
+
+def test_predictions_are_summed_up_in_a_line(predicted, make_trial):
     line = describe_predictions([predicted(104, 1.25), predicted(90, 1.25), predicted(101, 1.5), make_trial()])
     assert "peaks 4.0% off in the median and 10.0% at worst, 2 of 3 within" in line
     assert line.endswith("step times 0.0% off in the median, 2 of 3 within theirs")
@@ -303,20 +319,12 @@ NAME = "blocks.*.attention/linear and blocks.*.mlp/layer_norm"
 
 @pytest.fixture
 def result(make_result, expected):
-    """An answer with all that makes a table wide: an interval, many samples/s, a preset that was not measured..."""
-    figures = Figures(outcome=Outcome.OK, batch=32, samples_per_second=15095.1, peak_bytes=600 * MIB)
-    recomputed = Recomputed(study="bert-b32", description="blocks.*/layer_norm", figures=figures, config=Config())
-    knob = KnobFigures(
-        name="expandable_segments", outcome=Outcome.OK, kept=True, throughput_ratio=1.08, low=1.05, high=1.11,
-        peak_bytes=610 * MIB, base_peak_bytes=600 * MIB,
-    )  # fmt: skip
+    """An answer with all that makes a table wide: an interval, many samples/s, and a preset that was not measured."""
     relative = {"relative_throughput": 0.69, "relative_low": 0.46, "relative_high": 1.07}
     return make_result(
         of_best={"description": NAME, "samples_per_second": 15924.4, **relative},
         presets={"every_second_block": Figures(), "all_on": Figures()},
         expected={"every_second_block": expected},
-        curve=(CurvePoint(batch=32, without=figures, recomputed=recomputed),),
-        knobs=(knob,),
     )
 
 
@@ -333,11 +341,8 @@ def assert_whole(lines, width, words):
 
 @WIDTHS
 def test_the_answer_is_whole_at_any_width(show, result, width):
-    lines, told = show(result, width=width), [NAME, "every second block", "all on", "baseline none", "confirmed"]
-    knob = ["expandable_segments", "1.08x", "1.05-1.11", "610 +10", "kept"]
-    assert_whole(lines_before(lines, "train with"), width, knob)
-    lines = lines_before(lines, "verdict")
-    assert_whole(lines, width, [*told, "32", "15095.1", "600 MiB", "blocks.*/layer_norm"])
+    lines = lines_before(show(result, width=width), "verdict")
+    assert_whole(lines, width, [NAME, "every second block", "all on", "baseline none", "confirmed"])
     for figure in ("700 MiB", "15924.4 samples/s", "0.69x (0.46-1.07)", "~512 MiB", "~0.80x", "expected, not measured"):
         assert any(figure in line for line in lines)
 
@@ -359,3 +364,19 @@ def test_a_narrow_terminal_does_without_what_matters_least(table, make_trial, ex
     texts = ["\n".join(table([trial], width)) for width in (200, 80, 60)]
     assert ["presets" in text for text in texts] == [True, False, True]
     assert ["config" in text for text in texts] == [True, True, False]
+
+
+@WIDTHS
+def test_a_curve_and_knobs_are_whole_at_any_width(show, result, width):
+    figures = Figures(outcome=Outcome.OK, batch=32, samples_per_second=15095.1, peak_bytes=600 * MIB)
+    recomputed = Recomputed(study="bert-b32", description="blocks.*/layer_norm", figures=figures, config=Config())
+    curve = (CurvePoint(batch=32, without=figures, recomputed=recomputed),)
+    knob = KnobFigures(
+        name="expandable_segments", outcome=Outcome.OK, kept=True, throughput_ratio=1.08, low=1.05, high=1.11,
+        peak_bytes=610 * MIB, base_peak_bytes=600 * MIB,
+    )  # fmt: skip
+    lines = show(dataclasses.replace(result, curve=curve, knobs=(knob,)), width=width)
+    assert_whole(lines_before(lines, "verdict"), width, ["32", "15095.1", "600 MiB", "blocks.*/layer_norm"])
+    assert_whole(
+        lines_before(lines, "train with"), width, ["expandable_segments", "1.08x", "1.05-1.11", "610 +10", "kept"]
+    )

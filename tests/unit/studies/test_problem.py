@@ -87,10 +87,11 @@ def go_on(tmp_path, make_tuned):
     ("changes", "words"),
     [
         ({"times": 4}, "activations 160 KiB, not 40 KiB"),
+        ({"resting_bytes": 150 * MIB, "command": ADAM}, "memory between steps 150 MiB, not 100 MiB"),
         ({"resting_bytes": 150 * MIB}, "memory between steps 150 MiB, not 100 MiB"),
         ({"dims": {"d0": 32, "d1": 512}, "command": ADAM}, "d1 512, not 128"),
     ],
-    ids=["stride", "optimizer", "another length by another command"],
+    ids=["stride", "optimizer", "optimizer in the script", "another length by another command"],
 )
 def test_another_training_is_refused(go_on, changes, words):
     with pytest.raises(UsageError, match=rf"holds another problem: here it is {words}"):
@@ -98,15 +99,24 @@ def test_another_training_is_refused(go_on, changes, words):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({}, []),
-        ({"resting_bytes": 105 * MIB}, []),
-        ({"resting_bytes": 300 * MIB, "device": PROCESSOR}, []),
-        ({"dims": {"d0": 32, "d1": 113}}, ["d1 113, not 128"]),
-        ({"command": ADAM}, ["another command"]),
-    ],
-    ids=["all", "a little memory", "memory of a CPU's process", "texts of another length", "command"],
+    ("changes", "words"),
+    [({"dims": {"d0": 32, "d1": 113}}, "d1 113, not 128"), ({"command": ADAM}, "another command")],
+    ids=["texts of another length", "command"],
 )
-def test_the_same_is_taken_without_a_word_and_what_may_be_the_same_is_told(go_on, changes, told):
-    assert [note.partition("here it is ")[2] for note in go_on(**changes)] == told
+def test_what_may_be_the_same_is_told(go_on, changes, words):
+    (note,) = go_on(**changes)
+    assert note.endswith(f"here it is {words}")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"resting_bytes": 105 * MIB}, {"resting_bytes": 300 * MIB, "device": PROCESSOR}],
+    ids=["all", "a little memory", "memory of a CPU's process"],
+)
+def test_the_same_is_taken_without_a_word(go_on, changes):
+    assert go_on(**changes) == []
+
+
+def test_other_batches_of_the_first_step_are_no_difference(make_tuned):
+    first, second = (make_tuned(dims={"batch": batch, "d1": 128}) for batch in (4, 32))
+    assert first.differences(second) == ()
