@@ -31,12 +31,15 @@ def _here(tmp_path, monkeypatch):
             "python -m torch.distributed.run -m package.train conf.py",
             ["python", "-m", "torch.distributed.run", *WORKER, "-m", "package.train", "conf.py"],
         ),
-        ("./launch.py train.py", ["./launch.py", *WORKER, "train.py"]),
     ],
 )
 def test_a_script_or_a_module_is_started_by_what_stands_before_it(typed, started):
-    """Alone or after python by this interpreter, as ``tune`` starts it, else by the launcher, whatever it is called."""
+    """Alone or after python by this interpreter, as ``tune`` starts it, else by the launcher that is written."""
     assert job_of(as_typed(typed.split())).worker_command(None) == started
+
+
+def test_a_launcher_may_be_called_like_a_script():
+    assert job_of(["./launch.py", "train.py"]).worker_command(None) == ["./launch.py", *WORKER, "train.py"]
 
 
 @pytest.mark.parametrize(

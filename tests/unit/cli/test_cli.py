@@ -24,7 +24,6 @@ def _script(tmp_path):
     ("command", "words"),
     [
         ("tune train.py --memory-limit '40 gigs'", "'40 gigs'"),
-        ("tune train.py --timeout soon", "'soon'"),
         ("tune train.py --study ''", "'' cannot name a study"),
         ("tune train.py --study=--", "'--study=--' has no value"),
         ("tune train.py --max-trials 0", "--max-trials"),
@@ -41,7 +40,6 @@ def _script(tmp_path):
         ("plans train.py --fake --memory-limit 100kb", "is 100000 bytes. Give it 1MiB at least"),
         ("plans train.py --dim sequence", "'sequence'"),
         ("plans train.py --dim sequence=0", "--dim"),
-        ("plans train.py --log-level loud", "'loud'"),
         ("plans train.py -- --bs {batch}", "--batch N"),
         ("train train.py --batch-size 32", "autorecompute train train.py -- --batch-size 32."),
         ("tune train.py --steps 3 --bs 8", "autorecompute tune train.py ... -- --bs 8."),
