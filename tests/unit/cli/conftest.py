@@ -37,7 +37,6 @@ def begin(tmp_path, make_detection):
 
 @pytest.fixture
 def unread():
-    """A pipe to write to that nobody reads."""
     reader, writer = os.pipe()
     os.close(reader)
     yield writer

@@ -280,7 +280,6 @@ def test_python_says_so_too(emit):
     ("options", "backend", "words"),
     [
         ([], "torch", "no study"),
-        (["--format", "json"], "torch", "no study"),
         (["--unmeasured", "none"], "torch", "recomputes nothing"),
         (["--unmeasured", "missing"], "torch", "none, blocks"),
         (["--unmeasured", ""], "torch", "none, blocks"),
