@@ -82,11 +82,13 @@ def text(name, content):
     return lambda folder: (folder.path / name).write_text(content)
 
 
+LISTS = [[]] * 1000
 EVERYWHERE = {
     "brackets": (text("study.json", DEEP), "study.json cannot be read: it is nested deeper than 40"),
     "a name of half a character": (change("study.json", "study", "\ud800"), "'study' holds half a character"),
     "a plan that is none": (change("study.json", "problem.plans", ["Gelu"]), "'Gelu' is no choice"),
     "no versions": (change("result.json", "versions", {}), "result.json cannot be read: it describes no Result"),
+    "lists for a version": (change("result.json", "versions.torch", LISTS), "'versions['torch']' is [[], [], []"),
     "a tie with nobody": (change("result.json", "best.ranking.rivals", []), "ended as tie with nobody else left"),
     "a script beyond its command": (change("result.json", "script_at", 9), "words in its command, and its script at 9"),
     "a gigabyte": (lambda folder: os.truncate(folder.path / "result.json", 1 << 30), "larger than 32 MiB"),

@@ -72,7 +72,7 @@ FITTING = Config.parse(["blocks.*/gelu:drop"])
 
 
 @pytest.fixture
-def tried(make_trial, expected):
+def trials(make_trial, expected):
     return [
         make_trial(number=0, reference_seconds=0.5, losses=(1.0, float("nan"))),
         dataclasses.replace(make_trial(FITTING, number=1, reference_seconds=0.5), prediction=expected),
@@ -129,20 +129,20 @@ def test_a_schema_is_printed(name, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out) == schema_of(name)
 
 
-def test_an_answer_is_as_the_schema_says(full_result, make_result, tried):
-    check("tune", codec.dumps(Answer.of(full_result, tried, rendered(full_result))))
+def test_an_answer_is_as_the_schema_says(full_result, make_result, trials):
+    check("tune", codec.dumps(Answer.of(full_result, trials, rendered(full_result))))
     check("tune", codec.dumps(Answer.of(dataclasses.replace(make_result(), best=None), [], None)))
 
 
-def test_an_answer_has_all_figures_of_the_last_screen(make_result, tried):
-    plain = codec.to_plain(Answer.of(make_result(), tried, rendered(make_result())))
-    assert [other["description"] for other in plain["runners_up"]] == [tried[1].description]
+def test_an_answer_has_all_figures_of_the_last_screen(make_result, trials):
+    plain = codec.to_plain(Answer.of(make_result(), trials, rendered(make_result())))
+    assert [other["description"] for other in plain["runners_up"]] == [trials[1].description]
     assert plain["predictions"]["trials"] == 1
     assert plain["predictions"]["peak_worst_error"] == pytest.approx(700 / 512 - 1)
 
 
 @pytest.fixture
-def printed(call, keep, make_space, full_result, tried):
+def printed(call, keep, make_space, full_result, trials):
     space = make_space(has_opaque=True)
     keep(name="large", batch=64, space=space)
     keep(trials, full_result, space=space).keep_confirmed([full_result.best])

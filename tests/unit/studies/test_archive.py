@@ -16,7 +16,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Choice, Config, Plan
 from autorecompute.schemas import ARCHIVE, schema_of
 from autorecompute.studies import Problem, archive_reading
-from autorecompute.studies.archive import compress, dump
+from autorecompute.studies.archive import VERSION, compress, dump
 from autorecompute.studies.archive_reading import read_archive
 from autorecompute.studies.detected import keep_detection
 from autorecompute.studies.importing import import_records
@@ -138,7 +138,7 @@ IMPLAUSIBLE = {
     "negative peak": (1, {"measurement__peak_bytes": -5}, "'measurement.peak_bytes' is -5, not from 1 to"),
     "a choice of another graph": (2, {"config": ["blocks.*/gelu:drop", "blocks.*/tanh:drop"]}, "'blocks.*/tanh:drop'"),
     "a rejected choice of another graph": (3, {"config": ["blocks.*/tanh:drop"]}, "'blocks.*/tanh:drop'"),
-    "newer": (0, {"version": 3}, "version 3 of the format"),
+    "newer": (0, {"version": VERSION + 1}, f"version {VERSION + 1} of the format"),
     "another digest": (0, {"digest": "0" * 16}, "digest"),
     "no step without recompute": (7, {"profiles": []}, "without recompute"),
     "code as a size": (7, {f"{TENSOR}shape": ["__import__('os').system('touch pwned')"]}, "no value"),
