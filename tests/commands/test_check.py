@@ -68,7 +68,7 @@ def test_an_imported_study_runs_no_command_of_its_own_and_is_emitted_once_it_was
     exported = place.run("studies", "export", "limited", "-o", "theirs.jsonl")
     assert exported.code == 0, exported.stderr
     assert place.run("studies", "import", "theirs.jsonl", "--study", "theirs").code == 0
-    unnamed = check(study="theirs")
+    unnamed = place.run("check", "theirs")
     assert unnamed.code == 2
     assert "check theirs -- train.py" in unnamed.complaint
     emit = ("emit", "theirs", "--format", "json")
