@@ -118,7 +118,7 @@ fuzz: install
 test-first-tuning: install
 	$(VENV)/bin/python -m pytest tests/docs -k "test_site or first-tuning"
 
-# C++ of compiled models is a fifth of the time of all other unit tests: the lane of compiled models makes it.
+# C++ of compiled models takes longest: it is made in the lane of compiled models.
 test-unit: install
 	$(VENV)/bin/python $(PYTEST) -m "not cpp" tests/unit
 

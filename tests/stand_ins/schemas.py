@@ -1,4 +1,4 @@
-"""What a verb prints, held against its schema."""
+"""Holds output of verbs against its schema."""
 
 import json
 

@@ -263,7 +263,7 @@ def build_result(best=None, *, of_best=(), **changes):
 
 @pytest.fixture(scope="session", autouse=True)
 def _copied_databases(tmp_path_factory):
-    """A new study begins with a copy of an empty database: Optuna takes a third of a second to make its tables."""
+    """A new study begins with a copy of an empty database: making its tables takes longer than most tests."""
     empty, own = tmp_path_factory.mktemp("database") / "empty.db", database._open
     own(empty, {"uri": "true"}).remove_session()
 

@@ -140,7 +140,7 @@ def _name_of(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-@functools.cache
+@functools.lru_cache(4096)
 def _expression_of(code: CodeType, position: Sequence[int | None]) -> ast.expr | None:
     first, last, start, end = position
     if first is None or last is None:

@@ -138,7 +138,7 @@ class TensorsBefore:
         return place in self._copies and not self._holds(now, self._copies[place])
 
     def _holds(self, value: Tensor, copy: Tensor) -> bool:
-        """Whether a tensor is as it was copied. On a card nobody waits to know, but for the first call."""
+        """Tell whether a tensor is as it was copied. On a card nobody waits to know, but for the first call."""
         if is_fake(copy):
             return True
         return bool((self._is_first or value.device.type == "cpu") and torch.equal(copy, value))
@@ -181,14 +181,14 @@ def _can_be_copied(value: Tensor) -> bool:
 
 
 def _is_computed_weight(module: Module, name: str) -> bool:
-    """Whether an attribute is made of parameters in a hook before each call: ``weight`` of ``weight_v``."""
+    """Tell whether an attribute is made of parameters in a hook before each call: ``weight`` of ``weight_v``."""
     shape, start = vars(module)[name].shape, f"{name}_"
     parameters = ((other, one) for other, one in module._parameters.items() if one is not None)
     return any(other.startswith(start) and one.shape == shape for other, one in parameters)
 
 
 def _can_be_summed(value: Tensor) -> bool:
-    """Whether a buffer is one block of numbers in memory of the host."""
+    """Tell whether a buffer is one block of numbers in memory of the host."""
     is_plain = type(value) is Tensor and value.layout is torch.strided and not value.is_nested
     return is_plain and value.device.type == "cpu" and not value.is_quantized
 

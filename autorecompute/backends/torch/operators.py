@@ -57,14 +57,14 @@ class Found:
         slots: Where the unit saves it.
         recipe: How it is made again; None for the mask of a dropout.
         maker: The place of the node that made it.
-        links: The edges over which it came from there to the slots.
+        ways: The edges over which it came from there to the slots.
     """
 
     storage: int
     slots: tuple[Slot, ...]
     recipe: Recipe | None
     maker: int
-    links: frozenset[Edge] = frozenset()
+    ways: frozenset[Edge] = frozenset()
 
 
 class Finder:
@@ -192,9 +192,9 @@ def _merged(candidates: Sequence[_Candidate]) -> Iterator[Drop]:
     for (site, _), group in alike.items():
         slots = tuple(one.found.slots for one in group)
         state = group[0].state._replace(forms=tuple(form for one in group for form in one.state.forms))
-        links = frozenset().union(*(one.found.links for one in group))
+        ways = frozenset().union(*(one.found.ways for one in group))
         touched = frozenset().union(*(one.touched for one in group))
-        yield Drop(site, slots, group[0].found.recipe, touched, group[0].found.maker, links, state)
+        yield Drop(site, slots, group[0].found.recipe, touched, group[0].found.maker, ways, state)
 
 
 def operator_of(node: Node) -> str:
@@ -259,7 +259,7 @@ class _Unit:
         """Return what a tensor was found in."""
         notes, read = (found.recipe.notes(), found.recipe.slots()) if found.recipe is not None else ((), ())
         tensors = [self._saved[found.storage][slot] for slot in found.slots]
-        return State.of(modules, noted_of(notes, self._nodes), tensors, [slot.read(self._nodes, {}) for slot in read])
+        return State.of(modules, noted_of(notes, self._nodes), tensors, [slot.in_step(self._nodes) for slot in read])
 
     def _recipe(self, storage: int, slots: Mapping[Slot, Tensor]) -> Found | None:
         ways = {slot: self._way(slot, SAME_MEMORY) for slot in slots}
@@ -267,12 +267,12 @@ class _Unit:
         maker = next(iter(makers)) if len(makers) == 1 else None
         if maker is None:
             return None
-        links = frozenset(link for way in ways.values() for link in way)
+        edges = frozenset(edge for way in ways.values() for edge in way)
         is_tried = False
         for recipe in self._cook.recipes(maker, slots):
             is_tried = True
             if self._is_equal(recipe, slots):
-                return Found(storage, tuple(slots), recipe, maker, links)
+                return Found(storage, tuple(slots), recipe, maker, edges)
         if is_tried:
             self.unverified.add(maker)
         return None
@@ -283,7 +283,7 @@ class _Unit:
             return all(is_same(Layout.of(tensor).view(value), tensor) for tensor in slots.values())
         except torch.cuda.OutOfMemoryError:
             raise
-        except (RuntimeError, TypeError):  # the rule does not fit what it was tried on
+        except (RuntimeError, TypeError, AttributeError):  # the rule does not fit what it was tried on
             return False
 
     def _mask(self, storage: int, slots: Mapping[Slot, Tensor]) -> Found | None:

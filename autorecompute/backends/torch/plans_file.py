@@ -102,5 +102,5 @@ def _is_ours(plain: Any) -> bool:
 
 
 def _is_name(value: Any) -> bool:
-    """Whether it is a text that a terminal shows as it is."""
+    """Tell whether it is a text that a terminal shows as it is."""
     return isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable()

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _DEEPEST = 12
 EXPAND = "ExpandBackward0"
+COMPUTED = "computed"
+"""Stands for a parameter where another tensor went in."""
+
 
 # Nodes that hand a tensor on with its elements in the same order; a cast changes the type alone.
 SAME_ELEMENTS = frozenset(
@@ -93,10 +96,10 @@ class Recipe(Protocol):
     def places(self) -> Iterator[int]:
         """Give the places of the nodes that are read."""
 
-    def notes(self) -> Iterator[Edge | Slot]:
+    def notes(self) -> Iterator[Note]:
         """Give the edges whose shapes are read, and the slots that are no tensors of the forward pass."""
 
-    def links(self) -> Iterator[Edge]:
+    def edges(self) -> Iterator[Edge]:
         """Give the edges that have to be there for the recipe to hold."""
 
     def slots(self) -> Iterator[Slot]:
@@ -116,17 +119,21 @@ class Slot(NamedTuple):
 
     def read(self, nodes: Mapping[int, Node], _noted: Noted) -> Any:
         """Return it, made again where it was dropped; None where the node saved none."""
+        return self.in_step(nodes)
+
+    def in_step(self, nodes: Mapping[int, Node]) -> Any:
+        """Return it in the graph of a step."""
         return getattr(nodes[self.place], f"_saved_{self.name}")
 
     def places(self) -> Iterator[int]:
         """Give the node's place."""
         yield self.place
 
-    def notes(self) -> Iterator[Edge | Slot]:
+    def notes(self) -> Iterator[Note]:
         """Give none."""
         yield from ()
 
-    def links(self) -> Iterator[Edge]:
+    def edges(self) -> Iterator[Edge]:
         """Give none: it is the node's own."""
         yield from ()
 
@@ -147,20 +154,24 @@ class Leaf:
     place: int
     edge: int
 
-    def read(self, nodes: Mapping[int, Node], _noted: Noted) -> Any:
-        """Return the parameter; None where there was none."""
+    def read(self, _nodes: Mapping[int, Node], noted: Noted) -> Any:
+        """Return the parameter as it was noted; None where no gradient goes there."""
+        return noted[self]
+
+    def in_step(self, nodes: Mapping[int, Node]) -> Any:
+        """Return the parameter; None where no gradient goes there, and a word where it is computed."""
         leaf = nodes[self.place].next_functions[self.edge][0]
-        return None if leaf is None else leaf.variable
+        return None if leaf is None else getattr(leaf, "variable", COMPUTED)
 
     def places(self) -> Iterator[int]:
-        """Give the node's place."""
-        yield self.place
-
-    def notes(self) -> Iterator[Edge | Slot]:
-        """Give none."""
+        """Give none: it is noted."""
         yield from ()
 
-    def links(self) -> Iterator[Edge]:
+    def notes(self) -> Iterator[Note]:
+        """Give this one: a parameter that is frozen later looks as if there were none."""
+        yield self
+
+    def edges(self) -> Iterator[Edge]:
         """Give none: it is the node's own."""
         yield from ()
 
@@ -192,23 +203,23 @@ class Viewed:
             RuntimeError: The source has another number of elements than it had.
         """
         value: Tensor = self.source.read(nodes, noted)
-        for link in self.way:
-            shape = noted[link]
-            value = value.expand(shape) if link.source in self.expanding else value.reshape(shape)
+        for edge in self.way:
+            shape = noted[edge]
+            value = value.expand(shape) if edge.source in self.expanding else value.reshape(shape)
         return value
 
     def places(self) -> Iterator[int]:
         """Give those of the source."""
         yield from self.source.places()
 
-    def notes(self) -> Iterator[Edge | Slot]:
+    def notes(self) -> Iterator[Note]:
         """Give what the source notes, and the edges on the way."""
         yield from self.source.notes()
         yield from self.way
 
-    def links(self) -> Iterator[Edge]:
+    def edges(self) -> Iterator[Edge]:
         """Give the edges on the way and to the node that saves the source, and those of the source."""
-        yield from self.source.links()
+        yield from self.source.edges()
         yield from self.way
         yield from self.held
 
@@ -258,16 +269,16 @@ class Made:
         for recipe in self.inputs:
             yield from recipe.places()
 
-    def notes(self) -> Iterator[Edge | Slot]:
+    def notes(self) -> Iterator[Note]:
         """Give those of the inputs, and what nodes keep."""
         for recipe in self.inputs:
             yield from recipe.notes()
         yield from self.kept
 
-    def links(self) -> Iterator[Edge]:
+    def edges(self) -> Iterator[Edge]:
         """Give those of the inputs."""
         for recipe in self.inputs:
-            yield from recipe.links()
+            yield from recipe.edges()
 
     def slots(self) -> Iterator[Slot]:
         """Give those of the inputs."""
@@ -286,16 +297,17 @@ def shape_of(node: Node, result: int = 0) -> torch.Size:
     return torch.Size(node._input_metadata[result].shape)
 
 
-def noted_of(notes: Iterable[Edge | Slot], nodes: Mapping[int, Node]) -> Noted:
+def noted_of(notes: Iterable[Note], nodes: Mapping[int, Node]) -> Noted:
     """Return what a recipe reads beside tensors, as it is in a step."""
     return {
-        note: shape_over(nodes[note.place], note.edge) if isinstance(note, Edge) else note.read(nodes, {})
+        note: shape_over(nodes[note.place], note.edge) if isinstance(note, Edge) else note.in_step(nodes)
         for note in notes
     }
 
 
-Noted = dict[Edge | Slot, Any]
-"""What was noted in a step: for edges the shape of what went over them, for slots what they hold."""
+Note = Edge | Slot | Leaf
+Noted = dict[Note, Any]
+"""Notes of a step: for edges the shape of what went over them, for slots and leaves what they hold."""
 
 
 class Numbers(NamedTuple):
@@ -371,7 +383,7 @@ class Cook:
             return
         way = self.way(place, edge, SAME_ELEMENTS)
         if way and way[0].source not in self._hidden:
-            expanding = frozenset(link.source for link in way if self._kind(link.source) == EXPAND)
+            expanding = frozenset(one.source for one in way if self._kind(one.source) == EXPAND)
             for slot_held, held in self._held(way[0].source):
                 yield Viewed(slot_held, way, expanding, held)
             for recipe in self._made(way[0].source, depth):
@@ -382,11 +394,11 @@ class Cook:
 
         The first comes from that node. There are none where something else made it.
         """
-        links: list[Edge] = []
+        way: list[Edge] = []
         while (source := self._graph.before(place, edge)) is not None:
-            links.insert(0, Edge(place, edge, source))
+            way.insert(0, Edge(place, edge, source))
             if self._kind(source) not in through:
-                return tuple(links)
+                return tuple(way)
             place, edge = source, 0
         return ()
 

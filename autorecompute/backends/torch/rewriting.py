@@ -18,7 +18,7 @@ from torch import Tensor
 from autorecompute.backends.torch.checksums import checksum
 from autorecompute.backends.torch.fake_tensors import is_fake, is_same
 from autorecompute.backends.torch.graphs import DifferentGraphError, Plan, Route
-from autorecompute.backends.torch.recipes import Edge, Made, Noted, Recipe, Slot, noted_of, shape_of
+from autorecompute.backends.torch.recipes import Edge, Made, Note, Noted, Recipe, Slot, noted_of, shape_of
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.untouched import AUTOCAST_DEVICES, without_autocast
 
@@ -92,7 +92,7 @@ class Mask(NamedTuple):
         return self.is_other.view(torch.uint8).to(self.dtype).mul_(self.value)
 
     def is_whole(self, tensor: Tensor) -> bool:
-        """Whether it is all of the tensor it was made of: by the sum of its bits where that is cheap."""
+        """Tell whether it is all of the tensor that it was made of: by the sum of its bits where that is cheap."""
         if is_fake(tensor) or tensor.device.type != "cpu" or not tensor.numel():
             return True
         return checksum(tensor) == checksum(self.is_other) * _bits_of(self.value, self.dtype)
@@ -114,7 +114,7 @@ def _other_than_zero(tensor: Tensor) -> float | Tensor:
 
 
 class State(NamedTuple):
-    """What may differ between steps, and decide what is made again.
+    """The state of a step that decides what is made again, and that may differ in another step.
 
     Attributes:
         modules: What the modules of the unit and autocast are like.
@@ -146,7 +146,7 @@ class Drop:
         recipe: How it is made again; None for the mask of a dropout, which is kept as one byte an element.
         touched: Paths of the modules that made or saved what is dropped or read.
         maker: The place of the node that made it.
-        links: The edges over which it came from there to the slots.
+        ways: The edges over which it came from there to the slots.
         state: What it was found in.
     """
 
@@ -155,7 +155,7 @@ class Drop:
     recipe: Recipe | None
     touched: frozenset[str]
     maker: int
-    links: frozenset[Edge]
+    ways: frozenset[Edge]
     state: State = dataclasses.field(compare=False)
 
     @functools.cached_property
@@ -166,11 +166,11 @@ class Drop:
     @functools.cached_property
     def edges(self) -> frozenset[Edge]:
         """Edges that have to be there in every step."""
-        return self.links.union(self.recipe.links() if self.recipe is not None else ())
+        return self.ways.union(self.recipe.edges() if self.recipe is not None else ())
 
     @functools.cached_property
-    def notes(self) -> tuple[Edge | Slot, ...]:
-        """What is noted of a step."""
+    def notes(self) -> tuple[Note, ...]:
+        """Notes that are taken of a step."""
         return tuple(self.recipe.notes()) if self.recipe is not None else ()
 
     @functools.cached_property
@@ -180,7 +180,7 @@ class Drop:
 
     def places(self) -> frozenset[int]:
         """Places of the nodes that are rewritten, read or looked at."""
-        ends = {place for link in self.edges for place in (link.place, link.source)}
+        ends = {place for edge in self.edges for place in (edge.place, edge.source)}
         return self.read | ends | {self.maker} | {slot.place for together in self.slots for slot in together}
 
     def in_step(self, nodes: Mapping[int, Node]) -> Dropping | None:
@@ -188,7 +188,9 @@ class Drop:
         for place, edge, source in self.edges:
             if nodes[place].next_functions[edge][0] is not nodes[source]:
                 return None
-        tensors = [[slot.read(nodes, {}) for slot in together] for together in self.slots]
+        if any(_has_hooks(nodes[slot.place], slot.name) for together in self.slots for slot in together):
+            return None
+        tensors = [[slot.in_step(nodes) for slot in together] for together in self.slots]
         if not all(map(_share_storage, tensors)):
             return None
         if self.recipe is None:
@@ -199,8 +201,13 @@ class Drop:
         return Dropping(self, nodes, noted_of(self.notes, nodes), tensors)
 
 
+def _has_hooks(node: Node, name: str) -> bool:
+    """Tell whether the script has hooks on a saved tensor, which reading it would run; before torch 2.8 nobody can."""
+    return getattr(getattr(node, f"_raw_saved_{name}"), "unpack_hook", None) is not None
+
+
 def _share_storage(tensors: Sequence[Any]) -> bool:
-    """Whether these are tensors in one storage."""
+    """Tell whether these are tensors in one storage."""
     storages = {tensor.untyped_storage()._cdata if isinstance(tensor, Tensor) else None for tensor in tensors}
     return len(storages) == 1 and None not in storages
 
@@ -222,16 +229,16 @@ class Dropping:
 
     def state(self, modules: Hashable) -> State:
         """Return what it is dropped in, with what the modules of its unit are like."""
-        read = [slot.read(self.nodes, {}) for slot in self.drop.tensors]
+        read = [slot.in_step(self.nodes) for slot in self.drop.tensors]
         return State.of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
 
     @property
     def is_fake(self) -> bool:
-        """Whether nobody can tell what the tensors hold."""
+        """Tell whether the tensors are fake, and hold no values."""
         return is_fake(self.tensors[0][0])
 
     def is_same(self) -> bool:
-        """Whether the recipe gives, bit for bit, what is there."""
+        """Tell whether the recipe gives, bit for bit, what is there."""
         if self.drop.recipe is None:
             return True  # looked at when it is packed
         try:
@@ -239,11 +246,11 @@ class Dropping:
                 value = made(self.drop.recipe, self.nodes, self.noted)
                 together = [tensor for tensors in self.tensors for tensor in tensors]
                 return all(is_same(Layout.of(tensor).view(value), tensor) for tensor in together)
-        except (RuntimeError, TypeError):  # out of memory as well: it is kept, as it would be without us
+        except (RuntimeError, TypeError, AttributeError):  # out of memory, or a tensor is missing: it is kept
             return False
 
     def is_same_in_a_row(self, end: int) -> bool:
-        """Whether a number that no node keeps gives a row again; true where none is used.
+        """Tell whether a number that no node keeps gives a row again; true where none is used.
 
         A row may differ where all of them together do not: sums come in another order.
 
@@ -385,22 +392,22 @@ class Rewrite:
 
     def _drop(self, nodes: Mapping[int, Node], modules: Hashable) -> None:
         self._end = -1 - self._end  # the first row and the last one, in turn
-        found = [drop.in_step(nodes) for drop in self._drops]
-        # All is looked at before anything is dropped: what is dropped would be made again to be looked at.
-        dropping = [
-            one for at, one in enumerate(found) if one is not None and self._can_be_made_again(at, one, modules)
-        ]
-        self.missed += len(dropping) < len(self._drops)
         try:
+            found = [drop.in_step(nodes) for drop in self._drops]
+            # All is looked at before anything is dropped: what is dropped would be made again to be looked at.
+            dropping = [
+                one for at, one in enumerate(found) if one is not None and self._can_be_made_again(at, one, modules)
+            ]
+            self.missed += len(dropping) < len(self._drops)
             for one in dropping:
                 hooks = one.hooks()
                 for slot in itertools.chain.from_iterable(one.drop.slots):
                     getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(hooks.pack, hooks.unpack)
-        except RuntimeError:  # the script has hooks of its own, such as save_on_cpu or a checkpoint around the unit
+        except RuntimeError:  # hooks of the script's own, or a tensor that it has changed in place
             self.missed += 1
 
     def _can_be_made_again(self, at: int, one: Dropping, modules: Hashable) -> bool:
-        """Whether the recipe holds in this step: compared with what is there where anything that it reads is new."""
+        """Tell whether the recipe holds in this step; compare it with what is there where what it reads is new."""
         if one.is_fake:
             return True
         known, state = self._known[at], one.state(modules)

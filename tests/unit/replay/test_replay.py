@@ -1,4 +1,4 @@
-"""What the replay benchmark is run from still works: its tables, searches on them, and the goals that it judges."""
+"""Parts of the replay benchmark: its tables, searches on them, and the goals that it judges."""
 
 import pytest
 

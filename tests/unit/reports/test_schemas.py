@@ -29,23 +29,10 @@ from autorecompute.units import MIB
 from autorecompute.verdict import Verdict
 from fake_backend.memory import LinearMemory
 from stand_ins.emitted import rendered
+from stand_ins.schemas import check
 
 KEYS = Path(__file__).parents[2] / "golden" / "json_keys.json"
 """Every key that is documented: what stands there stays."""
-
-
-def closed(schema):
-    if isinstance(schema, list):
-        return [closed(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    parts = {name: closed(part) for name, part in schema.items()}
-    is_object = schema.get("type") == "object" and "properties" in schema
-    return {**parts, "additionalProperties": False} if is_object else parts
-
-
-def check(name, text):
-    Draft202012Validator(closed(schema_of(name))).validate(json.loads(text))
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def uncompiled():
 def fresh_compiler(request, tmp_path_factory, monkeypatch):
     """Nothing is compiled or asked for before or after; one cache for all tests.
 
-    The compiler traces, differentiates and divides a model as ever, and its graphs are interpreted: C++ takes a minute.
+    The compiler traces, differentiates and divides a model as ever, and its graphs are interpreted.
     Tests of the code that it makes have the mark ``cpp``.
     """
     import torch._functorch.config

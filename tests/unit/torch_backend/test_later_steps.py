@@ -1,4 +1,4 @@
-"""What is recomputed is what the step computed, in steps that are not like the first one."""
+"""Recompute in steps that are not like the first one."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from autorecompute.backends.torch.interception import around_of
 from autorecompute.plans import Choice
 from stand_ins.surveyed import Surveyed
 
-WIDTH, STEPS, LATE = 8, 6, 3
+WIDTH, STEPS, LATE, SMALLER = 8, 8, 3, 6
 
 
 class Flagged(nn.Module):
@@ -29,6 +29,31 @@ class Normalized(Flagged):
     def forward(self, x):
         self.norm.train(not self.is_late)
         return x + self.second(functional.gelu(self.norm(self.first(x))))
+
+
+class Frozen(Flagged):
+    """The bias of a norm is frozen, which no node saves."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x):
+        self.norm.bias.requires_grad_(not self.is_late)
+        return x + self.second(functional.gelu(self.norm(self.first(x))))
+
+
+class Hooked(Flagged):
+    """The script's own hooks are around the block."""
+
+    def forward(self, x):
+        if not self.is_late:
+            return self.compute(x)
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.clone(), lambda kept: kept):
+            return self.compute(x)
+
+    def compute(self, x):
+        return x + self.second(functional.gelu(self.first(x) * torch.tanh(x)))
 
 
 def add_little(x):
@@ -53,7 +78,7 @@ class Rerouted(Flagged):
 
 
 class Scaled(Flagged):
-    """What a dropout's mask was is a tensor of many numbers later."""
+    """A dropout's mask is a tensor of many numbers later."""
 
     def forward(self, x):
         mask = torch.rand_like(x) if self.is_late else torch.bernoulli(torch.full_like(x, 0.5)) * 2
@@ -111,7 +136,7 @@ def train(kind, config):
     for step in range(STEPS):
         for block in model.children():
             block.is_late = step >= LATE
-        x = torch.randn(6 if step < LATE else 5, WIDTH)
+        x = torch.randn(6 if step < SMALLER else 5, WIDTH)
         if surveyed is not None:
             surveyed.board.set(config(surveyed))
         loss = (model(x) - model(x.flip(0)) * 0.5).square().mean()
@@ -134,7 +159,7 @@ def every_block(surveyed):
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        *((kind, every_drop) for kind in (Normalized, Shifted, Rerouted, Scaled, Paired)),
+        *((kind, every_drop) for kind in (Normalized, Frozen, Hooked, Shifted, Rerouted, Scaled, Paired)),
         *((kind, every_block) for kind in (Normalized, Shifted, Rerouted, Scaled, Paired, Averaging, Reparametrized)),
     ],
 )
